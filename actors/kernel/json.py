@@ -11,21 +11,27 @@ from collections.abc import Set as AbstractSet
 from enum import Enum
 from itertools import islice
 from numbers import Integral, Real
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
-from actors.errors import NotSerializableError
-from actors.kernel.json_data import MAX_DEPTH, SCALARS, check_json, clean, is_short
+from actors.errors import ContractError, NotSerializableError, StoreRefusedError
+from actors.kernel.json_data import MAX_DEPTH, SCALARS, check_json, clean, clean_text, is_short
 
 __all__ = [
     "JsonValue",
+    "Unreadable",
     "as_json_data",
     "canonical_json",
     "check_json",
+    "check_readable",
     "compact_encoder",
+    "decoded",
+    "decoded_object",
     "fresh",
+    "is_unreadable_row",
     "number_of",
+    "read_or",
     "recordable",
     "sized",
     "text_bytes",
@@ -38,6 +44,13 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 MAX_ITEMS: Final = 100_000
 """Number of items that are taken from an iterator, which may be endless."""
 _TOO_DEEP: Final = "(nested too deep to be shown)"
+
+T = TypeVar("T")
+DATA_CORRUPTED: Final = "XX001"
+"""The SQLSTATE of a row that is there and cannot be read."""
+_MAX_PROBLEM: Final = 500
+_PROBLEMS: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError, ContractError)
+"""What decoders raise for a row of another form: not JSON, an integer that is too long, a missing field."""
 
 
 def compact_encoder(*, sort_keys: bool) -> Callable[[object], str]:
@@ -224,3 +237,50 @@ def _key_of(key: object) -> str:
     """Return a key as text: that of a number or None as in JSON."""
     data = _data_of(key, 0)
     return data if isinstance(data, str) else to_json(data).decode()
+
+
+class Unreadable(str):
+    """Text that stands in place of a stored value and says why that cannot be decoded.
+
+    Lists show it. It is never recorded: only a `str` itself is JSON data.
+    """
+
+    __slots__ = ()
+
+
+def decoded(text: str | bytes) -> Any:
+    """Return the value of stored JSON text, or an `Unreadable` in its place."""
+    return read_or(text, from_json, lambda problem: problem)
+
+
+def decoded_object(text: str | bytes) -> dict[str, Any]:
+    """Return the object of stored JSON text; if that cannot be read, one that says so."""
+    found = decoded(text)
+    return found if isinstance(found, dict) else {"unreadable": found}
+
+
+def read_or(text: Any, read: Callable[[Any], T], instead: Callable[[Unreadable], T]) -> T:
+    """Return what `read` makes of a stored value, or what stands in its place if it cannot."""
+    try:
+        return read(text)
+    except _PROBLEMS as exc:
+        said = " ".join(
+            str(exc).partition(" [type=")[0].split()
+        )  # of pydantic's words the first problem
+        problem = clean_text(f"{type(exc).__name__}: {said}", _MAX_PROBLEM)
+        return instead(Unreadable(f"cannot be read ({problem})"))
+
+
+def check_readable(value: object, what: str) -> None:
+    """Check that a value was decoded.
+
+    Raises:
+        StoreRefusedError: Its row cannot be read.
+    """
+    if isinstance(value, Unreadable):
+        raise StoreRefusedError(f"reading {what}", str(value), DATA_CORRUPTED)
+
+
+def is_unreadable_row(exc: object) -> TypeGuard[StoreRefusedError]:
+    """Return whether an error says that a row is there and cannot be read."""
+    return isinstance(exc, StoreRefusedError) and exc.sqlstate == DATA_CORRUPTED

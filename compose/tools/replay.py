@@ -277,8 +277,8 @@ class _NoResults:
 
 
 class _NoMail:
-    def is_there(self) -> bool:
-        return False
+    def first(self) -> Arrived | None:
+        return None
 
     def take(self) -> Arrived | None:
         return None

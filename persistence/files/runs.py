@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from actors.kernel.workflow.run_state import RunChoice, RunState, event_keys
 from actors.kernel.workflow.run_store import Fault, no_fault
 from persistence.files.atomic import file_name, removed, write_whole
 from persistence.run_locks import TrailingRuns
+
+_log = logging.getLogger("callboard.workflow")
 
 BUSY_S: Final = 30.0
 
@@ -103,8 +106,15 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
                     if found is not None:
                         seen[entry.name] = found
             self._known = seen
-        runs = [self._shown(RunState.from_dict(row)) for _, row in seen.values()]
+        runs = [run for name, (_, row) in seen.items() if (run := self._listed(name, row))]
         return sorted(runs, key=lambda run: run.created_at)
+
+    def _listed(self, name: str, row: dict[str, Any]) -> RunState | None:
+        try:
+            return self._shown(RunState.from_dict(row))
+        except (KeyError, TypeError, ValueError) as exc:
+            _complain(name, exc)
+            return None
 
     def _read(self, entry: os.DirEntry[str]) -> tuple[tuple[int, ...], dict[str, Any]] | None:
         try:
@@ -117,4 +127,10 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
         except FileNotFoundError:
             return None  # deleted meanwhile
         except ValueError as exc:
-            raise LedgerBrokenError(entry.path, f"it is no run: {exc}") from exc
+            _complain(entry.path, exc)
+            return None
+
+
+def _complain(name: str, exc: Exception) -> None:
+    """Name a file that is no run: it hides no other run from a list."""
+    _log.error("a run cannot be read", extra={"file": name, "problem": str(exc)})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 from actors.kernel.workflow.durable import WRAPPED, durable_copy, row_text
 from actors.kernel.workflow.snapshots import Snapshot, chosen_snapshots
 from persistence.files.atomic import file_name, removed, write_whole
+
+_log = logging.getLogger("callboard.workflow")
 
 
 class JsonSnapshotStore:
@@ -39,11 +42,20 @@ class JsonSnapshotStore:
         limit: int = 100,
     ) -> list[Snapshot]:
         """See `SnapshotStore.list`."""
-        found = [one for path in self._folder.glob("snapshot_*.json") if (one := _read(path))]
+        found = [one for path in self._folder.glob("snapshot_*.json") if (one := _listed(path))]
         return chosen_snapshots(found, run_id=run_id, tag=tag, query=query, limit=limit)
 
     def _path(self, snapshot_id: str) -> Path:
         return self._folder / file_name("snapshot_", snapshot_id, ".json")
+
+
+def _listed(path: Path) -> Snapshot | None:
+    """Return a snapshot for a list. A file that is none is named in the log, and hides no other."""
+    try:
+        return _read(path)
+    except (ValueError, TypeError) as exc:
+        _log.error("a snapshot cannot be read", extra={"file": str(path), "problem": str(exc)})
+        return None
 
 
 def _read(path: Path) -> Snapshot | None:

@@ -18,6 +18,7 @@ from actors.errors import (
 )
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.supervision import Supervision
+from actors.kernel.json import read_or
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import HostIncarnation, RunId, derive_id, run_id_of_fork
 from actors.kernel.runtime.rows import Arrived, RunRow
@@ -172,12 +173,26 @@ def _own_terms(terms: Supervision | None, run_id: RunId) -> tuple[str | None, ti
 
 def _message_again(row: Row, dead: RunId) -> Message:
     """Return a copy of a dead run's message with a new id, so that it is not dropped as a duplicate."""
-    message = Message.from_json(from_json(row["payload"])["message"])
+    message = read_or(row["payload"], _received, lambda _: None)
+    if message is None:
+        msg = f"a message of run {dead} cannot be read: restore its log, or send the message again"
+        raise ContractError(msg)
     return replace(message, id=derive_id("redrive", message.id, dead))
 
 
+def _stored(body: str) -> Message:
+    return Message.from_json(from_json(body))
+
+
+def _received(payload: str) -> Message:
+    return Message.from_json(from_json(payload)["message"])
+
+
 def _redriven_message(row: Row) -> Message:
-    message = Message.from_json(from_json(row["body"]))
+    message = read_or(row["body"], _stored, lambda _: None)
+    if message is None:
+        msg = f"dead letter {row['id']} cannot be read: let its sender send it again"
+        raise ContractError(msg)
     payload = message.payload
     is_signal = isinstance(payload, dict) and payload.get("kind") == SIGNAL_KIND
     if row["reason"] == "undecodable" or (row["reason"] == "explicit" and is_signal):

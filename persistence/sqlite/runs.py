@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,6 +14,8 @@ from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.run_state import RunState, index_row, open_wait, open_waits
 from persistence.run_locks import TrailingRuns
 from persistence.sqlite.database import SqliteDatabase
+
+_log = logging.getLogger("callboard.workflow")
 
 SQL_SAVE_RUN: Final = """
 insert into runs (
@@ -103,10 +106,10 @@ class SqliteRunStore(TrailingRuns):
     def load(self, run_id: str) -> RunState | None:
         """See `RunStore.load`."""
         try:
-            found = self._read(SQL_LOAD_RUN, (run_id,))
+            rows = self._database.read(SQL_LOAD_RUN, (run_id,))
         except UnicodeEncodeError:  # half a surrogate pair, which is in no row
             return None
-        return found[0] if found else None
+        return self._run_of(rows[0]["state_json"]) if rows else None
 
     def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
         """See `CreatingRunStore.create_if_absent`."""
@@ -187,7 +190,18 @@ class SqliteRunStore(TrailingRuns):
 
     def _read(self, statement: str, parameters: Any) -> list[RunState]:
         rows = self._database.read(statement, parameters)
-        return [self._shown(RunState.from_dict(json.loads(row["state_json"]))) for row in rows]
+        return [run for row in rows if (run := self._listed_row(row["state_json"])) is not None]
+
+    def _listed_row(self, text: str) -> RunState | None:
+        """Return a run for a list. One that cannot be read is named in the log, and hides no other."""
+        try:
+            return self._run_of(text)
+        except (ValueError, KeyError, TypeError) as exc:
+            _log.error("a run cannot be read", extra={"row": text[:200], "problem": str(exc)})
+            return None
+
+    def _run_of(self, text: str) -> RunState:
+        return self._shown(RunState.from_dict(json.loads(text)))
 
 
 def _keep_branch_waits(connection: sqlite3.Connection, run: RunState) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any, Final
 
 from actors.kernel.workflow.durable import WRAPPED, durable_copy
 from actors.kernel.workflow.snapshots import Snapshot, chosen_snapshots
 from persistence.sqlite.database import SqliteDatabase
+
+_log = logging.getLogger("callboard.workflow")
 
 SQL_SAVE_SNAPSHOT: Final = """
 insert into snapshots (snapshot_id, run_id, snapshot_json) values (?, ?, ?)
@@ -35,8 +38,8 @@ class SqliteSnapshotStore:
 
     def load(self, snapshot_id: str) -> Snapshot | None:
         """See `SnapshotStore.load`."""
-        found = self._read(SQL_LOAD_SNAPSHOT, snapshot_id)
-        return found[0] if found else None
+        rows = self._database.read(SQL_LOAD_SNAPSHOT, (snapshot_id,))
+        return _snapshot(rows[0]) if rows else None
 
     def delete(self, snapshot_id: str) -> bool:
         """See `SnapshotStore.delete`."""
@@ -52,9 +55,20 @@ class SqliteSnapshotStore:
         limit: int = 100,
     ) -> list[Snapshot]:
         """See `SnapshotStore.list`."""
-        found = self._read(SQL_LIST_SNAPSHOTS, run_id, run_id)
+        rows = self._database.read(SQL_LIST_SNAPSHOTS, (run_id, run_id))
+        found = [one for row in rows if (one := _listed(row)) is not None]
         return chosen_snapshots(found, run_id=run_id, tag=tag, query=query, limit=limit)
 
-    def _read(self, statement: str, *parameters: Any) -> Any:
-        rows = self._database.read(statement, parameters)
-        return [Snapshot(**json.loads(row["snapshot_json"])) for row in rows]
+
+def _snapshot(row: Any) -> Snapshot:
+    return Snapshot(**json.loads(row["snapshot_json"]))
+
+
+def _listed(row: Any) -> Snapshot | None:
+    """Return a snapshot for a list. A row that cannot be read is named in the log, and hides no other."""
+    try:
+        return _snapshot(row)
+    except (ValueError, TypeError) as exc:
+        facts = {"row": row["snapshot_json"][:200], "problem": str(exc)}
+        _log.error("a snapshot cannot be read", extra=facts)
+        return None

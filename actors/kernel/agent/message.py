@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import from_json
 
 from actors.errors import ContractError, MessageTooLargeError
-from actors.kernel.json import JsonValue, fresh, sized
+from actors.kernel.json import JsonValue, fresh, read_or, sized
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 
 SCHEMA_VERSION: Final = 1
@@ -33,6 +34,7 @@ SET_BY_RUNTIME: Final = frozenset(
 """Keys of a message's metadata by which the runtime names its origin. External clients cannot set them."""
 
 
+_NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _set: Final = object.__setattr__
 """Sets an attribute of a frozen model."""
 
@@ -209,6 +211,22 @@ class Message:
             causation_id=_text(data.get("causation_id")),
             metadata={k: str(v) for k, v in meta.items()} if isinstance(meta, dict) else {},
         )
+
+
+def stored_message(text: str, *, id_: str, target: AgentId, sender: str | None) -> Message:
+    """Return a stored message. If its body cannot be read, its payload is an `Unreadable`.
+
+    Args:
+        text: The body.
+        id_: The message's id as its row has it; so for target and sender.
+        target: The receiver.
+        sender: The sender.
+    """
+    return read_or(
+        text,
+        lambda body: Message.from_json(from_json(body)),
+        lambda problem: Message(id_, target, problem, sender=sender, created_at=_NEVER),
+    )
 
 
 def _text(value: JsonValue) -> str | None:

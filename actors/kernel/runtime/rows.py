@@ -113,6 +113,8 @@ class RunRow:
     """Run whose log it began with, or will when its agent is free."""
     parent_agent: AgentId | None = None
     """The agent of its present parent, in a row that was loaded to be executed. Other rows have None."""
+    unreadable: str | None = None
+    """Columns that cannot be decoded, and why: None here, but for `result` and `error`, which say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,8 @@ class LoadedRun:
     row: RunRow
     entries: tuple[RunLogEntry, ...]
     messages: tuple[Arrived, ...] = ()
+    unreadable: str | None = None
+    """The reason why its code cannot execute: rows that cannot be decoded. Log and messages are empty then."""
 
 
 @dataclass(frozen=True, slots=True)

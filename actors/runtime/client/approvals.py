@@ -150,7 +150,7 @@ class Approvals:
 def request_of(found: OpenWait) -> ApprovalRequest:
     """Return what a run waits for as people see it."""
     request = found.wait.request
-    asked = request if isinstance(request, dict) else {}
+    asked = request if isinstance(request, dict) else {"what": request or ""}
     return ApprovalRequest(
         id=found.wait.key,
         run_id=found.run_id,

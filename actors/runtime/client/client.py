@@ -10,7 +10,7 @@ from actors.errors import ContractError, RunFailedError, RunSweptError
 from actors.kernel.agent.message import Message, payload_of, sender_of
 from actors.kernel.agent.supervision import ExecutionBudget, HistoryRetention, SpawnBudget
 from actors.kernel.clock import Clock, Entropy
-from actors.kernel.json import JsonValue
+from actors.kernel.json import JsonValue, check_readable
 from actors.kernel.runtime.communication import FollowMode, RunStatusSummary
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, check_name
 from actors.kernel.runtime.log_entry import RunLogEntry
@@ -251,6 +251,7 @@ class Client:
         if row.swept:
             raise RunSweptError(run_id, row.status)
         if row.status is RunStatus.COMPLETED:
+            check_readable(row.result, f"the result of run {run_id}")
             return row.result
         error = row.error or {}
         message = row.cancel_requested if row.status is RunStatus.CANCELLED else None

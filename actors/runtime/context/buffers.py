@@ -14,10 +14,10 @@ from actors.kernel.json import JsonValue, recordable
 from actors.kernel.runtime.commit import SignalKey
 from actors.kernel.runtime.decisions import RESERVED, RESOLVE
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.rows import BufferedSignal
+from actors.kernel.runtime.rows import Arrived, BufferedSignal
 from actors.kernel.runtime.waits import Answer
 from actors.kernel.store.store import RunStore
-from actors.runtime.journal.reading import reading
+from actors.runtime.journal.reading import reading, refuse_unreadable
 from actors.runtime.journal.run_log import RunLog
 
 F = TypeVar("F")
@@ -125,7 +125,14 @@ class SignalBuffer(Buffer[tuple[str, int]]):
         found = None
         while (signal := await self.take(f"{RESOLVE}{position}")) is not None:
             found = signal if signal.about == seq else found
+        if found is not None:
+            refuse_unreadable(self._log, found.payload, f"the decision on {position}")
         return found
+
+    def first(self, name: str) -> BufferedSignal | None:
+        """Return what `take_now` would return."""
+        signals = self._waiting.get(name)
+        return signals[0] if signals else None
 
     def count(self, name: str) -> int:
         """Return how many of this name were read and are not taken."""
@@ -162,9 +169,9 @@ class AnswerBuffer(Buffer[str]):
         self._waiting = {a.key: a for a in found if a.key not in self._taken}
         return self._waiting
 
-    def is_there(self, key: str) -> bool:
-        """Return True if `take_now` would return an answer."""
-        return key in self._waiting or key in self._taken
+    def first(self, key: str) -> Answer | None:
+        """Return what `take_now` would return."""
+        return self._taken.get(key) or self._waiting.get(key)
 
     def take_now(self, key: str, *, keep: bool = False) -> Answer | None:
         """Consume and return the answer with this key, or None.
@@ -181,6 +188,25 @@ class AnswerBuffer(Buffer[str]):
             if not keep:
                 self._log.writes.take_answers.append(key)
         return answer
+
+
+def is_readable(log: RunLog, found: BufferedSignal | Answer | Arrived | None) -> bool:
+    """Return whether there is anything, and the run's code may get it.
+
+    Raises:
+        RunSuspended: It cannot be decoded: see `refuse_unreadable`.
+    """
+    match found:
+        case BufferedSignal(name=name, payload=payload):
+            refuse_unreadable(log, payload, f"signal {name!r}")
+        case Answer(key=key, result=result, error=error):
+            for value in (result, *(error or {}).values()):
+                refuse_unreadable(log, value, f"the answer to {key}")
+        case Arrived(message=message):
+            refuse_unreadable(log, message.payload, f"message {message.id}")
+        case None:
+            return False
+    return True
 
 
 def _ignore(_: object) -> None:

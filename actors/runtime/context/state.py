@@ -11,7 +11,7 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.store.store import RunStore
 from actors.kernel.text import check_name_of
 from actors.runtime.context.call import Call, Payload, RunState, entered
-from actors.runtime.journal.reading import reading
+from actors.runtime.journal.reading import reading, refuse_unreadable
 from actors.runtime.replay.history import PATCH
 
 
@@ -62,6 +62,7 @@ class AgentState:
                 self._stored.update(part.values)
                 self._is_whole = part.is_whole
             value = self._stored.get(key, DELETED)
+            refuse_unreadable(run.log, value, f"state {key!r} of {run.agent_id}")
         payload = call.returned(None if isinstance(value, Deleted) else value)
         if isinstance(value, Deleted):
             del payload["value"]

@@ -15,7 +15,7 @@ from actors.kernel.runtime.rows import Arrived, BufferedSignal
 from actors.kernel.runtime.waits import Answer, Wait
 from actors.kernel.seconds import check_s, instant_of
 from actors.kernel.text import check_name_of
-from actors.runtime.context.buffers import refuse_reserved
+from actors.runtime.context.buffers import is_readable, refuse_reserved
 from actors.runtime.context.call import Call, Entry, Payload, RunState
 from actors.runtime.context.open_waits import (
     AnswerWait,
@@ -31,8 +31,8 @@ from actors.runtime.loop.timers import Alarm
 class MessageQueue(Protocol):
     """The waiting messages of one agent, in this process."""
 
-    def is_there(self) -> bool:
-        """Return True if `take` would return an item."""
+    def first(self) -> Arrived | None:
+        """Return what `take` would return."""
 
     def take(self) -> Arrived | None:
         """Remove and return the next one."""
@@ -245,7 +245,7 @@ class Waits:
             self._wake_receiver()
 
     def _wake_receiver(self) -> None:
-        if self._mail.is_there():
+        if self._mail.first() is not None:
             self._wake(self.paused.first("mail"))
 
     def rows(self, idle: bool) -> tuple[Wait, ...]:
@@ -354,10 +354,10 @@ class Waits:
 
     def _is_there(self, wait: PendingWait) -> bool:
         if wait.signal is not None:
-            return self._run.signals.count(wait.signal) > 0
+            return is_readable(self._run.log, self._run.signals.first(wait.signal))
         if wait.row is not None:
-            return self._run.answers.is_there(wait.row.key)
-        return wait.mail and self._mail.is_there()
+            return is_readable(self._run.log, self._run.answers.first(wait.row.key))
+        return wait.mail and is_readable(self._run.log, self._mail.first())
 
     def _consume(self, wait: PendingWait) -> Trigger | None:
         if wait.signal is not None:

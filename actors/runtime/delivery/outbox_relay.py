@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from actors.errors import ActorsError, BrokerError, ContractError
+from actors.errors import ActorsError, BrokerError, ContractError, NotSerializableError
 from actors.kernel.faults import armed
+from actors.kernel.json import Unreadable
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.store.transport import OutboxRow, OutboxStore
@@ -204,6 +205,8 @@ class OutboxRelay:
                     self._forget_soon()
 
     async def _sending(self, connection: Route, row: OutboxRow) -> int:
+        if isinstance(payload := row.message.payload, Unreadable):
+            raise NotSerializableError(f"message {row.message.id}", "row", payload)
         slow = asyncio.get_running_loop().call_later(SLOW_S, self._on_suspect)
         try:
             return await connection.send(row)

@@ -22,7 +22,7 @@ from actors.errors import (
 from actors.kernel.agent.cancellation import CancellationToken
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.json import JsonValue, recordable
+from actors.kernel.json import JsonValue, is_unreadable_row, recordable
 from actors.kernel.runtime.commit import (
     CONTINUE,
     Conflict,
@@ -36,7 +36,7 @@ from actors.kernel.runtime.commit import (
     Then,
 )
 from actors.kernel.runtime.log_entry import EXECUTES, EntryKind, NewEntry
-from actors.kernel.runtime.rows import Arrived, LoadedRun
+from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun
 from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RunStatus
 from actors.kernel.runtime.waits import Wait, WaitCycle
 from actors.runtime.context.call import RunState
@@ -46,7 +46,7 @@ from actors.runtime.execution.deadline import Deadline
 from actors.runtime.execution.modes import with_heard
 from actors.runtime.execution.start import key_of_input, pinned
 from actors.runtime.journal.run_log import warn_of_length
-from actors.runtime.journal.setbacks import Setback, refusal_of
+from actors.runtime.journal.setbacks import Refused, Setback, refusal_of
 from actors.runtime.registry import Registry
 from actors.runtime.replay.continuation import ContinueAsNew
 from actors.runtime.replay.failures import record_error
@@ -57,6 +57,7 @@ from actors.runtime.replay.verdict import (
     completed,
     judge,
     late,
+    parked,
     with_orphans,
 )
 
@@ -221,7 +222,7 @@ class Ending:
         terms = self.loaded.row.supervision
         policy = terms.retention if terms is not None else HistoryRetention.RUN
         verdict = with_orphans(verdict, policy, self.run.history.left_behind)
-        if self.run.mode is not None and not self.sessions.has_kept:
+        if self.run.mode is not None and self._has_executed and not self.sessions.has_kept:
             verdict, heard = with_heard(verdict, self.loaded, self.run.history, self.mail)
             self.run.log.writes.turns += heard
         verdict = self._with_open_results(verdict)
@@ -234,7 +235,7 @@ class Ending:
         try:
             # Attempts count from 1 again after continue_as_new, the only verdict that continues.
             attempt = 1 if verdict.then is CONTINUE else None
-            if self.misfit is not None:
+            if not self._has_executed:
                 attempt = self.loaded.row.attempt  # none was made
             committed = await self.run.log.commit_end(
                 verdict.then,
@@ -262,11 +263,31 @@ class Ending:
         told = replace(end, payload={**end.payload, "turns": ids}) if ids else end
         return replace(verdict, entries=(*before, told))
 
+    @property
+    def _has_executed(self) -> bool:
+        return self.misfit is None and self.loaded.unreadable is None
+
+    async def write_unreadable(
+        self, refused: Refused | None, create: NewRun | None
+    ) -> ExecutionResult:
+        """Park a run that cannot be read, after a few tries; until then have it loaded again.
+
+        A run of waiting messages is made for that, with the one message that cannot be read.
+        """
+        seq = self.loaded.row.last_seq
+        if refused is None:
+            setback = Setback(seq, self.loaded.unreadable, is_unreadable=True)
+            return ExecutionResult(None, again=True, setback=setback)
+        writes = self.run.log.writes
+        writes.create = create
+        writes.bind += [MessageKey(m.agent_id, m.sender, m.message.id) for m in self.mail]
+        return await self.write(parked(refused.reason, refused.detail))
+
     def _left_open(self, then: Then) -> tuple[Wait, ...] | None:
         """Return the waits that are rows from now on; None: as they are."""
         if isinstance(then, Suspend):
             return self.open_waits
-        is_untouched = isinstance(then, Finish) or self.misfit is not None
+        is_untouched = isinstance(then, Finish) or not self._has_executed
         return None if is_untouched else ()
 
     def broken_off(self) -> ExecutionResult:
@@ -285,7 +306,9 @@ class Ending:
             denied = SpawnDenied(self.run.run_id, why.limit)
             refusals |= dict.fromkeys(why.positions, denied)
         else:
-            setback = Setback(log.durable_seq, refusal_of(why))
+            setback = Setback(
+                log.durable_seq, refusal_of(why), is_unreadable=is_unreadable_row(why)
+            )
         early = isinstance(why, OutOfOrder | OutOfOrderError) and log.durable_seq < 0
         return ExecutionResult(
             None, lost=lost, again=not lost, refusals=refusals, setback=setback, early=early

@@ -40,6 +40,7 @@ from actors.runtime.execution.start import (
 )
 from actors.runtime.execution.suspects import Standing
 from actors.runtime.journal.run_log import RunLog
+from actors.runtime.journal.setbacks import Refused
 from actors.runtime.loop.idle_runs import FEW, idle_limit_s
 from actors.runtime.loop.tasks import start_task
 from actors.runtime.loop.timers import LEAD_S
@@ -66,8 +67,8 @@ class Execution:
     mail: tuple[Arrived, ...] = ()
     standing: Standing = field(default_factory=Standing)
     refusals: Refusals = field(default_factory=dict)
-    refused: str | None = None
-    """Reason to park the run without its code: the store refuses every next entry."""
+    refused: Refused | None = None
+    """Reason to park the run without its code: the store refuses every next entry, or a row is unreadable."""
     blocking: Blocking | None = None
     token: CancellationToken = field(default_factory=CancellationToken)
     _code: Agent = field(init=False)
@@ -86,7 +87,7 @@ class Execution:
     _over: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
-        env, row, history = self.env, self.loaded.row, History.of(self.loaded.entries)
+        env, row, history = self.env, self.loaded.row, History.of_run(self.loaded)
         self.agent, misfit = env.agents.fitting(row.agent_id, self.agent, history.version)
         self.standing.read(history)
         self._code, mode = agent_of_run(self.agent, history, self.loaded, self.mail)
@@ -235,7 +236,8 @@ class Execution:
             self.env, self.loaded, self.lease, self.mail, was_running=self.standing.was_running
         )
         try:
-            ended = await self._run()
+            is_readable, unread = self.loaded.unreadable is None, self._ending.write_unreadable
+            ended = await (self._run() if is_readable else unread(self.refused, self.create))
             self.env.counters.ended(ended.then)
             if spans is not None:
                 is_left = ended.lost or self._ending.is_dropped

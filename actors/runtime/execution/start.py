@@ -27,6 +27,7 @@ from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.waits import message_of, message_payload
 from actors.runtime.execution.suspects import Standing
 from actors.runtime.journal.run_log import RunLog
+from actors.runtime.journal.setbacks import Refused
 from actors.runtime.registry import retry_of, version_of
 from actors.runtime.replay.branches import Branch
 from actors.runtime.replay.history import History, retry_in
@@ -75,17 +76,17 @@ def begin(
 
 
 def verdict_without_code(
-    run: RunState, refused: str | None, blocking: Blocking | None
+    run: RunState, refused: Refused | None, blocking: Blocking | None
 ) -> Verdict | None:
     """Return what becomes of a run whose code must not be called; None: it may be.
 
     Args:
         run: The run.
-        refused: Reason why the store refuses every next entry; None: it does not.
+        refused: Reason to park the run, for example because the store refuses every next entry; None: none.
         blocking: How often hosts gave the run up because its code blocked them.
     """
     if refused is not None:
-        return parked("store_refused", refused)
+        return parked(refused.reason, refused.detail)
     blocked = 0 if blocking is None else run.history.without_progress(blocking.seqs)
     if blocking is None or blocked < MAX_BLOCKED:
         return None

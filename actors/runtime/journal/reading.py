@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from actors.errors import ActorsError, RunSuspended, StoreUnreachableError
+from actors.errors import ActorsError, RunSuspended, StoreRefusedError, StoreUnreachableError
+from actors.kernel.json import check_readable
 from actors.runtime.journal.run_log import RunLog
 
 T = TypeVar("T")
@@ -33,3 +34,16 @@ async def reading(log: RunLog, rows: Callable[[], Awaitable[T]]) -> T:
                 log.break_off(exc)
                 raise RunSuspended from exc
         await asyncio.sleep(ASK_AGAIN_S)
+
+
+def refuse_unreadable(log: RunLog, value: object, what: str) -> None:
+    """Drop the run from memory if a value that its code would get cannot be decoded: see `Setbacks`.
+
+    Raises:
+        RunSuspended: It cannot.
+    """
+    try:
+        check_readable(value, what)
+    except StoreRefusedError as exc:
+        log.break_off(exc)
+        raise RunSuspended from exc

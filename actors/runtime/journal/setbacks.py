@@ -5,8 +5,9 @@ Kept in memory: a host that takes over begins to count anew.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from actors.errors import (
     ActorsError,
@@ -15,6 +16,7 @@ from actors.errors import (
     StoreRefusedError,
     UnknownRunError,
 )
+from actors.kernel.json import is_unreadable_row
 from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.ids import RunId
 from actors.runtime.replay.failures import text_of
@@ -23,8 +25,12 @@ PASSING: Final = frozenset({"08", "40", "53", "55", "57", "58"})
 """Classes of SQLSTATEs that say nothing of what was given: connection, rollback, resources, system."""
 MAX_REFUSALS: Final = 2
 """Number of times that the store may refuse the entries after one end of a log; then the run is parked."""
+MAX_UNREADABLE: Final = 3
+"""Number of times that rows of a run may be unreadable at one end of its log; then the run is parked."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+JITTER: Final = 0.2
+"""Random part by which a pause is longer: what failed together is not loaded again together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +40,20 @@ class Setback:
     Attributes:
         at: The last seq of the log at that time.
         refusal: What the store said of what it was given; None: it was something else.
+        is_unreadable: True if a row of the run is there and cannot be read.
     """
 
     at: int
     refusal: str | None = None
+    is_unreadable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The reason to park a run without its code, and the detail for its operator."""
+
+    reason: Literal["store_refused", "unreadable"]
+    detail: str
 
 
 @dataclass(slots=True)
@@ -46,12 +62,19 @@ class _Count:
     setbacks: int = 0
     refusals: int = 0
     said: str = ""
+    is_unreadable: bool = False
+
+    @property
+    def is_final(self) -> bool:
+        """True if the run has to be parked."""
+        return self.refusals >= (MAX_UNREADABLE if self.is_unreadable else MAX_REFUSALS)
 
 
 class Setbacks:
     """The setbacks of runs whose last executions were broken off, and the pause before the next one."""
 
-    def __init__(self) -> None:
+    def __init__(self, chance: Callable[[], float] = lambda: 0.0) -> None:
+        self._chance = chance
         self._counts: dict[RunId, _Count] = {}
 
     def note(self, run_id: RunId, setback: Setback) -> float:
@@ -66,21 +89,30 @@ class Setbacks:
         count.setbacks += 1
         if setback.refusal is not None:
             count.refusals += 1
-            count.said = setback.refusal
-            if count.refusals == MAX_REFUSALS:
+            count.said, count.is_unreadable = setback.refusal, setback.is_unreadable
+            if count.is_final:
                 return 0.0  # it is parked now
         elif count.setbacks == 1:
             return 0.0
-        return float(min(FIRST_PAUSE_S * 2 ** min(max(count.setbacks - 2, 0), 9), LONGEST_PAUSE_S))
+        before = count.setbacks - (2 if setback.refusal is None else 1)
+        pause_s = min(FIRST_PAUSE_S * 2 ** min(max(before, 0), 9), LONGEST_PAUSE_S)
+        return float(pause_s * (1 + JITTER * self._chance()))
 
-    def refused(self, run_id: RunId, at: int) -> str | None:
+    def refused(self, run_id: RunId, at: int) -> Refused | None:
         """Return why the run has to be parked, if its log ends there."""
         count = self._counts.get(run_id)
-        if count is None or count.at != at or count.refusals < MAX_REFUSALS:
+        if count is None or count.at != at or not count.is_final:
             return None
-        return (
+        again = f"run it again: callboard runs resolve {run_id} - --retry"
+        if count.is_unreadable:
+            tried = f"a row of the run could not be read {count.refusals} times"
+            return Refused(
+                "unreadable", f"{tried}: {count.said}. Restore or cancel the run, or {again}"
+            )
+        return Refused(
+            "store_refused",
             f"the store refused {count.refusals} times what the run writes next, and will again: "
-            f"{count.said}. Correct the code, then run it again: callboard runs resolve {run_id} - --retry"
+            f"{count.said}. Correct the code, then {again}",
         )
 
     def forget(self, run_id: RunId) -> None:
@@ -96,7 +128,7 @@ def refusal_of(why: object) -> str | None:
         case UnknownRunError() | IllegalTransitionError():
             return None  # the run has ended meanwhile
         case StoreRefusedError() | ContractError():
-            return text_of(why)
+            return f"{why.doing}: {why.problem}" if is_unreadable_row(why) else text_of(why)
         case ActorsError():
             return None
         case Exception():

@@ -18,7 +18,7 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import BudgetDelta
 from actors.kernel.runtime.decisions import decided_seq, to_decide
 from actors.kernel.runtime.ids import HostIncarnation, RunId
-from actors.kernel.runtime.log_entry import TERMINAL_KINDS, RunLogEntry
+from actors.kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow, SignalOutcome, Timer
 from actors.kernel.runtime.scheduler import Lease, RunStatus
 from actors.kernel.runtime.waits import Answer, AnswerStatus, OpenWait, Wait
@@ -275,7 +275,8 @@ class RunRecord:
         """Return the run as the worker that will execute it needs it."""
         run_id = self.cause.run_id
         entries = tuple(line.entry(run_id) for line in self.log[self.continued_at :])
-        messages = () if self.log else tuple(row.arrived() for row in self.bound)
+        has_begun = any(line.kind != EntryKind.RUN_PARKED for line in self.log)
+        messages = () if has_begun else tuple(row.arrived() for row in self.bound)
         return LoadedRun(self.row(), entries, messages)
 
     def timer(self) -> Timer | None:

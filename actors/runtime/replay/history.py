@@ -14,7 +14,7 @@ from actors.errors import NonDeterminismError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.log_entry import EXECUTES, OUTLIVED, RunLogEntry
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.rows import LoadedRun, RunRow
 from actors.kernel.runtime.scheduler import DEFAULT_RETRY, RetryPolicy
 
 BEGINS: Final = EXECUTES | {K.TIMER_SET, K.ASK_SENT}
@@ -126,6 +126,8 @@ class History:
         history.last_seq = entries[-1].seq
         start = _generation_start(entries)
         current = entries[start:]
+        if not current:
+            return history
         history.started = True
         first = current[0].payload
         history.version, history.mode = _text_in(first, "version"), _text_in(first, "mode")
@@ -143,6 +145,14 @@ class History:
         history._find_strict()
         begun = history.places or history.children or history.generation
         history.is_at_beginning = not begun
+        return history
+
+    @classmethod
+    def of_run(cls, loaded: LoadedRun) -> History:
+        """Return the fold of a run's log; of one that cannot be read only where it ends."""
+        history = cls.of(loaded.entries)
+        if loaded.unreadable is not None:
+            history.last_seq, history.attempt = loaded.row.last_seq, loaded.row.attempt
         return history
 
     @property
@@ -306,7 +316,8 @@ def _generation_start(entries: Sequence[RunLogEntry]) -> int:
     for index in range(len(entries) - 1, -1, -1):
         if entries[index].kind == K.RUN_CONTINUED:
             return index
-    return 0
+    # A queued run whose messages could not be read was parked before it started.
+    return next((n for n, entry in enumerate(entries) if entry.kind != K.RUN_PARKED), len(entries))
 
 
 def _belongs(begin: RunLogEntry, end: RunLogEntry) -> bool:

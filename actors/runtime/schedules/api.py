@@ -19,6 +19,7 @@ from actors.errors import (
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.scheduled import extra_message
 from actors.kernel.clock import Entropy
+from actors.kernel.json import check_readable
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, check_name
 from actors.kernel.seconds import instant_of
 from actors.kernel.store.schedule import CatchUp, Schedule
@@ -162,6 +163,7 @@ class Schedules:
         one = await self.get(name, tenant=tenant)
         check_name_of("id of a request", request_id or "")
         now = await self._store.schedules.now()
+        check_readable(one.payload, f"the payload of schedule {name!r}")
         message = extra_message(one, request_id or self._entropy.token(), now)
         arrived = await self._store.arrivals.deliver([message])
         self._on_arrived(tuple(arrived))
@@ -196,6 +198,7 @@ class Schedules:
             if new is None:
                 assert known is not None
                 return known
+            check_readable(new.payload, f"the payload of schedule {name!r}: create it anew")
             expected = None if known is None else known.revision
             made = await self._store.schedules.put(new, expected=expected)
             if made is not None:

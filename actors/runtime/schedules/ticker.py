@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from actors.errors import ActorsError, ContractError
+from actors.errors import ActorsError, ContractError, StoreRefusedError
+from actors.kernel.json import check_readable
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import ShardId
 from actors.kernel.runtime.scheduler import ShardLease
@@ -130,8 +131,9 @@ class ScheduleService:
             assert schedule.next_at is not None
             now = schedule.next_at + timedelta(seconds=monotonic - due_at)
             try:
+                check_readable(schedule.payload, f"the payload of schedule {schedule.name!r}")
                 tick = tick_of(schedule, now)
-            except ContractError as exc:
+            except (ContractError, StoreRefusedError) as exc:
                 self._complain(schedule, exc)
                 continue
             ticks.append(tick)
@@ -170,7 +172,7 @@ class ScheduleService:
             return None
         return Tick(schedule, schedule.base_at, at, is_sent=False)
 
-    def _complain(self, schedule: Schedule, exc: ContractError) -> None:
+    def _complain(self, schedule: Schedule, exc: ContractError | StoreRefusedError) -> None:
         """Log once that this host cannot compute when a schedule is due; another one may."""
         key = (schedule.tenant, schedule.name, schedule.revision)
         if key not in self._complained:

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from actors.errors import ContractError, LeaseLostError
-from actors.kernel.json import JsonValue
+from actors.kernel.json import JsonValue, Unreadable
 from actors.kernel.runtime.commit import Commit, Committed, Finish
 from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry, RunLogEntry
-from actors.kernel.runtime.rows import ForkPoint, RunRow
+from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
 from actors.kernel.store.arrivals import Submitted
 from actors.kernel.store.store import RunStore
@@ -109,8 +109,12 @@ async def begin_fork(store: RunStore, shard: ShardLease, row: RunRow) -> None:
     assert point is not None, "only forks begin like this"
     entries = [entry async for entry in _until(store, point.run_id, point.seq)]
     if len(entries) <= point.seq:
-        await _fail(store, shard, row, point)
+        await _fail(store, shard, row, f"run {point.run_id} was swept before its fork had its turn")
         return
+    for entry in entries:
+        if isinstance(problem := entry.payload.get("unreadable"), Unreadable):
+            await _fail(store, shard, row, f"entry {entry.seq} of run {point.run_id} {problem}")
+            return
     resumed = RunLogEntry(
         row.run_id, point.seq + 1, EntryKind.RUN_RESUMED, "", {"reason": "forked"}, entries[-1].ts
     )
@@ -121,8 +125,7 @@ async def begin_fork(store: RunStore, shard: ShardLease, row: RunRow) -> None:
     await store.commits.append(lease, new, expected_seq=-1)
 
 
-async def _fail(store: RunStore, shard: ShardLease, row: RunRow, point: ForkPoint) -> None:
-    text = f"run {point.run_id} was swept before its fork at entry {point.seq} had its turn"
+async def _fail(store: RunStore, shard: ShardLease, row: RunRow, text: str) -> None:
     error: dict[str, JsonValue] = {"type": "actors.errors:ContractError", "message": text}
     entries = (
         NewEntry(EntryKind.RUN_STARTED, "", {"agent": str(row.agent_id)}),

@@ -313,11 +313,11 @@ class WaitingMail:
     def __init__(self, mailbox: Mailbox, read_more: Callable[[Mailbox], None]) -> None:
         self._mailbox, self._read_more = mailbox, read_more
 
-    def is_there(self) -> bool:
-        """Return True if a message waits here. If not, ask the store for messages that it may have."""
+    def first(self) -> Arrived | None:
+        """Return the next one. If none is here, ask the store for messages that it may have."""
         if not self._mailbox.has_mail and self._mailbox.is_low:
             self._read_more(self._mailbox)
-        return self._mailbox.has_mail
+        return self._mailbox.first_mail()
 
     def take(self) -> Arrived | None:
         """Remove and return the next one."""

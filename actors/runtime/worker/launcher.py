@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from actors.kernel.agent.agent import MAX_MESSAGES, Agent
+from actors.kernel.json import Unreadable
 from actors.kernel.runtime.ids import RunId, run_id_of_mail
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
@@ -84,7 +85,13 @@ class Launcher:
                     supervision=terms_of_mail(agent, run_id),
                 )
                 mailbox.run_id = run.run_id
-                loaded = LoadedRun(replace(row_of(run), arrival=first.arrival), ())
+                unreadable = isinstance(first.message.payload, Unreadable)
+                problem = f"message {first.message.id}: {first.message.payload}"
+                loaded = LoadedRun(
+                    replace(row_of(run), arrival=first.arrival),
+                    (),
+                    unreadable=problem if unreadable else None,
+                )
                 return self._execution(mailbox, loaded, create=run, mail=mail, agent=agent)
 
     async def go_on(self, mailbox: Mailbox, ended: ExecutionResult) -> Execution | None:

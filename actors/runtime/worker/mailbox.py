@@ -238,6 +238,10 @@ class Mailbox:
         """True if a free agent takes waiting messages next, not a queued run."""
         return bool(self.queue) and self.queue[0][1].run_id is None  # type: ignore[index]
 
+    def first_mail(self) -> Arrived | None:
+        """Return what `take_mail` would return."""
+        return next((one for _, one in self.queue or () if one.run_id is None), None)
+
     def take_mail(self) -> Arrived | None:
         """Remove and return the first plain message (for `ctx.receive`)."""
         for index, (arrival, arrived) in enumerate(self.queue or ()):

@@ -62,7 +62,7 @@ class WorkerState:
         self.executing: dict[RunId, Execution] = {}
         self.fresh: dict[RunId, NewRun] = {}
         self.refusals: dict[RunId, Refusals] = {}
-        self.setbacks = Setbacks()
+        self.setbacks = Setbacks(env.entropy.random)
         self.blockings: dict[RunId, Blocking] = {}
         self.suspects = SuspectLane(self.dispatcher.wake, self._is_coming)
         self.completions = Completions()

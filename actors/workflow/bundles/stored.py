@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +30,7 @@ from actors.workflow.bundles.registry import (
 from actors.workflow.bundles.unpacking import unpacked
 from actors.workflow.machine.spec import WorkflowSpec
 
+_log = logging.getLogger("callboard.workflow")
 INSTALLED_APP: Final = "installed"
 """The type of the agents whose runs are runs of installed flows."""
 BUNDLE_TYPE: Final = "application/zip"
@@ -194,7 +196,8 @@ class StoredBundles(BundleRegistry):
 
     @override
     async def list(self) -> list[BundleRecord]:
-        return [_record(row) for row in _sorted(await self._rows.list(self._tenant))]
+        rows = _sorted(await self._rows.list(self._tenant))
+        return [record for row in rows if (record := _listed(row)) is not None]
 
     @override
     async def find(self, ref: str) -> BundleRecord | None:
@@ -313,6 +316,16 @@ def _record(row: FlowBundleRow) -> BundleRecord:
         installed_by=row.installed_by,
         installed_at=row.installed_at,
     )
+
+
+def _listed(row: FlowBundleRow) -> BundleRecord | None:
+    """Return a record for a list. A row that cannot be read is named in the log, and hides no other."""
+    try:
+        return _record(row)
+    except ValueError as exc:
+        named = {"bundle": f"{row.bundle}@{row.version}", "problem": str(exc)[:500]}
+        _log.error("the manifest of installed flows cannot be read", extra=named)
+        return None
 
 
 def _sorted(rows: list[FlowBundleRow]) -> list[FlowBundleRow]:

@@ -258,9 +258,9 @@ def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
             payload = entry.payload
             found[entry.position] = OpenEffect(
                 entry.position,
-                str(payload["effect"]),
-                str(payload["name"]),
-                str(payload["mode"]),
+                str(payload.get("effect", "")),
+                str(payload.get("name", "")),
+                str(payload.get("mode", "")),
                 entry.ts,
                 entry.seq,
             )

@@ -170,7 +170,12 @@ def lookups(
         for row in await fetch(asked):
             found[asked[row["i"] - 1] if by is None else row[by]].append(row)
         for call in calls:
-            call.answer(read(call.args, found[call.args]))
+            try:
+                answer = read(call.args, found[call.args])
+            except Exception as exc:  # noqa: BLE001 - a row that cannot be read fails its callers alone
+                call.fail(exc)
+            else:
+                call.answer(answer)
 
     def choose(calls: list[Batched[A, R]]) -> tuple[list[Batched[A, R]], list[Batched[A, R]]]:
         asked = set(islice(dict.fromkeys(call.args for call in calls), limit))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final, LiteralString
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 from typing_extensions import override
 
+from actors.kernel.json import decoded_object
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.audit import AuditRow, AuditStore, Facts, NewAuditRow
 from actors.kernel.text import check_name_of
@@ -79,8 +80,8 @@ def _audit_row(row: Row) -> AuditRow:
         action=row["action"],
         thing=row["thing"],
         agent=None if agent is None else AgentId.parse(agent),
-        before=None if before is None else from_json(before),
-        after=None if after is None else from_json(after),
+        before=None if before is None else decoded_object(before),
+        after=None if after is None else decoded_object(after),
         outcome=row["outcome"],
         write_id=row["write_id"],
         at=row["at"],

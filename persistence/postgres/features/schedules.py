@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, LiteralString
 
-from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.scheduled import tick_message
 from actors.kernel.faults import armed
+from actors.kernel.json import decoded
 from actors.kernel.runtime.ids import AgentId, ShardId, partition_hash
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
@@ -164,11 +164,7 @@ class PostgresSchedules(ScheduleStore):
 
 def schedule_of(row: Row) -> Schedule:
     """Return a row of `_COLUMNS`; they are named as the fields."""
-    given = {
-        **row,
-        "agent_id": AgentId.parse(row["agent_id"]),
-        "payload": from_json(row["payload"]),
-    }
+    given = {**row, "agent_id": AgentId.parse(row["agent_id"]), "payload": decoded(row["payload"])}
     given.pop("in_s", None)
     return Schedule(**given)
 

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Final, LiteralString
 
-from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.kernel.agent.transcript import NO_CUT, Turn
+from actors.kernel.json import decoded_object
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
 from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
@@ -316,6 +316,6 @@ def session_of(row: Row) -> SessionRow:
         row["created_at"],
         row["last_at"],
         row["title"],
-        from_json(row["metadata"]),
+        decoded_object(row["metadata"]),
         row["owner"],
     )

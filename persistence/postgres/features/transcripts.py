@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -21,6 +23,8 @@ from actors.kernel.agent.transcript import (
     Turn,
     marks_of,
 )
+from actors.kernel.json import Unreadable, read_or
+from actors.kernel.json_data import MAX_DIGITS
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.blob import ArtifactRef
 from actors.kernel.storage.transcript import TranscriptStore
@@ -41,6 +45,7 @@ KEPT_TURNS: Final = 2_048
 KEPT_CHARS: Final = 4_096
 """Longest JSON of a turn that stays in memory: all of them together are a few MiB at most."""
 
+_ROLE: Final = re.compile(r'"role"\s*:\s*"(system|user|assistant|tool)"')
 COLUMNS: Final[LiteralString] = (
     "t.ordinal, t.id, t.run_id, t.parent, t.tokens, t.body, t.at, t.artifact"
 )
@@ -225,7 +230,13 @@ class Transcripts(TranscriptStore):
 def _split(rows: Sequence[Row]) -> tuple[dict[str, Any], list[Row]]:
     """Return the session's own row as an object, and its turns by their ordinals."""
     own, *turns = sorted(rows, key=itemgetter(0))
-    return from_json(own["body"]), turns
+    body: str = own["body"]
+    return read_or(body, from_json, lambda _: json.loads(body, parse_int=_short)), turns
+
+
+def _short(digits: str) -> int:
+    """Return an integer; 0 for one that is too long, so that the session's other columns are read."""
+    return int(digits) if len(digits) <= MAX_DIGITS else 0
 
 
 def _decoded(text: str | bytes, turn: str, tokens: int | None, parent: str | None) -> ChatMessage:
@@ -252,8 +263,20 @@ def _turn(row: Row, text: str | bytes) -> Turn:
     )
 
 
+def _no_summary(problem: Unreadable) -> ChatMessage:
+    return ChatMessage.of("system", f"[The summary {problem}]")
+
+
 def _message(text: str | bytes) -> ChatMessage:
-    return ChatMessage.model_validate_json(text)
+    """Return a stored turn. In place of one that cannot be read, its author says so."""
+
+    def unreadable(problem: Unreadable) -> ChatMessage:
+        whole = text if isinstance(text, str) else text.decode(errors="replace")
+        role = _ROLE.search(whole)
+        author: Any = role[1] if role is not None else "user"
+        return ChatMessage.of(author, f"[This message {problem}]")
+
+    return read_or(text, ChatMessage.model_validate_json, unreadable)
 
 
 def _cut(session: dict[str, Any]) -> Cut | None:
@@ -264,6 +287,6 @@ def _cut(session: dict[str, Any]) -> Cut | None:
         session["cut_upto"],
         session["cut_strategy"],
         session["cut_run"],
-        None if summary is None else ChatMessage.model_validate(summary),
+        None if summary is None else read_or(summary, ChatMessage.model_validate, _no_summary),
         datetime.fromisoformat(session["cut_at"]),
     )

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, LiteralString
 
 from pydantic_core import from_json
 from typing_extensions import override
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import TopicId
+from actors.kernel.agent.message import Message, stored_message
+from actors.kernel.json import read_or
+from actors.kernel.runtime.ids import AgentId, TopicId
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.store.transport import OutboxRow, OutboxStore
 from persistence.postgres.commits.committer import Committer
 from persistence.postgres.commits.encode import columns
 from persistence.postgres.connection.batch import Batched, Batcher
-from persistence.postgres.connection.link import Links
+from persistence.postgres.connection.link import Links, Row
 
 SQL_OUTBOX: Final[LiteralString] = "select n, body, dead, target_read from outbox_page($1,$2,$3)"
+SQL_OUTBOX_KEYS: Final[LiteralString] = (
+    "select n, sender, target, message_id from outbox where n = any($1::bigint[])"
+)
 SQL_FORGET_SENT: Final[LiteralString] = "select forget_sent($1,$2,$3)"
 SQL_BURY: Final[LiteralString] = "select bury_outbox($1,$2,$3,$4)"
 SQL_HAND_OVER: Final[LiteralString] = "select n from hand_over($1,$2,$3)"
@@ -43,12 +48,21 @@ class Outbox(OutboxStore):
     ) -> list[OutboxRow]:
         shards = [lease.shard for lease in leases]
         rows = await self._links.fetch("reading the outbox", SQL_OUTBOX, shards, after, limit)
-        return [
-            OutboxRow(
-                row["n"], Message.from_json(from_json(row["body"])), row["dead"], row["target_read"]
-            )
-            for row in rows
-        ]
+        found, damaged = list[OutboxRow](), dict[int, Row]()
+        for row in rows:
+            message = read_or(row["body"], _message_of, lambda _: None)
+            if message is None:
+                damaged[row["n"]] = row
+            else:
+                found.append(OutboxRow(row["n"], message, row["dead"], row["target_read"]))
+        if damaged:
+            found = sorted([*found, *await self._unreadable(damaged)], key=lambda row: row.n)
+        return found
+
+    async def _unreadable(self, damaged: dict[int, Row]) -> list[OutboxRow]:
+        """Return rows whose bodies cannot be read, with sender, target and id as their columns have them."""
+        keys = await self._links.fetch("reading the outbox", SQL_OUTBOX_KEYS, [*damaged])
+        return [_unreadable_row(damaged[key["n"]], key) for key in keys]
 
     @override
     async def forget(self, rows: Sequence[OutboxRow]) -> None:
@@ -75,6 +89,19 @@ class Outbox(OutboxStore):
     @override
     def set_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
         self._committer.on_posted = hook
+
+
+def _message_of(body: str) -> Message:
+    return Message.from_json(from_json(body))
+
+
+def _unreadable_row(row: Row, key: Row) -> OutboxRow:
+    kind, _, rest = key["target"].partition(":")
+    place = AgentId.parse(rest if kind in ("dead", "topic") else key["target"])
+    message = stored_message(row["body"], id_=key["message_id"], target=place, sender=key["sender"])
+    if kind == "topic":
+        message = replace(message, target=TopicId(place.type, place.key, place.tenant))
+    return OutboxRow(row["n"], message, row["dead"], row["target_read"])
 
 
 def _key(row: OutboxRow) -> tuple[str | None, str, int]:

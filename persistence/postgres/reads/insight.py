@@ -8,7 +8,8 @@ from typing import Any, Final, LiteralString
 from pydantic_core import from_json
 from typing_extensions import override
 
-from actors.kernel.agent.message import Message
+from actors.kernel.agent.message import stored_message
+from actors.kernel.json import read_or
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import RunStatus
@@ -63,10 +64,10 @@ select k.agent, k.pending, k.oldest, h.run_id, h.status, h.parked, h.wake_at, l.
     substr(k.agent, strpos(k.agent, '/') + 1) collate "C" limit $7
 """
 SQL_INBOX: Final[LiteralString] = """
-(select i.agent, i.sender, i.arrival, i.body, i.run_id from inbox i
+(select i.agent, i.sender, i.arrival, i.body, i.run_id, i.message_id from inbox i
     where i.agent = $1 and i.body is not null and i.run_id is null order by i.arrival limit $2)
 union all
-(select i.agent, i.sender, i.arrival, i.body, i.run_id
+(select i.agent, i.sender, i.arrival, i.body, i.run_id, i.message_id
     from runs r cross join lateral (
       select * from inbox i where i.run_id = r.run_id and i.state = 'b' offset 0) i
     where r.agent = $1 and r.ended_at is null order by i.arrival limit $2)
@@ -181,7 +182,9 @@ class Insight(InsightStore):
     async def inbox(self, agent_id: AgentId, *, limit: int = 100) -> list[Arrived]:
         return [
             Arrived(
-                Message.from_json(from_json(row["body"])),
+                stored_message(
+                    row["body"], id_=row["message_id"], target=agent_id, sender=row["sender"]
+                ),
                 row["sender"],
                 agent_id,
                 row["arrival"],
@@ -226,9 +229,11 @@ class Insight(InsightStore):
         is_mine = (not rows or rows[0]["is_due"]) and bool(
             await fetch("claiming the count", SQL_CLAIM_COUNT, every_s, COUNT_LIMIT_S)
         )
-        if not rows or rows[0]["body"] is None:
+        body = rows[0]["body"] if rows else None
+        totals = None if body is None else read_or(body, _totals_of, lambda _: None)
+        if totals is None:
             return KnownTotals(None, is_due=is_mine)
-        return KnownTotals(_totals_of(rows[0]["body"]), max(0.0, rows[0]["age_s"]), is_mine)
+        return KnownTotals(totals, max(0.0, rows[0]["age_s"]), is_mine)
 
     @override
     async def count_totals(self) -> None:

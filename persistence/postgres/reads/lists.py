@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, LiteralString
 
-from pydantic_core import from_json
 from typing_extensions import override
 
+from actors.kernel.json import decoded
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.rows import DeadLetter, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
@@ -52,7 +52,7 @@ select (select count(*) from inbox i where i.agent = $1 and i.body is not null a
     where r.agent = $1 and r.ended_at is null) as n
 """
 SQL_DEAD_LETTERS: Final[LiteralString] = """
-select d.id, d.agent, d.body, d.reason, d.attempts, d.last_error, d.run_id, d.at,
+select d.id, d.agent, d.sender, d.message_id, d.body, d.reason, d.attempts, d.last_error, d.run_id, d.at,
     d.times from dead_letters d
   where d.redriven_at is null and ($1::text is null or d.agent = $1)
     and (cardinality($2::bigint[]) = 0 or d.id = any($2)) order by d.id desc limit $3
@@ -253,7 +253,7 @@ def _open_wait(row: Row) -> OpenWait:
         agent=None if agent is None else AgentId.parse(agent),
         target_run=row["target_run"],
         must=row["must"],
-        request=None if request is None else from_json(request),
+        request=None if request is None else decoded(request),
         expires_at=row["expires_at"],
     )
     return OpenWait(RunId(row["run_id"]), AgentId.parse(row["waiter"]), wait, row["since"])

@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, LiteralString
 
-from pydantic_core import from_json
 from typing_extensions import override
 
-from actors.kernel.json import JsonValue
+from actors.kernel.json import JsonValue, decoded, decoded_object
 from actors.kernel.runtime.decisions import RESERVED, decided_seq
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
@@ -46,7 +45,7 @@ left join lateral (
   select array_agg(i.arrival) as arrivals, array_agg(i.sender) as senders,
       '[' || string_agg(i.body::text, ',') || ']' as bodies
     from (select * from inbox i where i.run_id = r.run_id and i.state = 'b'
-      order by i.arrival) i where l.seqs is null) m on true
+      order by i.arrival) i where l.seqs is null or 'run.parked' = all(l.kinds)) m on true
 where r.run_id = any($1::text[])
 """
 )
@@ -140,7 +139,7 @@ class Reads(ReadStore):
     @override
     async def state(self, agent_id: AgentId) -> dict[str, JsonValue]:
         rows = await self._rows(SQL_STATE, str(agent_id))
-        return {row["key"]: from_json(row["value"]) for row in rows}
+        return {row["key"]: decoded(row["value"]) for row in rows}
 
     @override
     async def state_at(self, agent_id: AgentId, key: str) -> StatePart:
@@ -245,7 +244,7 @@ def _signals(_: RunId, rows: list[Row]) -> list[BufferedSignal]:
 def _signal(row: Row) -> BufferedSignal:
     name: str = row["name"]
     about = decided_seq(name, row["message_id"]) if name.startswith(RESERVED) else None
-    return BufferedSignal(name, row["n"], from_json(row["payload"]), about)
+    return BufferedSignal(name, row["n"], decoded(row["payload"]), about)
 
 
 def _answers(_: RunId, rows: list[Row]) -> list[Answer]:
@@ -253,7 +252,7 @@ def _answers(_: RunId, rows: list[Row]) -> list[Answer]:
 
 
 def _state(_: tuple[str, str], rows: list[Row]) -> StatePart:
-    values = {row["key"]: from_json(row["value"]) for row in rows if row["key"] is not None}
+    values = {row["key"]: decoded(row["value"]) for row in rows if row["key"] is not None}
     return StatePart(values, rows[0]["yes"])
 
 
@@ -268,8 +267,8 @@ def answer_of(row: Row) -> Answer:
         run_id=RunId(row["parent"]),
         key=row["child"],
         status=row["status"],
-        result=None if result is None else from_json(result),
-        error=None if error is None else from_json(error),
+        result=None if result is None else decoded(result),
+        error=None if error is None else decoded_object(error),
         by=None if row["run"] is None else RunId(row["run"]),
         last_seq=row["last_seq"],
     )

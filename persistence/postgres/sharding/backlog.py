@@ -57,7 +57,7 @@ select i.agent, i.arrival from unnest($1::text[]) s(shard)
   order by i.arrival limit $3
 """
 SQL_PENDING_OF_AGENT: Final[LiteralString] = """
-select i.agent, i.sender, i.arrival, i.body, i.alone from inbox i
+select i.agent, i.sender, i.message_id, i.arrival, i.body, i.alone from inbox i
   where i.agent = $1 and i.body is not null and i.run_id is null and i.arrival > $2 order by i.arrival limit $3
 """
 SQL_DUE: Final[LiteralString] = """

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from actors.errors import ConflictError
 from actors.kernel import boards
+from actors.kernel.json import Unreadable, read_or
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.storage.task import Task, TaskList, TaskStatus, TaskStore, TaskStores
 from persistence.postgres.connection.link import Links, Row
@@ -158,7 +159,7 @@ class PgTaskStore(TaskStore):
         boards.check_conversation(conversation_id)
         args = self.tenant, conversation_id
         return [
-            _board(row)
+            _listed(row)
             for row in await self._tables.fetch("reading boards", SQL_SELECT_BOARDS, *args)
         ]
 
@@ -271,13 +272,27 @@ def _patch(status: TaskStatus, **fields: object) -> str:
 
 
 def _board(row: Row) -> TaskList:
-    tasks: dict[str, Any] = from_json(row["tasks"])
     return TaskList(
         conversation_id=row["conversation"],
         agent_id=row["agent"],
         title=row["title"],
-        tasks=tuple(sorted(map(Task.model_validate, tasks.values()), key=lambda task: task.order)),
+        tasks=_tasks(row["tasks"]),
     )
+
+
+def _tasks(text: str) -> tuple[Task, ...]:
+    tasks: dict[str, Any] = from_json(text)
+    return tuple(sorted(map(Task.model_validate, tasks.values()), key=lambda task: task.order))
+
+
+def _listed(row: Row) -> TaskList:
+    """Return a board for a list; of one whose tasks cannot be read the title says so."""
+
+    def unreadable(problem: Unreadable) -> TaskList:
+        title = f"{row['title']} ({problem})"
+        return TaskList(conversation_id=row["conversation"], agent_id=row["agent"], title=title)
+
+    return read_or(row, _board, unreadable)
 
 
 def _sure(changed: _T | None) -> _T:

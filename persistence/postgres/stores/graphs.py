@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, LiteralString
 
-from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.kernel.graph_limits import (
@@ -17,6 +16,7 @@ from actors.kernel.graph_limits import (
     missing_end,
     relationship_properties,
 )
+from actors.kernel.json import decoded_object
 from actors.kernel.runtime.ids import check_name
 from actors.kernel.storage.errors import SubGraphTooLargeError
 from actors.kernel.storage.graph import Entity, GraphStore, Relationship, SubGraph
@@ -132,7 +132,7 @@ class PostgresGraphStore(GraphStore):
 
 
 def _entity(row: Row) -> Entity:
-    return Entity(id=row["id"], type=row["type"], properties=from_json(row["properties"]))
+    return Entity(id=row["id"], type=row["type"], properties=decoded_object(row["properties"]))
 
 
 def _relationship(row: Row) -> Relationship:
@@ -141,5 +141,5 @@ def _relationship(row: Row) -> Relationship:
         type=row["type"],
         source_id=row["source_id"],
         target_id=row["target_id"],
-        properties=from_json(row["properties"]),
+        properties=decoded_object(row["properties"]),
     )

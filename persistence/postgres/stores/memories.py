@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, LiteralString
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 from typing_extensions import override
 
 from actors.errors import LeaseLostError
+from actors.kernel.json import decoded_object
 from actors.kernel.memory_rules import (
     KEPT_VERSIONS,
     LEAST_CLOSENESS,
@@ -173,7 +174,7 @@ def _memory(row: Row) -> Memory:
         source=row["source"],
         run_id=row["run_id"],
         turn=row["turn"],
-        metadata=from_json(row["metadata"]),
+        metadata=decoded_object(row["metadata"]),
         version=row["version"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, LiteralString
 
 from pydantic import JsonValue
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 from typing_extensions import override
 
 from actors.errors import ConflictError
@@ -23,6 +23,7 @@ from actors.kernel.embedding import (
     embedder_name,
     unit_vector,
 )
+from actors.kernel.json import decoded_object
 from actors.kernel.metadata import checked_filter
 from actors.kernel.runtime.ids import check_name
 from actors.kernel.storage.vector import EmbeddingClient, SearchResult, VectorDocument, VectorStore
@@ -161,5 +162,5 @@ class PgVectorStore(VectorStore):
 
 
 def _result(row: Row) -> SearchResult:
-    metadata = from_json(row["metadata"])
+    metadata = decoded_object(row["metadata"])
     return SearchResult(id=row["id"], content=row["content"], score=row["score"], metadata=metadata)

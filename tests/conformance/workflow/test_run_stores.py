@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,14 @@ from actors.workflow import (
     RunState,
     RunStatus,
     RunStore,
+    Snapshot,
     WaitReason,
     WaitState,
     WorkflowSpec,
 )
-from persistence.files import JsonFileRunStore
+from persistence.files import JsonFileRunStore, JsonSnapshotStore
 from persistence.run_locks import RunFileLocks
+from persistence.sqlite import SqliteDatabase, SqliteRunStore, SqliteSnapshotStore
 from tests.conformance.workflow.stores import Stores, at_once, end_node, one_effect
 
 if TYPE_CHECKING:
@@ -382,6 +384,42 @@ def test_the_error_of_a_corrupt_file_has_its_name(tmp_path: Path) -> None:
 
     with pytest.raises(LedgerBrokenError, match=r"run_r1\.json"):
         store.load("r1")
+
+
+@pytest.mark.parametrize("kind", ["files", "sqlite"])
+def test_a_damaged_run_or_snapshot_hides_no_other_from_lists(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names it; reading it by its id raises."""
+    damage = '{"n": 1' + "0" * 5_000 + "}"
+    runs: Any = JsonFileRunStore(tmp_path)
+    snapshots: Any = JsonSnapshotStore(tmp_path)
+    database = SqliteDatabase(tmp_path / "graphs.db")
+    if kind == "sqlite":
+        runs, snapshots = SqliteRunStore(database), SqliteSnapshotStore(database)
+    for name in ("r1", "r2"):
+        runs.save(run_of(name))
+        snapshots.save(replace(Snapshot.from_run(run=run_of(name), name=name), snapshot_id=name))
+    if kind == "sqlite":
+        with database.transaction() as connection:
+            connection.execute("update runs set state_json = ? where run_id = 'r1'", (damage,))
+            connection.execute(
+                "update snapshots set snapshot_json = ? where snapshot_id = 'r1'", (damage,)
+            )
+    else:
+        (tmp_path / "run_r1.json").write_text(damage, encoding="utf-8")
+        (tmp_path / "snapshot_r1.json").write_text(damage, encoding="utf-8")
+
+    assert [run.run_id for run in runs.list_runs()] == ["r2"]
+    assert [one.snapshot_id for one in snapshots.list()] == ["r2"]
+    assert {one.message for one in caplog.records} == {
+        "a run cannot be read",
+        "a snapshot cannot be read",
+    }
+    for store in (runs, snapshots):
+        with pytest.raises((LedgerBrokenError, ValueError)):
+            store.load("r1")
+    database.close()
 
 
 def test_a_removed_lock_file_is_not_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,308 @@
+"""Rows that no host can read: each fails alone, its run is parked, and lists show it with the others."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pytest
+
+from actors.kernel.agent.message import ChatMessage, Message
+from actors.kernel.agent.transcript import NewTurn
+from actors.kernel.json import Unreadable
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.storage.audit import NewAuditRow
+from actors.kernel.storage.memory import NewMemory
+from actors.kernel.storage.session_directory import SessionFilter, SessionLabel
+from actors.kernel.storage.task import Task
+from actors.runtime import Runtime
+from actors.runtime.journal import setbacks
+from persistence.postgres import open_postgres_store
+from tests.behaviour.agents import Acting
+from tests.integration.persistence.hosts import sql
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from actors.kernel.runtime.rows import RunRow
+    from actors.runtime import RunContext
+
+DAMAGE: Final = "[1" + "0" * 5_000 + "]"
+"""JSON for PostgreSQL, whose numbers have no limit; no decoder of a host reads it."""
+LIMIT_S: Final = 20.0
+_T = TypeVar("_T")
+GOOD: Final = AgentId("damaged", "good", "acme")
+"""An agent of another tenant; its shard is that of all these agents."""
+
+
+def bad(key: str) -> AgentId:
+    """Return an agent whose rows the test damages."""
+    return AgentId("damaged", key)
+
+
+class Stage:
+    """A schema with a host that can be replaced, and the statements that damage its rows."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self.url, self.schema, self._hosts = url, schema, 0
+
+    @asynccontextmanager
+    async def runtime(self, *, serve: bool = True) -> AsyncIterator[Runtime]:
+        """Yield a runtime that serves the agents, or only writes and reads."""
+        self._hosts += 1
+        owner = HostIncarnation(f"damaged-{self._hosts}")
+        async with (
+            open_postgres_store(self.url, schema=self.schema, owner=owner) as store,
+            Runtime(store=store, owner=owner, suspend_after=0.0, serve=serve) as runtime,
+        ):
+            if serve:
+                await runtime.register_type("damaged", lambda agent_id: Acting(agent_id, act))
+            yield runtime
+
+    async def damage(self, table: str, column: str, where: str, *args: object) -> None:
+        """Make a column unreadable in all rows that a condition selects: at least one."""
+        statement = f"update {table} set {column} = '{DAMAGE}'::json where {where} returning 1"
+        assert await sql(self.url, self.schema, statement, *args), f"no row of {table}"
+
+
+async def act(ctx: RunContext, inbox: list[Message]) -> Any:
+    """Do what the first message says, and wait for a signal."""
+    told = inbox[0].payload
+    if told == "set":
+        return await ctx.state.set("k", 1)
+    if told == "state":
+        await ctx.sleep_until_signal("go")
+        return await ctx.state.get("k")
+    if told == "fail":
+        raise ValueError("no")
+    if told == "approval":
+        return str(await ctx.approval("pay", {"sum": 1}, timeout=600))
+    await ctx.step("s", lambda: 1)
+    return await ctx.sleep_until_signal("go")
+
+
+@pytest.fixture
+def stage(postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A schema; runs that cannot be read are loaded again at once."""
+    monkeypatch.setattr(setbacks, "FIRST_PAUSE_S", 0.01)
+    return Stage(postgres_dsn, schema)
+
+
+async def seen(find: Callable[[], Awaitable[_T | None]]) -> _T:
+    """Return what `find` returns as soon as there is something."""
+    async with asyncio.timeout(LIMIT_S):
+        while not (found := await find()):  # noqa: ASYNC110 - rows of another session
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def rest(runtime: Runtime, run_id: RunId) -> RunRow:
+    """Return the run's row once it is parked, has ended, or waits."""
+
+    async def found() -> RunRow | None:
+        row = await runtime.store.reads.run(run_id)
+        is_at_rest = row is not None and (
+            row.status.is_terminal or row.status is RunStatus.SUSPENDED
+        )
+        return row if is_at_rest else None
+
+    return await seen(found)
+
+
+async def parked(runtime: Runtime, run_id: RunId) -> RunRow:
+    """Return the run's row once it is parked as unreadable."""
+
+    async def found() -> RunRow | None:
+        row = await runtime.store.reads.run(run_id)
+        assert row is None or not row.status.is_terminal, row
+        return row if row is not None and row.parked == "unreadable" else None
+
+    return await seen(found)
+
+
+async def ended(runtime: Runtime, run_id: RunId) -> RunStatus:
+    """Return the status with which the run ended."""
+    return (await asyncio.wait_for(runtime.wait(run_id), LIMIT_S)).status
+
+
+LOGGED: Final = {
+    "log": ("event_log", "payload", "run_id = $1 and seq = 1"),
+    "wake set": ("runs", "wake", "run_id = $1"),
+    "policy": ("runs", "retry_policy", "run_id = $1"),
+    "terms": ("runs", "supervision", "run_id = $1"),
+}
+
+
+async def test_a_run_that_cannot_be_read_is_parked_and_the_others_go_on(stage: Stage) -> None:
+    """Its log or its row; a run of another tenant in the same batch completes, and lists show all."""
+    async with stage.runtime() as runtime:
+        good = await runtime.submit(GOOD, "wait", tenant="acme")
+        runs = {
+            name: await runtime.submit(bad(name), "wait", max_retries=2, session_id="s")
+            for name in LOGGED
+        }
+        for run_id in (good, *runs.values()):
+            await rest(runtime, run_id)
+    for name, (table, column, where) in LOGGED.items():
+        await stage.damage(table, column, where, runs[name])
+    async with stage.runtime() as runtime:
+        for run_id in (*runs.values(), good):
+            await runtime.signal(run_id, "go", 1)
+        assert await asyncio.wait_for(runtime.result(good), LIMIT_S) == 1
+        for run_id in runs.values():
+            await parked(runtime, run_id)
+        listed = {row.run_id: row for row in await runtime.store.lists.runs()}
+        assert {good, *runs.values()} <= set(listed)
+        assert "number out of range" in str(listed[runs["policy"]].unreadable)
+        entries = [entry async for entry in runtime.entries(runs["log"])]
+        assert isinstance(entries[1].payload["unreadable"], Unreadable)
+        assert "Restore or cancel the run" in str(entries[-1].payload["detail"])
+
+        await sql(
+            stage.url,
+            stage.schema,
+            "update runs set retry_policy = null where run_id = $1",
+            runs["policy"],
+        )
+        await runtime.resolve(runs["policy"])
+        assert await asyncio.wait_for(runtime.result(runs["policy"]), LIMIT_S) == 1
+        for name in ("log", "wake set", "terms"):
+            await runtime.cancel(runs[name])
+            assert await ended(runtime, runs[name]) is RunStatus.CANCELLED
+
+
+async def test_a_message_that_cannot_be_read_is_parked_with_a_run_of_its_own(stage: Stage) -> None:
+    """Queued or waiting; messages before and after it, of the same agent and of others, are processed."""
+    async with stage.runtime(serve=False) as runtime:
+        queued = await runtime.submit(bad("queued"), "wait")
+        for n in (1, 2, 3):
+            await runtime.send(bad("mail"), Message(f"m-{n}", bad("mail"), "wait"))
+        good = await runtime.submit(GOOD, "wait", tenant="acme")
+        await runtime.signal(good, "go", 1)
+    await stage.damage("inbox", "body", "run_id = $1", queued)
+    await stage.damage("inbox", "body", "message_id = 'm-2'")
+    async with stage.runtime() as runtime:
+        assert await asyncio.wait_for(runtime.result(good), LIMIT_S) == 1
+        row = await parked(runtime, queued)
+        assert row.last_seq == 0
+        lists = runtime.store.lists
+        [first] = await seen(lambda: lists.runs(agent=bad("mail")))
+        await rest(runtime, first.run_id)
+        shown = [one.message.payload for one in await runtime.store.insight.inbox(bad("mail"))]
+        assert sum(isinstance(one, Unreadable) for one in shown) == 1
+        await runtime.signal(first.run_id, "go")
+        second = await seen(partial(open_run, runtime, first.run_id))
+        await parked(runtime, second)
+        for run_id in (second, queued):
+            await runtime.cancel(run_id)
+            assert await ended(runtime, run_id) is RunStatus.CANCELLED
+        third = await seen(partial(open_run, runtime, first.run_id, second))
+        await runtime.signal(third, "go", 3)
+        assert await asyncio.wait_for(runtime.result(third), LIMIT_S) == 3
+
+
+async def open_run(runtime: Runtime, *known: RunId) -> RunId | None:
+    """Return a run of the agent with mail that is not one of these."""
+    found = await runtime.store.lists.runs(agent=bad("mail"))
+    return next((row.run_id for row in found if row.run_id not in known), None)
+
+
+async def test_what_a_run_reads_within_its_code_parks_it(stage: Stage) -> None:
+    """A signal, an answer, a value of its state; other signals and values are read."""
+    names = ("signal", "state", "approval")
+    async with stage.runtime() as runtime:
+        await runtime.result(await runtime.submit(bad("state"), "set"))
+        runs = {name: await runtime.submit(bad(name), name) for name in names}
+        for run_id in runs.values():
+            await rest(runtime, run_id)
+        [wait] = await runtime.store.lists.waits(runs["approval"])
+    async with stage.runtime(serve=False) as runtime:
+        await runtime.signal(runs["signal"], "go", 1)
+        await runtime.signal(runs["state"], "go", 1)
+        await runtime.approvals.decide(wait.wait.key, approve=True, by="me")
+    await stage.damage("signals", "payload", "run_id = $1", runs["signal"])
+    await stage.damage("agent_state", "value", "agent = $1", str(bad("state")))
+    await stage.damage("completions", "result", "parent = $1", runs["approval"])
+    async with stage.runtime() as runtime:
+        for run_id in runs.values():
+            await parked(runtime, run_id)
+        await sql(
+            stage.url,
+            stage.schema,
+            "update signals set payload = '7' where run_id = $1",
+            runs["signal"],
+        )
+        await runtime.resolve(runs["signal"])
+        assert await asyncio.wait_for(runtime.result(runs["signal"]), LIMIT_S) == 7
+
+
+async def filled(runtime: Runtime) -> None:
+    """Write two rows of each list."""
+    store: Any = runtime.store
+    for n in (1, 2):
+        agent = bad(f"list-{n}")
+        await runtime.schedules.create(f"s{n}", agent, {"n": n}, delay_s=3_600)
+        await rest(runtime, await runtime.submit(agent, "approval"))
+        await rest(runtime, await runtime.submit(bad(f"dead-{n}"), "fail", max_retries=0))
+        label = SessionLabel(title=f"t{n}", metadata={"n": n})
+        assert await store.directory.create(agent, label)
+        turns = [
+            NewTurn("s", f"turn-{i}", ChatMessage.of("assistant", f"text {i}")) for i in (1, 2)
+        ]
+        await store.transcripts.append(agent, turns)
+        new = NewAuditRow(
+            tenant="default", principal="me", action="a", thing=f"run:{n}", before={"n": n}
+        )
+        await store.audit.add(new)
+        await store.memories.of("default").put(
+            NewMemory(id=f"m{n}", text=f"text {n}", about="u", metadata={"n": n})
+        )
+        board = store.boards.of("default")
+        await board.create_task_list("c", agent, [Task(id="t", title="do")], title=f"b{n}")
+
+
+DAMAGED: Final = {
+    "schedules": ("payload", "name = 's1'"),
+    "waits": ("request", "run_id in (select run_id from runs where agent = 'damaged/list-1')"),
+    "dead_letters": ("body", "agent = 'damaged/dead-1'"),
+    "sessions": ("metadata", "agent = 'damaged/list-1'"),
+    "transcript_turns": ("body", "agent = 'damaged/list-1' and id = 'turn-1'"),
+    "audit": ("before", "thing = 'run:1'"),
+    "memories": ("metadata", "id = 'm1'"),
+    "task_boards": ("tasks", "agent = 'damaged/list-1'"),
+}
+
+
+async def test_lists_show_the_others_and_name_the_damaged_row(stage: Stage) -> None:
+    """Each list of each feature; what cannot be read is a text that says so."""
+    async with stage.runtime() as runtime:
+        await filled(runtime)
+        for table, (column, where) in DAMAGED.items():
+            await stage.damage(table, column, where)
+        store: Any = runtime.store
+        schedules = await runtime.schedules.list()
+        sessions = await store.directory.find(
+            SessionFilter(tenant="default", app="damaged"), limit=9
+        )
+        audit = await store.audit.list("default")
+        memories = await store.memories.of("default").page(limit=9)
+        boards = await store.boards.of("default").get_boards("c")
+        turns = await store.transcripts.page(bad("list-1"), "s")
+        view = await store.transcripts.view(bad("list-1"), "s", limit=9)
+        values: dict[str, list[Any]] = {
+            "schedules": [one.payload for one in schedules],
+            "waits": [one.what for one in await runtime.approvals.open()],
+            "dead_letters": [one.message.payload for one in await store.lists.dead_letters()],
+            "sessions": [dict(one.metadata) for one in sessions.rows],
+            "audit": [one.before for one in audit],
+            "memories": [one.metadata for one in memories],
+            "task_boards": [one.title for one in boards],
+            "transcript_turns": [one.message.text for one in turns],
+            "windows": [one.text for one in view.messages],
+        }
+    for name, found in values.items():
+        told = ["cannot be read" in str(one) for one in found]
+        assert sorted(told) == [False, True], (name, found)

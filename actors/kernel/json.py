@@ -45,7 +45,6 @@ MAX_ITEMS: Final = 100_000
 """Number of items that are taken from an iterator, which may be endless."""
 _TOO_DEEP: Final = "(nested too deep to be shown)"
 
-T = TypeVar("T")
 DATA_CORRUPTED: Final = "XX001"
 """The SQLSTATE of a row that is there and cannot be read."""
 _MAX_PROBLEM: Final = 500

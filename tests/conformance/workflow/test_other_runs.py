@@ -484,7 +484,7 @@ def test_a_scheduler_comes_to_every_run(
     child = WorkflowSpec(
         "asking",
         "work",
-        dict(ASKING.nodes if what == "parents" else CHILD.nodes | {"work": CHILD.nodes["end"]}),
+        dict(ASKING.nodes if what == "parents" else {**CHILD.nodes, "work": CHILD.nodes["end"]}),
     )
     scheduled = scheduler_of(stores, timer, parent, child)
     first = scheduled.start(parent if what == "parents" else timer, run_id="m")

@@ -295,9 +295,9 @@ def test_pages_of_runs_come_to_all(stores: Stores) -> None:
         stores.runs.save(waiting(name, WaitReason.UNTIL, until=at))
     stores.runs.save(waiting("e1", WaitReason.EVENT))
     fork = GraphFork(
-        1,
-        "end",
-        (
+        seq=1,
+        join="end",
+        branches=(
             GraphBranch(
                 name="l", node="x", status=RunStatus.WAITING, wait=WaitState(WaitReason.USER)
             ),

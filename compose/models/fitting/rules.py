@@ -14,7 +14,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRules:
-    """What a provider accepts.
+    """Limits of the requests that a provider accepts.
 
     Attributes:
         call_id: Ids of tool calls. No id may occur twice in a request, whatever the provider.

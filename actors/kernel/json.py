@@ -49,7 +49,7 @@ DATA_CORRUPTED: Final = "XX001"
 """The SQLSTATE of a row that is there and cannot be read."""
 _MAX_PROBLEM: Final = 500
 _PROBLEMS: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError, ContractError)
-"""What decoders raise for a row of another form: not JSON, an integer that is too long, a missing field."""
+"""Errors of decoders for a row of another form: not JSON, an integer that is too long, a missing field."""
 
 
 def compact_encoder(*, sort_keys: bool) -> Callable[[object], str]:

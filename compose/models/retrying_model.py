@@ -156,7 +156,7 @@ def _give_up(exc: ModelError) -> NoReturn:
     raise exc
 
 
-class _Patience:
+class _EventLimit:
     """The time limit of the next event of a try, which each sign of life moves.
 
     Args:
@@ -229,7 +229,7 @@ async def patient_stream(
             async for event in events:
                 yield event
         return
-    patience = _Patience(limits, latest)
+    patience = _EventLimit(limits, latest)
     async with aclosing(stream_of(client, messages, options, on_sign=patience.note)) as events:
         while True:
             try:

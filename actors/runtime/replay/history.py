@@ -175,7 +175,7 @@ class History:
             return
         kind, position = entry.kind, entry.position
         if kind not in EXECUTES:
-            self._clear()
+            self.deaths, self.turns, self.has_outlived = 0, 0, False
             self.progress_seq = entry.seq
         if position.startswith("in."):
             self.inputs.append(entry)

@@ -176,14 +176,16 @@ class _Pool:
         self._most, self._wait_s = most, wait_s
         self._lock = threading.Lock()
         self._pool: Any = None
-        os.register_at_fork(after_in_child=self._forget)
+        self._owner = 0
+        os.register_at_fork(after_in_child=self._renew_lock)
         atexit.register(self._end)
 
     def started(self) -> Any:
         """Return the pool.
 
         Raises:
-            SandboxError: `pydantic-monty` is not installed.
+            SandboxError: `pydantic-monty` is not installed, or this process is the fork of one whose pool had
+                started.
         """
         with self._lock:
             if self._pool is None:
@@ -195,14 +197,19 @@ class _Pool:
                 pool = Monty(
                     min_processes=1, max_processes=self._most, checkout_timeout=self._wait_s
                 )
-                self._pool = pool.__enter__()
+                self._pool, self._owner = pool.__enter__(), os.getpid()
+            elif (
+                self._owner != os.getpid()
+            ):  # its threads are the parent's: a call would never return
+                problem = "the process was forked after its parent evaluated code. Use the start method spawn"
+                raise SandboxError(problem)
             return self._pool
 
-    def _forget(self) -> None:
-        self._lock, self._pool = threading.Lock(), None
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()  # a thread of the parent may have held it
 
     def _end(self) -> None:
-        if self._pool is not None:
+        if self._pool is not None and self._owner == os.getpid():
             self._pool.__exit__(None, None, None)
             self._pool = None
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from actors.runtime import Runtime
 from actors.workflow import FlowRuns, Flows, compile_visualflow, load_flow
 from actors.workflow.documents import sandbox
 
+ROOT = Path(__file__).parents[3]
 PATIENCE_S = 20
 CODE = {"code": "1 + 1", "into": "x", "next": "e"}
 END = {"end": "${vars.x}"}
@@ -49,13 +53,15 @@ class HeldSandbox:
         return 2
 
 
-@pytest.mark.parametrize(
-    "spec", [flow("code", CODE), flow("code", {"set": {"x": "${len([1, 2])}"}}), drawn()]
-)
+@pytest.mark.parametrize("kind", ["document", "expression", "drawing"])
 async def test_other_runs_end_while_code_is_evaluated(
-    spec: Any, monkeypatch: pytest.MonkeyPatch
+    kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code of a run waits for the end of another run of the same host."""
+    expression = {"set": {"x": "${len([1, 2])}"}}
+    spec = (
+        drawn() if kind == "drawing" else flow("code", CODE if kind == "document" else expression)
+    )
     held = HeldSandbox(monkeypatch)
     plain = flow("plain", {"set": {"x": "${1 + 1}"}})
 
@@ -87,3 +93,23 @@ async def test_a_run_is_cancelled_while_its_code_is_evaluated(
         held.released.set()
 
     assert row.status is RunStatus.CANCELLED
+
+
+def test_a_fork_of_a_process_with_workers_refuses_code() -> None:
+    """The workers belong to the parent's threads, which the fork does not have."""
+    code = """
+import os
+from actors.workflow.documents.sandbox import SandboxError, SandboxLimits, evaluate
+assert evaluate("1 + 1", {}, SandboxLimits()) == 2
+child = os.fork()
+if not child:
+    try:
+        evaluate("1 + 1", {}, SandboxLimits())
+    except SandboxError as exc:
+        os._exit(7 if "spawn" in str(exc) else 8)
+    os._exit(9)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert evaluate("1 + 1", {}, SandboxLimits()) == 2
+"""
+    run = [sys.executable, "-c", code]
+    assert subprocess.run(run, cwd=ROOT, timeout=PATIENCE_S * 3, check=False).returncode == 0

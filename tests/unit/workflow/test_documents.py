@@ -205,13 +205,13 @@ def test_what_is_no_document_is_said_by_place() -> None:
         no={"set": {"_runtime.x": 1}, "next": "end", "deadline": "3 days"},
     )
     assert [one.partition(":")[0] for one in wrong] == [
+        "/colour",
         "/id",
         "/nodes/ask/effect",
         "/nodes/check",
-        "/nodes/pay",
-        "/nodes/no/set/_runtime.x",
         "/nodes/no/deadline",
-        "/colour",
+        "/nodes/no/set/_runtime.x",
+        "/nodes/pay",
     ]
     assert "it has end and set" in "\n".join(wrong) or "it has set and end" in "\n".join(wrong)
     with pytest.raises(FlowError, match="is no word here") as refused:

@@ -69,7 +69,8 @@ class Output(Generic[T]):
 
     def __init__(self, of: type[T] | None, model: LLMClient | None) -> None:
         self._adapter: TypeAdapter[T] | None = None if of is None else TypeAdapter(of)
-        self._is_native = bool(getattr(model, "has_response_format", False))
+        # Only a typed output asks: the answer may load an SDK, which would stop the event loop.
+        self._is_native = of is not None and bool(getattr(model, "has_response_format", False))
 
     @property
     def is_typed(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.workflow import EffectOutcome
+from actors.workflow import EffectOutcome, FlowError
 from actors.workflow.documents import sandbox
 from actors.workflow.visual.checks import TYPES
 from tests.unit.documents import ROOT
@@ -135,11 +135,9 @@ def test_variables_are_declared_set_and_read() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (setting("n", "_x"), "names that begin with _ are reserved: '_x' is one"),
         (setting("n", " ._runtime.answers"), "are reserved: '_runtime.answers' is one"),
         (setting("n", ".."), "it needs the name of a variable"),
         (setting("n", ""), "it needs the name of a variable"),
-        (node("n", "set_vars", "_y", pinDefaults={"_y": 1}), "'_y' is one"),
         (node("n", "add_to_list", pinDefaults={"name": "text", "item": 1}), "'text' holds a str"),
         (node("n", "add_to_list", pinDefaults={"name": "l", "items": 1}), "items must be a list"),
         (node("n", "for", pinDefaults={"start": 0}), "start, end and step need numbers"),
@@ -154,6 +152,15 @@ def test_a_step_that_cannot_be_done_fails_the_run(wrong: dict[str, Any], words: 
     assert state.status == "failed"
     assert "node 'n'" in str(state.error)
     assert words in str(state.error)
+
+
+@pytest.mark.parametrize(
+    "wrong", [setting("n", "_x"), node("n", "set_vars", "_x", pinDefaults={"_x": 1})]
+)
+def test_a_reserved_name_is_refused_before_a_run(wrong: dict[str, Any]) -> None:
+    """A name that the drawing itself has is known without a run."""
+    with pytest.raises(FlowError, match="names that begin with _ are reserved: '_x' is one"):
+        play(flow(wrong, wires=edges("s > n")))
 
 
 @pytest.mark.item(464)

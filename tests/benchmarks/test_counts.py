@@ -22,7 +22,7 @@ COUNTS = """
           rows  groups  commits  statements  tasks  futures  call_soon  encoded  encoded_bytes
 run          7       1      1           2      2        8         15        6            500
 step         2       1      1           1      0        3          4        5            900
-ask         13       2      2           3      3       14         24       18           4800
+ask         13       2      2           3      3       14         24       18           4600
 child       15       3      3           4      4       15         27       14           4100
 llm          3       1      1           1      0        3          5        7           1050
 generate     6       1      1           1      0        3          5       11           2000

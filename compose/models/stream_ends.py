@@ -39,7 +39,8 @@ def watch_ends(sdk: Model) -> None:
 
 def _watch(client: Any) -> Any:
     """Return the client, whose streams, and those of its copies with other options, are watched."""
-    make, copy = getattr(client, _MAKE, None), getattr(client, "with_options", None)
+    make: Any = getattr(client, _MAKE, None)
+    copy: Any = getattr(client, "with_options", None)
     if make is not None and not hasattr(make, "is_watched"):
 
         def watched() -> _WatchedDecoder:

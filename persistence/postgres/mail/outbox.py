@@ -58,12 +58,12 @@ class Outbox(OutboxStore):
             else:
                 found.append(OutboxRow(row["n"], message, row["dead"], row["target_read"]))
         if damaged:
-            found = sorted([*found, *await self._unreadable(shards, damaged)], key=lambda row: row.n)
+            found = sorted(
+                [*found, *await self._unreadable(shards, damaged)], key=lambda row: row.n
+            )
         return found
 
-    async def _unreadable(
-        self, shards: list[ShardId], damaged: dict[int, Row]
-    ) -> list[OutboxRow]:
+    async def _unreadable(self, shards: list[ShardId], damaged: dict[int, Row]) -> list[OutboxRow]:
         """Return rows whose bodies cannot be read, with sender, target and id as their columns have them."""
         keys = await self._links.fetch("reading the outbox", SQL_OUTBOX_KEYS, shards, [*damaged])
         return [_unreadable_row(damaged[key["n"]], key) for key in keys]

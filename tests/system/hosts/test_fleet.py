@@ -252,9 +252,9 @@ async def test_a_host_frozen_past_its_lease_has_lost_its_shards(
 
 async def test_a_busy_host_keeps_its_shards(fleet: Hosts, client: Runtime, rows: Rows) -> None:
     """A step that blocks the event loop for longer than the lease costs only its own time."""
-    busy = await fleet.serving(MIXED, lease_s=2, heartbeat_s=0.25)
+    busy = await fleet.serving(MIXED, lease_s=6, heartbeat_s=0.25)  # a busy machine pauses, too
     other = await fleet.serving(MORE)
-    run_id = await client.submit(AgentId("blocking", "a"), 2.5)
+    run_id = await client.submit(AgentId("blocking", "a"), 7)
     said = await busy.until("the event loop is blocked")
     result = await client.result(run_id)
 

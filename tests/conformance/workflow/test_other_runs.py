@@ -117,7 +117,10 @@ def test_32_sub_graphs_within_each_other_may_wait(stores: Stores) -> None:
         effect = Effect(START, below, "out") if n < 32 else asks
         return StepPlan("work", effect, next_node="end")
 
-    spec = WorkflowSpec("nest", "work", {"work": nest, "end": end_node})
+    def end(run: RunState, _ctx: Any) -> StepPlan:
+        return StepPlan("end", complete_output={"n": run.vars.get("n", 0)})
+
+    spec = WorkflowSpec("nest", "work", {"work": nest, "end": end})
     scheduled = scheduler_of(stores, spec)
     run_id, state = scheduled.run(spec)
     assert (state.status, state.error) == (RunStatus.WAITING, None)

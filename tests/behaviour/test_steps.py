@@ -98,7 +98,7 @@ class OddError(Exception):
 
 @pytest.mark.item(71, 74)
 async def test_an_error_that_cannot_be_rebuilt_is_named(bed: Bed) -> None:
-    """Live and on replay the author's code gets an EffectError with its type and text."""
+    """Live and on replay the author's code gets a RecordedError with its type and text."""
 
     def odd() -> None:
         raise OddError(code=7)
@@ -111,7 +111,7 @@ async def test_an_error_that_cannot_be_rebuilt_is_named(bed: Bed) -> None:
         return "no error"
 
     values = await bed.live_and_replayed(body)
-    assert {*values} == {("EffectError", f"{__name__}:OddError: code 7")}
+    assert {*values} == {("RecordedError", f"{__name__}:OddError: code 7")}
 
 
 @pytest.mark.item(71)

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """A counter of the agents that execute at once."""
+    """A counter of the agents that execute at once. The first ones wait until there are `least` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, least: int = 1) -> None:
         self.inside = self.most = self.begun = 0
+        self._least, self._is_full = least, asyncio.Event()
 
     async def visit(self, ctx: RunContext, inbox: list[Message]) -> None:
         """Count as executing for a moment."""
@@ -32,6 +33,9 @@ class Room:
         self.inside += 1
         self.begun += 1
         self.most = max(self.most, self.inside)
+        if self.inside >= self._least:
+            self._is_full.set()
+        await ctx.step("wait", self._is_full.wait)
         await ctx.step("visit", asyncio.sleep, 0.01)
         self.inside -= 1
 
@@ -46,7 +50,7 @@ async def serve_type(bed: Bed, act: Callable[[RunContext, list[Message]], Awaita
 @pytest.mark.item(218)
 async def test_no_more_runs_execute_than_the_limit_and_all_complete(bed: Bed) -> None:
     """Twenty agents of a type, three at once; the list shows the used slots and the limit."""
-    room = Room()
+    room = Room(3)
     type_ = await serve_type(bed, room.visit)
     await bed.runtime.limits.set(f"type:{type_}", max_concurrent=3)
     runs = [await bed.submit(AgentId(type_, f"k{n}")) for n in range(20)]
@@ -62,7 +66,7 @@ async def test_no_more_runs_execute_than_the_limit_and_all_complete(bed: Bed) ->
 @pytest.mark.item(218)
 async def test_runs_of_one_flow_share_a_limit(bed: Bed) -> None:
     """Agents ``<app>/<flow>:<id>`` of one flow; another flow of the app is not delayed."""
-    room, other = Room(), Room()
+    room, other = Room(2), Room(3)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         await (room if inbox[0].payload == "refund" else other).visit(ctx, inbox)

@@ -168,7 +168,7 @@ def messages_have_any_size(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "check_payload_size", lambda *_, **__: None)
 
 
-PLANTED: Final[list[tuple[Any, Callable[..., None], tuple[st.SearchStrategy[Any], ...]]]] = [
+PLANTED: Final[list[Any]] = [
     (
         mail_overtakes_what_no_hint_told_of,
         keeps_order,

@@ -196,11 +196,14 @@ class Fields:
         return cls(dict(body))
 
     def take(self, name: str, default: JsonValue = _REQUIRED) -> JsonValue:
-        """Return a field's value; without a default it has to be there."""
+        """Return a field's value; without a default it has to be there.
+
+        Clients of many languages send null for a field that they leave out.
+        """
         value = self._found.pop(name, default)
         if value is _REQUIRED:
             raise malformed(f"field {name!r} is missing")
-        return value
+        return default if value is None and default is not _REQUIRED else value
 
     def text(self, name: str, default: str | None = _REQUIRED) -> str | None:
         """Return a field that is a text."""

@@ -34,8 +34,13 @@ class _WatchedDecoder:
 
 def watch_ends(sdk: Model) -> None:
     """Let the streams of an OpenAI client note their last lines. Other SDKs tell the finish reason."""
-    client = getattr(sdk, "client", None)
-    make = getattr(client, _MAKE, None)
+    _watch(getattr(sdk, "client", None))
+
+
+def _watch(client: Any) -> Any:
+    """Return the client, whose streams, and those of its copies with other options, are watched."""
+    make: Any = getattr(client, _MAKE, None)
+    copy: Any = getattr(client, "with_options", None)
     if make is not None and not hasattr(make, "is_watched"):
 
         def watched() -> _WatchedDecoder:
@@ -43,6 +48,9 @@ def watch_ends(sdk: Model) -> None:
 
         watched.is_watched = True  # type: ignore[attr-defined]
         setattr(client, _MAKE, watched)
+        # pydantic-ai asks a copy of the client, if a request has its own number of retries.
+        client.with_options = lambda **options: _watch(copy(**options))
+    return client
 
 
 def has_end(stream: StreamedResponse, answer: ModelResponse) -> bool:

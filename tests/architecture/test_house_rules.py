@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("actors", "broker", "persistence", "compose")
-MODULE_LINES = 700
-FUNCTION_LINES = 70
 DRIVERS = {"asyncpg", "msgpack", "nats", "obstore", "redis"}
 CORE_DEPENDENCIES = {
     # pydantic and opentelemetry-api, with what they bring along.
@@ -107,27 +105,6 @@ def fail(name): raise
 for module in pkgutil.walk_packages(actors.__path__, "actors.", onerror=fail):
     importlib.import_module(module.name)
 """)
-
-
-def test_no_module_is_longer_than_700_lines() -> None:
-    """A module that long holds more than one idea."""
-    lengths = {place(file): len(file.read_text().splitlines()) for file in all_files()}
-
-    assert {name: n for name, n in lengths.items() if n > MODULE_LINES} == {}
-
-
-def test_no_function_is_longer_than_70_lines() -> None:
-    """A function that long cannot be read at once."""
-    too_long = {
-        f"{place(file, node)} {node.name}": node.end_lineno - node.lineno + 1
-        for file in all_files()
-        for node in ast.walk(tree_of(file))
-        if isinstance(node, FunctionNode)
-        and node.end_lineno is not None
-        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES
-    }
-
-    assert too_long == {}
 
 
 def test_every_package_lists_its_names_in_order() -> None:

@@ -1,4 +1,4 @@
-"""Names that logs, programs and databases hold: they stay where they are, however modules move."""
+"""Names that logs, programs and databases hold: they stay, however modules move."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from actors.errors import ActorsError
+from actors.kernel import wire_names
 from actors.kernel.runtime.log_entry import EntryKind
+from actors.runtime.replay.failures import _loaded_class
 from persistence.schema_files import REVISION, known_functions, known_migrations
 from tests.architecture.test_house_rules import ROOT, product_files
 
@@ -27,19 +29,18 @@ def subclasses(of: type[ActorsError]) -> set[type[ActorsError]]:
     return {one for sub in of.__subclasses__() for one in (sub, *subclasses(sub))}
 
 
-def test_errors_stay_where_logs_name_them() -> None:
-    """A log holds `module:Class`; what is not found there any more is raised as another error."""
+def test_errors_keep_their_names_in_logs() -> None:
+    """A log names the class of an error; a name that no class has any more is raised as another error."""
     for file in product_files():
         if file.name not in ("__init__.py", "__main__.py"):
             importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
     ours = ("actors.", "broker.", "persistence.", "compose.")
-    found = {
-        f"{one.__module__}:{one.__qualname__}"
-        for one in subclasses(ActorsError)
-        if one.__module__.startswith(ours)
-    }
+    classes = [cls for cls in subclasses(ActorsError) if cls.__module__.startswith(ours)]
 
-    assert found == {*PINNED["errors"]}
+    assert {*wire_names.PLACES} == {*PINNED["errors"]}
+    assert {wire_names.name_of(cls): cls for cls in classes} == {
+        name: _loaded_class(name) for name in PINNED["errors"]
+    }
 
 
 @pytest.mark.parametrize("package", PINNED["exports"])

@@ -14,49 +14,53 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-GIVEN: Final = {
-    "Settings": "compose/assembly/settings.py",
-    "StoreSettings": "persistence/postgres/connection/settings.py",
-    "ConnectOptions": "broker/nats/client.py",
-    "StreamPlan": "broker/mail/stream_plan.py",
-    "Patience": "broker/client/values.py",
-    "RetryPolicy": "actors/kernel/runtime/scheduler.py",
-    "SpawnBudget": "actors/kernel/agent/supervision.py",
-    "ExecutionBudget": "actors/kernel/agent/supervision.py",
-    "ApprovalPolicy": "actors/kernel/agent/tools.py",
-    "Tool": "actors/kernel/agent/tools.py",
-    "Secret": "actors/kernel/secrets.py",
-    "Message": "actors/kernel/agent/message.py",
-    "Schedule": "actors/kernel/store/schedule.py",
-    "Limit": "actors/kernel/store/limits.py",
-    "RunFilter": "actors/kernel/store/lists.py",
-    "NewRun": "actors/kernel/runtime/rows.py",
-    "Order": "actors/kernel/store/outside.py",
-    "Host": "persistence/postgres/sharding/heartbeat.py",
-    "Completion": "actors/kernel/agent/llm.py",
-    "TextDelta": "actors/kernel/agent/llm.py",
-    "ReasoningDelta": "actors/kernel/agent/llm.py",
-    "Restart": "actors/kernel/agent/llm.py",
-    "Usage": "actors/kernel/agent/llm.py",
-    "ToolCall": "actors/kernel/agent/tools.py",
-}
+GIVEN: Final = frozenset(
+    [
+        "Settings",
+        "StoreSettings",
+        "ConnectOptions",
+        "StreamPlan",
+        "Patience",
+        "RetryPolicy",
+        "SpawnBudget",
+        "ExecutionBudget",
+        "ApprovalPolicy",
+        "Tool",
+        "Secret",
+        "Message",
+        "Schedule",
+        "Limit",
+        "RunFilter",
+        "NewRun",
+        "Order",
+        "Host",
+        "Completion",
+        "TextDelta",
+        "ReasoningDelta",
+        "Restart",
+        "Usage",
+        "ToolCall",
+    ]
+)
 """Values that somebody gives us, each of whose fields changes something."""
 
-TOLD: Final = {
-    "Supervision": "actors/kernel/agent/supervision.py",
-    "HookEvent": "actors/kernel/agent/middleware.py",
-    "RunMeta": "actors/kernel/agent/agent.py",
-    "AskOutcome": "actors/kernel/runtime/communication.py",
-    "Approval": "actors/kernel/runtime/communication.py",
-    "RunStatusSummary": "actors/kernel/runtime/communication.py",
-    "RunResult": "actors/kernel/runtime/supervisor.py",
-    "RunHandle": "actors/kernel/runtime/supervisor.py",
-    "RunEvent": "actors/kernel/store/outside.py",
-    "Event": "broker/client/values.py",
-    "Status": "broker/client/values.py",
-    "Delta": "actors/kernel/runtime/live.py",
-    "ToolSpec": "actors/kernel/agent/tools.py",
-}
+TOLD: Final = frozenset(
+    [
+        "Supervision",
+        "HookEvent",
+        "RunMeta",
+        "AskOutcome",
+        "Approval",
+        "RunStatusSummary",
+        "RunResult",
+        "RunHandle",
+        "RunEvent",
+        "Event",
+        "Status",
+        "Delta",
+        "ToolSpec",
+    ]
+)
 """Values that we make for somebody, each of whose fields is set somewhere."""
 
 NO_VALUES: Final = {
@@ -90,34 +94,36 @@ NO_VALUES: Final = {
     *("CompactionStrategy", "HistoryProvider", "ToolResult"),
     *("ContentBlock", "GenerationOptions", "LLMClient", "LLMResponse", "StreamEvent"),
 }
-CALLED: Final = {
-    "AgentMemory": "actors/runtime/context/memory/verbs.py",
-    "InMemoryLongTermMemory": "actors/storage/memories.py",
-    "PostgresLongTermMemory": "persistence/postgres/stores/memories.py",
-    "Client": "actors/runtime/client/client.py",
-    "RunContext": "actors/runtime/context/run_context.py",
-    "Schedules": "actors/runtime/schedules/api.py",
-    "ActorClient": "broker/client/client.py",
-    "FunctionAgent": "actors/runtime/function_agent.py",
-    "CompactionPipeline": "actors/context/compaction/pipeline.py",
-    "ContextConfig": "actors/context/config.py",
-    "InMemoryHistoryProvider": "actors/context/history.py",
-    "StoreHistory": "actors/context/store_history.py",
-    "PostgresHistoryProvider": "persistence/postgres/features/history.py",
-    "RedisHistoryProvider": "persistence/redis/history.py",
-    "InMemoryGraphStore": "actors/storage/graphs.py",
-    "InMemoryVectorStore": "actors/storage/vectors.py",
-    "AGEGraphStore": "persistence/postgres/stores/age.py",
-    "PgVectorStore": "persistence/postgres/stores/vectors.py",
-    "PostgresGraphStore": "persistence/postgres/stores/graphs.py",
-    "RecallStrategy": "actors/context/compaction/recall.py",
-    "SelectiveToolCallCompactionStrategy": "actors/context/compaction/tool_groups.py",
-    "SlidingWindowCompaction": "actors/context/compaction/sliding_window.py",
-    "SummarizationCompaction": "actors/context/compaction/summarization.py",
-    "TokenBudgetComposedStrategy": "actors/context/compaction/token_budget.py",
-    "ToolResultCompactionStrategy": "actors/context/compaction/tool_results.py",
-    "TruncationStrategy": "actors/context/compaction/truncation.py",
-}
+CALLED: Final = frozenset(
+    [
+        "AgentMemory",
+        "InMemoryLongTermMemory",
+        "PostgresLongTermMemory",
+        "Client",
+        "RunContext",
+        "Schedules",
+        "ActorClient",
+        "FunctionAgent",
+        "CompactionPipeline",
+        "ContextConfig",
+        "InMemoryHistoryProvider",
+        "StoreHistory",
+        "PostgresHistoryProvider",
+        "RedisHistoryProvider",
+        "InMemoryGraphStore",
+        "InMemoryVectorStore",
+        "AGEGraphStore",
+        "PgVectorStore",
+        "PostgresGraphStore",
+        "RecallStrategy",
+        "SelectiveToolCallCompactionStrategy",
+        "SlidingWindowCompaction",
+        "SummarizationCompaction",
+        "TokenBudgetComposedStrategy",
+        "ToolResultCompactionStrategy",
+        "TruncationStrategy",
+    ]
+)
 """Classes whose methods authors and operators call: each parameter of theirs is used."""
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -190,6 +196,14 @@ def class_in(tree: ast.AST, name: str) -> ast.ClassDef:
     )
 
 
+def classes_named(names: frozenset[str]) -> list[ast.ClassDef]:
+    """The classes of the product with these names, wherever they are."""
+    nodes = (node for file in product_files() for node in tree_of(file).body)
+    found = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name in names]
+    assert {node.name for node in found} == names
+    return found
+
+
 def fields_of(class_: ast.ClassDef) -> list[str]:
     """The fields that its body declares."""
     names = (
@@ -224,12 +238,15 @@ def product() -> Uses:
 
 def agent_attributes() -> list[str]:
     """The optional attributes that `Agent` documents, and those that `@agent` takes."""
-    doc = ast.get_docstring(class_in(tree_of(ROOT / "actors/kernel/agent/agent.py"), "Agent")) or ""
+    (agent,) = classes_named(frozenset({"Agent"}))
+    doc = ast.get_docstring(agent) or ""
     listed = doc[doc.index("Optional attributes") :]
     listed = re.sub(r"\([^()]*\)", "", listed)  # what stands in brackets says what they are
     found = re.findall(r"`(\w+)`", listed.partition("which only")[0])
-    made = class_in(tree_of(ROOT / "actors/runtime/function_agent.py"), "FunctionAgent").body
-    init = next(one for one in made if isinstance(one, ast.FunctionDef) and one.name == "__init__")
+    (made,) = classes_named(frozenset({"FunctionAgent"}))
+    init = next(
+        one for one in made.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"
+    )
     taken = [one.arg for one in init.args.kwonlyargs if one.arg != "schemas"]
     return [*found, *(name for name in taken if name not in found)]
 
@@ -249,10 +266,10 @@ def test_every_field_that_a_caller_gives_is_read() -> None:
     uses = product()
 
     unread = [
-        f"{file}: {name}.{one}"
-        for name, file in GIVEN.items()
-        for one in fields_of(class_in(tree_of(ROOT / file), name))
-        if not uses.read(one, name)
+        f"{class_.name}.{field}"
+        for class_ in classes_named(GIVEN)
+        for field in fields_of(class_)
+        if not uses.read(field, class_.name)
     ]
 
     assert unread == []
@@ -290,11 +307,10 @@ def test_every_field_that_a_caller_reads_is_set() -> None:
     uses = product()
 
     never = [
-        f"{file}: {name}.{one}"
-        for name, file in TOLD.items()
-        for class_ in [class_in(tree_of(ROOT / file), name)]
-        for one in fields_of(class_)
-        if one not in uses.set(class_)
+        f"{class_.name}.{field}"
+        for class_ in classes_named(TOLD)
+        for field in fields_of(class_)
+        if field not in uses.set(class_)
     ]
 
     assert never == []
@@ -309,10 +325,11 @@ def test_every_parameter_that_a_caller_gives_is_used() -> None:
         for one in tree_of(file).body
         if isinstance(one, FunctionNode) and not one.name.startswith("_")
     ]
-    for name, path in CALLED.items():
-        members = class_in(tree_of(ROOT / path), name).body
-        calls = (one for one in members if isinstance(one, FunctionNode))
-        functions += [(ROOT / path, one) for one in calls if one.name != "__aexit__"]
+    for file in product_files():
+        for class_ in (node for node in tree_of(file).body if isinstance(node, ast.ClassDef)):
+            if class_.name in CALLED:
+                methods = [node for node in class_.body if isinstance(node, FunctionNode)]
+                functions += [(file, method) for method in methods if method.name != "__aexit__"]
 
     unused = [
         f"{place(file, one)} {one.name}({parameter})"

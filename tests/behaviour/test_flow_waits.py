@@ -142,9 +142,11 @@ async def test_waits_of_one_key_have_separate_answers(bed: Bed) -> None:
         await stage.waits(run_id)
         await stage.runs.resume(run_id, "k", answer)
         await stage.restart()
-    await stage.waits(run_id, 2)
-    for answer in ("l", "r"):
-        await stage.runs.resume(run_id, "k", answer)
+    waits = await stage.waits(run_id, 2)
+    assert len({wait.wait_key for wait in waits}) == 2
+    for wait, answer in zip(waits, ("l", "r"), strict=True):
+        assert wait.wait_key is not None
+        await stage.runs.resume(run_id, wait.wait_key, answer)
 
     output = (await stage.ended(run_id)).output
     assert output["all"] == ["a", "b", "c"]

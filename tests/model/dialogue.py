@@ -364,6 +364,9 @@ class Dialogue:
     def _end(self, run: Run, status: str, detail: str) -> None:
         if status != "completed" and not run.own:
             self._hear(run)
+        is_in_memory = not (self.drops or run.is_evicted)
+        if status == "cancelled" and is_in_memory and self.nodes[run.own[-1]].calls:
+            self._add(run, "tool", "")  # the call was not executed
         run.status, run.waits, self.active = status, None, None
         self._say(run, ENDS[status], detail)
         self._fact("ended", run)

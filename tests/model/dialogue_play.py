@@ -53,6 +53,8 @@ class Play:
     stage: Stage
     name: str = "d"
     wrong: list[str] = field(default_factory=list)
+    are_marks_known: bool = field(init=False)
+    are_requests_known: bool = field(init=False)
     labels: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     eras: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -63,11 +65,14 @@ class Play:
 
     def __post_init__(self) -> None:
         drops = self.stage.bed.drops
+        crashes = sum(act.what == "crash" for act in self.program.acts)
+        # An heir marks what the dead host may have executed, which the model does not know exactly.
+        self.are_marks_known = self.stage.dies_at is None and not crashes
+        # From the second crash on, suspects execute one at a time.
+        self.are_requests_known = self.stage.dies_at is None and crashes < 2
         self.model = {
             f"{self.name}{n}": Dialogue(
-                drops,
-                cuts=set() if self.program.is_plain else None,
-                resumes=self.stage.dies_at is None,
+                drops, cuts=set() if self.program.is_plain else None, resumes=self.are_marks_known
             )
             for n in range(3)
         }
@@ -360,7 +365,7 @@ class Play:
     async def _until_asked(self, dialogue: Dialogue) -> None:
         """Return when the model was called as often as predicted."""
         asked = self.stage.speaker.asked
-        if self.stage.dies_at is None:
+        if self.are_requests_known:
             await self._until(lambda: all(asked[text] >= n for text, n in dialogue.asked.items()))
 
     async def _until_seen(
@@ -393,7 +398,7 @@ class Play:
             speaker = self.stage.speaker
             shown = {text: speaker.windows.get(text) for text in dialogue.windows}
             self._compare(session, "windows", dialogue.windows, shown)
-            if self.stage.dies_at is None:
+            if self.are_requests_known:
                 asked = {text: speaker.asked[text] for text in dialogue.asked}
                 self._compare(session, "number of requests", dict(dialogue.asked), asked)
         for n, watch in enumerate(self.watches):
@@ -425,7 +430,7 @@ class Play:
     def _told(self, events: Sequence[SessionEvent]) -> list[Event]:
         """Return events in the model's form."""
         found = [self.told_of(event) for event in events]
-        return [one for one in found if self.stage.dies_at is None or one[0] not in ABOUT_DEATHS]
+        return [one for one in found if self.are_marks_known or one[0] not in ABOUT_DEATHS]
 
     def told_of(self, event: SessionEvent) -> Event:
         """Return an event in the model's form."""

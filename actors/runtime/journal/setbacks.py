@@ -65,9 +65,9 @@ class _Count:
     is_unreadable: bool = False
 
     @property
-    def is_final(self) -> bool:
-        """True if the run has to be parked."""
-        return self.refusals >= (MAX_UNREADABLE if self.is_unreadable else MAX_REFUSALS)
+    def limit(self) -> int:
+        """Number of refusals after which the run has to be parked."""
+        return MAX_UNREADABLE if self.is_unreadable else MAX_REFUSALS
 
 
 class Setbacks:
@@ -90,8 +90,8 @@ class Setbacks:
         if setback.refusal is not None:
             count.refusals += 1
             count.said, count.is_unreadable = setback.refusal, setback.is_unreadable
-            if count.is_final:
-                return 0.0  # it is parked now
+            if count.refusals == count.limit:
+                return 0.0  # it is parked now; if that is refused, too, the next pause is longer
         elif count.setbacks == 1:
             return 0.0
         before = count.setbacks - (2 if setback.refusal is None else 1)
@@ -101,7 +101,7 @@ class Setbacks:
     def refused(self, run_id: RunId, at: int) -> Refused | None:
         """Return why the run has to be parked, if its log ends there."""
         count = self._counts.get(run_id)
-        if count is None or count.at != at or not count.is_final:
+        if count is None or count.at != at or count.refusals < count.limit:
             return None
         again = f"run it again: callboard runs resolve {run_id} - --retry"
         if count.is_unreadable:

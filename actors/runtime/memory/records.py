@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Literal
+from weakref import ReferenceType
 
 from pydantic_core import from_json, to_json
 
@@ -295,7 +296,7 @@ class ShardRow:
     expires_at: datetime | None = None
     broken_at: int | None = None
     """See `ShardLease`."""
-    claimed_by: object = None
+    claimed_by: ReferenceType[object] | None = None
     """The store at which its owner claimed it."""
 
     def is_held_by(self, lease: Lease) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final, Literal
+from weakref import ref
 
 from typing_extensions import override
 
@@ -61,7 +62,7 @@ class MemoryShards(MemoryRole, ShardStore):
         if shard.owner not in (None, owner):
             shard.broken_at = next(self._rows.arrivals)
         shard.owner, shard.epoch, shard.expires_at = owner, shard.epoch + 1, self._expiry()
-        shard.claimed_by = self._source
+        shard.claimed_by = ref(self._source)  # rows hold no store
         until = shard.expires_at or _NEVER
         return [ShardLease(MEMORY_SHARD, owner, shard.epoch, until, shard.broken_at)]
 
@@ -71,7 +72,7 @@ class MemoryShards(MemoryRole, ShardStore):
         shard = self._rows.shard
         for lease in leases:
             if (lease.shard, lease.owner, lease.epoch) == (MEMORY_SHARD, shard.owner, shard.epoch):
-                is_own = shard.claimed_by is self._source
+                is_own = shard.claimed_by == ref(self._source)
                 shard.broken_at = None if is_own else next(self._rows.arrivals)
                 shard.owner = shard.expires_at = None
                 self._notify(Nudge("shards"))

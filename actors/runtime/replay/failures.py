@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, cast
 
 from actors.errors import ActorsError, EffectError, NotSerializableError, RecordedError, RetryAfter
+from actors.kernel import wire_names
 from actors.kernel.json import JsonValue, fresh
 from actors.kernel.json_data import MAX_ERROR, clean_text
 from actors.kernel.runtime.effects import EffectMode
@@ -23,7 +24,7 @@ _NOTHING: Final[Mapping[str, JsonValue]] = MappingProxyType({})
 
 
 def record_error(exc: BaseException) -> dict[str, JsonValue]:
-    """Return ``{"type": "module:Class", "message": text, "args": [...]}``; args only if JSON data.
+    """Return ``{"type": name, "message": text, "args": [...]}``; args only if JSON data. See `wire_names`.
 
     Raises nothing, whatever the error does that is looked at.
     """
@@ -81,11 +82,11 @@ def _add_facts(record: dict[str, JsonValue], exc: BaseException) -> None:
 
 
 def type_of(exc: BaseException) -> str:
-    """Return ``module:Class`` of an error, or what an `EffectError` says instead."""
+    """Return the name of an error's class in logs, or what an `EffectError` says instead."""
     cls = type(exc)
     try:
         name = exc.error_type if isinstance(exc, EffectError) else None
-        return clean_text(name or f"{cls.__module__}:{cls.__qualname__}", _MAX_NAME)
+        return clean_text(name or wire_names.name_of(cls), _MAX_NAME)
     except BaseException:  # noqa: BLE001 - properties of the author's class
         return clean_text(type.__getattribute__(cls, "__name__"), _MAX_NAME)
 
@@ -116,17 +117,11 @@ def presentable(exc: BaseException) -> BaseException:
 def rebuild_error(record: dict[str, JsonValue]) -> Exception:
     """Return the recorded error: its own class where that is loaded and makes the same error.
 
-    Else an `EffectError`, which is a `RecordedError` if there are facts to tell. No module is imported because
-    a log names it.
+    Else a `RecordedError` with the name and the text, also if no release has a class of that name. No module is
+    imported because a log names it.
     """
-    if record.get("rebuilt") is False:
-        return _own_base(record) or _told(record)
-    exc = _built(record)
-    if exc is None and "attributes" in record:
-        return _told(record)
-    if exc is None:
-        exc = EffectError(str(record.get("type")), str(record.get("message")))
-    return exc
+    exc = _own_base(record) if record.get("rebuilt") is False else _built(record)
+    return exc or _recorded(record)
 
 
 def _own_base(record: dict[str, JsonValue]) -> Exception | None:
@@ -134,21 +129,22 @@ def _own_base(record: dict[str, JsonValue]) -> Exception | None:
 
     So a `TerminalError` of an author stays final, and a `RetryAfter` says when.
     """
-    cls, args, message = _loaded_class(str(record["type"])), record.get("args"), record["message"]
+    cls, args = _loaded_class(str(record.get("type"))), record.get("args")
+    message = str(record.get("message"))
     candidates: list[list[JsonValue]] = [args if isinstance(args, list) else [], [message]]
     for base in () if cls is None else cls.__mro__[1:]:
         if issubclass(base, ActorsError) and base.__module__ == ActorsError.__module__:
             for candidate in candidates:
-                if (exc := _build(base, candidate, str(message))) is not None:
+                if (exc := _build(base, candidate, message)) is not None:
                     return exc
     return None
 
 
-def _told(record: dict[str, JsonValue]) -> RecordedError:
+def _recorded(record: dict[str, JsonValue]) -> RecordedError:
     args, attributes = record.get("args"), record.get("attributes")
     return RecordedError(
-        str(record["type"]),
-        str(record["message"]),
+        str(record.get("type")),
+        str(record.get("message")),
         args if isinstance(args, list) else [],
         attributes if isinstance(attributes, dict) else {},
     )
@@ -185,7 +181,7 @@ def _build(
 
 
 def _loaded_class(name: str) -> type[Exception] | None:
-    module, _, qualname = name.partition(":")
+    module, _, qualname = wire_names.place_of(name).partition(":")
     found: object = sys.modules.get(module)
     for part in qualname.split("."):
         found = getattr(found, part, None)

@@ -118,7 +118,9 @@ class GraphRun:
             raise GraphError("vars", f"they are a {type(variables).__name__}. Give an object")
         whose = {name: given.get(name) for name in ("actor_id", "session_id", "parent_run_id")}
         config, run_id = self._terms.config, self._ctx.run_id
-        run = new_run(self._spec, variables, config, run_id=run_id, at=at, **whose)
+        run = new_run(
+            self._spec, variables, config, run_id=run_id, at=at, with_memory=False, **whose
+        )
         for name in (SCHEDULED_AT, BUNDLE):
             if name in given:
                 run.vars = with_path(run.vars, [RUNTIME, name], given[name])

@@ -123,7 +123,7 @@ class WorkflowRuntime:
         """
         whose = {"actor_id": actor_id, "session_id": session_id, "parent_run_id": parent_run_id}
         given, at = vars or {}, self.now()
-        run = new_run(workflow, given, self.config, at=at, run_id=run_id, **whose)
+        run = new_run(workflow, given, self.config, at=at, run_id=run_id, with_memory=True, **whose)
         if run_id is not None and not isinstance(self.run_store, CreatingRunStore):
             raise GraphError(
                 f"run_id {run_id!r}", "the store has no create_if_absent. Leave run_id out"

@@ -41,6 +41,7 @@ def new_run(
     *,
     run_id: str | None,
     at: str,
+    with_memory: bool = False,
     **whose: str | None,
 ) -> RunState:
     """Return a run whose entry node has not been called yet. `whose` are its other fields.
@@ -57,7 +58,7 @@ def new_run(
     run = RunState.new(
         workflow_id=workflow.workflow_id,
         entry_node=workflow.entry_node,
-        vars=begun_vars(variables),
+        vars=begun_vars(variables, with_memory=with_memory),
         run_id=run_id,
         at=at,
         **whose,

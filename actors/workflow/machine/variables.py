@@ -44,8 +44,10 @@ _MACHINES: Final = frozenset(
     )
 )
 """The names in `_runtime` that only decisions of the machine write: not callers, not parents, not nodes."""
+_MEMORY: Final = "memory_spans"
+"""The name in `_runtime` of a run's memory, which can refer to artifacts of another run."""
 _RUNTIMES: Final = _MACHINES | frozenset(
-    ("inbox", "memory_spans", "evidence_warnings", "workflow_snapshot")
+    (_MEMORY, "inbox", "evidence_warnings", "workflow_snapshot")
 )
 """The names in `_runtime` that a run begins without, also if its caller gives them."""
 
@@ -75,8 +77,10 @@ def check_callers(names: Iterable[str]) -> None:
         raise GraphError("vars", f"{taken[0]} is the runtime's. {remedy}")
 
 
-def begun_vars(variables: Mapping[str, Any]) -> dict[str, Any]:
+def begun_vars(variables: Mapping[str, Any], *, with_memory: bool = False) -> dict[str, Any]:
     """Return the vars that a caller or a parent gives a run, without the names of the runtime.
+
+    With `with_memory` the memory of the run is kept: its caller is a program that has the stores itself.
 
     Values there would decide for the runtime: an answer in `_runtime` would approve a tool call of the run.
     `_runtime` keeps the names of the application, such as ``provider`` and ``model``, and the depth of a
@@ -84,7 +88,8 @@ def begun_vars(variables: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = {name: value for name, value in variables.items() if name != TEMP}
     if isinstance(given.get(RUNTIME), dict):
-        own = {name: one for name, one in given[RUNTIME].items() if name not in _RUNTIMES}
+        without = _RUNTIMES - {_MEMORY} if with_memory else _RUNTIMES
+        own = {name: value for name, value in given[RUNTIME].items() if name not in without}
         depth = given[RUNTIME].get(DEPTH)
         if type(depth) is int and depth > 0:
             own[DEPTH] = depth

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from actors.kernel.agent.message import Message, stored_message
 from actors.kernel.json import read_or
-from actors.kernel.runtime.ids import AgentId, TopicId
+from actors.kernel.runtime.ids import AgentId, ShardId, TopicId
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.store.transport import OutboxRow, OutboxStore
 from persistence.postgres.commits.committer import Committer
@@ -20,9 +20,11 @@ from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Links, Row
 
 SQL_OUTBOX: Final[LiteralString] = "select n, body, dead, target_read from outbox_page($1,$2,$3)"
-SQL_OUTBOX_KEYS: Final[LiteralString] = (
-    "select n, sender, target, message_id from outbox where n = any($1::bigint[])"
-)
+# Of the few rows that cannot be read.
+SQL_OUTBOX_KEYS: Final[LiteralString] = """
+select o.n, o.sender, o.target, o.message_id from unnest($1::text[]) s(shard)
+  cross join lateral (select x.* from outbox x where x.shard = s.shard and x.n = any($2::bigint[]) offset 0) o
+"""
 SQL_FORGET_SENT: Final[LiteralString] = "select forget_sent($1,$2,$3)"
 SQL_BURY: Final[LiteralString] = "select bury_outbox($1,$2,$3,$4)"
 SQL_HAND_OVER: Final[LiteralString] = "select n from hand_over($1,$2,$3)"
@@ -56,12 +58,14 @@ class Outbox(OutboxStore):
             else:
                 found.append(OutboxRow(row["n"], message, row["dead"], row["target_read"]))
         if damaged:
-            found = sorted([*found, *await self._unreadable(damaged)], key=lambda row: row.n)
+            found = sorted(
+                [*found, *await self._unreadable(shards, damaged)], key=lambda row: row.n
+            )
         return found
 
-    async def _unreadable(self, damaged: dict[int, Row]) -> list[OutboxRow]:
+    async def _unreadable(self, shards: list[ShardId], damaged: dict[int, Row]) -> list[OutboxRow]:
         """Return rows whose bodies cannot be read, with sender, target and id as their columns have them."""
-        keys = await self._links.fetch("reading the outbox", SQL_OUTBOX_KEYS, [*damaged])
+        keys = await self._links.fetch("reading the outbox", SQL_OUTBOX_KEYS, shards, [*damaged])
         return [_unreadable_row(damaged[key["n"]], key) for key in keys]
 
     @override

@@ -59,7 +59,7 @@ def check_unforged(state: RunState) -> None:
     """Check that the run begins without the forged names, and with the application's."""
     own = own_of(state)
     assert own["provider"] == "p"
-    assert not own.keys() & {"answers", "branch", "control", "events_seen", "memory_spans"}
+    assert not own.keys() & {"answers", "branch", "control", "events_seen"}
     assert type(own.get("effect_seq", 0)) is int
     assert (state.vars["_temp"], state.vars["_limits"]["max_tokens"]) == ({}, 9)
     assert state.vars["x"] == 1
@@ -73,12 +73,15 @@ def test_callers_and_parents_decide_nothing(stores: Stores) -> None:
     parent = one_effect(start, {"workflow_id": "asking", "vars": FORGED}, name="parent")
     rt, before = stores.runtime(parent, ASKING), json.dumps(FORGED)
 
-    check_unforged(rt.tick(ASKING, rt.start(ASKING, vars=FORGED)))
+    begun = rt.tick(ASKING, rt.start(ASKING, vars=FORGED))
+    check_unforged(begun)
+    assert "memory_spans" in own_of(begun)  # the program has the stores itself
     above = rt.tick(parent, rt.start(parent))
 
     assert above.waiting is not None
     child = rt.get_state((above.waiting.details or {})["sub_run_id"])
     check_unforged(child)
+    assert "memory_spans" not in own_of(child)
     assert own_of(child)["depth"] == 1
     assert json.dumps(FORGED) == before
 

@@ -12,6 +12,7 @@ from actors.kernel.agent.message import MAX_PAYLOAD_BYTES
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
 from tests.integration.compose.commandline import Cli
+from tests.integration.persistence.hosts import sql
 
 if TYPE_CHECKING:
     import io
@@ -397,3 +398,36 @@ def test_help_is_printed_for_every_command(cli: Cli, command: list[str]) -> None
     assert said.code == 0
     assert "Usage: callboard" in said.out
     assert "Exit codes" in said.out
+
+
+async def test_runs_that_cannot_be_read_are_listed_shown_and_cancelled(cli: Cli) -> None:
+    """Damage of the log or of the run's own row; the other runs are listed with them."""
+    damage = {
+        "log": "update event_log set payload = $2::text::json where run_id = $1 and seq = 1",
+        "row": "update runs set supervision = $2::text::json where run_id = $1",
+        "wake": "update runs set wake = $2::text::json where run_id = $1",
+    }
+    async with cli.host("waiter", suspend_after=0) as runtime:
+        runs = {key: await runtime.submit(AgentId("waiter", key), None) for key in damage}
+        whole = await runtime.submit(WAITER, None)
+        for run_id in (*runs.values(), whole):
+            await until_suspended(runtime, run_id)
+        for key, statement in damage.items():
+            await sql(cli.url, cli.schema, statement, runs[key], "[1" + "0" * 5_000 + "]")
+        listed = await cli.call("runs", "list")
+        as_json = await cli.call("runs", "list", "--json")
+        views = [
+            await cli.call("runs", verb, run_id, *form)
+            for run_id in runs.values()
+            for verb in ("show", "log")
+            for form in ((), ("--json",))
+        ]
+        cancelled = [await cli.call("runs", "cancel", run_id) for run_id in runs.values()]
+        rows = [await runtime.wait(run_id) for run_id in runs.values()]
+
+    assert listed.code == as_json.code == 0, listed.err + as_json.err
+    assert {row["run"] for row in as_json.data} == {*runs.values(), whole}
+    for view in (*views, *cancelled):
+        assert view.code == 0, view.err
+    assert "cannot be read" in as_json.out
+    assert {row.status for row in rows} == {RunStatus.CANCELLED}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -12,15 +13,19 @@ import pytest
 from actors.kernel.agent.message import ChatMessage, Message
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.json import Unreadable
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId, TopicId
+from actors.kernel.runtime.scheduler import RunStatus, ShardLease
 from actors.kernel.storage.audit import NewAuditRow
+from actors.kernel.storage.graph import Entity, Relationship
 from actors.kernel.storage.memory import NewMemory
+from actors.kernel.storage.run_snapshots import NewRunSnapshot, SnapshotFilter
 from actors.kernel.storage.session_directory import SessionFilter, SessionLabel
 from actors.kernel.storage.task import Task
+from actors.kernel.storage.vector import VectorDocument
 from actors.runtime import Runtime
 from actors.runtime.journal import setbacks
-from persistence.postgres import open_postgres_store
+from persistence.postgres import open_postgres_graph, open_postgres_store, open_postgres_vectors
+from persistence.postgres.commits.encode import message_text
 from tests.behaviour.agents import Acting
 from tests.integration.persistence.hosts import sql
 
@@ -64,7 +69,7 @@ class Stage:
 
     async def damage(self, table: str, column: str, where: str, *args: object) -> None:
         """Make a column unreadable in all rows that a condition selects: at least one."""
-        statement = f"update {table} set {column} = '{DAMAGE}'::json where {where} returning 1"
+        statement = f"update {table} set {column} = '{DAMAGE}' where {where} returning 1"
         assert await sql(self.url, self.schema, statement, *args), f"no row of {table}"
 
 
@@ -262,6 +267,9 @@ async def filled(runtime: Runtime) -> None:
         )
         board = store.boards.of("default")
         await board.create_task_list("c", agent, [Task(id="t", title="do")], title=f"b{n}")
+        [run] = await runtime.store.lists.runs(agent=agent)
+        snapshot = NewRunSnapshot(id=f"n{n}", run_id=run.run_id, agent_id=agent, seq=1, name="n")
+        assert await store.run_snapshots.put(snapshot, "{}")
 
 
 DAMAGED: Final = {
@@ -273,6 +281,8 @@ DAMAGED: Final = {
     "audit": ("before", "thing = 'run:1'"),
     "memories": ("metadata", "id = 'm1'"),
     "task_boards": ("tasks", "agent = 'damaged/list-1'"),
+    "flow_bundles": ("manifest", "version = '1'"),
+    "run_snapshots": ("state", "id = 'n1'"),
 }
 
 
@@ -280,6 +290,12 @@ async def test_lists_show_the_others_and_name_the_damaged_row(stage: Stage) -> N
     """Each list of each feature; what cannot be read is a text that says so."""
     async with stage.runtime() as runtime:
         await filled(runtime)
+        for n in (1, 2):
+            row = f"'default', 'b', '{n}', repeat('0', 64), 'a', 2, '{{}}', 'me'"
+            columns = "tenant, bundle, version, hash, artifact, size_bytes, manifest, installed_by"
+            await sql(
+                stage.url, stage.schema, f"insert into flow_bundles ({columns}) values ({row})"
+            )
         for table, (column, where) in DAMAGED.items():
             await stage.damage(table, column, where)
         store: Any = runtime.store
@@ -303,6 +319,97 @@ async def test_lists_show_the_others_and_name_the_damaged_row(stage: Stage) -> N
             "transcript_turns": [one.message.text for one in turns],
             "windows": [one.text for one in view.messages],
         }
+        # A manifest and a state are texts for whoever decodes them: their lists need neither.
+        assert len(await store.flow_bundles.list("default")) == 2
+        assert len(await store.run_snapshots.list("default", SnapshotFilter())) == 2
     for name, found in values.items():
         told = ["cannot be read" in str(one) for one in found]
         assert sorted(told) == [False, True], (name, found)
+
+
+async def test_a_search_shows_the_others(stage: Stage) -> None:
+    """Documents of vectors, and entities and relationships of a graph."""
+    async with (
+        open_postgres_vectors(stage.url, schema=stage.schema) as vectors,
+        open_postgres_graph(stage.url, schema=stage.schema) as graph,
+    ):
+        documents = [VectorDocument(id=f"d{n}", content="text", embedding=[1.0]) for n in (1, 2)]
+        await vectors.add(documents)
+        for n in (0, 1, 2):
+            await graph.add_entity(Entity(id=f"e{n}", type="t"))
+        for n in (1, 2):
+            await graph.add_relationship(
+                Relationship(id=f"r{n}", type="t", source_id="e0", target_id=f"e{n}")
+            )
+        for table, column, id_ in (
+            ("vector_documents", "metadata", "d1"),
+            ("graph_entities", "properties", "e1"),
+            ("graph_relationships", "properties", "r1"),
+        ):
+            await stage.damage(table, column, "id = $1", id_)
+        found = await vectors.search([1.0])
+        around = await graph.get_neighbors("e0")
+
+    for values in (
+        [hit.metadata for hit in found],
+        [entity.properties for entity in around.entities if entity.id != "e0"],
+        [edge.properties for edge in around.relationships],
+    ):
+        assert sorted("unreadable" in value for value in values) == [False, True], values
+
+
+async def test_a_post_that_cannot_be_read_parks_a_run_of_its_own(stage: Stage) -> None:
+    """Its followers get the posts before and after it, in order."""
+    topic = TopicId("news")
+    async with stage.runtime(serve=False) as runtime:
+        await runtime.follow(bad("follower"), topic.type)
+        for _ in range(3):
+            await runtime.publish(topic.type, topic.source, "wait")
+    second = "select seq from posts order by seq offset 1 limit 1"
+    statement = f"update posts set body = replace(body, '\"wait\"', $1) where seq = ({second})"
+    await sql(stage.url, stage.schema, statement, DAMAGE)
+    async with stage.runtime() as runtime:
+        lists, ends = runtime.store.lists, list[RunId]()
+        for n in (1, 2, 3):
+            [row] = await seen(partial(open_runs, runtime, bad("follower"), ends))
+            ends.append(row.run_id)
+            if n == 2:
+                await parked(runtime, row.run_id)
+                await runtime.cancel(row.run_id)
+                assert await ended(runtime, row.run_id) is RunStatus.CANCELLED
+            else:
+                await runtime.signal(row.run_id, "go", n)
+                assert await asyncio.wait_for(runtime.result(row.run_id), LIMIT_S) == n
+        assert len(await lists.runs(agent=bad("follower"))) == 3
+
+
+async def test_a_message_on_its_way_that_cannot_be_read_is_named(stage: Stage) -> None:
+    """With its sender, target and id, so that it becomes a dead letter; those beside it are published."""
+    shard = ShardId("p:damaged:0")
+    async with stage.runtime(serve=False) as runtime:
+        for n, payload in enumerate(("1", DAMAGE, "3")):
+            target, id_ = bad("target"), f"m-{n}"
+            text = message_text(Message(id_, target, "wait"), "damaged/sender")
+            body = text.replace('"wait"', payload)
+            await sql(
+                stage.url,
+                stage.schema,
+                "insert into outbox (sender, target, message_id, shard, target_hash, body)"
+                " values ('damaged/sender', $1, $2, $3, 0, $4::text::json)",
+                str(target),
+                id_,
+                shard,
+                body,
+            )
+        store: Any = runtime.store
+        lease = ShardLease(shard, HostIncarnation("damaged-1"), 1, datetime.now(tz=UTC))
+        rows = await store.outbox.page([lease])
+    assert [row.message.id for row in rows] == ["m-0", "m-1", "m-2"]
+    assert [isinstance(row.message.payload, Unreadable) for row in rows] == [False, True, False]
+    assert {str(row.message.target) for row in rows} == {"damaged/target"}
+
+
+async def open_runs(runtime: Runtime, agent: AgentId, ends: list[RunId]) -> list[RunRow]:
+    """Return the runs of an agent that are none of these."""
+    rows = await runtime.store.lists.runs(agent=agent)
+    return [row for row in rows if row.run_id not in ends]

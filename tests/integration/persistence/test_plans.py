@@ -83,6 +83,8 @@ SELDOM: Final = frozenset(
         "give_up_blocked",
         "SQL_FIND_EXPANDED",
         "SQL_GIVE_UP_BLOCKED",
+        # of rows that no host can read
+        "SQL_OUTBOX_KEYS",
         # by hosts of the release before
         "expand_fanout",
         # by one host for all: totals read what is open and what waits

@@ -133,7 +133,7 @@ def test_an_erased_user_leaves_no_memory_in_the_assistant(place: list[str]) -> N
 
 
 @pytest.mark.costly
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.item(266)
 def test_an_assistant_killed_while_it_waits_goes_on_in_the_next_process(tmp_path: Path) -> None:
     """The same order is the same run, whose tool is on an MCP server and is called once."""

@@ -25,7 +25,7 @@ PHASES = "fuzzing,coverage" if IS_SLOW else "coverage"
 
 
 @pytest.mark.costly
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_no_request_of_the_document_causes_a_server_error(fleet: Hosts) -> None:
     """At least 500, each answered with a status and a body that the document has."""
     _, url = await fleet.web(WITH_FLOWS)

@@ -12,6 +12,7 @@ from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from actors.errors import EffectError, RecordedError, RetryAfter, TerminalError
+from actors.kernel import wire_names
 from actors.kernel.json_data import MAX_ERROR, clean_text
 from actors.runtime.replay.failures import (
     Provenance,
@@ -252,7 +253,29 @@ def test_records_of_earlier_releases_make_what_they_made() -> None:
 
     assert isinstance(again, StatusError)
     assert again.status == 0
-    assert type(rebuild_error({"type": "no.such:Gone", "message": "m"})) is EffectError
+
+
+def test_a_name_that_no_release_has_is_recorded_with_its_text() -> None:
+    """A log of a later release, or of code that is not installed; nor does a log without a name crash."""
+    again = rebuild_error({"type": "no.such:Gone", "message": "m"})
+
+    assert type(again) is RecordedError
+    assert (again.error_type, again.message) == ("no.such:Gone", "m")
+    assert type(rebuild_error({})) is RecordedError
+
+
+def test_a_class_that_moved_keeps_its_name_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts of the release before read what is written now, and their logs are read as before."""
+    name, place = "actors.earlier:StatusError", f"{__name__}:StatusError"
+    monkeypatch.setattr(wire_names, "PLACES", {name: place})
+    monkeypatch.setattr(wire_names, "_NAMES", {place: name})
+
+    record = record_failure(StatusError("gone", 404))
+
+    assert record["type"] == name
+    again = rebuild_error(record)
+    assert isinstance(again, StatusError)
+    assert again.status == 404
 
 
 def test_a_class_that_changed_since_does_not_get_other_data() -> None:

@@ -1,7 +1,7 @@
 """Requests that providers of models refuse, with the error that they give.
 
 The rules are those that all providers have in common. What only some refuse (blank texts, ids of other
-providers, made-up names), their clients mend, see `compose.models.fitting`. A request that breaks a common rule
+providers, made-up names), their clients mend, see `actors.context.fitting`. A request that breaks a common rule
 is a fault of the code that made it.
 """
 

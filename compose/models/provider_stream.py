@@ -28,6 +28,8 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
+from actors.context.fitting.names import by_sent_name, fitted_name, names_for
+from actors.context.fitting.rules import ProviderRules, rules_of
 from actors.context.repair import repaired
 from actors.context.tokens import TokenCounter, installed_tokenizer
 from actors.errors import ModelError
@@ -42,8 +44,6 @@ from compose.models.cache_points import (
     takes_points,
 )
 from compose.models.clean_text import TextPieces, clean_json
-from compose.models.fitting.names import by_sent_name, fitted_name, names_for
-from compose.models.fitting.rules import ProviderRules, rules_of
 from compose.models.fitting.turns import called_names, fitted_options, fitted_turns, renamed
 from compose.models.incoming import blocks_of
 from compose.models.outgoing import model_messages

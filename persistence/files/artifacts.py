@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import Any
 
 from typing_extensions import override
 
+from actors.errors import ContractError
 from actors.kernel.workflow.artifact_shelf import ArtifactShelf
 from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata, checked_artifact_id
 from actors.kernel.workflow.durable import row_text
 from actors.kernel.workflow.run_store import Fault, no_fault
 from persistence.files.atomic import removed, sync_folder, write_whole
+
+_log = logging.getLogger("callboard.workflow")
 
 
 class FileArtifactStore(ArtifactShelf):
@@ -95,9 +99,12 @@ class FileArtifactStore(ArtifactShelf):
     def gc(self, *, dry_run: bool = True) -> dict[str, Any]:
         """See `CollectableArtifactStore.gc`; while it looks, nothing is stored."""
         with self._locked(fcntl.LOCK_EX):
-            named = {one.blob_id for one in self.list_all(limit=0)}
+            every = [self._listed(path) for path in self._refs.glob("*.meta")]
+            named = {one.blob_id for one in every if one is not None}
             blobs = [*self._blobs.glob("*.bin")]
             left = [(blob, blob.stat().st_size) for blob in blobs if blob.stem not in named]
+            if None in every:  # any of the bytes may belong to a description that cannot be read
+                left = []
             torn = [*self._blobs.glob("*.tmp"), *self._refs.glob("*.tmp")]
             if not dry_run:
                 for one in (*torn, *(blob for blob, _ in left)):
@@ -112,7 +119,7 @@ class FileArtifactStore(ArtifactShelf):
 
     @override
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
-        found = [self.get_metadata(path.stem) for path in self._refs.glob("*.meta")]
+        found = [self._listed(path) for path in self._refs.glob("*.meta")]
         newest = sorted(
             (one for one in found if one),
             key=lambda one: (one.created_at, one.artifact_id),
@@ -125,6 +132,15 @@ class FileArtifactStore(ArtifactShelf):
         metadata = self.get_metadata(artifact_id)
         blob = None if metadata is None else self._blob(metadata.blob_id)
         return blob if blob is not None and blob.exists() else None
+
+    def _listed(self, path: Path) -> ArtifactMetadata | None:
+        """Return a description for a list. One that cannot be read is named in the log, and hides no other."""
+        try:
+            return self.get_metadata(path.stem)
+        except (ContractError, ValueError, LookupError, TypeError, AttributeError) as exc:
+            told = {"file": path.name, "problem": str(exc)}
+            _log.error("the description of an artifact cannot be read", extra=told)
+            return None
 
     def _take_over_older(self) -> None:
         """Put the artifacts of a folder of an older release, two files each, into their places."""

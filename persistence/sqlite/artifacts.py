@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from typing_extensions import override
 
+from actors.errors import ContractError
 from actors.kernel.workflow.artifact_shelf import ArtifactShelf
 from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata, checked_artifact_id
 from persistence.sqlite.database import SqliteDatabase
@@ -24,6 +26,8 @@ SQL_LIST: Final = """
 select metadata_json from artifacts where ? is null or run_id = ? order by place desc limit ?
 """
 ALL: Final = -1
+
+_log = logging.getLogger("callboard.workflow")
 
 
 class SqliteArtifactStore(ArtifactShelf):
@@ -83,15 +87,27 @@ class SqliteArtifactStore(ArtifactShelf):
     @override
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
         most = limit if limit > 0 else ALL
-        return [_metadata(row) for row in self._database.read(SQL_LIST, (None, None, most))]
+        return _listed(self._database.read(SQL_LIST, (None, None, most)))
 
     @override
     def list_by_run(self, run_id: str) -> list[ArtifactMetadata]:
-        return [_metadata(row) for row in self._database.read(SQL_LIST, (run_id, run_id, ALL))]
+        return _listed(self._database.read(SQL_LIST, (run_id, run_id, ALL)))
 
     def content_path(self, artifact_id: str) -> None:
         """Return None: the bytes are in no file of their own."""
         del artifact_id
+
+
+def _listed(rows: Iterable[Any]) -> list[ArtifactMetadata]:
+    """Return descriptions for a list. One that cannot be read is named in the log, and hides no other."""
+    found: list[ArtifactMetadata] = []
+    for row in rows:
+        try:
+            found.append(_metadata(row))
+        except (ContractError, ValueError, LookupError, TypeError, AttributeError) as exc:
+            told = {"row": row["metadata_json"][:200], "problem": str(exc)}
+            _log.error("the description of an artifact cannot be read", extra=told)
+    return found
 
 
 def _metadata(row: Any) -> ArtifactMetadata:

@@ -215,8 +215,10 @@ async def test_an_instant_is_waited_for_in_any_zone(bed: Bed, hours: int) -> Non
     assert await stage.runs.waits(run_id) == []
     await stage.restart()
 
-    output = (await stage.ended(run_id)).output
+    ended = await stage.ended(run_id)
+    output = ended.output
     assert bed.clock.now() >= due
+    assert ended.vars["_runtime"]["wait_until_streak"] == 1
     assert output["out"] == {"waited_until": due.isoformat()}
     past = await stage.play("past")
     assert "waited_until" in past.output["out"]

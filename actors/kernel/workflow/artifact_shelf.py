@@ -167,12 +167,13 @@ class ArtifactCatalog(ArtifactStore):
         extra = ArtifactDescriptor.from_dict(as_row(descriptor))
 
         def changed(one: ArtifactMetadata) -> ArtifactMetadata:
-            return replace(
+            made = replace(
                 one,
                 tags=labels if replace_tags else one.tags | labels,
                 metadata=told if replace_metadata else one.metadata | told,
                 descriptor=one.descriptor.merged(extra),
-            ).completed(declared=True)
+            )
+            return _checked(made.completed(declared=True))
 
         return self._change(artifact_id, changed)
 
@@ -200,7 +201,7 @@ class ArtifactCatalog(ArtifactStore):
         at = at or utc_now_iso()
 
         def changed(one: ArtifactMetadata) -> ArtifactMetadata:
-            return replace(one, access=one.access.recorded(action=action, at=at, **who))
+            return _checked(replace(one, access=one.access.recorded(action=action, at=at, **who)))
 
         return self._change(artifact_id, changed)
 
@@ -245,7 +246,7 @@ class ArtifactShelf(ArtifactCatalog):
             metadata=durable_copy(dict(metadata or {}), "metadata"),
             descriptor=told.merged(descriptor or {}),
         )
-        return self._keep(about.completed(declared=descriptor is not None), content)
+        return self._keep(_checked(about.completed(declared=descriptor is not None)), content)
 
     def store_text(self, text: str, **more: Any) -> ArtifactMetadata:
         """Keep text in UTF-8; see `ArtifactStore.store`."""
@@ -270,6 +271,16 @@ class ArtifactShelf(ArtifactCatalog):
     def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
         """Keep the bytes unless something of their id is there; return the description that is kept."""
         raise NotImplementedError
+
+
+def _checked(metadata: ArtifactMetadata) -> ArtifactMetadata:
+    """Return a description that can be read again: one that cannot would break each list of the store.
+
+    Raises:
+        NotSerializableError: A text has a NUL or half a surrogate pair.
+    """
+    durable_copy(metadata.to_dict(), "artifact")
+    return metadata
 
 
 def facet_of(one: ArtifactMetadata, name: str) -> str:

@@ -159,7 +159,7 @@ class CollectableArtifactStore(ArtifactStore, Protocol):
 
 def compute_artifact_id(content: bytes, *, run_id: str | None = None) -> str:
     """Return the id of these bytes of this run: 32 hexadecimal digits."""
-    head = b"" if run_id is None else f"{run_id}\n".encode()
+    head = b"" if run_id is None else f"{run_id}\n".encode(errors="surrogatepass")
     return hashlib.sha256(head + content).hexdigest()[:32]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from actors.errors import (
     ConflictError,
     ContractError,
@@ -10,14 +12,6 @@ from actors.errors import (
     PersistenceError,
     TerminalError,
 )
-
-
-class StaleResumeError(Facts, ConflictError, ValueError):
-    """The wait that was to be answered is not there, or not any more. The run is as it was."""
-
-    text = "{problem} (run {run_id}). Read the run's state, and answer the wait that it has now"
-    run_id: str
-    problem: str
 
 
 class RunIdentityConflict(Facts, ContractError, ValueError):  # noqa: N818 - the name of the source
@@ -34,6 +28,19 @@ class GraphError(Facts, ContractError, ValueError):
     text = "{what}: {problem}"
     what: str
     problem: str
+
+
+class StaleResumeError(GraphError, ConflictError):
+    """The wait that was to be answered is not there, or not any more. The run is as it was."""
+
+    # Logs have these facts of the error, not those of GraphError.
+    _fields: ClassVar[tuple[str, ...]] = ("run_id", "problem")
+    what = "answer"
+    text = "{problem} (run {run_id}). Read the run's state, and answer the wait that it has now"
+    run_id: str
+
+    def __init__(self, run_id: str, problem: str) -> None:
+        super().__init__(run_id, problem)
 
 
 class SpecChangedError(Facts, ContractError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.drawn import new_id, utc_now_iso
@@ -25,6 +25,13 @@ FIELDS = (
     "parent_run_id",
 )
 
+LIFECYCLE: Final = "_run_lifecycle"
+"""Name in the vars. Its value says why a run was started, and how long it is to be kept. Lists show it."""
+_LIFECYCLE_TEXTS: Final = (
+    *("source", "purpose", "visibility", "run_mode", "editor_session_id"),
+    *("flow_id", "bundle_id", "bundle_version"),
+)
+_LONGEST_TEXT: Final = 240
 
 _VALUES = attrgetter(*FIELDS)
 
@@ -266,4 +273,36 @@ def index_row(run: RunState) -> dict[str, Any]:
         "session_id": run.session_id,
         "created_at": run.created_at,
         "updated_at": run.updated_at,
+        "run_lifecycle": _lifecycle_of(run),
     }
+
+
+def _lifecycle_of(run: RunState) -> dict[str, Any] | None:
+    """Return the known values of `LIFECYCLE` that a run has. None: it has none of them."""
+    told = run.vars.get(LIFECYCLE)
+    if not isinstance(told, dict):
+        return None
+    lifecycle: dict[str, Any] = _texts_of(told, _LIFECYCLE_TEXTS)
+    retention = told.get("retention")
+    if isinstance(retention, dict):
+        texts = _texts_of(retention, ("mode", "expires_at"))
+        if kept := texts | _seconds_of(retention):
+            lifecycle["retention"] = kept
+    return lifecycle or None
+
+
+def _texts_of(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    texts = {name: values[name].strip() for name in names if isinstance(values.get(name), str)}
+    return {name: text[:_LONGEST_TEXT] for name, text in texts.items() if text}
+
+
+def _seconds_of(retention: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``ttl_s`` as a whole number, also if it is a text. Empty: it is none, or not positive."""
+    value = retention.get("ttl_s")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return {}
+    try:
+        ttl_s = int(value)
+    except (ValueError, OverflowError):
+        return {}
+    return {"ttl_s": ttl_s} if ttl_s > 0 else {}

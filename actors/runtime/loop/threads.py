@@ -9,9 +9,14 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from actors.errors import ContractError
+
+_ENDED: Final[contextvars.ContextVar[asyncio.Future[Any] | None]] = contextvars.ContextVar(
+    "ended", default=None
+)
+"""The future that the caller of `in_thread` waits for, in its thread."""
 
 
 def refuse_coroutines(fn: Callable[..., Any], what: str) -> None:
@@ -23,6 +28,12 @@ def refuse_coroutines(fn: Callable[..., Any], what: str) -> None:
     if inspect.iscoroutinefunction(fn):
         msg = f"{what}: thread=True is for plain functions, and this one is `async`: leave it out"
         raise ContractError(msg)
+
+
+def is_abandoned() -> bool:
+    """Return True in a thread of `in_thread` whose caller was cancelled: its value is dropped."""
+    ended = _ENDED.get()
+    return ended is not None and ended.done()
 
 
 async def in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -48,6 +59,7 @@ async def in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
 
     def body() -> None:
         value, raised = None, None
+        _ENDED.set(ended)
         try:
             value = fn(*args, **named)
         except BaseException as exc:  # noqa: BLE001 - raised where it is waited for

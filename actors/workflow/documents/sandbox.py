@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from actors.errors import ActorsError, Facts
+from actors.runtime.loop.threads import is_abandoned
 
 _WAIT_S: Final = 30.0
 """Seconds that an evaluation of a small expression waits for an idle worker."""
@@ -83,6 +84,10 @@ def evaluate(
     printed = monty.CollectString(limits.printed_kib * 1024)
     try:
         with pool.checkout(limits=bounds) as session:
+            if (
+                is_abandoned()
+            ):  # else a few cancelled runs would hold the workers one behind the other
+                raise SandboxError("the run was cancelled before its code began")
             return session.feed_run(code, inputs=dict(inputs), print_callback=printed)
     except monty.MontyRuntimeError as exc:
         raise SandboxError(_located(exc)) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -23,6 +22,7 @@ from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.json_data import clean_text
 from actors.kernel.secrets import Secret, SecretProvider
 from actors.workflow.integrations.calls import calls_in
+from actors.workflow.integrations.chat_request import chat_request
 from actors.workflow.integrations.http_requests import HeaderSecret, JsonServer, RemoteModelError
 
 PROVIDER_KEY: Final = "x-provider-api-key"
@@ -99,14 +99,12 @@ class RemoteModel(LLMClient):
             RemoteModelError: See `JsonServer.ask`; or the response is not a chat completion.
             UnknownSecretError: The source of secrets does not have a key.
         """
-        body = _body(messages, options, model or self._model)
-        if provider:
-            body["provider"] = provider
+        body, names = chat_request(messages, options, model or self._model, provider)
         headers = self.route_headers(provider)
         if idempotency_key:
             headers["idempotency-key"] = idempotency_key
         told = await self.server.ask("POST", "/chat/completions", body, headers=headers)
-        return _response(told)
+        return _response(told, names)
 
     async def prompt_cache_capabilities(self, provider: str | None) -> dict[str, Any]:
         """See `CachingModel`. A server without this path supports no control of its cache."""
@@ -158,70 +156,8 @@ class RemoteModel(LLMClient):
         return sum(len(one.text) for one in messages) // _CHARS_PER_TOKEN + len(messages)
 
 
-def _body(
-    messages: Sequence[ChatMessage], options: GenerationOptions, model: str
-) -> dict[str, Any]:
-    found = [row for one in messages for row in _rows(one)]
-    if options.system_instructions:
-        found.insert(0, {"role": "system", "content": options.system_instructions})
-    schema = options.response_format
-    told: dict[str, Any] = {
-        "temperature": options.temperature,
-        "max_tokens": options.max_tokens,
-        "stop": list(options.stop) or None,
-        "tools": [{"type": "function", "function": one.model_dump()} for one in options.tools]
-        or None,
-        "tool_choice": _choice(options.tool_choice),
-        "response_format": schema
-        and {
-            "type": "json_schema",
-            "json_schema": {"name": str(schema.get("title") or "answer"), "schema": schema},
-        },
-    }
-    given = {name: one for name, one in told.items() if one is not None}
-    return {**options.extra, "model": model, "messages": found, **given}
-
-
-def _choice(choice: str | None) -> Any:
-    if choice in {None, "auto", "none", "required"}:
-        return choice
-    return {"type": "function", "function": {"name": choice}}
-
-
-def _rows(message: ChatMessage) -> list[dict[str, Any]]:
-    if message.role == "tool":
-        results = [one for one in message.content if one.type == "tool_result"]
-        return [
-            {
-                "role": "tool",
-                "tool_call_id": (one.model_extra or {}).get("id"),
-                "content": one.text or "",
-            }
-            for one in results
-        ]
-    images = [one.model_extra["url"] for one in message.content if _is_image(one)]  # type: ignore[index]
-    content: Any = message.text
-    if images:
-        parts = [{"type": "image_url", "image_url": {"url": one}} for one in images]
-        content = [{"type": "text", "text": message.text}, *parts]
-    row: dict[str, Any] = {"role": message.role, "content": content}
-    calls = [one.model_extra or {} for one in message.content if one.type == "tool_call"]
-    if calls:
-        row["tool_calls"] = [_call(one) for one in calls]
-    return [row]
-
-
-def _is_image(block: ContentBlock) -> bool:
-    return block.type == "image" and isinstance((block.model_extra or {}).get("url"), str)
-
-
-def _call(told: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = json.dumps(told.get("arguments") or {}, ensure_ascii=False)
-    function = {"name": told.get("name"), "arguments": arguments}
-    return {"id": told.get("id"), "type": "function", "function": function}
-
-
-def _response(told: Any) -> LLMResponse:
+def _response(told: Any, names: Mapping[str, str]) -> LLMResponse:
+    """Return the answer. `names` has our names of tools by those of the provider that differ."""
     choices = told.get("choices") if isinstance(told, dict) else None
     first = choices[0] if isinstance(choices, list) and choices else None
     message = first.get("message") if isinstance(first, dict) else None
@@ -240,7 +176,8 @@ def _response(told: Any) -> LLMResponse:
     found = message.get("tool_calls")
     wanted = found if isinstance(found, list) else []
     for call, raw in zip(calls_in(wanted), wanted, strict=True):
-        block = {"type": "tool_call", "id": call["call_id"], "name": call["name"]}
+        name = names.get(call["name"], call["name"])
+        block = {"type": "tool_call", "id": call["call_id"], "name": name}
         if "error" in call:
             block["invalid_arguments"] = _written_arguments(raw)
         blocks.append({**block, "arguments": call["arguments"]})

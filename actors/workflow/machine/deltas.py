@@ -18,13 +18,14 @@ from typing import Any, Final
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.branches import GraphBranch, GraphFork
 from actors.kernel.workflow.durable import TRUNCATION, plain_copy
-from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, WaitState
+from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, StepStatus, WaitState
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.variables import (
     LIMITS,
     RUNTIME,
     SEQ,
+    STREAK,
     namespace,
     object_at,
     with_item,
@@ -101,7 +102,8 @@ def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None)
     variables = varied(variables, delta, record.result)
     runtime = {**object_at(variables, [RUNTIME])}
     if opened is not None:
-        runtime[TRACES] = _traced(object_at(runtime, [TRACES]), record)
+        runtime[TRACES] = _traced(namespace(runtime, TRACES), record)
+        runtime |= _streak_behind(runtime, record)
     runtime[SEQ] = int(delta["seq"]) + 1
     variables = _metered({**variables, RUNTIME: runtime}, record)
     status = RunStatus(delta.get("status", state.status))
@@ -165,10 +167,26 @@ def _traced(traces: dict[str, Any], record: StepRecord) -> dict[str, Any]:
         "result": _bounded(record.result),
         "error": _bounded(record.error),
     }
-    steps = [*(before.get("steps") or ()), entry][-TRACES_PER_NODE:]
-    dropped = int(before.get("dropped") or 0) + len(before.get("steps") or ()) + 1 - len(steps)
+    # A file of a history may have anything here; an error would break each further step of the run.
+    kept, dropped = before.get("steps"), before.get("dropped")
+    every = [*(kept if isinstance(kept, list) else ()), entry]
+    steps = every[-TRACES_PER_NODE:]
+    dropped = (dropped if type(dropped) is int else 0) + len(every) - len(steps)
     trace = {"node_id": record.node_id, "steps": steps, "dropped": dropped}
     return {**traces, record.node_id: trace}
+
+
+def _streak_behind(runtime: dict[str, Any], record: StepRecord) -> dict[str, Any]:
+    """Return the names of `_runtime` that the end of an effect changes in the count of waits for an instant.
+
+    The end of such a wait is no end of an effect, and changes nothing. So a run that wakes, looks and waits
+    again is counted. A run without such waits does not have the name.
+    """
+    value = runtime.get(STREAK)
+    streak = value if type(value) is int else 0  # a file of a history may have anything
+    if (record.effect or {}).get("type") != EffectType.WAIT_UNTIL:
+        return {STREAK: 0} if streak else {}
+    return {STREAK: streak + 1} if record.status == StepStatus.WAITING else {}
 
 
 def _bounded(value: Any) -> Any:

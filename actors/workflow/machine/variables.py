@@ -22,25 +22,32 @@ BRANCH: Final = "branch"
 """Name in `_runtime` of a branch. Its value is the path to the branch in the run; see `branch_of`."""
 DEPTH: Final = "depth"
 """Name in `_runtime`. Its value is the number of runs above this run."""
+STREAK: Final = "wait_until_streak"
+"""Name in `_runtime`. Its value is the number of WAIT_UNTIL that waited since the last other effect.
+
+It is absent until the first one. By it a host finds a run that only polls without a look at its ledger.
+"""
 _MACHINES: Final = frozenset(
     (
         SEQ,
         RECORDS,
         BRANCH,
         DEPTH,
+        STREAK,
         "answers",
         "control",
         "events_seen",
         "events_heard",
         "scheduled_at",
         "bundle",
+        "node_traces",
     )
 )
 """The names in `_runtime` that only decisions of the machine write: not callers, not parents, not nodes."""
 _MEMORY: Final = "memory_spans"
 """The name in `_runtime` of a run's memory, which can refer to artifacts of another run."""
 _RUNTIMES: Final = _MACHINES | frozenset(
-    (_MEMORY, "inbox", "node_traces", "evidence_warnings", "workflow_snapshot")
+    (_MEMORY, "inbox", "evidence_warnings", "workflow_snapshot")
 )
 """The names in `_runtime` that a run begins without, also if its caller gives them."""
 
@@ -96,11 +103,12 @@ def is_runtimes(path: Sequence[str]) -> bool:
 
 
 def without_answers(variables: dict[str, Any]) -> dict[str, Any]:
-    """Return the vars without the answers that came before their waits.
+    """Return the vars without the answers that came before their waits, and without the path of a branch.
 
-    They were given to another run, or are in a file that anybody may have written.
+    The answers were given to another run, or are in a file that anybody may have written. No whole run is a
+    branch: with a path that is none, it could not even be cancelled.
     """
-    return without_path(variables, [RUNTIME, "answers"])
+    return without_path(without_path(variables, [RUNTIME, "answers"]), [RUNTIME, BRANCH])
 
 
 def namespace(variables: Mapping[str, Any], name: str) -> dict[str, Any]:

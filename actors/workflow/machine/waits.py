@@ -31,6 +31,7 @@ from actors.workflow.machine.records import (
     behind,
     completed,
     failed,
+    is_paused,
     recorded,
     told_of_end,
 )
@@ -57,7 +58,9 @@ def answered(state: RunState, wait_key: str | None, payload: Any, *, at: str) ->
     """
     found = [one for one in leaves(state) if one.wait is not None]
     if not found:
-        raise StaleResumeError(state.run_id, f"Run is not waiting, but {state.status.value}")
+        is_held = is_paused(state) and not state.status.is_terminal
+        status = "paused" if is_held else state.status.value
+        raise StaleResumeError(state.run_id, f"Run is not waiting, but {status}")
     for leaf in found:
         if leaf.wait is not None and leaf.wait.wait_key == wait_key:
             return _answered_at(state, leaf, payload, at=at)

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Final
 
 from pydantic_ai.messages import (
     CachePoint,
@@ -28,17 +27,10 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
+from actors.context.fitting.names import CallIds
+from actors.context.fitting.rules import EARLIER, EMPTY_MESSAGE, NO_OUTPUT, ProviderRules
 from actors.kernel.agent.llm import GenerationOptions
-from compose.models.fitting.names import CallIds
-from compose.models.fitting.rules import ProviderRules
 from compose.models.outgoing import KEPT
-
-EMPTY_MESSAGE: Final = "(empty message)"
-"""Sent for a user's message without content."""
-NO_OUTPUT: Final = "(no output)"
-"""Sent for a tool's result without text."""
-EARLIER: Final = "(earlier turns are left out)"
-"""Sent in front of a conversation that begins with an answer."""
 
 
 def called_names(messages: Iterable[ModelMessage]) -> list[str]:

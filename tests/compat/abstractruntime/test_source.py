@@ -23,8 +23,13 @@ HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[2]
 FILES: Final = (HERE / "files.txt").read_text(encoding="utf-8").split()
 """Those of its files that ours is made for so far."""
-PASSED: Final = 233
+PASSED: Final = 276
 """Cases that pass in all, so that none gets lost."""
+LEFT_OUT: Final = (
+    # A pause is a mark, not a wait (docs/adr/0027-a-pause-is-a-mark.md).
+    "test_pause_resume.py::test_manual_pause_and_resume_running_run",
+)
+"""Cases of these files that are not played."""
 ON_ACTORS: Final = tomllib.loads((HERE / "actors.toml").read_text(encoding="utf-8"))
 PASSED_ON_ACTORS: Final = 61
 """Cases that start a run and pass on the actor driver."""
@@ -49,7 +54,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.item(479)
 def test_the_tests_of_the_source_pass(source: Path) -> None:
     """All cases of these files, as many as before."""
-    done = played(source, *(f"{name}.py" for name in FILES))
+    left_out = (f"--deselect={case}" for case in LEFT_OUT)
+    done = played(source, *(f"{name}.py" for name in FILES), *left_out)
 
     assert done.returncode == 0, done.stdout[-3000:]
     passed = re.search(r"(\d+) passed", done.stdout)

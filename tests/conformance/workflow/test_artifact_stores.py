@@ -356,3 +356,39 @@ def test_a_payload_for_a_store_hides_credentials(stores: Stores) -> None:
     assert found.descriptor.generation["seed"] == {"bytes": 2, "redacted": True}
     assert found.descriptor.security["recorded_user_content_fields"] == ["prompt"]
     assert found.metadata["producer"] == found.descriptor.producer
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "\ud800"])
+def test_a_description_that_could_not_be_read_is_refused(stores: Stores, odd: str) -> None:
+    """At the call, whichever of its texts it is. Lists have the others."""
+    kept = stores.artifacts.store(b"x", run_id="r1")
+    for given in ({"run_id": odd}, {"content_type": odd}, {"tags": {"a": odd}}):
+        with pytest.raises(NotSerializableError):
+            stores.artifacts.store(b"y", **given)
+    with pytest.raises(NotSerializableError):
+        stores.artifacts.update_metadata(kept.artifact_id, tags={odd: "a"})
+    with pytest.raises(NotSerializableError):
+        stores.artifacts.record_access(kept.artifact_id, actor_id=odd)
+
+    assert stores.reopen().artifacts.list_all() == [kept]
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"artifact_id": "x"}', '{"run_id": "\\u0000"}'])
+def test_a_damaged_description_hides_no_other(disk_stores: Stores, damage: str) -> None:
+    """Lists and deletions of other runs go on. Bytes that it may name stay."""
+    artifacts = disk_stores.artifacts
+    bad, good = (artifacts.store(text, run_id="r1") for text in (b"bad", b"good"))
+    folder = disk_stores.folder / "artifacts"
+    if disk_stores.kind == "files":
+        (folder / "refs" / f"{bad.artifact_id}.meta").write_text(damage, "utf-8")
+    else:
+        change = "update artifacts set metadata_json = ? where artifact_id = ?"
+        with disk_stores.database.transaction() as connection:
+            connection.execute(change, (damage, bad.artifact_id))
+
+    assert artifacts.list_all() == artifacts.list_by_run("r1") == [good]
+    assert artifacts.count() == 1
+    artifacts.delete(good.artifact_id)
+    if disk_stores.kind == "files":
+        assert artifacts.gc(dry_run=False)["blobs_deleted"] == 0
+        assert len([*(folder / "blobs").glob("*.bin")]) == 2

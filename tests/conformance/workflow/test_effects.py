@@ -462,6 +462,8 @@ def test_a_run_that_is_paused_by_its_own_handler_keeps_the_result(stores: Stores
     state = runtimes[0].tick(spec, run_id)
     assert (state.status, state.vars["out"]) == (RunStatus.RUNNING, "done")
     other = stores.reopen().runtime(effect_handlers={EffectType.LLM_CALL: handler})
+    with pytest.raises(StaleResumeError, match="but paused"):
+        other.resume(spec, run_id, None, {})
     other.resume_run(run_id)
 
     assert other.tick(spec, run_id).status is RunStatus.COMPLETED

@@ -461,6 +461,27 @@ def test_an_instant_is_waited_for_in_any_zone(stores: Stores, zone: str) -> None
     assert "ISO timestamp" in (runtime.tick(bad, runtime.start(bad)).error or "")
 
 
+def test_waits_for_instants_are_counted_until_another_effect(stores: Stores) -> None:
+    """A run that wakes, looks and waits again is counted, in any process. Other work sets the count to 0."""
+
+    def look(run: RunState, _ctx: Any) -> StepPlan:
+        looks = run.vars["looks"] = run.vars.get("looks", 0) + 1
+        return StepPlan("look", next_node="work" if looks == 3 else "rest")
+
+    rest = effect_then(EffectType.WAIT_UNTIL, {"timeout_s": 5}, after="look")
+    work = effect_then(EffectType.ANSWER_USER, {"message": "m"}, after="past")
+    past = effect_then(EffectType.WAIT_UNTIL, {"until": stores.clock.iso()}, after="rest")
+    spec = WorkflowSpec("poll", "rest", {"rest": rest, "look": look, "work": work, "past": past})
+    run_id = stores.runtime().start(spec)
+    counts = []
+    for _ in range(4):
+        state = stores.reopen().runtime().tick(spec, run_id)
+        counts.append(state.vars["_runtime"]["wait_until_streak"])
+        stores.clock.advance(5)
+
+    assert counts == [1, 2, 3, 1]
+
+
 def test_a_clock_that_goes_back_only_delays(stores: Stores) -> None:
     """A clock that jumps ahead wakes the run once."""
     spec = asking(EffectType.WAIT_UNTIL, {"timeout_s": 60})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.errors import ContractError
+from actors.errors import ContractError, NotSerializableError
+from actors.kernel.agent.tools import Tool
 from actors.kernel.secrets import Secret
 from actors.testing import ScriptedModel
 from actors.workflow import (
@@ -83,6 +85,17 @@ def test_the_three_modes_have_the_same_result(stores: Stores, mode: str) -> None
     assert headers["idempotency-key"]
     assert (told["usage"]["total_tokens"], told["model"]) == (10, "served")
     assert state.vars["_limits"]["estimated_tokens_used"] == 10
+
+
+def test_a_tool_has_its_name_whatever_its_provider_takes(stores: Stores) -> None:
+    """The server is sent a name that the provider behind it takes. The result has the payload's name."""
+    payload = {"prompt": "?", "tools": [{"name": "get.weather"}], "provider": "anthropic"}
+    with chat_server(wanting(("c1", "get_weather", "{}"))) as server:
+        state = played(stores, remote_llm(RemoteModel(server.url)), T.LLM_CALL, payload)
+
+    (tool,) = server.asked[0][3]["tools"]
+    assert tool["function"]["name"] == "get_weather"
+    assert [one["name"] for one in state.output["out"]["tool_calls"]] == ["get.weather"]
 
 
 @pytest.mark.item(431, 434)
@@ -329,6 +342,35 @@ def test_the_embedded_driver_asks_no_agent(stores: Stores) -> None:
     for timeout_s in (0, -1, float("inf"), float("nan")):
         with pytest.raises(ContractError, match="no time in seconds"):
             RemoteAgent("desk", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("odd", "kept"),
+    [("a\x00b", "a\ufffdb"), ("\ud800", "\ufffd"), ({"a\x00": [1]}, {"a\ufffd": [1]})],
+)
+def test_a_tools_odd_text_is_replaced(stores: Stores, odd: Any, kept: Any) -> None:
+    """The call is successful: the tool did what it was called for. A client's such result is refused."""
+
+    async def look() -> Any:
+        return odd
+
+    call = [{"call_id": "c1", "name": "look", "arguments": {}}]
+    one = local_llm(ScriptedModel(), [Tool("look", "Looks.", look)])
+    state = played(stores, one, T.TOOL_CALLS, {"tool_calls": call})
+    (row,) = state.output["out"]["results"]
+    assert (row["success"], row["output"]) == (True, kept)
+
+    left = {"tool_calls": call, "mode": "passthrough"}
+    spec = one_effect(T.TOOL_CALLS, left)
+    rt = stores.runtime(effect_handlers=noted(one).blocking_handlers)
+    state = rt.tick(spec, rt.start(spec))
+    wait = state.waiting
+    assert wait is not None
+    for output in (odd, "again"):
+        with suppress(NotSerializableError):
+            results = {"results": [{"call_id": "c1", "output": output}]}
+            state = rt.resume(spec, state.run_id, wait.wait_key, results)
+    assert state.output["out"]["results"][0]["output"] == "again"
 
 
 @pytest.mark.parametrize("odd", ["a\x00b", "\ud800", float("nan"), {"a\x00": 1}, b"x"])

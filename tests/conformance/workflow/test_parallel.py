@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from actors.workflow import (
     Effect,
     EffectOutcome,
     EffectType,
+    GraphError,
     OffloadingRunStore,
     RetryPolicy,
     RunStatus,
@@ -587,8 +589,10 @@ def test_two_branches_share_no_wait_key(stores: Stores, kind: EffectType) -> Non
     assert (first, str(second).startswith("ok~")) == ("ok", True)
 
     rt.resume(spec, run_id, "ok", "yes")
-    with pytest.raises(StaleResumeError, match="waits for 'ok~"):
+    with pytest.raises(GraphError, match="waits for 'ok~") as late:
         rt.resume(spec, run_id, "ok", "yes")
+    assert pickle.loads(pickle.dumps(late.value)).run_id == run_id
+    assert isinstance(late.value, StaleResumeError)
 
     state = stores.reopen().runtime(spec).resume(spec, run_id, second, "no")
     assert public(state) == {"l": "yes", "r": "no"}

@@ -206,7 +206,35 @@ def test_runs_are_found_by_their_fields(stores: Stores) -> None:
     rows = runs.list_run_index(session_id="s1", root_only=True)
     assert [one["run_id"] for one in rows] == ["r1"]
     assert "vars" not in rows[0]
+    assert rows[0]["run_lifecycle"] is None
     assert len(runs.list_run_index(limit=3)) == 3
+
+
+@pytest.mark.item(444)
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        (
+            {"source": " editor ", "purpose": "x" * 300, "flow_id": "", "other": {"private": 1}},
+            {"source": "editor", "purpose": "x" * 240},
+        ),
+        (
+            {"retention": {"mode": "ephemeral", "ttl_s": "120", "other": 1}},
+            {"retention": {"mode": "ephemeral", "ttl_s": 120}},
+        ),
+        ({"retention": {"ttl_s": 60.5}}, {"retention": {"ttl_s": 60}}),
+        *(({"retention": {"ttl_s": odd}}, None) for odd in (True, -1, 0.5, "soon", "9" * 5000)),
+        ({"purpose": 7, "retention": []}, None),
+        ("draft", None),
+    ],
+)
+def test_an_index_shows_why_a_run_was_started(stores: Stores, told: Any, shown: Any) -> None:
+    """The known texts and limits of its `_run_lifecycle`, cut and converted; nothing else of its vars."""
+    run = run_of("r1")
+    run.vars["_run_lifecycle"] = told
+    stores.runs.save(run)
+
+    assert stores.reopen().runs.list_run_index()[0]["run_lifecycle"] == shown
 
 
 @pytest.mark.item(444)

@@ -36,6 +36,7 @@ FORGED: dict[str, Any] = {
         "ledger_records": 7,
         "branch": ["x"],
         "depth": -9,
+        "wait_until_streak": "x",
         "control": {"paused": True},
         "events_seen": 3,
         "node_traces": [],
@@ -158,6 +159,30 @@ def test_a_node_cannot_answer_its_own_question(stores: Stores) -> None:
     assert rt.resume(spec, state.run_id, "k", "no").output["out"] == "no"
 
 
+@pytest.mark.parametrize("odd", ["x", 5, [1], {"work": {"steps": 7, "dropped": "q"}}])
+def test_a_node_cannot_break_its_run_by_odd_values(stores: Stores, odd: Any) -> None:
+    """Traces are the runtime's: no node and no result writes them. The inbox has only messages."""
+
+    def writing(run: RunState, _ctx: Any) -> StepPlan:
+        run.vars["_runtime"] |= {"node_traces": odd, "inbox": odd, "wait_until_streak": odd}
+        return StepPlan("a", next_node="work")
+
+    spec = WorkflowSpec("asking", "a", {**ASKING.nodes, "a": writing})
+    into = one_effect(EffectType.VARS_QUERY, {}, key="_runtime.node_traces.work")
+    rt = stores.runtime(spec)
+    run_id = rt.start(spec)
+    rt.tick(spec, run_id)
+    assert rt.steer(run_id, "hi") == 1
+    state = rt.resume(spec, run_id, "k", "no")
+
+    assert state.output["out"] == "no"
+    (message,) = own_of(state)["inbox"]
+    assert message["message"]["content"] == "hi"
+    assert len(rt.get_node_trace(run_id, "work")["steps"]) == 1
+    state = rt.tick(into, rt.start(into))
+    assert (state.status, "the runtime's" in str(state.error)) == (RunStatus.FAILED, True)
+
+
 @pytest.mark.parametrize("value", [None, 5, []])
 def test_a_node_that_replaces_the_runtimes_vars_fails(stores: Stores, value: Any) -> None:
     """The run fails, once. So does an effect whose result would be there."""
@@ -190,9 +215,11 @@ def test_an_imported_run_asks_anew(stores: Stores, tmp_path: Path) -> None:
         import_run_history_bundle(bad, **into)
     assert other.runs.list_runs() == []
 
+    bundle["run"]["vars"]["_runtime"] |= {"branch": 5, "node_traces": [], "wait_until_streak": []}
     for _ in range(2):
         import_run_history_bundle(bundle, **into)
 
+    assert other.runtime(ASKING).steer(run_id, "hi") == 1
     state = other.runtime(ASKING).tick(ASKING, run_id)
     assert (state.status, state.waiting is not None) == (RunStatus.WAITING, True)
     assert rt.tick(ASKING, run_id).output["out"] == "yes"

@@ -6,6 +6,8 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,55 @@ async def test_a_run_is_cancelled_while_its_code_is_evaluated(
         held.released.set()
 
     assert row.status is RunStatus.CANCELLED
+
+
+class BusyPool:
+    """A pool whose only worker is busy until it is released; it counts evaluations."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.asked, self.released = asyncio.Event(), threading.Event()
+        self.left = asyncio.Event()
+        self.evaluated: list[str] = []
+
+    def started(self) -> BusyPool:
+        """Return the pool."""
+        return self
+
+    @contextmanager
+    def checkout(self, **_: Any) -> Iterator[BusyPool]:
+        """Yield the worker when it is released."""
+        self.loop.call_soon_threadsafe(self.asked.set)
+        assert self.released.wait(PATIENCE_S)
+        try:
+            yield self
+        finally:
+            self.loop.call_soon_threadsafe(self.left.set)
+
+    def feed_run(self, code: str, **_: Any) -> int:
+        """Evaluate."""
+        self.evaluated.append(code)
+        return 2
+
+
+async def test_code_of_a_cancelled_run_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for a worker. So a few cancelled runs do not hold up the code of others."""
+    pool = BusyPool()
+    monkeypatch.setattr(sandbox, "_CODE", pool)
+
+    async with Runtime() as runtime, asyncio.timeout(PATIENCE_S):
+        await Flows("app", [flow("code", CODE)]).register(runtime)
+        runs = FlowRuns(runtime, "app")
+        run_id = await runs.start("code")
+        await pool.asked.wait()
+        await runs.cancel(run_id)
+        await runtime.wait(run_id)
+        pool.released.set()
+        await pool.left.wait()
+        assert pool.evaluated == []
+        await runtime.result(await runs.start("code"))
+
+    assert len(pool.evaluated) == 1
 
 
 def test_a_fork_of_a_process_with_workers_refuses_code() -> None:

@@ -11,6 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+EMPTY_MESSAGE: Final = "(empty message)"
+"""Sent for a user's message without content."""
+NO_OUTPUT: Final = "(no output)"
+"""Sent for a tool's result without text."""
+EARLIER: Final = "(earlier turns are left out)"
+"""Sent in front of a conversation that begins with an answer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRules:

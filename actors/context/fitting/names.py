@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Final
 
-from compose.models.fitting.rules import ProviderRules
+from actors.context.fitting.rules import ProviderRules
 
 _ODD: Final = re.compile(r"[^a-zA-Z0-9_]")
 _HASH: Final = 8

@@ -151,19 +151,21 @@ _CLASSES: Final = (
     ),
     ("persistence.sqlite.errors", "persistence.sqlite.errors", "LedgerForkError"),
 )
-PLACES: Final[Mapping[str, str]] = MappingProxyType(
+CLASS_PATHS: Final[Mapping[str, str]] = MappingProxyType(
     {f"{then}:{cls}": f"{now}:{cls}" for then, now, names in _CLASSES for cls in names.split()}
 )
 """``module:Class`` of each class now, by its name in logs."""
-_NAMES: Final[Mapping[str, str]] = MappingProxyType({place: name for name, place in PLACES.items()})
+_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {path: name for name, path in CLASS_PATHS.items()}
+)
 
 
 def name_of(cls: type[BaseException]) -> str:
     """Return the name of an error class in logs. For a class of others it is its ``module:Class``."""
-    place = f"{cls.__module__}:{cls.__qualname__}"
-    return _NAMES.get(place, place)
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    return _NAMES.get(path, path)
 
 
-def place_of(name: str) -> str:
+def path_of(name: str) -> str:
     """Return ``module:Class`` of the class that logs name so."""
-    return PLACES.get(name, name)
+    return CLASS_PATHS.get(name, name)

@@ -37,7 +37,7 @@ def test_errors_keep_their_names_in_logs() -> None:
     ours = ("actors.", "broker.", "persistence.", "compose.")
     classes = [cls for cls in subclasses(ActorsError) if cls.__module__.startswith(ours)]
 
-    assert {*wire_names.PLACES} == {*PINNED["errors"]}
+    assert {*wire_names.CLASS_PATHS} == {*PINNED["errors"]}
     assert {wire_names.name_of(cls): cls for cls in classes} == {
         name: _loaded_class(name) for name in PINNED["errors"]
     }

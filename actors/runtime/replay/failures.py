@@ -181,7 +181,7 @@ def _build(
 
 
 def _loaded_class(name: str) -> type[Exception] | None:
-    module, _, qualname = wire_names.place_of(name).partition(":")
+    module, _, qualname = wire_names.path_of(name).partition(":")
     found: object = sys.modules.get(module)
     for part in qualname.split("."):
         found = getattr(found, part, None)

@@ -267,7 +267,7 @@ def test_a_name_that_no_release_has_is_recorded_with_its_text() -> None:
 def test_a_class_that_moved_keeps_its_name_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts of the release before read what is written now, and their logs are read as before."""
     name, place = "actors.earlier:StatusError", f"{__name__}:StatusError"
-    monkeypatch.setattr(wire_names, "PLACES", {name: place})
+    monkeypatch.setattr(wire_names, "CLASS_PATHS", {name: place})
     monkeypatch.setattr(wire_names, "_NAMES", {place: name})
 
     record = record_failure(StatusError("gone", 404))

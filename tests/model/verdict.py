@@ -231,14 +231,21 @@ def executed_twice(observed: Observed) -> list[str]:
 
 
 def executed_again(observed: Observed) -> list[str]:
-    """Return the steps that executed more often than they were begun, where no host died, in words."""
-    logs = [observed.entries, *(one.entries for one in observed.others.values())]
-    begun = Counter(
-        str(entry.payload.get("name"))
-        for log in logs
-        for entry in log
-        if entry.kind == "effect.intent"
-    )
+    """Return the steps that executed more often than they were begun, where no host died, in words.
+
+    An idempotent step that an attempt abandoned begins again under its intent in the next attempt.
+    """
+    begun = Counter[str]()
+    for log in [observed.entries, *(one.entries for one in observed.others.values())]:
+        idempotent: dict[str, str] = {}
+        for entry in log:
+            name = str(entry.payload.get("name"))
+            if entry.kind == "effect.intent":
+                begun[name] += 1
+                if entry.payload.get("mode") == "idempotent":
+                    idempotent[entry.position] = name
+            elif entry.kind == "effect.abandoned" and entry.position in idempotent:
+                begun[idempotent[entry.position]] += 1
     return [
         f"{name} executed {n} times, begun {begun[name]} times"
         for name, n in _counts(observed).items()

@@ -254,8 +254,8 @@ def decoded(text: str | bytes) -> Any:
 
 def decoded_object(text: str | bytes) -> dict[str, Any]:
     """Return the object of stored JSON text; if that cannot be read, one that says so."""
-    found = decoded(text)
-    return found if isinstance(found, dict) else {"unreadable": found}
+    value = decoded(text)
+    return value if isinstance(value, dict) else {"unreadable": value}
 
 
 def read_or(text: Any, read: Callable[[Any], T], instead: Callable[[Unreadable], T]) -> T:
@@ -263,10 +263,8 @@ def read_or(text: Any, read: Callable[[Any], T], instead: Callable[[Unreadable],
     try:
         return read(text)
     except _PROBLEMS as exc:
-        said = " ".join(
-            str(exc).partition(" [type=")[0].split()
-        )  # of pydantic's words the first problem
-        problem = clean_text(f"{type(exc).__name__}: {said}", _MAX_PROBLEM)
+        first_problem = " ".join(str(exc).partition(" [type=")[0].split())  # pydantic lists all
+        problem = clean_text(f"{type(exc).__name__}: {first_problem}", _MAX_PROBLEM)
         return instead(Unreadable(f"cannot be read ({problem})"))
 
 

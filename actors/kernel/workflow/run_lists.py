@@ -9,10 +9,14 @@ from typing_extensions import override
 
 from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.run_state import RunChoice, RunState, due_at, due_runs, index_row
-from actors.kernel.workflow.run_store import QueryableRunIndexStore, QueryableRunStore
+from actors.kernel.workflow.run_store import (
+    PagedRunStore,
+    QueryableRunIndexStore,
+    QueryableRunStore,
+)
 
 
-class RunShelf(QueryableRunStore, QueryableRunIndexStore):
+class RunShelf(QueryableRunStore, QueryableRunIndexStore, PagedRunStore):
     """The lists of a run store that looks at all of its runs each time."""
 
     @override
@@ -31,6 +35,7 @@ class RunShelf(QueryableRunStore, QueryableRunIndexStore):
     def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
         return [one.copied() for one in due_runs(self._all(), now_iso, limit)]
 
+    @override
     def list_page(
         self,
         *,
@@ -40,7 +45,6 @@ class RunShelf(QueryableRunStore, QueryableRunIndexStore):
         wait_reason: WaitReason | None = None,
         due_by: str | None = None,
     ) -> list[RunState]:
-        """See `PagedRunStore.list_page`."""
         choice = RunChoice(status=status, wait_reason=wait_reason)
         runs = [
             run

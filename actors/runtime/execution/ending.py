@@ -260,8 +260,9 @@ class Ending:
             return verdict
         *before, end = verdict.entries
         ids: list[JsonValue] = [turn.id for turn in turns if turn.session == self.run.agent_id.key]
-        told = replace(end, payload={**end.payload, "turns": ids}) if ids else end
-        return replace(verdict, entries=(*before, told))
+        if ids:
+            end = replace(end, payload={**end.payload, "turns": ids})
+        return replace(verdict, entries=(*before, end))
 
     @property
     def _has_executed(self) -> bool:

@@ -236,8 +236,10 @@ class Execution:
             self.env, self.loaded, self.lease, self.mail, was_running=self.standing.was_running
         )
         try:
-            is_readable, unread = self.loaded.unreadable is None, self._ending.write_unreadable
-            ended = await (self._run() if is_readable else unread(self.refused, self.create))
+            if self.loaded.unreadable is None:
+                ended = await self._run()
+            else:
+                ended = await self._ending.write_unreadable(self.refused, self.create)
             self.env.counters.ended(ended.then)
             if spans is not None:
                 is_left = ended.lost or self._ending.is_dropped

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import TypeAdapter
 
-from actors.agents.errors import TurnsExhaustedError
 from actors.agents.tasks import TaskManagerTool, settle_own_board
 from actors.context.compaction.sliding_window import SlidingWindowCompaction
 from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
@@ -15,6 +14,7 @@ from actors.context.compaction.tool_results import ToolResultCompactionStrategy
 from actors.context.config import ContextConfig
 from actors.context.store_history import StoreHistory
 from actors.context.turns import turn_of
+from actors.errors import BudgetExhaustedError, Facts
 from actors.kernel.agent.context import CompactionStrategy
 from actors.kernel.agent.guards import Guard
 from actors.kernel.agent.llm import GenerationOptions, LLMClient
@@ -117,3 +117,20 @@ def default_context(model: LLMClient) -> ContextConfig:
         model, strategies, target_ratio=0.50, always_fits=True
     )
     return ContextConfig(StoreHistory(), budget)
+
+
+class TurnsExhaustedError(Facts, BudgetExhaustedError):
+    """The model used up its turns and still called tools. No retry follows, and messages count as handled.
+
+    Attributes:
+        turns: Number of model calls.
+        answer: The last text that the model gave. Empty: it gave none.
+    """
+
+    status: ClassVar[str] = "turns_exhausted"
+    text = (
+        "the model used up its {turns} turns and still called tools; raise max_turns, or say in the agent's"
+        " instructions when to stop. Its last answer: {answer!r}"
+    )
+    turns: int
+    answer: str

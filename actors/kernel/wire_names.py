@@ -12,7 +12,7 @@ from typing import Final
 
 # Module in logs, module now, classes. The first column and the classes never change, and no row goes.
 _CLASSES: Final = (
-    ("actors.agents.errors", "actors.agents.errors", "TurnsExhaustedError"),
+    ("actors.agents.errors", "actors.agents.react", "TurnsExhaustedError"),
     ("actors.context.errors", "actors.context.errors", "WindowTooSmallError"),
     ("actors.context.paid_calls", "actors.context.paid_calls", "ModelNotAskedError"),
     (

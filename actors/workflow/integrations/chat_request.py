@@ -41,6 +41,9 @@ def _settings(
     options: GenerationOptions, rules: ProviderRules, names: Mapping[str, str]
 ) -> dict[str, Any]:
     schema, tools = options.response_format, []
+    choice: Any = options.tool_choice
+    if choice not in {None, "auto", "none", "required"}:
+        choice = {"type": "function", "function": {"name": names.get(choice, choice)}}
     for tool in options.tools:
         function = {**tool.model_dump(), "name": names[tool.name]}
         tools.append({"type": "function", "function": function})
@@ -49,7 +52,7 @@ def _settings(
         "max_tokens": options.max_tokens,
         "stop": list(options.stop) or None,
         "tools": tools or None,
-        "tool_choice": _choice(options.tool_choice, names),
+        "tool_choice": choice,
     }
     if schema:
         name = fitted_name(str(schema.get("title") or "answer"), rules)
@@ -58,12 +61,6 @@ def _settings(
             "json_schema": {"name": name, "schema": schema},
         }
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def _choice(choice: str | None, names: Mapping[str, str]) -> Any:
-    if choice in {None, "auto", "none", "required"}:
-        return choice
-    return {"type": "function", "function": {"name": names.get(str(choice), choice)}}
 
 
 class _Rows:
@@ -81,8 +78,15 @@ class _Rows:
                 if block.type == "tool_result":
                     self.add(self._result(block))
             return
-        text = self._sent(message.text)
-        images = [(block.model_extra or {})["url"] for block in message.content if _is_image(block)]
+        text = message.text
+        if not self._rules.takes_blank_text and not text.strip():
+            text = ""
+        urls = [
+            (block.model_extra or {}).get("url")
+            for block in message.content
+            if block.type == "image"
+        ]
+        images = [url for url in urls if isinstance(url, str)]
         calls = _blocks(message, "tool_call") if message.role == "assistant" else []
         if message.role == "user" and not text and not images:
             text = EMPTY_MESSAGE
@@ -122,9 +126,6 @@ class _Rows:
             last["content"] = last["content"] and last["content"].rstrip()
         return self._rows
 
-    def _sent(self, text: str) -> str:
-        return text if self._rules.takes_blank_text or text.strip() else ""
-
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         name, id_ = str(call.get("name") or ""), str(call.get("id") or "")
         arguments = json.dumps(call.get("arguments") or {}, ensure_ascii=False)
@@ -161,7 +162,3 @@ def _called(messages: Iterable[ChatMessage]) -> list[str]:
 
 def _blocks(message: ChatMessage, kind: str) -> list[Mapping[str, Any]]:
     return [block.model_extra or {} for block in message.content if block.type == kind]
-
-
-def _is_image(block: ContentBlock) -> bool:
-    return block.type == "image" and isinstance((block.model_extra or {}).get("url"), str)

@@ -183,13 +183,13 @@ def is_paused(state: RunState) -> bool:
 
 def with_message(state: RunState, message: Any) -> list[dict[str, Any]]:
     """Return the inbox of a run with a message added. The message's number follows that of the last one."""
-    told = namespace(state.vars, RUNTIME).get(INBOX)
+    messages = namespace(state.vars, RUNTIME).get(INBOX)
     # A node may write the inbox: what is no message there is left out.
-    inbox = [one for one in (told if isinstance(told, list) else ()) if _has_number(one)]
+    inbox = [
+        message
+        for message in (messages if isinstance(messages, list) else ())
+        if isinstance(message, dict) and type(message.get("seq")) is int
+    ]
     seq = inbox[-1]["seq"] + 1 if inbox else 1
     content = message if isinstance(message, dict) else {"role": "user", "content": message}
     return [*inbox, {"seq": seq, "message": content}][-MOST_MESSAGES:]
-
-
-def _has_number(message: Any) -> bool:
-    return isinstance(message, dict) and type(message.get("seq")) is int

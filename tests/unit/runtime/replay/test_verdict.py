@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from actors.agents.errors import TurnsExhaustedError
+from actors.agents.react import TurnsExhaustedError
 from actors.errors import (
     TRANSIENT_MODEL_ERRORS,
     BudgetExhaustedError,

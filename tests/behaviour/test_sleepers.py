@@ -25,7 +25,7 @@ from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import RunId, ShardId
@@ -66,6 +66,15 @@ async def serve(bed: Bed, type_: str) -> None:
         return await ctx.sleep_until_signal("go")
 
     await bed.runtime.register_type(type_, lambda agent_id: Acting(agent_id, act))
+
+
+@pytest.fixture(autouse=True)
+def _new_objects_only() -> Iterator[None]:
+    """Keep what other tests left out of the collections, which would stop the event loop for seconds."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def mailboxes(type_: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from actors.errors import ContractError
+from actors.kernel.json import Unreadable, read_or
 from actors.kernel.workflow.artifact_shelf import ArtifactShelf
 from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata, checked_artifact_id
 from actors.kernel.workflow.durable import row_text
@@ -99,11 +99,13 @@ class FileArtifactStore(ArtifactShelf):
     def gc(self, *, dry_run: bool = True) -> dict[str, Any]:
         """See `CollectableArtifactStore.gc`; while it looks, nothing is stored."""
         with self._locked(fcntl.LOCK_EX):
-            every = [self._listed(path) for path in self._refs.glob("*.meta")]
-            named = {one.blob_id for one in every if one is not None}
+            descriptions = [self._listed(path) for path in self._refs.glob("*.meta")]
+            used_blobs = {metadata.blob_id for metadata in descriptions if metadata is not None}
             blobs = [*self._blobs.glob("*.bin")]
-            left = [(blob, blob.stat().st_size) for blob in blobs if blob.stem not in named]
-            if None in every:  # any of the bytes may belong to a description that cannot be read
+            left = [(blob, blob.stat().st_size) for blob in blobs if blob.stem not in used_blobs]
+            if (
+                None in descriptions
+            ):  # any of the bytes may belong to a description that cannot be read
                 left = []
             torn = [*self._blobs.glob("*.tmp"), *self._refs.glob("*.tmp")]
             if not dry_run:
@@ -112,16 +114,16 @@ class FileArtifactStore(ArtifactShelf):
         return {
             "dry_run": dry_run,
             "blobs_total": len(blobs),
-            "blobs_referenced": len(named),
+            "blobs_referenced": len(used_blobs),
             "blobs_deleted": len(left),
             "bytes_reclaimed": sum(size for _, size in left),
         }
 
     @override
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
-        found = [self._listed(path) for path in self._refs.glob("*.meta")]
+        descriptions = [self._listed(path) for path in self._refs.glob("*.meta")]
         newest = sorted(
-            (one for one in found if one),
+            (metadata for metadata in descriptions if metadata),
             key=lambda one: (one.created_at, one.artifact_id),
             reverse=True,
         )
@@ -135,12 +137,12 @@ class FileArtifactStore(ArtifactShelf):
 
     def _listed(self, path: Path) -> ArtifactMetadata | None:
         """Return a description for a list. One that cannot be read is named in the log, and hides no other."""
-        try:
-            return self.get_metadata(path.stem)
-        except (ContractError, ValueError, LookupError, TypeError, AttributeError) as exc:
-            told = {"file": path.name, "problem": str(exc)}
-            _log.error("the description of an artifact cannot be read", extra=told)
-            return None
+
+        def log(unreadable: Unreadable) -> None:
+            details = {"file": path.name, "problem": str(unreadable)}
+            _log.error("the description of an artifact cannot be read", extra=details)
+
+        return read_or(path.stem, self.get_metadata, log)
 
     def _take_over_older(self) -> None:
         """Put the artifacts of a folder of an older release, two files each, into their places."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from actors.errors import ContractError
+from actors.kernel.json import Unreadable, read_or
 from actors.kernel.workflow.artifact_shelf import ArtifactShelf
 from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata, checked_artifact_id
 from persistence.sqlite.database import SqliteDatabase
@@ -99,15 +99,18 @@ class SqliteArtifactStore(ArtifactShelf):
 
 
 def _listed(rows: Iterable[Any]) -> list[ArtifactMetadata]:
-    """Return descriptions for a list. One that cannot be read is named in the log, and hides no other."""
-    found: list[ArtifactMetadata] = []
-    for row in rows:
-        try:
-            found.append(_metadata(row))
-        except (ContractError, ValueError, LookupError, TypeError, AttributeError) as exc:
-            told = {"row": row["metadata_json"][:200], "problem": str(exc)}
-            _log.error("the description of an artifact cannot be read", extra=told)
-    return found
+    descriptions = [_description(row) for row in rows]
+    return [metadata for metadata in descriptions if metadata is not None]
+
+
+def _description(row: Any) -> ArtifactMetadata | None:
+    """Return a description for a list. One that cannot be read is named in the log, and hides no other."""
+
+    def log(unreadable: Unreadable) -> None:
+        details = {"row": row["metadata_json"][:200], "problem": str(unreadable)}
+        _log.error("the description of an artifact cannot be read", extra=details)
+
+    return read_or(row, _metadata, log)
 
 
 def _metadata(row: Any) -> ArtifactMetadata:

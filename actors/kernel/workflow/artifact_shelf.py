@@ -167,13 +167,13 @@ class ArtifactCatalog(ArtifactStore):
         extra = ArtifactDescriptor.from_dict(as_row(descriptor))
 
         def changed(one: ArtifactMetadata) -> ArtifactMetadata:
-            made = replace(
+            metadata_now = replace(
                 one,
                 tags=labels if replace_tags else one.tags | labels,
                 metadata=told if replace_metadata else one.metadata | told,
                 descriptor=one.descriptor.merged(extra),
             )
-            return _checked(made.completed(declared=True))
+            return _checked(metadata_now.completed(declared=True))
 
         return self._change(artifact_id, changed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, Self
 
 from actors.context.compaction.shortening import fitted
@@ -180,7 +181,7 @@ class TokenBudgetComposedStrategy:
         if self._prepare is not None and tokens > int(self._prepare * budget):
             done = await self._prepared(view, tally)
             if done is not None and (done.tokens <= budget or current_mode() is WindowMode.AHEAD):
-                return done
+                return replace(done, is_cut=True)
         if tokens <= budget:
             return Assembled(window=view, steps=(), tokens=tokens)
         done = await assembled(view, self.strategies, tally, is_enough=lambda size: size <= target)
@@ -193,7 +194,7 @@ class TokenBudgetComposedStrategy:
                 " instructions and turns, or give the budget always_fits=True",
                 extra=facts,
             )
-        return done
+        return done if done.window is view else replace(done, is_cut=True)
 
     async def _prepared(self, view: list[ChatMessage], tally: Tally) -> Assembled | None:
         """Return the window with a summary that is ready or, in mode AHEAD, is written now.

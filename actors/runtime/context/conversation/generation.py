@@ -137,8 +137,10 @@ class Generation:
         words: list[JsonValue] = ["generate", session, as_data(turns), chosen]
         counter = self._sessions.memory.pipeline.counter
         new = NewTurns(turns, counter)
+        asked: RequestWindow | None = None
 
         async def execute(on_piece: OnPiece) -> Any:
+            nonlocal asked
             checked_turns = await self._checked(new)
             ids = ids_of(call, self._run.run_id, len(checked_turns.turns))
             asked = RequestWindow(self._run, self._sessions, call, name, checked_turns.marked(ids))
@@ -156,6 +158,8 @@ class Generation:
                 said.append(answer)
                 tokens.append(response.usage.output or counter.count(answer))
                 self._sessions.answered[name] = None
+                if asked is not None:
+                    asked.settle()
             kept = zip(said, ids, tokens, strict=False)
             self._sessions.keep(name, [as_turn(one, name, id_, size) for one, id_, size in kept])
 

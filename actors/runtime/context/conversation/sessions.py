@@ -199,13 +199,18 @@ class Sessions:
         return given or of_run or run.session or self.memory.session or run.run_id
 
     def open_results(self) -> tuple[NewTurn, ...]:
-        """Return what is known of calls of tools that the run leaves open, as turns of their sessions."""
+        """Return what is known of calls of tools that the run leaves open, as turns of their sessions.
+
+        In a session of a user also what was shown of answers.
+        """
         if not self.is_in_store or self.memory.retention is HistoryRetention.RUN:
             return ()
         run_id, count = self._run.run_id, self.memory.pipeline.counter.count
+        turns = self.calls.results(self._run.begun_calls)
+        turns += [(self.name_of(None), answer) for answer in self.calls.answers()]
         return tuple(
             as_turn(turn, session, turn_id(run_id, "end", n), count(turn))
-            for n, (session, turn) in enumerate(self.calls.results(self._run.begun_calls))
+            for n, (session, turn) in enumerate(turns)
         )
 
     async def clear(self) -> None:

@@ -231,6 +231,8 @@ _UNREACHABLE: Final = frozenset(
 )
 _GONE: Final = ("NoGraphStoreError", "NoSuchRunError", "NoSuchSnapshotError", "UnknownRunError")
 _USAGE: Final = ("BadRequestError", "DecisionRefusedError", "NotPermittedError", "TooLargeError")
+_FAILED: Final = ("RunFailedError", "StaleResumeError")
+"""Contract errors that say no to a command that could be executed."""
 _OURS: Final = frozenset({"actors", "broker", "compose", "persistence"})
 
 
@@ -262,8 +264,6 @@ def _code(exc: errors.ActorsError) -> Exit:
         return Exit.NOT_FOUND
     if name in _UNREACHABLE:
         return Exit.UNREACHABLE
-    if name in _USAGE or (
-        isinstance(exc, errors.ContractError) and not isinstance(exc, errors.RunFailedError)
-    ):
+    if name in _USAGE or (isinstance(exc, errors.ContractError) and name not in _FAILED):
         return Exit.USAGE
     return Exit.FAILED

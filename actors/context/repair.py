@@ -26,7 +26,8 @@ def repaired(view: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return the view with exactly one result after each tool call. The history is not changed.
 
     A call without a result gets `UNKNOWN`, as an error. A result without a call is dropped, and so is a
-    second result of a call. A call in a turn that is not the model's is none. A result that other turns
+    second result of a call. A call in a turn that is not the model's is none, and so is a result in an
+    answer without its call. A result that other turns
     separate from its call is moved to the call. A valid view is returned as it is. A second repair changes
     nothing.
     """
@@ -91,6 +92,8 @@ class _Matches:
         for block in message.content:
             if block.type == "tool_result":
                 caller, calls = waiting.get(id_of(block), (None, deque()))
+                if message.role == "assistant" and caller != index:
+                    caller, calls = None, deque()
                 found = calls.popleft() if calls else None
                 if caller is not None and found is not None:
                     self.open[caller] = [one for one in self.open[caller] if one is not found]

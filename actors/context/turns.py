@@ -29,6 +29,8 @@ REFUSED: Final = "refused"
 UPTO: Final = "upto"
 """The id of the last turn that a summary covers. Empty: that turn has no id."""
 
+NOT_OF_USERS: Final = frozenset({"tool_call", "tool_result", "reasoning", "provider_part"})
+"""Types of blocks that only models and tools make. A user's would stand for a call or a result of theirs."""
 DataKind: TypeAlias = Literal["blocks", "summary", "recalled", "turns"]
 
 
@@ -149,10 +151,15 @@ def turn_of(payload: JsonValue) -> ChatMessage:
     """Return the user's turn for a message's payload.
 
     The turn of a payload with ``text`` and ``content``, as in messages of sessions, has the blocks of
-    ``content``. The data of the client (``client``) is not part of the turn.
+    ``content``, without those that no user may send: a publisher of its own may write any payload. The data of
+    the client (``client``) is not part of the turn.
     """
     if isinstance(payload, dict) and payload.keys() - {"client"} == {"text", "content"}:
-        return ChatMessage.model_validate({"role": "user", "content": payload["content"]})
+        turn = ChatMessage.model_validate({"role": "user", "content": payload["content"]})
+        content = [block for block in turn.content if block.type not in NOT_OF_USERS]
+        if not content:
+            return ChatMessage.of("user", str(payload["text"]))
+        return turn if len(content) == len(turn.content) else with_content(turn, content)
     if isinstance(payload, dict) and isinstance(payload.get("text"), str):
         payload = payload["text"]
     text = payload if isinstance(payload, str) else canonical_json(payload)

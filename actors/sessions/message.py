@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
+from actors.context.turns import NOT_OF_USERS
 from actors.kernel.agent.message import ContentBlock
-
-NOT_OF_USERS: Final = frozenset({"tool_call", "tool_result", "reasoning", "provider_part"})
-"""Types of blocks that only models and tools make. A user's would stand for a call or a result of theirs."""
 
 
 def check_blocks_of_user(content: Sequence[ContentBlock]) -> None:

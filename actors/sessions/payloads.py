@@ -26,7 +26,8 @@ class StartedData(TypedDict):
 class SaidData(TypedDict):
     """A turn of the conversation. An answer also has the model, its usage, and the position of its pieces.
 
-    `stopped`: ``length`` if a limit of tokens cut the answer off.
+    `stopped`: ``length`` if a limit of tokens cut the answer off, ``cancelled`` if it is what was shown of an
+    answer until its run was stopped.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -35,7 +36,7 @@ class SaidData(TypedDict):
     model: NotRequired[str]
     usage: NotRequired[dict[str, Any] | None]
     position: NotRequired[str]
-    stopped: NotRequired[Literal["length"]]
+    stopped: NotRequired[Literal["length", "cancelled"]]
 
 
 class PieceData(TypedDict):

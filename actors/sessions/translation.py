@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from actors.kernel.agent.llm import CUT_OFF
+from actors.kernel.agent.llm import CUT_OFF, STOPPED
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.modes import DEFAULT_MODE
 from actors.kernel.agent.transcript import Turn, turn_id
@@ -309,8 +309,12 @@ def _said(turn: Said) -> Draft:
 def _turn_payload(message: ChatMessage) -> dict[str, Any]:
     content = [block.model_dump(mode="json", exclude_none=True) for block in message.content]
     payload = {"role": message.role, "text": message.text, "content": content}
-    is_cut_off = any(block.type == CUT_OFF for block in message.content)
-    return payload | ({"stopped": "length"} if is_cut_off else {})
+    for block in message.content:
+        if block.type == CUT_OFF:
+            payload |= {"stopped": "length"}
+        elif block.type == STOPPED:
+            payload |= {"stopped": "cancelled", "position": (block.model_extra or {})["position"]}
+    return payload
 
 
 def _picked(type_: str, *keys: str) -> Callable[[RunLogEntry], Draft]:

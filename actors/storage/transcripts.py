@@ -104,7 +104,9 @@ class _Transcript:
             return
         self.path, self.head = self.path_to(ordinal), ordinal
         on_path = [cut for cut in reversed(self.cuts) if is_on(self.path, cut.upto)]
-        self.cut = max(on_path, key=lambda cut: cut.upto, default=None)
+        before, self.cut = self.cut, max(on_path, key=lambda cut: cut.upto, default=None)
+        if self.cut is not None and self.cut is not before:
+            self.cut = replace(self.cut, changes={})
 
     def path_to(self, ordinal: int) -> Path:
         """Return the path from the first turn to this turn."""
@@ -129,9 +131,11 @@ class _Transcript:
             return
         self.rows = [row for row in self.rows if row.run_id != run_id]
         self.ids.difference_update(row.id for row in gone)
-        self.cuts = [cut for cut in self.cuts if cut.upto < gone[0].ordinal]
-        if self.cut is not None and gone[0].ordinal <= self.cut.upto:
-            self.cut = None
+        # Changes repeat what turns said, also those that are gone.
+        self.cuts = [replace(cut, changes={}) for cut in self.cuts if cut.upto < gone[0].ordinal]
+        if self.cut is not None:
+            is_over = gone[0].ordinal <= self.cut.upto
+            self.cut = None if is_over else replace(self.cut, changes={})
 
 
 Path: TypeAlias = tuple[tuple[int, int | None], ...]
@@ -170,10 +174,13 @@ class MemoryTranscripts(TranscriptStore):
             if known is None:
                 continue
             last = NO_CUT if known.cut is None else known.cut.upto
-            is_there = cut.upto < known.next_ordinal and known.on_path(cut.upto)
+            is_there = cut.upto < known.next_ordinal and (
+                cut.upto == NO_CUT or known.on_path(cut.upto)
+            )
             if last == cut.previous and is_there:
-                known.cut = Cut(cut.upto, cut.strategy, run_id, cut.summary, at)
-                known.cuts.append(known.cut)
+                changes = {**cut.changes}
+                known.cut = Cut(cut.upto, cut.strategy, run_id, cut.summary, at, changes)
+                known.cuts += [known.cut] if cut.upto != NO_CUT else []
 
     def forget_run(self, run_id: str) -> None:
         """Remove a run's turns in all sessions."""

@@ -132,6 +132,8 @@ _IN_MEMORY = frozenset(
         *("http_jwt", "http_login"),
         # bytes_of_compaction: the calls of a host to its store
         "bytes_of_compaction",
+        # cached_prefixes: requests; cuts with their changes are in conformance
+        "cached_prefixes",
         # prepared_summaries: all but the cut, and that a host which was away or ended writes none
         "a_message_cancels_a_preparation",
         "a_prepared_summary_survives_a_crash_at_each_write",

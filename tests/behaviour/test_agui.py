@@ -32,6 +32,18 @@ TEXT = ["TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END"]
 CALL = ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END"]
 
 
+async def test_an_answer_that_was_cut_off_says_so(bed: Bed, app: str) -> None:
+    """By an event behind its text."""
+    model = FunctionModel(lambda *_: ModelReply(text="half an", stop_reason="length"))
+    async with web_on(bed, ReActAgent(bed.name(), model=model), app_name=app) as web:
+        events = await Thread(web, f"/agui/{app}").ask("r1", "hello")
+
+        assert types(events) == ["RUN_STARTED", *TEXT, "CUSTOM", "RUN_FINISHED"]
+        assert events[-2]["name"] == "callboard.answer_stopped"
+        answer = events[1]["messageId"]
+        assert events[-2]["value"] == {"messageId": answer, "stopped": "length"}
+
+
 async def test_a_run_that_is_posted_again_is_the_same_run(bed: Bed, app: str) -> None:
     """The stream starts again from the first event, also in another process; the model is called once."""
     desk = Counter()

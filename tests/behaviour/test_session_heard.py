@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.agents import ReActAgent
 from actors.kernel.agent.guards import Allow, Block, GuardStage, GuardVerdict
 from actors.kernel.agent.message import ContentBlock
+from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.sessions import UserMessage
+from actors.testing import ModelReply, ScriptedModel
 from tests.behaviour.talks import Echo, all_of, past_of, said_in, sessions_on, types_of
 
 if TYPE_CHECKING:
@@ -94,3 +98,42 @@ async def test_a_message_that_a_guard_blocks_is_a_node_and_in_no_window(bed: Bed
         await (await talks.start("good", session_id="s")).result()
         assert await said_in(talks, "s") == ["bad", "good", "echo: good"]
         assert echo.asked == [["good"]]
+
+
+@pytest.mark.item(356, 377)
+async def test_the_next_window_has_what_was_done_and_shown_before_a_stop(
+    bed: Bed, app: str
+) -> None:
+    """Calls without a text, their results, and the text that the user was shown, as nodes of the session."""
+    is_shown = asyncio.Event()
+
+    async def hang() -> None:
+        is_shown.set()
+        await asyncio.Event().wait()
+
+    async def book(day: str) -> str:
+        return f"booked {day}"
+
+    call = ToolCall(id="c1", name="book", arguments={"day": "Monday"})
+    half = ModelReply(
+        text="I have booked Monday", pieces=["I have ", "booked Monday"], between=hang
+    )
+    model = ScriptedModel(call, half, otherwise="ok")
+    agent = ReActAgent(bed.name(), model=model, tools=[Tool("book", "Book a day.", book)])
+    async with sessions_on(bed, agent, app=app) as talks:
+        run = await talks.start("book Monday", session_id="s")
+        await bed.until(is_shown.is_set)
+        await run.cancel()
+        path = await talks.path("s")
+        roles = [node.message.role for node in path]
+        assert roles == ["user", "assistant", "tool", "assistant"]
+        assert (path[-1].message.text, path[-1].run_id) == ("I have ", run.run_id)
+        assert (await talks.session("s")).head == path[-1].id
+        [*_, last, end] = [one for one in await past_of(talks, "s") if one.run_id == run.run_id]
+        assert (last.node_id, end.type) == (path[-1].id, "run_cancelled")
+        assert isinstance(last.payload, dict)
+        assert (last.payload["text"], last.payload["stopped"]) == ("I have ", "cancelled")
+        await (await talks.start("go on", session_id="s")).result()
+        asked = model.asked[-1].messages
+        assert [one.role for one in asked] == [*roles, "user"]
+        assert (asked[2].content[0].text, asked[3].text) == ("booked Monday", "I have ")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.context.turns import NOT_OF_USERS
 from actors.errors import ContractError, UnknownRunError
 from actors.kernel.agent.message import ContentBlock
 from actors.sessions import (
@@ -17,7 +18,6 @@ from actors.sessions import (
     UnknownSessionError,
     UserMessage,
 )
-from actors.sessions.message import NOT_OF_USERS
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.talks import Echo, all_of, past_of, sessions_on, types_of
 

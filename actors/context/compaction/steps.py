@@ -47,11 +47,14 @@ class Assembled:
         window: The turns that a model will see.
         steps: The receipts of the strategies that ran, in order.
         tokens: Size of the window, in tokens.
+        is_cut: True if a budget made the window smaller. The same turns would make another window with the
+            next turn, so the next windows begin with this one.
     """
 
     window: list[ChatMessage]
     steps: tuple[CompactionStep, ...]
     tokens: int
+    is_cut: bool = False
 
 
 class Composed(Protocol):
@@ -87,7 +90,7 @@ async def assembled(
         is_enough: Function that gets the window's size after each strategy. True: the strategies after it do
             not run.
     """
-    window, steps = view, list[CompactionStep]()
+    window, steps, is_cut = view, list[CompactionStep](), False
     tokens = tally.total(view)
     for strategy in strategies:
         if _is_composed(strategy):
@@ -96,10 +99,10 @@ async def assembled(
         else:
             done = await _applied(strategy, window, tokens, tally)
             steps += done.steps
-        window, tokens = done.window, done.tokens
+        window, tokens, is_cut = done.window, done.tokens, is_cut or done.is_cut
         if is_enough(tokens):
             break
-    return Assembled(window=window, steps=tuple(steps), tokens=tokens)
+    return Assembled(window=window, steps=tuple(steps), tokens=tokens, is_cut=is_cut)
 
 
 def _is_composed(strategy: object) -> TypeGuard[Composed]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, Self
 
 from actors.context.compaction.shortening import fitted
@@ -28,7 +29,15 @@ CUT: Final = "cut"
 _log = logging.getLogger("callboard.context")
 
 
-class _Sizes(NamedTuple):
+class BudgetSizes(NamedTuple):
+    """The sizes of a budget for one window, in tokens.
+
+    Attributes:
+        budget: Maximum size of the window.
+        target: Size that a larger window goes down to.
+        is_known: True if the size of the model's window is known.
+    """
+
     budget: int
     target: int
     is_known: bool = True
@@ -51,6 +60,8 @@ class TokenBudgetComposedStrategy:
         always_fits: True if a window that no strategy makes fit is cut to the target: large turns are shortened
             with a mark, and the oldest groups are left out. Pinned turns stay.
         counter: The counter of tokens.
+        sizes: Function that returns the sizes for each window, in place of `token_budget` and `target_tokens`.
+            See `from_client`.
 
     Raises:
         ContractError: The budget is below 1, or the target is not from 1 to the budget.
@@ -64,6 +75,7 @@ class TokenBudgetComposedStrategy:
         target_tokens: int | None = None,
         always_fits: bool = False,
         counter: TokenCounter | None = None,
+        sizes: Callable[[], BudgetSizes] | None = None,
     ) -> None:
         target = token_budget if target_tokens is None else target_tokens
         if not 1 <= target <= token_budget:
@@ -71,7 +83,7 @@ class TokenBudgetComposedStrategy:
             raise ContractError(msg)
         self.strategies = tuple(strategies)
         self.always_fits = always_fits
-        self._sizes: Callable[[], _Sizes] = lambda: _Sizes(token_budget, target)
+        self._sizes = sizes or (lambda: BudgetSizes(token_budget, target))
         self._counter = counter or TokenCounter()
         ratios = [getattr(strategy, "prepare", None) for strategy in self.strategies]
         self._prepare = min((ratio for ratio in ratios if ratio is not None), default=None)
@@ -133,18 +145,21 @@ class TokenBudgetComposedStrategy:
         Raises:
             ContractError: A ratio is out of its range.
         """
-        budget, target = _parts_of(DEFAULT_CONTEXT_SIZE, trigger_ratio, target_ratio)
-        strategy = cls(
-            strategies, budget, target_tokens=target, always_fits=always_fits, counter=counter
-        )
 
-        def sizes() -> _Sizes:
+        def sizes() -> BudgetSizes:
             size = context_size_of_client(client)
             budget, target = _parts_of(size or DEFAULT_CONTEXT_SIZE, trigger_ratio, target_ratio)
-            return _Sizes(budget, budget if target is None else target, size is not None)
+            return BudgetSizes(budget, budget if target is None else target, size is not None)
 
-        strategy._sizes = sizes
-        return strategy
+        budget, target = _parts_of(DEFAULT_CONTEXT_SIZE, trigger_ratio, target_ratio)
+        return cls(
+            strategies,
+            budget,
+            target_tokens=target,
+            always_fits=always_fits,
+            counter=counter,
+            sizes=sizes,
+        )
 
     @property
     def token_budget(self) -> int:
@@ -180,7 +195,7 @@ class TokenBudgetComposedStrategy:
         if self._prepare is not None and tokens > int(self._prepare * budget):
             done = await self._prepared(view, tally)
             if done is not None and (done.tokens <= budget or current_mode() is WindowMode.AHEAD):
-                return done
+                return replace(done, is_cut=True)
         if tokens <= budget:
             return Assembled(window=view, steps=(), tokens=tokens)
         done = await assembled(view, self.strategies, tally, is_enough=lambda size: size <= target)
@@ -193,7 +208,7 @@ class TokenBudgetComposedStrategy:
                 " instructions and turns, or give the budget always_fits=True",
                 extra=facts,
             )
-        return done
+        return done if done.window is view else replace(done, is_cut=True)
 
     async def _prepared(self, view: list[ChatMessage], tally: Tally) -> Assembled | None:
         """Return the window with a summary that is ready or, in mode AHEAD, is written now.

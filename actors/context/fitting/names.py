@@ -63,6 +63,7 @@ class CallIds:
         self._used: set[str] = set()
         self._counts: dict[str, int] = {}
         self._waiting: dict[str, list[str]] = {}
+        self._places: dict[str, int] = {}
 
     def of_call(self, id_: str) -> str:
         """Return the provider's id of the next call."""
@@ -71,6 +72,7 @@ class CallIds:
         if n > 1 or id_ in self._used or not self._rules.call_id.fullmatch(id_):
             sent = self._made(f"{id_}\n{n}")
         self._used.add(sent)
+        self._places[sent] = len(self._places)
         self._waiting.setdefault(id_, []).append(sent)
         return sent
 
@@ -78,6 +80,10 @@ class CallIds:
         """Return the provider's id of the call to which the next result belongs."""
         waiting = self._waiting.get(id_)
         return waiting.pop(0) if waiting else self._made(id_)
+
+    def place_of(self, sent: str) -> int:
+        """Return the place of a call among all calls, by the provider's id. Some providers go by the order."""
+        return self._places.get(sent, len(self._places))
 
     def next_answer(self) -> None:
         """Forget calls without a result: the next results belong to the next answer."""

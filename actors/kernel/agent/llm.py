@@ -15,6 +15,8 @@ from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolCall, ToolSpec
 
+STOPPED: Final = "stopped"
+"""The type of the last block of an answer whose run was stopped: the answer is what was shown of it."""
 CUT_OFF: Final = "cut_off"
 """Type of the block at the end of an answer that a limit of tokens cut off. It is sent to no provider."""
 _TOKEN_LIMITS: Final = frozenset(

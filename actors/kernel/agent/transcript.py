@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
@@ -65,6 +65,8 @@ class NewCut:
         previous: `upto` of the cut before; `NO_CUT`: there was none.
         strategy: The class name of the compaction strategy that made it.
         summary: The message that replaces what is left out; None: there is none.
+        changes: Turns after `upto` that the window shows otherwise, by id: with other content, or, for None,
+            not at all.
     """
 
     session: str
@@ -72,6 +74,7 @@ class NewCut:
     previous: int
     strategy: str
     summary: ChatMessage | None = None
+    changes: Mapping[str, ChatMessage | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class Cut:
     run_id: str
     summary: ChatMessage | None
     at: datetime
+    changes: Mapping[str, ChatMessage | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from actors.errors import (
 from actors.kernel.agent.cancellation import CancellationToken
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.json import JsonValue, is_unreadable_row, recordable
+from actors.kernel.json import is_unreadable_row, recordable
 from actors.kernel.runtime.commit import (
     CONTINUE,
     Conflict,
@@ -252,14 +252,15 @@ class Ending:
         return ExecutionResult(verdict.then, again=again, refusals=refusals, answered=answered)
 
     def _with_open_results(self, verdict: Verdict) -> Verdict:
-        """Let a session have what is known of calls of tools that a stopped run leaves open."""
+        """Let a session have what a stopped run leaves open: calls, and what was shown of an answer."""
         is_stopped = isinstance(verdict.then, Finish) and verdict.then.status in _STOPPED
         turns = self.sessions.open_results() if is_stopped else ()
         self.run.log.writes.turns += turns
         if self.run.mode is None or not turns:
             return verdict
         *before, end = verdict.entries
-        ids: list[JsonValue] = [turn.id for turn in turns if turn.session == self.run.agent_id.key]
+        heard: Any = end.payload.get("turns", [])
+        ids = [*heard, *(turn.id for turn in turns if turn.session == self.run.agent_id.key)]
         if ids:
             end = replace(end, payload={**end.payload, "turns": ids})
         return replace(verdict, entries=(*before, end))

@@ -120,7 +120,8 @@ def _show_report(report: WindowReport, target: Target) -> None:
 
 
 def _cut_text(cut: Cut) -> str:
-    return f"behind turn {cut.upto}, by {cut.strategy} in run {cut.run_id}, {ago(cut.at)} ago"
+    place = "of shortened turns" if cut.upto == NO_CUT else f"behind turn {cut.upto}"
+    return f"{place}, by {cut.strategy} in run {cut.run_id}, {ago(cut.at)} ago"
 
 
 def _step_row(step: CompactionStep) -> tuple[object, ...]:

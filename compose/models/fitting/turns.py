@@ -128,7 +128,7 @@ def _add(sent: list[ModelMessage], message: ModelMessage, *, is_merged: bool = T
 def _request(
     request: ModelRequest, rules: ProviderRules, names: Mapping[str, str], ids: CallIds
 ) -> ModelRequest:
-    results: list[ModelRequestPart] = []
+    results: list[ToolReturnPart] = []
     rest: list[ModelRequestPart] = []
     for part in request.parts:
         if isinstance(part, ToolReturnPart):
@@ -139,8 +139,9 @@ def _request(
                 rest.append(replace(part, content=content))
         elif not isinstance(part, SystemPromptPart) or part.content.strip():
             rest.append(part)
+    results.sort(key=lambda part: ids.place_of(part.tool_call_id))
     # Media of a result would otherwise stand between it and the next result.
-    parts = [*results, *rest]
+    parts: list[ModelRequestPart] = [*results, *rest]
     says_nothing = all(isinstance(part, UserPromptPart) and _is_empty(part) for part in parts)
     if says_nothing and _is_of_user(request):
         parts = [UserPromptPart(EMPTY_MESSAGE), *parts]

@@ -202,6 +202,9 @@ class RunEvents:
             yield from self._end_thought(position)
             yield from self._whole(position, said["text"])
             yield from self._end_text(position)
+            if "stopped" in said:
+                value = {"messageId": self._id(position), "stopped": said["stopped"]}
+                yield CustomEvent(name=f"{CUSTOM}answer_stopped", value=value)
             for block in said["content"]:
                 if block.get("type") == "tool_call":
                     arguments = block.get("invalid_arguments", block.get("arguments"))

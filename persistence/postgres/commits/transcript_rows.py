@@ -7,7 +7,7 @@ stored before the row that names it: a crash in between leaves an artifact witho
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from pydantic_core import from_json
@@ -45,6 +45,7 @@ def transcript_rows(commit: Commit) -> TranscriptRows | None:
                 "previous": cut.previous,
                 "strategy": cut.strategy,
                 "summary": None if cut.summary is None else _message_text(cut.summary),
+                "changes": _changes_text(cut.changes) if cut.changes else None,
             }
             for cut in commit.cuts
         ]
@@ -92,6 +93,11 @@ def _change_row(commit: Commit, change: SessionChange) -> dict[str, JsonValue]:
 
 def _message_text(message: ChatMessage) -> str:
     return json_text(message_json(message), "turn")
+
+
+def _changes_text(changes: Mapping[str, ChatMessage | None]) -> str:
+    found = {turn: None if one is None else message_json(one) for turn, one in changes.items()}
+    return json_text(found, "turn")
 
 
 async def put_apart(rows: TranscriptRows, agent: AgentId, artifacts_of: ArtifactsOf) -> None:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, LiteralString, TypeAlias
 
+from pydantic import TypeAdapter
 from pydantic_core import from_json
 from typing_extensions import override
 
@@ -45,6 +46,7 @@ KEPT_TURNS: Final = 2_048
 KEPT_CHARS: Final = 4_096
 """Longest JSON of a turn that stays in memory: all of them together are a few MiB at most."""
 
+_CHANGES: Final = TypeAdapter(dict[str, ChatMessage | None])
 _ROLE: Final = re.compile(r'"role"\s*:\s*"(system|user|assistant|tool)"')
 COLUMNS: Final[LiteralString] = (
     "t.ordinal, t.id, t.run_id, t.parent, t.tokens, t.body, t.at, t.artifact"
@@ -53,7 +55,8 @@ COLUMNS: Final[LiteralString] = (
 
 SQL_VIEW: Final[LiteralString] = """
 with s as materialized (
-  select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at, path is not null as branches
+  select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at, cut_changes,
+    path is not null as branches
     from transcripts where agent = $1 and session = $2)
 select -1 as ordinal, null as id, null::int as tokens, null as parent, row_to_json(s) as body,
     null as artifact
@@ -70,7 +73,7 @@ No turn of a session that branches: see `SQL_VIEW_PATH`.
 """
 SQL_VIEW_PATH: Final[LiteralString] = """
 with s as materialized (
-  select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at
+  select turns, cut_upto, cut_strategy, cut_run, cut_summary, cut_at, cut_changes
     from transcripts where agent = $1 and session = $2)
 select -1 as ordinal, null as id, null::int as tokens, null as parent, row_to_json(s) as body,
     null as artifact
@@ -280,13 +283,20 @@ def _message(text: str | bytes) -> ChatMessage:
 
 
 def _cut(session: dict[str, Any]) -> Cut | None:
-    if session["cut_upto"] < 0:
+    if session["cut_upto"] < 0 and session["cut_strategy"] is None:
         return None
-    summary = session["cut_summary"]
+    summary, changes = session["cut_summary"], session["cut_changes"] or {}
     return Cut(
         session["cut_upto"],
         session["cut_strategy"],
         session["cut_run"],
         None if summary is None else read_or(summary, ChatMessage.model_validate, _no_summary),
         datetime.fromisoformat(session["cut_at"]),
+        read_or(changes, _CHANGES.validate_python, _no_changes),
     )
+
+
+def _no_changes(problem: Unreadable) -> dict[str, ChatMessage | None]:
+    """Return no changes: the turns themselves are shown."""
+    del problem
+    return {}

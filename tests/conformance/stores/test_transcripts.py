@@ -128,6 +128,33 @@ async def test_a_cut_moves_the_view_and_changes_no_turn(bed: Bed) -> None:
     assert (await store.page(DESK, "s"))[:4] == before
 
 
+@pytest.mark.item(257)
+async def test_a_cut_has_the_changes_of_turns_behind_it(bed: Bed) -> None:
+    """A turn with other content, and one that is left out; also if nothing is left out at the beginning.
+
+    The changes go with any turn of the session, because they repeat what turns said.
+    """
+    run, store = await bed.begin(), bed.store.transcripts
+    said = tuple(turn(text) for text in "abcd")
+    await run.commit(run.turn(result("0"), turns=said))
+    await store.append(DESK, [turn("z")], run_id="late")
+    short = ChatMessage.of("tool", "b…\x00")
+    changes = {said[1].id: short, said[2].id: None}
+    first = NewCut("s", NO_CUT, NO_CUT, "Cut", None, changes)
+    await run.commit(run.turn(result("1"), cuts=(first,)))
+    view = await store.view(DESK, "s", limit=9)
+    assert (view.cut and (view.cut.upto, view.cut.changes)) == (NO_CUT, changes)
+    assert shown(view) == ["a", "b", "c", "d", "z"]
+
+    second = NewCut("s", 0, NO_CUT, "Cut", None, {said[3].id: None})
+    await run.commit(run.turn(result("2"), cuts=(second,)))
+    view = await store.view(DESK, "s", limit=9)
+    assert (view.cut and (view.cut.upto, view.cut.changes)) == (0, {said[3].id: None})
+    await store.clear_run(DESK, "s", "late")
+    view = await store.view(DESK, "s", limit=9)
+    assert (view.cut and (view.cut.upto, view.cut.changes)) == (0, {})
+
+
 async def test_a_cut_counts_only_behind_the_one_that_its_run_saw(bed: Bed) -> None:
     """Of two concurrent cuts the first is kept. A cut beyond the last turn is ignored."""
     run, store = await bed.begin(), bed.store.transcripts

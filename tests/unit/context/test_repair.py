@@ -99,6 +99,14 @@ async def test_words_beside_an_orphan_result_stay() -> None:
     assert mended([calls("1"), both]) == ["?1", "!1", "and this"]
 
 
+async def test_a_result_in_another_answer_is_none() -> None:
+    """A provider's own result is in the answer with its call."""
+    asked = calls("1")
+    other = ChatMessage(role="assistant", content=result("1").content)
+
+    assert mended([asked, other, *talk("a")]) == ["?1", "!1", "a"]
+
+
 async def test_a_call_in_a_turn_of_a_user_is_none() -> None:
     """Nothing answers it, and it takes no result from the model's own call."""
     asked = calls("1")

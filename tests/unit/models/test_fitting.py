@@ -234,6 +234,15 @@ def test_a_call_that_was_answered_within_its_turn_is_left_out() -> None:
     assert not called_names(messages)
 
 
+def test_results_have_the_order_of_their_calls() -> None:
+    """Some providers go by the order: a call without a result gets one behind the others."""
+    chat = [HI, answer("", ("1", "search"), ("2", "book")), result("2", "found")]
+
+    messages = sent(chat, CLAUDE)
+
+    assert [part.tool_call_id for part in parts(messages, ToolReturnPart)] == ["1", "2"]
+
+
 TEXT = st.sampled_from(["", " ", "\n", "a", "b "])
 ID = st.sampled_from(["", "1", "call_0", "a.b:0", "a|b", "é", "y" * 70])
 NAME = st.sampled_from(["", "book", "cal.free", "get it", "<t>", "x" * 80])

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.context.reserve import reserving
 from actors.errors import ContractError, ModelError
 from actors.kernel.agent.guards import checked
-from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, prepare
+from actors.kernel.agent.llm import (
+    GenerationOptions,
+    LLMClient,
+    LLMResponse,
+    ReasoningDelta,
+    TextDelta,
+    prepare,
+)
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolSpec
 from actors.kernel.json import JsonValue
@@ -137,15 +144,24 @@ class Generation:
         words: list[JsonValue] = ["generate", session, as_data(turns), chosen]
         counter = self._sessions.memory.pipeline.counter
         new = NewTurns(turns, counter)
+        asked: RequestWindow | None = None
 
         async def execute(on_piece: OnPiece) -> Any:
+            nonlocal asked
             checked_turns = await self._checked(new)
+
+            def show(piece: TextDelta | ReasoningDelta, n: int) -> None:
+                if self._run.mode is not None and not call.is_inner:
+                    self._sessions.calls.show(call.position, piece, n)
+                on_piece(piece, n)
+
             ids = ids_of(call, self._run.run_id, len(checked_turns.turns))
             asked = RequestWindow(self._run, self._sessions, call, name, checked_turns.marked(ids))
-            response = await self._answer(asked, checked_turns, request, on_piece)
+            response = await self._answer(asked, checked_turns, request, show)
             return with_call_ids(response, call.position).model_dump(mode="json")
 
         def on_recorded(payload: Payload) -> None:
+            self._sessions.calls.end_answer(call.position)
             said = stored_turns(turns, payload)
             # Turns of a guard, and withheld results, are others than those that were counted.
             tokens = [*(new.sizes if said == turns else NewTurns(said, counter).sizes)]
@@ -156,6 +172,8 @@ class Generation:
                 said.append(answer)
                 tokens.append(response.usage.output or counter.count(answer))
                 self._sessions.answered[name] = None
+                if asked is not None:
+                    asked.settle()
             kept = zip(said, ids, tokens, strict=False)
             self._sessions.keep(name, [as_turn(one, name, id_, size) for one, id_, size in kept])
 

@@ -1,4 +1,4 @@
-"""Calls of tools whose results are in no session yet: what is said of them if the run ends now."""
+"""Calls of tools and answers that are in no session yet: what is said of them if the run ends now."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from actors.context.groups import result_ids
 from actors.context.repair import NOT_EXECUTED, UNKNOWN
-from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.llm import STOPPED, ReasoningDelta, TextDelta
+from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolCall, ToolResult
 
 
@@ -20,9 +21,30 @@ class _OpenCall:
 
 @dataclass(slots=True)
 class OpenCalls:
-    """The calls of a run's chats that have no result in their session. A replay notes them again."""
+    """The calls of a run's chats that have no result in their session. A replay notes them again.
+
+    Also what its user was shown of answers that have no end.
+    """
 
     _calls: dict[str, _OpenCall] = field(default_factory=dict)
+    _texts: dict[str, list[str]] = field(default_factory=dict)
+    """Pieces that were shown of answers without a recorded end, by position."""
+
+    def show(self, position: str, piece: TextDelta | ReasoningDelta, n: int) -> None:
+        """Note a piece of an answer, its number `n`. Piece 0 voids those before it."""
+        if n == 0:
+            self._texts[position] = []
+        if isinstance(piece, TextDelta):
+            self._texts.setdefault(position, []).append(piece.text)
+
+    def end_answer(self, position: str) -> None:
+        """Forget what was shown of an answer: its end is recorded."""
+        self._texts.pop(position, None)
+
+    def answers(self) -> list[ChatMessage]:
+        """Return what was shown of answers without a recorded end, each with a mark."""
+        texts = {position: "".join(pieces) for position, pieces in self._texts.items()}
+        return [_stopped(position, text) for position, text in texts.items() if text.strip()]
 
     def add(self, session: str, calls: Iterable[ToolCall]) -> None:
         """Note the calls of an answer."""
@@ -51,6 +73,11 @@ class OpenCalls:
             (call.session, call.result or _ended(id_, call.name, has_begun=id_ in begun))
             for id_, call in self._calls.items()
         ]
+
+
+def _stopped(position: str, text: str) -> ChatMessage:
+    mark = ContentBlock.model_validate({"type": STOPPED, "position": position})
+    return ChatMessage(role="assistant", content=[ContentBlock(type="text", text=text), mark])
 
 
 def _ended(call_id: str, name: str, *, has_begun: bool) -> ChatMessage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -27,6 +27,7 @@ from actors.runtime.context.conversation.sessions import (
     LEAST,
     Sessions,
     WindowSource,
+    changes_after,
     fingerprint,
     new_cut,
 )
@@ -45,6 +46,9 @@ class RequestWindow:
 
     Attributes:
         new: The turns that the call adds, each with its marks.
+        cut: The last cut that a window of the call made; it is written with the next entry.
+        settled: The same with changes of new turns, which a session has as they are only if the call succeeds.
+            None: the last window made no cut.
     """
 
     run: RunState
@@ -57,6 +61,8 @@ class RequestWindow:
     parts: dict[str, int] = field(default_factory=dict)
     blocks: list[ChatMessage] = field(default_factory=list)
     shown: list[ShownTurn] = field(default_factory=list)
+    cut: NewCut | None = None
+    settled: NewCut | None = None
 
     @property
     def tokens(self) -> int:
@@ -107,28 +113,53 @@ class RequestWindow:
             window = await self.window(at_most=at_most)
         return window if self.assembled.tokens < before else None
 
+    def settle(self) -> None:
+        """Let the next windows show the new turns as this one did, since the session has them now."""
+        cuts = self.run.log.writes.cuts
+        if self.settled is not None and self.cut in cuts:
+            cuts[cuts.index(self.cut)] = self.settled
+
     async def _cut(self) -> None:
-        """Let the session's next window begin where this one does, if that leaves much out."""
+        """Let the session's next window begin where this one does, and show its turns as this one does."""
         assert self.view is not None
         assert self.assembled is not None
-        steps = self.assembled.steps
+        self.settled = None
+        steps, is_cut = self.assembled.steps, self.assembled.is_cut
         is_whole = not any(step.dropped or step.changed or step.added for step in steps)
         # A cut after a refusal is of one request: no strategy chose it, and a summary may still be written.
         is_for_once = any(step.name == TOO_LONG_CUT for step in steps)
         if is_whole or is_for_once or not self.sessions.is_in_store:
             return
         is_near = any(step.added for step in steps) or sum(step.dropped for step in steps) >= LEAST
-        if self.view.added and is_near:
+        if self.view.added and (is_cut or is_near):
             # A cut names ordinals, which turns have once they are stored.
             self.view = await self.sessions.view(self.session, anew=True)
-        upto, summary = new_cut(self.view, self.assembled.window)
-        if upto != NO_CUT:
-            before = NO_CUT if self.view.cut is None else self.view.cut.upto
-            summarised_by = next((step.name for step in self.assembled.steps if step.added), None)
-            made_by = summarised_by or fingerprint(self.sessions.memory.pipeline)
-            cut = NewCut(self.session, upto, before, made_by, summary)
-            self.run.log.writes.cuts.append(cut)
-            self.sessions.forget(self.session)
+        upto, summary = new_cut(self.view, self.assembled.window, 1 if is_cut else LEAST)
+        self._add_cut(self.view, upto, summary)
+
+    def _add_cut(self, view: WindowSource, upto: int, summary: ChatMessage | None) -> None:
+        assert self.assembled is not None
+        known, is_cut = view.cut, self.assembled.is_cut
+        is_new = summary is not None and (known is None or summary != known.summary)
+        if upto == NO_CUT and (is_new or not is_cut):
+            return
+        upto = view.begin if upto == NO_CUT else upto
+        window = self.assembled.window if is_cut else view.messages
+        with_new = changes_after(upto, view, window, self.new if is_cut else ())
+        if upto == view.begin and with_new == view.changes:
+            return
+        steps = self.assembled.steps
+        summarised_by = next((step.name for step in steps if step.added), None) if is_new else None
+        made_by = summarised_by or fingerprint(self.sessions.memory.pipeline)
+        before = NO_CUT if known is None else known.upto
+        changes = changes_after(upto, view, window)
+        cuts = self.run.log.writes.cuts
+        if self.cut in cuts:
+            cuts.remove(self.cut)  # of a larger window, which was refused
+        self.cut = NewCut(self.session, upto, before, made_by, summary, changes)
+        self.settled = replace(self.cut, changes=with_new)
+        cuts.append(self.cut)
+        self.sessions.forget(self.session)
 
     def receipt(self, tools: Sequence[ToolSpec]) -> dict[str, JsonValue]:
         """Return how the window was made: sizes, what strategies dropped, and digests.

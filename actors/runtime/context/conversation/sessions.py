@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from actors.context.compaction.pipeline import CompactionPipeline
 from actors.context.compaction.sliding_window import SlidingWindowCompaction
 from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.store_history import StoreHistory
-from actors.context.turns import SUMMARY, UPTO, is_refused
+from actors.context.turns import SUMMARY, UPTO, is_refused, with_content
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.message import ChatMessage
@@ -33,7 +33,7 @@ FARTHEST: Final = 5_000
 MOST_ADDED: Final = 64
 """Number of turns that a run adds to a session before it is read again."""
 LEAST: Final = 32
-"""Least number of left-out turns at which a cut without a summary moves."""
+"""Least number of left-out turns at which a cut without a summary moves, if no budget made the window."""
 SLACK: Final = 20
 """Number of turns by which the window of an agent without a context moves its beginning."""
 _SLIDING: Final = SlidingWindowCompaction(slack=SLACK)
@@ -77,12 +77,13 @@ class WindowSource:
     """A session as a window is made of it.
 
     Attributes:
-        messages: Its turns, oldest first, each with its id, without those that were refused; in front the
-            summary of what a cut left out.
+        messages: Its turns, oldest first, each with its id, without those that were refused, with the changes
+            of the cut; in front the summary of what the cut left out.
         ordinals: Ordinals of stored turns, by id.
         cut: The last cut; None: there is none.
         count: Number of turns in the whole session.
         added: Number of turns that the run has added since the session was read; they have no ordinals.
+        changes: The cut's, unless the turns before it were read, too.
     """
 
     messages: list[ChatMessage]
@@ -90,6 +91,7 @@ class WindowSource:
     cut: Cut | None = None
     count: int = 0
     added: int = 0
+    changes: Mapping[str, ChatMessage | None] = field(default_factory=dict)
 
     @property
     def head(self) -> int:
@@ -99,8 +101,8 @@ class WindowSource:
     def with_turns(self, turns: Sequence[NewTurn]) -> WindowSource:
         """Return the session with turns of the run at its end, those left out that were read."""
         new = [message_of_turn(turn) for turn in turns if turn.id not in self.ordinals]
-        messages, added = [*self.messages, *_shown(new)], self.added + len(new)
-        return WindowSource(messages, self.ordinals, self.cut, self.count, added)
+        messages = [*self.messages, *_shown(new, self.changes)]
+        return replace(self, messages=messages, added=self.added + len(new))
 
     @property
     def begin(self) -> int:
@@ -119,12 +121,14 @@ class WindowSource:
         view = await store.view(agent, session, limit=FARTHEST)
         cut = view.cut
         made_by = cut.strategy if cut is not None and cut.summary is None else None
+        changes = {} if cut is None else cut.changes
         if made_by not in (None, fingerprint(memory.pipeline)):  # another window may reach farther
             view = await store.view(agent, session, limit=FARTHEST, whole=True)
-        messages = _shown(view.messages)
+            changes = {}
+        messages = _shown(view.messages, changes)
         if cut is not None and cut.summary is not None:
             messages.insert(0, cut.summary)
-        return cls(messages, view.ordinals, cut, view.count)
+        return cls(messages, view.ordinals, cut, view.count, changes=changes)
 
 
 def _pipeline_of(agent: Agent) -> CompactionPipeline:
@@ -136,9 +140,19 @@ def _pipeline_of(agent: Agent) -> CompactionPipeline:
     return CompactionPipeline([_SLIDING, budget])
 
 
-def _shown(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return the turns that windows are made of."""
-    return [message for message in messages if not is_refused(message)]
+def _shown(
+    messages: Sequence[ChatMessage], changes: Mapping[str, ChatMessage | None] | None = None
+) -> list[ChatMessage]:
+    """Return the turns that windows are made of, with a cut's changes."""
+    turns = [message for message in messages if not is_refused(message)]
+    if not changes:
+        return turns
+    shown: list[ChatMessage] = []
+    for turn in turns:
+        other = changes.get(turn.turn or "", turn)
+        if other is not None:
+            shown.append(turn if other is turn else with_content(turn, other.content))
+    return shown
 
 
 def clears_in_store(agent: Agent | None) -> bool:
@@ -185,13 +199,18 @@ class Sessions:
         return given or of_run or run.session or self.memory.session or run.run_id
 
     def open_results(self) -> tuple[NewTurn, ...]:
-        """Return what is known of calls of tools that the run leaves open, as turns of their sessions."""
+        """Return what is known of calls of tools that the run leaves open, as turns of their sessions.
+
+        In a session of a user also what was shown of answers.
+        """
         if not self.is_in_store or self.memory.retention is HistoryRetention.RUN:
             return ()
         run_id, count = self._run.run_id, self.memory.pipeline.counter.count
+        turns = self.calls.results(self._run.begun_calls)
+        turns += [(self.name_of(None), answer) for answer in self.calls.answers()]
         return tuple(
             as_turn(turn, session, turn_id(run_id, "end", n), count(turn))
-            for n, (session, turn) in enumerate(self.calls.results(self._run.begun_calls))
+            for n, (session, turn) in enumerate(turns)
         )
 
     async def clear(self) -> None:
@@ -279,12 +298,14 @@ class Sessions:
             self._own.setdefault(session, []).extend(messages)
 
 
-def new_cut(source: WindowSource, window: Sequence[ChatMessage]) -> tuple[int, ChatMessage | None]:
+def new_cut(
+    source: WindowSource, window: Sequence[ChatMessage], least: int
+) -> tuple[int, ChatMessage | None]:
     """Return the cut for the session's next windows: they begin after this ordinal, with this summary.
 
     The ordinal is that of the last turn that the window leaves out at its beginning; later windows do not
     show these turns again. `NO_CUT`: later windows begin where the source of this window began, because the
-    window leaves out fewer than `LEAST` turns, or its summary does not stand for exactly these turns.
+    window leaves out fewer than `least` turns, or its summary does not stand for exactly these turns.
     """
     kept, gone = {message.turn for message in window}, NO_CUT
     count = 0
@@ -298,7 +319,32 @@ def new_cut(source: WindowSource, window: Sequence[ChatMessage]) -> tuple[int, C
     if summary is not None and summary != known:
         is_whole = source.ordinals.get(is_summary_of(summary) or "") == gone
         return (gone if is_whole else NO_CUT), summary
-    return (gone if count >= LEAST else NO_CUT), known
+    return (gone if count >= least else NO_CUT), known
+
+
+def changes_after(
+    upto: int, source: WindowSource, window: Sequence[ChatMessage], new: Sequence[ChatMessage] = ()
+) -> dict[str, ChatMessage | None]:
+    """Return the turns after an ordinal that a window shows otherwise than the session has them.
+
+    Args:
+        upto: The ordinal of a cut.
+        source: What the window was made of. Its changes stay.
+        window: The window.
+        new: Turns that were added to the source.
+    """
+    shown = {turn.turn: turn for turn in window if turn.turn is not None}
+    changes = dict(source.changes)
+    for turn in (*source.messages, *new):
+        if turn.turn is None:
+            continue
+        if (other := shown.get(turn.turn)) is None:
+            changes[turn.turn] = None
+        elif other.content != turn.content:
+            changes[turn.turn] = ChatMessage(role=other.role, content=other.content)
+    return {
+        turn: other for turn, other in changes.items() if source.ordinals.get(turn, upto + 1) > upto
+    }
 
 
 def fingerprint(strategy: object) -> str:

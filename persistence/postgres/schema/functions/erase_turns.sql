@@ -40,7 +40,8 @@ begin
   turns := gone;
   if exists (select from transcript_turns n where n.agent = p_agent and n.session = of_session) then
     update transcripts s set turns = greatest(s.turns - gone, 0), tokens = greatest(s.tokens - lost, 0),
-        cut_upto = -1, cut_strategy = null, cut_run = null, cut_summary = null, cut_at = null
+        cut_upto = -1, cut_strategy = null, cut_run = null, cut_summary = null, cut_at = null,
+        cut_changes = null
       where s.agent = p_agent and s.session = of_session;
     delete from transcript_cuts c where c.agent = p_agent and c.session = of_session;
     more := gone > 0;

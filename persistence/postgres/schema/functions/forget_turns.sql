@@ -47,7 +47,8 @@ begin
         cut_strategy = case when f.first > s.cut_upto then s.cut_strategy end,
         cut_run = case when f.first > s.cut_upto then s.cut_run end,
         cut_summary = case when f.first > s.cut_upto then s.cut_summary end,
-        cut_at = case when f.first > s.cut_upto then s.cut_at end
+        cut_at = case when f.first > s.cut_upto then s.cut_at end,
+        cut_changes = null  -- they repeat what turns said
       from found f where s.ctid = f.place and f.stays)
   delete from transcripts s where s.ctid = any(array(select f.place from found f where not f.stays));
 end $$;

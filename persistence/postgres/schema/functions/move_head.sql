@@ -23,6 +23,7 @@ begin
       order by k.upto desc limit 1) n
     order by n.upto desc limit 1;
   update transcripts n set head = p_ordinal, path = t.path, cut_upto = coalesce(c.upto, -1),
-      cut_strategy = c.strategy, cut_run = c.run_id, cut_summary = c.summary, cut_at = c.at
+      cut_strategy = c.strategy, cut_run = c.run_id, cut_summary = c.summary, cut_at = c.at,
+      cut_changes = case when c.upto = t.cut_upto then t.cut_changes end
     where n.agent = p_agent and n.session = p_session;
 end $$;

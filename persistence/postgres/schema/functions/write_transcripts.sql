@@ -86,15 +86,16 @@ begin
   end if;
   if p -> 'cuts' is not null then
     update transcripts s set cut_upto = c.upto, cut_strategy = c.strategy, cut_run = c.run,
-        cut_summary = c.summary::json, cut_at = at
-      from (select x.upto, x.previous, x.strategy, x.summary, t_run[x.t] as run, k.place
+        cut_summary = c.summary::json, cut_at = at, cut_changes = c.changes::json
+      from (select x.upto, x.previous, x.strategy, x.summary, x.changes, t_run[x.t] as run, k.place
         from json_to_recordset(p -> 'cuts')
-          as x(t int, session text, upto int, previous int, strategy text, summary text)
+          as x(t int, session text, upto int, previous int, strategy text, summary text,
+            changes text)
         cross join lateral (select n.ctid as place from transcripts n
           where n.agent = t_agent[x.t] and n.session = x.session offset 0) k
         where x.t <> all(bad)) c
       where s.ctid = c.place and s.cut_upto = c.previous and c.upto < s.next_ordinal
-        and (s.path is null or s.path @> c.upto);
+        and (s.path is null or c.upto < 0 or s.path @> c.upto);
     if p -> 'kept' is not null then  -- cuts of conversations that may branch
       insert into transcript_cuts as k (agent, session, upto, strategy, run_id, summary, at)
         select c.agent, c.session, c.cut_upto, c.cut_strategy, c.cut_run, c.cut_summary, c.cut_at

@@ -38,9 +38,16 @@ if TYPE_CHECKING:
         TerminalError,
         WaitCycleError,
     )
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.context import CompactionStrategy
-    from actors.kernel.agent.llm import (
+    from actors.kernel.agent.agent import (
+        Agent,
+        ExecutionBudget,
+        HistoryRetention,
+        SpawnBudget,
+        Supervision,
+    )
+    from actors.kernel.agent.message import ChatMessage, ContentBlock, Message
+    from actors.kernel.agent.models import (
+        CompactionStrategy,
         Completion,
         GenerationOptions,
         LLMClient,
@@ -50,13 +57,6 @@ if TYPE_CHECKING:
         StreamEvent,
         TextDelta,
         Usage,
-    )
-    from actors.kernel.agent.message import ChatMessage, ContentBlock, Message
-    from actors.kernel.agent.supervision import (
-        ExecutionBudget,
-        HistoryRetention,
-        SpawnBudget,
-        Supervision,
     )
     from actors.kernel.agent.tools import (
         ApprovalPolicy,
@@ -70,9 +70,9 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.communication import AskKind, AskOutcome, RunStatusSummary
     from actors.kernel.runtime.ids import AgentId, RunId, TopicId
     from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-    from actors.kernel.runtime.supervisor import RunHandle, RunResult
+    from actors.kernel.runtime.sources import RunHandle, RunResult
     from actors.kernel.secrets import Secret
-    from actors.kernel.storage.history import HistoryProvider
+    from actors.kernel.stores.conversations import HistoryProvider
     from actors.runtime import RunContext, Runtime, Selected, artifact_store, idempotency_key
     from actors.runtime.decorator import agent
 
@@ -173,9 +173,15 @@ _HOMES = {
         "TerminalError",
         "WaitCycleError",
     ),
-    "actors.kernel.agent.agent": ("Agent",),
-    "actors.kernel.agent.context": ("CompactionStrategy",),
-    "actors.kernel.agent.llm": (
+    "actors.kernel.agent.agent": (
+        "Agent",
+        "ExecutionBudget",
+        "HistoryRetention",
+        "SpawnBudget",
+        "Supervision",
+    ),
+    "actors.kernel.agent.models": (
+        "CompactionStrategy",
         "Completion",
         "GenerationOptions",
         "LLMClient",
@@ -187,12 +193,6 @@ _HOMES = {
         "Usage",
     ),
     "actors.kernel.agent.message": ("ChatMessage", "ContentBlock", "Message"),
-    "actors.kernel.agent.supervision": (
-        "ExecutionBudget",
-        "HistoryRetention",
-        "SpawnBudget",
-        "Supervision",
-    ),
     "actors.kernel.agent.tools": (
         "ApprovalPolicy",
         "InvocationResult",
@@ -205,9 +205,9 @@ _HOMES = {
     "actors.kernel.runtime.communication": ("AskKind", "AskOutcome", "RunStatusSummary"),
     "actors.kernel.runtime.ids": ("AgentId", "RunId", "TopicId"),
     "actors.kernel.runtime.scheduler": ("RetryPolicy", "RunStatus"),
-    "actors.kernel.runtime.supervisor": ("RunHandle", "RunResult"),
+    "actors.kernel.runtime.sources": ("RunHandle", "RunResult"),
     "actors.kernel.secrets": ("Secret",),
-    "actors.kernel.storage.history": ("HistoryProvider",),
+    "actors.kernel.stores.conversations": ("HistoryProvider",),
     "actors.runtime": ("RunContext", "Runtime", "Selected", "artifact_store", "idempotency_key"),
     "actors.runtime.decorator": ("agent",),
 }

@@ -15,7 +15,7 @@ from typing import Final, LiteralString
 
 import asyncpg
 
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from persistence.blockers import Connect, Connection, Waiting, blockers_named
 from persistence.errors import MigrationError
 from persistence.functions import replace_functions, stale_functions

@@ -8,7 +8,7 @@ from typing import Final
 from actors.context.turns import as_data, memory_lines
 from actors.errors import ConflictError, ContractError
 from actors.kernel.agent.tools import InvocationResult, Tool
-from actors.kernel.storage.memory import MemoryQuery, NewMemory
+from actors.kernel.stores.memory import MemoryQuery, NewMemory
 from actors.runtime.context.memory.access import OWN, memory_access
 
 MAX_MODEL_HITS: Final = 20

@@ -15,14 +15,13 @@ from actors.context.config import ContextConfig
 from actors.context.store_history import StoreHistory
 from actors.context.turns import turn_of
 from actors.errors import BudgetExhaustedError, Facts
-from actors.kernel.agent.context import CompactionStrategy
-from actors.kernel.agent.guards import Guard
-from actors.kernel.agent.llm import GenerationOptions, LLMClient
+from actors.kernel.agent.hooks import Guard
 from actors.kernel.agent.message import Message
+from actors.kernel.agent.models import CompactionStrategy, GenerationOptions, LLMClient
 from actors.kernel.agent.tools import ApprovalPolicy, Tool, check_tools
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.vector import EmbeddingClient
+from actors.kernel.stores.data import EmbeddingClient
 from actors.runtime import RunContext
 
 MAX_RESULT_CHARS: Final = 2_000

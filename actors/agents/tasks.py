@@ -11,7 +11,7 @@ from actors.errors import ContractError
 from actors.kernel.agent.tools import InvocationResult, Tool
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.task import Task, TaskList, TaskStatus
+from actors.kernel.stores.data import Task, TaskList, TaskStatus
 from actors.runtime import idempotency_key
 from actors.storage.boards import GlobalTaskStore
 from actors.storage.identity import current_agent_id, current_thread_id

@@ -11,9 +11,9 @@ from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.history import InMemoryHistoryProvider
 from actors.context.store_history import StoreHistory
 from actors.errors import ContractError
-from actors.kernel.agent.context import CompactionStrategy
-from actors.kernel.agent.supervision import HistoryRetention
-from actors.kernel.storage.history import HistoryProvider
+from actors.kernel.agent.agent import HistoryRetention
+from actors.kernel.agent.models import CompactionStrategy
+from actors.kernel.stores.conversations import HistoryProvider
 
 
 class ContextConfig:

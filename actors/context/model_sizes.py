@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from actors.kernel.agent.llm import LLMClient
+from actors.kernel.agent.models import LLMClient
 
 ContextSizes: TypeAlias = Callable[[str], int | None]
 """Function that returns the size of a model's window in tokens, or None if it does not know the model."""

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from actors.errors import ContractError, Facts
-from actors.kernel.agent.context import PaidCalls
-from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse, PaidCalls
 
 _paid_calls: ContextVar[PaidCalls | None] = ContextVar("callboard_paid_calls", default=None)
 

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from actors.context.paid_calls import ask
-from actors.kernel.agent.llm import Completion, GenerationOptions, LLMResponse, StreamEvent
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import Completion, GenerationOptions, LLMResponse, StreamEvent
 
 
 class WindowMode(StrEnum):

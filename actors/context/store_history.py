@@ -11,7 +11,7 @@ from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import check_page, message_of_turn, new_turn
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.stores.conversations import TranscriptStore
 
 
 class StoreHistory:

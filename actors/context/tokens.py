@@ -9,8 +9,8 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from typing import Any, Final, TypeAlias
 
-from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.models import LLMClient
 from actors.kernel.agent.transcript import TOKENS, stamped_tokens
 
 CountText: TypeAlias = Callable[[str], int]

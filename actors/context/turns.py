@@ -17,7 +17,7 @@ from actors.kernel.agent.transcript import TOKENS
 from actors.kernel.json import JsonValue, canonical_json
 
 if TYPE_CHECKING:
-    from actors.kernel.storage.memory import Memory
+    from actors.kernel.stores.memory import Memory
 
 PINNED: Final = "pinned"
 NEW: Final = "new"

@@ -1,10 +1,18 @@
-"""Values that are not shown: those whose key contains one of some names, as ``password``."""
+"""Values that are not shown: those whose key contains one of some names, as ``password``.
+
+JSON objects that go with what is kept: their text, and filters by equal values.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
+
+from actors.errors import NotSerializableError
+from actors.kernel.json import JsonValue, sized
 
 HIDDEN: Final = "[redacted]"
 """Shown instead of a hidden value."""
@@ -58,3 +66,69 @@ class HiddenNames:
 
 def _bare(name: str) -> str:
     return name.strip().lower().replace("-", "").replace("_", "")
+
+
+MAX_METADATA_BYTES: Final = 64 * 1024
+"""The largest object, as JSON text in UTF-8."""
+
+
+def metadata_text(value: Mapping[str, JsonValue], *, what: str) -> str:
+    """Return the JSON text of an object, in its order of keys.
+
+    Raises:
+        NotSerializableError: It is not JSON data, has a text with a NUL or half a surrogate pair, or is
+            larger than `MAX_METADATA_BYTES`.
+    """
+    return to_json(_checked(value, what)).decode()
+
+
+def checked_filter(
+    value: Mapping[str, JsonValue] | None, *, what: str
+) -> dict[str, JsonValue] | None:
+    """Return a filter as it is compared with metadata; None if it lets everything through.
+
+    Raises:
+        NotSerializableError: See `metadata_text`.
+    """
+    return _checked(value, what) if value else None
+
+
+def matches(metadata: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue]) -> bool:
+    """Return True if the metadata has each key that is wanted, with a value equal as JSON."""
+    return all(
+        key in metadata and is_equal_json(metadata[key], value) for key, value in wanted.items()
+    )
+
+
+def is_equal_json(one: JsonValue, other: JsonValue) -> bool:
+    """Return True if two values are the same JSON, as PostgreSQL's `jsonb` compares them.
+
+    Numbers are equal by their decimal value: 1 is 1.0, and 1e23 is ten to the 23rd. A boolean is no number.
+    Lists have the same values in the same order; objects have the same keys, in any order, nothing more.
+    """
+    match one, other:
+        case (bool(), _) | (_, bool()):
+            return one is other
+        case (int() | float(), int() | float()):
+            return _decimal(one) == _decimal(other)
+        case (list(), list()):
+            return len(one) == len(other) and all(map(is_equal_json, one, other))
+        case (dict(), dict()):
+            return one.keys() == other.keys() and matches(one, other)
+        case _:
+            return type(one) is type(other) and one == other
+
+
+def _decimal(number: float) -> Decimal:
+    return Decimal(repr(number))
+
+
+def _checked(value: Mapping[str, JsonValue], what: str) -> dict[str, JsonValue]:
+    if not isinstance(value, Mapping):
+        raise NotSerializableError(what, type(value).__name__, "it has to be an object")
+    found, size = sized(dict(value), where=what)
+    assert isinstance(found, dict)
+    if size > MAX_METADATA_BYTES:
+        problem = f"{size} bytes as JSON, more than {MAX_METADATA_BYTES}: keep the rest as content"
+        raise NotSerializableError(what, "dict", problem)
+    return found

@@ -13,10 +13,10 @@ from typing import Final, get_args
 from pydantic import JsonValue
 
 from actors.errors import ContractError, InvalidTextError
-from actors.kernel.embedding import unit_vector
-from actors.kernel.metadata import checked_filter, metadata_text
-from actors.kernel.storage.erasure import EraseRequest
-from actors.kernel.storage.memory import (
+from actors.kernel.hidden import checked_filter, metadata_text
+from actors.kernel.search_rules import unit_vector
+from actors.kernel.stores.administration import EraseRequest
+from actors.kernel.stores.memory import (
     Memory,
     MemoryConflictError,
     MemoryQuery,
@@ -24,7 +24,7 @@ from actors.kernel.storage.memory import (
     NewMemory,
     RecallMode,
 )
-from actors.kernel.store.operators import agent_scope
+from actors.kernel.stores.runs import agent_scope
 from actors.kernel.text import MAX_INT, check_name_of, check_text_of
 
 MAX_MEMORY_BYTES: Final = 64 * 1024

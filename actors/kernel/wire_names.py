@@ -32,17 +32,17 @@ _CLASSES: Final = (
             "UnknownScheduleError UnservedError WaitCycleError"
         ),
     ),
-    ("actors.kernel.agent.guards", "actors.kernel.agent.guards", "InputBlockedError"),
+    ("actors.kernel.agent.guards", "actors.kernel.agent.hooks", "InputBlockedError"),
     ("actors.kernel.secrets", "actors.kernel.secrets", "UnknownSecretError"),
     (
         "actors.kernel.storage.errors",
-        "actors.kernel.storage.errors",
+        "actors.kernel.stores.errors",
         (
             "CypherError InvalidDocumentError OpenRunsError SessionActiveError SessionDeletingError "
             "SubGraphTooLargeError TokenExistsError UnknownNodeError UnknownSessionError"
         ),
     ),
-    ("actors.kernel.storage.memory", "actors.kernel.storage.memory", "MemoryConflictError"),
+    ("actors.kernel.storage.memory", "actors.kernel.stores.memory", "MemoryConflictError"),
     (
         "actors.kernel.workflow.errors",
         "actors.kernel.workflow.errors",

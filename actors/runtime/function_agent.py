@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from actors.kernel.agent.agent import MAX_MESSAGES, AgentRunContext
-from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.message import Message
+from actors.kernel.agent.models import LLMClient
 from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RetryPolicy

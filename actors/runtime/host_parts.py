@@ -6,10 +6,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 
-from actors.kernel.runtime.hints import LogHints
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.runtime.live import DeltaBus
-from actors.kernel.runtime.shards import TOPICS
+from actors.kernel.runtime.hints import DeltaBus, LogHints
+from actors.kernel.runtime.ids import TOPICS, HostIncarnation
 from actors.runtime.client.gateway_api import GatewayListener
 from actors.runtime.client.live_events import LiveEvents
 from actors.runtime.context.host_services import HostServices

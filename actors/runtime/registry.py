@@ -8,13 +8,12 @@ from functools import lru_cache, partial
 from types import FunctionType, MappingProxyType, MethodType
 
 from actors.errors import AgentCrashError, ContractError, RegistrationError
-from actors.kernel.agent.agent import MAX_MESSAGES, Agent
-from actors.kernel.agent.supervision import HistoryRetention, Supervision
+from actors.kernel.agent.agent import MAX_MESSAGES, Agent, HistoryRetention, Supervision
 from actors.kernel.agent.tools import Tool, check_tools
+from actors.kernel.basics import is_length
 from actors.kernel.runtime.ids import AgentId, RunId, check_name
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.seconds import is_length
-from actors.kernel.store.shards import Serves
+from actors.kernel.stores.shards import Serves
 from actors.kernel.text import check_policy
 from actors.runtime.function_agent import FunctionAgent
 

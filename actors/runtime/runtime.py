@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Self
 from actors.context.store_history import StoreHistory
 from actors.errors import ContractError
 from actors.kernel.agent.agent import Agent
-from actors.kernel.clock import Clock, Entropy
+from actors.kernel.basics import Clock, Entropy
 from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.effects import Journal, ResultCache
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, HostIncarnation
-from actors.kernel.runtime.inbox import Inbox
 from actors.kernel.runtime.log_entry import EventLog
 from actors.kernel.runtime.scheduler import Scheduler
-from actors.kernel.runtime.supervisor import Supervisor
-from actors.kernel.runtime.wakeup import SignalBus
-from actors.kernel.storage.usage import EACH, UsageBy, UsageFilter, UsageTotal
-from actors.kernel.store.fanout import FanoutStrategy
-from actors.kernel.store.follow_graph import FollowGraph
-from actors.kernel.store.outside import Front
-from actors.kernel.store.store import RunStore
+from actors.kernel.runtime.sources import Inbox, Supervisor
+from actors.kernel.runtime.waits import SignalBus
+from actors.kernel.stores.administration import EACH, UsageBy, UsageFilter, UsageTotal
+from actors.kernel.stores.outside import Front
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.topics import FanoutStrategy, FollowGraph
 from actors.runtime.client.approvals import Approvals
 from actors.runtime.client.client import Client
 from actors.runtime.client.gateway_api import RuntimeFront
@@ -45,8 +43,8 @@ from actors.runtime.telemetry.counters import Counters
 from actors.runtime.telemetry.spans import Tracing
 
 if TYPE_CHECKING:
-    from actors.kernel.storage.erasure import Erasable, EraseProgress, EraseReport
-    from actors.kernel.storage.memory import LongTermMemory
+    from actors.kernel.stores.administration import Erasable, EraseProgress, EraseReport
+    from actors.kernel.stores.memory import LongTermMemory
 
 
 class Runtime(Client):
@@ -310,7 +308,7 @@ class Runtime(Client):
             OpenRunsError: Runs are open; it names up to 10. With `cancel`: they are, still, after `wait_s`.
             PersistenceError: A store could not be asked; what was removed stays removed.
         """
-        from actors.kernel.storage.erasure import EraseRequest  # noqa: PLC0415 - hosts never erase
+        from actors.kernel.stores.administration import EraseRequest  # noqa: PLC0415 - hosts never erase
         from actors.runtime.sharding.erasing import Erasing  # noqa: PLC0415
         from actors.storage.boards import GlobalTaskStore  # noqa: PLC0415
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.session import ROOT, ExpectedSession
-    from actors.kernel.storage.errors import (
+    from actors.kernel.agent.agent import ROOT, ExpectedSession
+    from actors.kernel.stores.errors import (
         SessionActiveError,
         SessionDeletingError,
         UnknownNodeError,
@@ -49,8 +49,8 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "actors.kernel.agent.session": ("ROOT", "ExpectedSession"),
-            "actors.kernel.storage.errors": (
+            "actors.kernel.agent.agent": ("ROOT", "ExpectedSession"),
+            "actors.kernel.stores.errors": (
                 "SessionActiveError",
                 "SessionDeletingError",
                 "UnknownNodeError",

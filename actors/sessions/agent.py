@@ -8,10 +8,8 @@ from typing import Any, Self
 
 from actors.context.store_history import StoreHistory
 from actors.errors import ContractError, RegistrationError
-from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.agent import DEFAULT_MODE, Agent, HistoryRetention
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.modes import DEFAULT_MODE
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.sessions.errors import UnknownModeError

@@ -16,9 +16,9 @@ from typing_extensions import override
 
 from actors.errors import ConflictError, ContractError
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.storage.blob import ArtifactPin, ArtifactRef, ArtifactStore
-from actors.kernel.store.operators import agent_scope
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.artifacts import ArtifactPin, ArtifactRef, ArtifactStore
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.runs import agent_scope
 from actors.kernel.text import check_text_of
 from actors.runtime.context.call import RunState, executing_effect
 from actors.sessions.errors import UnknownArtifactError

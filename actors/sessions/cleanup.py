@@ -10,8 +10,8 @@ from typing import Final
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import TERMINAL, RunStatus
-from actors.kernel.store.lists import TaskRun
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.runs import TaskRun
 from actors.runtime.runtime import Runtime
 from actors.sessions.artifacts import ArtifactKind, NamedPin, artifacts_of
 

@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from typing_extensions import override
 
-from actors.kernel.storage.session import NO_FACT
+from actors.kernel.stores.conversations import NO_FACT
 from actors.kernel.text import MAX_INT
 from actors.sessions.errors import CursorError
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from actors.errors import ContractError, PersistenceError
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.errors import OpenRunsError, SessionActiveError
+from actors.kernel.stores.errors import OpenRunsError, SessionActiveError
 from actors.runtime.runtime import Runtime
 from actors.sessions.cleanup import sweep_below
 

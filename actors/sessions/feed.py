@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.storage.session import NO_FACT, SessionFact
+from actors.kernel.stores.conversations import NO_FACT, SessionFact
 from actors.runtime.client.live_events import MergedLog
 from actors.runtime.loop.ahead import Ahead
 from actors.runtime.runtime import Runtime

@@ -12,18 +12,24 @@ from pathlib import Path
 from typing import Final, Self
 
 from actors.errors import UnknownRunError
-from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.agent import (
+    DEFAULT_MODE,
+    MODE_KEY,
+    PARENT_NODE_KEY,
+    ROOT,
+    Agent,
+    ExpectedSession,
+    NewSession,
+)
 from actors.kernel.agent.message import ContentBlock
-from actors.kernel.agent.modes import DEFAULT_MODE, MODE_KEY, PARENT_NODE_KEY
-from actors.kernel.agent.session import ROOT, ExpectedSession, NewSession
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, check_name
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.storage.errors import UnknownNodeError, UnknownSessionError
-from actors.kernel.storage.session import SessionRow
-from actors.kernel.store.arrivals import OnConflict
-from actors.kernel.store.outside import Caller, Order
+from actors.kernel.stores.conversations import SessionRow
+from actors.kernel.stores.errors import UnknownNodeError, UnknownSessionError
+from actors.kernel.stores.outside import Caller, Order
+from actors.kernel.stores.runs import OnConflict
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.replay.summary import row_of
 from actors.runtime.runtime import Runtime

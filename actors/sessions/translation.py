@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from actors.kernel.agent.llm import CUT_OFF, STOPPED
+from actors.kernel.agent.agent import DEFAULT_MODE
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.modes import DEFAULT_MODE
+from actors.kernel.agent.models import CUT_OFF, STOPPED
 from actors.kernel.agent.transcript import Turn, turn_id
 from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.ids import AgentId, RunId

@@ -11,7 +11,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from actors.kernel.storage.blob import ArtifactPin, ArtifactRef, ArtifactStore, ArtifactStores
+from actors.kernel.stores.artifacts import ArtifactPin, ArtifactRef, ArtifactStore, ArtifactStores
 from actors.kernel.text import check_name_of
 
 _TICK: Final = timedelta(microseconds=1)

@@ -10,8 +10,13 @@ from itertools import islice
 
 from typing_extensions import override
 
-from actors.kernel.storage.audit import AuditRow, AuditStore, NewAuditRow
-from actors.kernel.storage.erasure import EraseRequest, EraseScope
+from actors.kernel.stores.administration import (
+    AuditRow,
+    AuditStore,
+    EraseRequest,
+    EraseScope,
+    NewAuditRow,
+)
 from actors.kernel.text import check_name_of
 
 

@@ -6,7 +6,13 @@ from collections.abc import AsyncIterable
 
 from typing_extensions import override
 
-from actors.kernel.storage.blob import ArtifactPin, ArtifactRef, ArtifactStore, BlobStore, FileStore
+from actors.kernel.stores.artifacts import (
+    ArtifactPin,
+    ArtifactRef,
+    ArtifactStore,
+    BlobStore,
+    FileStore,
+)
 
 
 class ComposedBlobStore(BlobStore):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from actors.kernel.seconds import check_expiry_s
-from actors.kernel.storage.blob import FileStore
+from actors.kernel.basics import check_expiry_s
+from actors.kernel.stores.artifacts import FileStore
 from actors.kernel.text import check_file_key, check_name_of
 
 

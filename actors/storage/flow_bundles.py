@@ -9,13 +9,8 @@ from functools import partial
 
 from typing_extensions import override
 
-from actors.kernel.storage.blob import ArtifactStore, ArtifactStores
-from actors.kernel.storage.flow_bundles import (
-    FLOWS_SCOPE,
-    FlowBundleRow,
-    FlowBundleStore,
-    NewFlowBundle,
-)
+from actors.kernel.stores.artifacts import ArtifactStore, ArtifactStores
+from actors.kernel.stores.flows import FLOWS_SCOPE, FlowBundleRow, FlowBundleStore, NewFlowBundle
 
 
 class InMemoryFlowBundles(FlowBundleStore):

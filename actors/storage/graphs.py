@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from actors.kernel.graph_limits import (
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.search_rules import (
     MAX_RELATIONSHIPS,
     check_entity_id,
     check_relationship_id,
@@ -17,10 +18,9 @@ from actors.kernel.graph_limits import (
     missing_end,
     relationship_properties,
 )
-from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.storage.erasure import ERASE_BATCH, Erasable, EraseCount, EraseRequest
-from actors.kernel.storage.errors import SubGraphTooLargeError
-from actors.kernel.storage.graph import Entity, GraphStore, Relationship, SubGraph
+from actors.kernel.stores.administration import ERASE_BATCH, Erasable, EraseCount, EraseRequest
+from actors.kernel.stores.data import Entity, GraphStore, Relationship, SubGraph
+from actors.kernel.stores.errors import SubGraphTooLargeError
 
 T = TypeVar("T", Entity, Relationship)
 

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.errors import LeaseLostError
-from actors.kernel.embedding import cosine
+from actors.kernel.hidden import matches
 from actors.kernel.memory_rules import (
     KEPT_VERSIONS,
     CheckedMemory,
@@ -31,10 +31,10 @@ from actors.kernel.memory_rules import (
     word_score,
     words_of,
 )
-from actors.kernel.metadata import matches
 from actors.kernel.runtime.ids import check_name
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.storage.memory import (
+from actors.kernel.search_rules import cosine
+from actors.kernel.stores.memory import (
     LongTermMemories,
     LongTermMemory,
     Memory,

@@ -10,12 +10,7 @@ from functools import partial
 from typing_extensions import override
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.storage.run_snapshots import (
-    NewRunSnapshot,
-    RunSnapshot,
-    RunSnapshotStore,
-    SnapshotFilter,
-)
+from actors.kernel.stores.flows import NewRunSnapshot, RunSnapshot, RunSnapshotStore, SnapshotFilter
 
 
 class InMemoryRunSnapshots(RunSnapshotStore):

@@ -9,14 +9,14 @@ from typing_extensions import override
 
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.session import SessionRow
-from actors.kernel.storage.session_directory import (
+from actors.kernel.stores.conversations import (
     MOST_READ,
     FoundSessions,
     SessionDirectory,
     SessionFilter,
     SessionLabel,
     SessionPlace,
+    SessionRow,
 )
 from actors.storage.sessions import InMemorySessions
 

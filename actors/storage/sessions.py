@@ -11,7 +11,7 @@ from functools import partial
 
 from typing_extensions import override
 
-from actors.kernel.agent.session import (
+from actors.kernel.agent.agent import (
     ASKED_TO_STOP,
     ExpectedSession,
     FactKind,
@@ -20,14 +20,19 @@ from actors.kernel.agent.session import (
 )
 from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.storage.errors import (
+from actors.kernel.stores.conversations import (
+    NO_FACT,
+    SessionFact,
+    SessionLabel,
+    SessionRow,
+    SessionStore,
+)
+from actors.kernel.stores.errors import (
     SessionActiveError,
     SessionDeletingError,
     UnknownNodeError,
     UnknownSessionError,
 )
-from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
-from actors.kernel.storage.session_directory import SessionLabel
 from actors.storage.transcripts import MemoryTranscripts
 
 

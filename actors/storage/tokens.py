@@ -12,8 +12,14 @@ from typing import Final
 
 from typing_extensions import override
 
-from actors.kernel.storage.errors import TokenExistsError
-from actors.kernel.storage.token import USED_EVERY_S, ApiToken, NewToken, TokenState, TokenStore
+from actors.kernel.stores.administration import (
+    USED_EVERY_S,
+    ApiToken,
+    NewToken,
+    TokenState,
+    TokenStore,
+)
+from actors.kernel.stores.errors import TokenExistsError
 
 SECRET_BYTES: Final = 32
 BEARER: Final = "cb_"

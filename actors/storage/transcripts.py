@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from typing_extensions import override
 
+from actors.kernel.agent.agent import ROOT
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.session import ROOT
 from actors.kernel.agent.transcript import (
     NO_CUT,
     Cut,
@@ -24,7 +24,7 @@ from actors.kernel.agent.transcript import (
     message_of_turn,
 )
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.stores.conversations import TranscriptStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 from typing_extensions import override
 
-from actors.kernel.agent.model_answer import ModelAnswer
+from actors.kernel.agent.transcript import ModelAnswer
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.usage import EACH, UsageBy, UsageFilter, UsageStore, UsageTotal
+from actors.kernel.stores.administration import EACH, UsageBy, UsageFilter, UsageStore, UsageTotal
 
 UsageKey: TypeAlias = "tuple[AgentId | str | date | None, ...]"
 UsageRows: TypeAlias = "dict[UsageKey, UsageTotal]"

@@ -10,7 +10,9 @@ from pydantic import JsonValue
 from pydantic_core import from_json
 from typing_extensions import override
 
-from actors.kernel.embedding import (
+from actors.kernel.hidden import checked_filter, matches
+from actors.kernel.runtime.ids import DEFAULT_TENANT
+from actors.kernel.search_rules import (
     CheckedDocument,
     check_collection,
     check_dimensions,
@@ -23,10 +25,8 @@ from actors.kernel.embedding import (
     embedder_name,
     unit_vector,
 )
-from actors.kernel.metadata import checked_filter, matches
-from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.storage.erasure import ERASE_BATCH, Erasable, EraseCount, EraseRequest
-from actors.kernel.storage.vector import EmbeddingClient, SearchResult, VectorDocument, VectorStore
+from actors.kernel.stores.administration import ERASE_BATCH, Erasable, EraseCount, EraseRequest
+from actors.kernel.stores.data import EmbeddingClient, SearchResult, VectorDocument, VectorStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from typing_extensions import override
 
 from actors.context.tokens import ESTIMATE
 from actors.errors import ContractError, Facts
-from actors.kernel.agent.llm import (
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import (
     Completion,
     GenerationOptions,
     LLMClient,
@@ -24,7 +25,6 @@ from actors.kernel.agent.llm import (
     StreamEvent,
     collected,
 )
-from actors.kernel.agent.message import ChatMessage
 from actors.testing.secret_filter import SecretFilter
 
 _MAX_DIFF_LINES: Final = 60

@@ -8,8 +8,8 @@ from contextlib import aclosing
 from typing import TypeAlias
 
 from actors.context.tokens import ESTIMATE
-from actors.kernel.agent.llm import GenerationOptions, LLMResponse, StreamEvent, collected
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import GenerationOptions, LLMResponse, StreamEvent, collected
 from actors.testing.model_reply import Asked, Line, ModelReply, events_of
 from actors.testing.strict_requests import check_request
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypeAlias
 
 from actors.context.tokens import ESTIMATE
-from actors.kernel.agent.llm import (
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.models import (
     Completion,
     GenerationOptions,
     LLMResponse,
@@ -18,7 +19,6 @@ from actors.kernel.agent.llm import (
     TextDelta,
     Usage,
 )
-from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolCall
 
 MAX_PIECES: Final = 1_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from actors.errors import ContractError, Facts
-from actors.kernel.agent.llm import GenerationOptions, LLMResponse, StreamEvent
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import GenerationOptions, LLMResponse, StreamEvent
 from actors.testing.function_model import FunctionModel
 from actors.testing.model_reply import Asked, Line
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from actors.errors import ModelError
-from actors.kernel.agent.llm import GenerationOptions
 from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.models import GenerationOptions
 
 _CALL: Final = "tool_call"
 _RESULT: Final = "tool_result"

@@ -24,18 +24,12 @@ if TYPE_CHECKING:
         plain_value,
         resolve_artifact,
     )
-    from actors.kernel.workflow.commands import (
-        CommandAppendResult,
-        CommandCursorStore,
-        CommandRecord,
-        CommandStore,
-    )
     from actors.kernel.workflow.descriptors import (
         ArtifactAccessStats,
         ArtifactDescriptor,
         build_artifact_descriptor_payload,
     )
-    from actors.kernel.workflow.drawn import normalize_utc_iso
+    from actors.kernel.workflow.durable import normalize_utc_iso
     from actors.kernel.workflow.effects import (
         Effect,
         EffectOutcome,
@@ -56,20 +50,21 @@ if TYPE_CHECKING:
         StaleResumeError,
         StoreBusyError,
     )
-    from actors.kernel.workflow.ledger_store import (
+    from actors.kernel.workflow.run_state import RunState, Snapshot, SnapshotStore, open_waits
+    from actors.kernel.workflow.step_record import StepRecord, verify_ledger_chain
+    from actors.kernel.workflow.stores import (
+        CommandAppendResult,
+        CommandCursorStore,
+        CommandRecord,
+        CommandStore,
         DeletableLedgerStore,
+        DeletableRunStore,
         LedgerStore,
         ObservableLedgerStoreProtocol,
-    )
-    from actors.kernel.workflow.run_state import RunState, open_waits
-    from actors.kernel.workflow.run_store import (
-        DeletableRunStore,
         QueryableRunIndexStore,
         QueryableRunStore,
         RunStore,
     )
-    from actors.kernel.workflow.snapshots import Snapshot, SnapshotStore
-    from actors.kernel.workflow.step_record import StepRecord, verify_ledger_chain
     from actors.workflow.actor.flows import Flows
     from actors.workflow.actor.runs import FlowRuns
     from actors.workflow.actor.starting import schedule_flow
@@ -140,18 +135,25 @@ else:
                 "plain_value",
                 "resolve_artifact",
             ),
-            "actors.kernel.workflow.commands": (
+            "actors.kernel.workflow.stores": (
                 "CommandAppendResult",
                 "CommandCursorStore",
                 "CommandRecord",
                 "CommandStore",
+                "DeletableLedgerStore",
+                "LedgerStore",
+                "ObservableLedgerStoreProtocol",
+                "DeletableRunStore",
+                "QueryableRunIndexStore",
+                "QueryableRunStore",
+                "RunStore",
             ),
             "actors.kernel.workflow.descriptors": (
                 "ArtifactAccessStats",
                 "ArtifactDescriptor",
                 "build_artifact_descriptor_payload",
             ),
-            "actors.kernel.workflow.drawn": ("normalize_utc_iso",),
+            "actors.kernel.workflow.durable": ("normalize_utc_iso",),
             "actors.kernel.workflow.effects": (
                 "Effect",
                 "EffectOutcome",
@@ -172,19 +174,12 @@ else:
                 "StaleResumeError",
                 "StoreBusyError",
             ),
-            "actors.kernel.workflow.ledger_store": (
-                "DeletableLedgerStore",
-                "LedgerStore",
-                "ObservableLedgerStoreProtocol",
+            "actors.kernel.workflow.run_state": (
+                "RunState",
+                "open_waits",
+                "Snapshot",
+                "SnapshotStore",
             ),
-            "actors.kernel.workflow.run_state": ("RunState", "open_waits"),
-            "actors.kernel.workflow.run_store": (
-                "DeletableRunStore",
-                "QueryableRunIndexStore",
-                "QueryableRunStore",
-                "RunStore",
-            ),
-            "actors.kernel.workflow.snapshots": ("Snapshot", "SnapshotStore"),
             "actors.kernel.workflow.step_record": ("StepRecord", "verify_ledger_chain"),
             "actors.workflow.actor.flows": ("Flows",),
             "actors.workflow.actor.runs": ("FlowRuns",),

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any, Final
 
 from actors.errors import ContractError
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.workflow.errors import FlowMissingError
 from actors.runtime.context.run_context import RunContext

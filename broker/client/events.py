@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from broker.client.connection import ClientConnection
 from broker.client.requests import Request, RequestFactory
 from broker.client.responses import STOPPED, TOO_MANY, Response, event_of, failure

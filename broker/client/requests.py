@@ -12,9 +12,8 @@ from typing import Final, cast
 
 from actors.errors import InvalidNameError, NotSerializableError
 from actors.kernel.json_data import check_json
-from actors.kernel.runtime.ids import AgentId, RunId, TopicId, check_name, token
-from actors.kernel.runtime.shards import place_of
-from actors.kernel.store.outside import Sight
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId, check_name, place_of, token
+from actors.kernel.stores.outside import Sight
 from broker.client.values import RunRef
 from broker.client_errors import BadRequestError, TooLargeError
 from broker.errors import SubjectError

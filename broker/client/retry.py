@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from broker import client_errors as errors
 from broker import nats_client
 from broker.client.requests import Request

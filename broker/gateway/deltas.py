@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from actors.errors import ContractError, NotSerializableError
 from actors.kernel.json_data import check_json
+from actors.kernel.runtime.hints import Delta, DeltaKind
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.live import Delta, DeltaKind
 from broker.gateway.core_subjects import CoreSubjects, Handler
 from broker.nats.client import NatsConnection
 from broker.nats.reconnecting import Tasks

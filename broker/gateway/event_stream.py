@@ -11,7 +11,7 @@ from typing import Final
 from pydantic_core import from_json
 
 from actors.kernel.json import JsonValue
-from actors.kernel.store.outside import Caller, Front, RunEvent
+from actors.kernel.stores.outside import Caller, Front, RunEvent
 from broker.gateway.handlers import Fields
 from broker.gateway.responses import MAX_PAGE_BYTES, GatewayAnswer, GatewayRequest, encoded
 from broker.nats.reconnecting import Tasks

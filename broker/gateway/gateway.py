@@ -18,7 +18,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from actors.kernel.store.outside import Front
+from actors.kernel.stores.outside import Front
 from broker.gateway.event_stream import EventStreams
 from broker.gateway.handlers import Verbs
 from broker.gateway.micro import QUEUE, Endpoint, HostFacts, MicroService

@@ -15,9 +15,9 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, run_id_of_submit
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.supervisor import RunResult
-from actors.kernel.store.arrivals import CONFLICT_RULES, OnConflict
-from actors.kernel.store.outside import Caller, Front, Order
+from actors.kernel.runtime.sources import RunResult
+from actors.kernel.stores.outside import Caller, Front, Order
+from actors.kernel.stores.runs import CONFLICT_RULES, OnConflict
 from broker.gateway.responses import (
     GRANT,
     GatewayAnswer,

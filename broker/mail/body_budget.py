@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.store.transport import Received, Undecodable
+from actors.kernel.stores.transport import Received, Undecodable
 
 REASONS_OF_ONE: Final = 16
 """Number of different reasons that are kept of one sender's bad messages to the shard, in a period."""

@@ -16,7 +16,7 @@ from actors.errors import ContractError
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.transport import Cursor, MailBatch, OutboxRow, StreamState
+from actors.kernel.stores.transport import Cursor, MailBatch, OutboxRow, StreamState
 from broker.errors import SubjectError, UnpublishableError
 from broker.mail.pulls import Pulls
 from broker.mail.reader import ShardReader

@@ -29,7 +29,7 @@ from typing import Any, Final
 from actors.errors import BrokerError
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.transport import Cursor, MailBatch, Received
+from actors.kernel.stores.transport import Cursor, MailBatch, Received
 from broker.mail.backlog import Backlog, Delivered, Reached, parse_pending
 from broker.mail.body_budget import BodyBudget
 from broker.mail.pulls import Pulls

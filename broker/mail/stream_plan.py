@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from actors.kernel.runtime.shards import TOPICS
+from actors.kernel.runtime.ids import TOPICS
 from broker.wire.subjects import Subjects
 
 Config: TypeAlias = dict[str, Any]

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Final
 
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.runtime.shards import PARTITIONS
+from actors.kernel.runtime.ids import PARTITIONS, HostIncarnation
 from broker.errors import SmallServerError
 from broker.mail.connection import JetStreamConnection
 from broker.mail.streams import ensure

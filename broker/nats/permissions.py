@@ -15,7 +15,7 @@ from typing import Final
 
 from actors.errors import InvalidNameError
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, token
-from actors.kernel.store.outside import Sight
+from actors.kernel.stores.outside import Sight
 from broker.wire.subjects import StreamName, Subjects
 
 HOST_INBOX: Final = "_INBOX_host"

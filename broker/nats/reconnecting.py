@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from nats.errors import Error as NatsError
 
 from actors.errors import BrokerError
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from broker.nats.client import CLOSE_LIMIT_S, ConnectOptions, NatsConnection, open_client
 
 _log = logging.getLogger("callboard.nats")

@@ -21,9 +21,8 @@ from pydantic_core import to_json
 from actors.errors import ContractError
 from actors.kernel.agent.message import SCHEMA_VERSION, Message, SenderKind, sender_of
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import AgentId, RunId, TopicId, derive_id
-from actors.kernel.runtime.shards import letters_of, place_of
-from actors.kernel.store.transport import KEPT_BYTES, OutboxRow, Received, SentSignal, Undecodable
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId, derive_id, letters_of, place_of
+from actors.kernel.stores.transport import KEPT_BYTES, OutboxRow, Received, SentSignal, Undecodable
 from broker.errors import BadMessageError
 from broker.wire import bodies, parsing
 from broker.wire import headers as wire_headers

@@ -7,9 +7,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from actors.errors import InvalidNameError
-from actors.kernel.runtime.ids import AgentId, RunId, TopicId, check_name
-from actors.kernel.runtime.shards import TOPICS
-from actors.kernel.store.outside import Sight
+from actors.kernel.runtime.ids import TOPICS, AgentId, RunId, TopicId, check_name
+from actors.kernel.stores.outside import Sight
 from broker.errors import SubjectError
 from broker.wire.subjects import HASHED, Subjects, address_of, checked_name, untoken
 

@@ -10,15 +10,18 @@ from typing import Final, Literal, TypeAlias
 from actors.errors import InvalidNameError
 from actors.kernel.runtime.ids import (
     KEY_RULE,
+    PARTITIONS,
+    TOPICS,
     AgentId,
     RunId,
     ShardId,
     TopicId,
     partition_hash,
+    place_of,
+    scope_of,
     token,
 )
-from actors.kernel.runtime.shards import PARTITIONS, TOPICS, place_of, scope_of
-from actors.kernel.store.outside import Sight
+from actors.kernel.stores.outside import Sight
 from broker.errors import SubjectError
 from broker.wire.headers import TARGET
 

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from actors.errors import ContractError
-from actors.kernel.storage.blob import ArtifactBytes
+from actors.kernel.stores.artifacts import ArtifactBytes
 
 _OPTIONS: Final = frozenset({"endpoint", "region"})
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.store.outside import Sight
+from actors.kernel.stores.outside import Sight
 from broker.nats.permissions import Export, Permissions, UserGrant
 
 HOST: Final = "host"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cyclopts import App, CycloptsError, Group
 
 from actors import errors
-from actors.kernel.storage.errors import UnknownNodeError, UnknownSessionError
+from actors.kernel.stores.errors import UnknownNodeError, UnknownSessionError
 from compose.commands.output import Exit, NoDataError
 from compose.host.collector import loading
 

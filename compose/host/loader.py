@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from typing_extensions import TypeIs
 
 from actors.errors import ContractError, Facts
-from actors.kernel.agent.modes import ModalAgent
+from actors.kernel.agent.agent import ModalAgent
 from actors.kernel.runtime.ids import AgentId
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from actors.errors import ActorsError
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.histogram import Histogram
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.insight import InsightStore, KnownTotals, Totals
+from actors.kernel.stores.insight import InsightStore, KnownTotals, Totals
 from actors.runtime import Runtime
 from actors.runtime.delivery.mail_service import MailService
 from actors.runtime.delivery.stream_guard import StreamRolledBackError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.agent.modes import DEFAULT_MODE
+from actors.kernel.agent.agent import DEFAULT_MODE
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime.runtime import host_of
 from actors.sessions.agent import SessionAgent

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from actors.errors import ContractError, RunSweptError, UnknownRunError
+from actors.kernel.agent.agent import ModalAgent
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.modes import ModalAgent
 from actors.kernel.agent.tools import Risk, Tool
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
 from actors.runtime import Runtime

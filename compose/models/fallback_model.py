@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 
 from actors.errors import ContractError, ModelError, RetryAfter
-from actors.kernel.agent.llm import (
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import (
     GenerationOptions,
     LLMClient,
     LLMResponse,
@@ -16,7 +17,6 @@ from actors.kernel.agent.llm import (
     collected,
     prepare,
 )
-from actors.kernel.agent.message import ChatMessage
 from compose.models.retrying_model import (
     RetryingModel,
     TryLimits,

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from actors.context.tokens import texts_of
 from actors.errors import ContractError
-from actors.kernel.agent.llm import GenerationOptions, LLMResponse, StreamEvent, collected
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import GenerationOptions, LLMResponse, StreamEvent, collected
 from actors.kernel.json_data import clean
 from compose.models.llama_server import LlamaServer
 from compose.models.provider_model import ProviderModel

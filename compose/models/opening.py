@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from actors.errors import ContractError
-from actors.kernel.agent.model_registry import ModelRegistry
+from actors.kernel.agent.models import ModelRegistry
 from compose.models.local_model import LOCAL, local
 from compose.models.provider_model import ProviderModel
 from compose.models.retrying_model import RetryingModel, TryLimits

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.kernel.agent.llm import Usage
-from actors.kernel.agent.model_registry import ModelFacts, ModelRegistry
+from actors.kernel.agent.models import ModelFacts, ModelRegistry, Usage
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from actors.context.tokens import TokenCounter
 from actors.errors import ContractError, ModelError
-from actors.kernel.agent.llm import (
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import (
     Completion,
     GenerationOptions,
     LLMResponse,
+    ModelRegistry,
     ReasoningDelta,
     StreamEvent,
     TextDelta,
     collected,
 )
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.model_registry import ModelRegistry
 from actors.runtime.loop.threads import in_thread
 
 if TYPE_CHECKING:

@@ -33,9 +33,15 @@ from actors.context.fitting.rules import ProviderRules, rules_of
 from actors.context.repair import repaired
 from actors.context.tokens import TokenCounter, installed_tokenizer
 from actors.errors import ModelError
-from actors.kernel.agent.llm import GenerationOptions, LLMResponse, ReasoningDelta, TextDelta, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.model_registry import ModelRegistry
+from actors.kernel.agent.models import (
+    GenerationOptions,
+    LLMResponse,
+    ModelRegistry,
+    ReasoningDelta,
+    TextDelta,
+    Usage,
+)
 from actors.kernel.json_data import clean
 from compose.models.cache_points import (
     TOOLS,

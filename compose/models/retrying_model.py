@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from actors.errors import ContractError, ModelError, RetryAfter
-from actors.kernel.agent.llm import (
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import (
     GenerationOptions,
     LLMClient,
     LLMResponse,
@@ -17,9 +18,7 @@ from actors.kernel.agent.llm import (
     collected,
     prepare,
 )
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.backoff import Backoff
-from actors.kernel.clock import Entropy
+from actors.kernel.basics import Backoff, Entropy
 from actors.runtime.loop.clock import SystemEntropy
 
 

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
-from actors.kernel.agent.llm import (
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import (
     GenerationOptions,
     LLMClient,
     LLMResponse,
     StreamEvent,
     collected,
 )
-from actors.kernel.agent.message import ChatMessage
 from compose.models.retrying_model import stream_of
 
 Picking: TypeAlias = (

@@ -10,7 +10,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from actors.kernel.agent.llm import (
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import (
     Completion,
     GenerationOptions,
     LLMClient,
@@ -21,8 +22,7 @@ from actors.kernel.agent.llm import (
     collected,
     prepare,
 )
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.json import canonical_json
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.telemetry.trace_context import executing

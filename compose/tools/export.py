@@ -17,14 +17,14 @@ from itertools import pairwise
 from typing import Any, Final
 
 from actors.errors import ContractError, Facts, RunSweptError
-from actors.kernel.agent.supervision import Supervision
+from actors.kernel.agent.agent import Supervision
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from compose.tools.history import SeenSession, add_seen, turn_of_json, turn_to_json
 
 VERSION: Final = 2

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from actors.errors import ConflictError, ContractError, Facts
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.runs import RunFilter
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import verify_ledger_chain

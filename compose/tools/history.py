@@ -12,8 +12,8 @@ from actors.kernel.agent.transcript import NO_CUT, Turn, message_json, message_o
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
-from actors.kernel.storage.transcript import TranscriptStore
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.conversations import TranscriptStore
+from actors.kernel.stores.run_store import RunStore
 
 PAGE: Final = 200
 """Number of turns per read."""

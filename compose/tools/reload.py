@@ -24,7 +24,7 @@ from watchfiles import PythonFilter, awatch
 from actors.errors import ActorsError
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.store.insight import Totals
+from actors.kernel.stores.insight import Totals
 from actors.runtime import Runtime
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import TaskScope

@@ -23,7 +23,7 @@ from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
 from actors.kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind, NewEntry, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, RunRow
 from actors.kernel.runtime.scheduler import Lease, RunStatus
-from actors.kernel.store.commits import CommitStore
+from actors.kernel.stores.runs import CommitStore
 from actors.runtime import Runtime
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.context.topics import ForeignTopics

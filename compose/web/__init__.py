@@ -6,7 +6,7 @@ of a model, a problem (RFC 9457) or a stream of events. Any number of processes 
 hosts: no state that a later request needs is kept in a process.
 """
 
-from actors.kernel.storage.token import Scope
+from actors.kernel.stores.administration import Scope
 from compose.web.application import app
 from compose.web.identity.authentication import Authentication
 from compose.web.principal import LOCAL, Principal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
-from actors.kernel.storage.token import Scope
+from actors.kernel.stores.administration import Scope
 
 Access: TypeAlias = Scope | Literal["public", "signed in"]
 """A scope; ``public``: no login is needed; ``signed in``: any principal with a login, whatever its scopes."""

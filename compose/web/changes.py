@@ -11,7 +11,13 @@ from pydantic_core import to_json
 
 from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.storage.audit import DONE, MAX_FACTS_BYTES, AuditStore, Facts, NewAuditRow
+from actors.kernel.stores.administration import (
+    DONE,
+    MAX_FACTS_BYTES,
+    AuditStore,
+    Facts,
+    NewAuditRow,
+)
 from compose.web.principal import Principal
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.audit import DONE, Facts
-from actors.kernel.storage.errors import UnknownSessionError
-from actors.kernel.storage.session import SessionRow
+from actors.kernel.stores.administration import DONE, Facts
+from actors.kernel.stores.conversations import SessionRow
+from actors.kernel.stores.errors import UnknownSessionError
 from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
 from compose.web.access import Access

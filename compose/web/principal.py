@@ -10,7 +10,7 @@ from typing import Final, TypeAlias, get_args
 from starlette.requests import Request
 
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.storage.token import Scope
+from actors.kernel.stores.administration import Scope
 from compose.web.problems import HttpProblem, ProblemError
 
 SCOPES: Final[frozenset[Scope]] = frozenset(get_args(Scope))

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from actors import errors
-from actors.kernel.storage import errors as stored
+from actors.kernel.stores import errors as stored
 from actors.kernel.workflow import errors as graphs
 from actors.sessions import errors as sessions
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from actors import ChatMessage, GenerationOptions, LLMClient, Message, RunContext
-    from actors.kernel.storage.vector import EmbeddingClient
+    from actors.kernel.stores.data import EmbeddingClient
 
 SHELF = "library:files"
 CHUNK_CHARS = 800

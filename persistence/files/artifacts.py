@@ -13,10 +13,14 @@ from typing import Any
 from typing_extensions import override
 
 from actors.kernel.json import Unreadable, read_or
-from actors.kernel.workflow.artifact_shelf import ArtifactShelf
-from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata, checked_artifact_id
+from actors.kernel.workflow.artifacts import (
+    Artifact,
+    ArtifactMetadata,
+    ArtifactShelf,
+    checked_artifact_id,
+)
 from actors.kernel.workflow.durable import row_text
-from actors.kernel.workflow.run_store import Fault, no_fault
+from actors.kernel.workflow.stores import Fault, no_fault
 from persistence.files.atomic import removed, sync_folder, write_whole
 
 _log = logging.getLogger("callboard.workflow")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from actors.kernel.workflow.durable import row_text
 from actors.kernel.workflow.errors import GraphError, LedgerBrokenError
-from actors.kernel.workflow.run_store import Fault, no_fault
+from actors.kernel.workflow.stores import Fault, no_fault
 
 _APPENDING: Final = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,200}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from actors.kernel.workflow.commands import CommandAppendResult, CommandRecord
 from actors.kernel.workflow.durable import durable_copy, row_text
+from actors.kernel.workflow.stores import CommandAppendResult, CommandRecord
 from persistence.files.atomic import append_lines, appending, read_lines, write_whole
 
 

@@ -13,9 +13,8 @@ from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
-from actors.kernel.workflow.ledger_store import LedgerShelf
-from actors.kernel.workflow.run_store import Fault, no_fault
 from actors.kernel.workflow.step_record import StepRecord, chained
+from actors.kernel.workflow.stores import Fault, LedgerShelf, no_fault
 from persistence.files.atomic import (
     append_lines,
     appending,

@@ -15,9 +15,8 @@ from typing_extensions import override
 
 from actors.kernel.workflow.durable import row_text
 from actors.kernel.workflow.errors import GraphError, LedgerBrokenError
-from actors.kernel.workflow.run_lists import RunShelf
 from actors.kernel.workflow.run_state import RunChoice, RunState, event_keys
-from actors.kernel.workflow.run_store import Fault, no_fault
+from actors.kernel.workflow.stores import Fault, RunShelf, no_fault
 from persistence.files.atomic import file_name, removed, write_whole
 from persistence.run_locks import TrailingRuns
 
@@ -27,7 +26,7 @@ BUSY_S: Final = 30.0
 
 
 class JsonFileRunStore(RunShelf, TrailingRuns):
-    """A folder with a file for each run; see `actors.kernel.workflow.run_store`.
+    """A folder with a file for each run; see `actors.kernel.workflow.stores`.
 
     Lists look at the folder each time, and read again only the files that are others than before: so they see
     what other processes wrote.

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from actors.kernel.workflow.durable import WRAPPED, durable_copy, row_text
-from actors.kernel.workflow.snapshots import Snapshot, chosen_snapshots
+from actors.kernel.workflow.run_state import Snapshot, chosen_snapshots
 from persistence.files.atomic import file_name, removed, write_whole
 
 _log = logging.getLogger("callboard.workflow")

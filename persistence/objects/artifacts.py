@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from actors.kernel.storage.blob import ArtifactBytes
+from actors.kernel.stores.artifacts import ArtifactBytes
 from persistence.objects.bucket import Bucket, bucket_of, folder_of
 from persistence.objects.naming import new_name_of_artifact
 from persistence.objects.settings import S3Settings

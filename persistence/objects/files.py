@@ -11,9 +11,9 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from actors.errors import ContractError, InvalidTextError
+from actors.kernel.basics import check_expiry_s
 from actors.kernel.runtime.ids import check_name
-from actors.kernel.seconds import check_expiry_s
-from actors.kernel.storage.blob import FileStore
+from actors.kernel.stores.artifacts import FileStore
 from actors.kernel.text import check_file_key, check_name_of, check_text_of
 from persistence.objects.bucket import Bucket, bucket_of, folder_of
 from persistence.objects.naming import name_of_file

@@ -13,9 +13,9 @@ from typing import Final
 from typing_extensions import TypedDict, Unpack
 
 from actors.errors import ActorsError
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.storage.blob import ArtifactBytes
+from actors.kernel.stores.artifacts import ArtifactBytes
 from persistence.errors import (
     DRIVER_ERRORS,
     DatabaseUnreachableError,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from actors.kernel.runtime.ids import DEFAULT_TENANT, HostIncarnation
-from actors.kernel.storage.vector import EmbeddingClient
+from actors.kernel.stores.data import EmbeddingClient
 from persistence.postgres.connection.link import connect, shut
 from persistence.postgres.connection.settings import StoreSettings
 from persistence.postgres.opening import BY_INDEX, bring_up_to_date, open_links

@@ -16,15 +16,14 @@ from actors.errors import (
     IllegalTransitionError,
     UnknownRunError,
 )
+from actors.kernel.agent.agent import Supervision
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import Supervision
 from actors.kernel.json import read_or
-from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import HostIncarnation, RunId, derive_id, run_id_of_fork
 from actors.kernel.runtime.rows import Arrived, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.arrivals import Submitted
-from actors.kernel.store.operators import OperatorStore
+from actors.kernel.runtime.sources import fold
+from actors.kernel.stores.runs import OperatorStore, Submitted
 from persistence.postgres.commits.encode import columns, message_text
 from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.mail.arrivals import arrived_now, mail_row

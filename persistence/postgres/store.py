@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from actors.errors import PersistenceError
 from actors.kernel.runtime.hints import LogHints, Nudge
-from actors.kernel.storage.blob import ArtifactBytes
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.artifacts import ArtifactBytes
+from actors.kernel.stores.run_store import RunStore
 from persistence.background import background
 from persistence.postgres.commits.committer import Committer
 from persistence.postgres.commits.hand_over import HandOver
@@ -44,13 +44,10 @@ from persistence.postgres.sharding.ownership import ShardLeases
 from persistence.postgres.stores.artifacts import PostgresArtifacts
 
 if TYPE_CHECKING:
-    from actors.kernel.storage.audit import AuditStore
-    from actors.kernel.storage.erasure import ErasureStore
-    from actors.kernel.storage.flow_bundles import FlowBundleStore
-    from actors.kernel.storage.memory import LongTermMemories
-    from actors.kernel.storage.run_snapshots import RunSnapshotStore
-    from actors.kernel.storage.session_directory import SessionDirectory
-    from actors.kernel.storage.token import TokenStore
+    from actors.kernel.stores.administration import AuditStore, ErasureStore, TokenStore
+    from actors.kernel.stores.conversations import SessionDirectory
+    from actors.kernel.stores.flows import FlowBundleStore, RunSnapshotStore
+    from actors.kernel.stores.memory import LongTermMemories
     from persistence.postgres.stores.boards import PgTaskBoards
 
 _log = logging.getLogger("callboard.postgres")

@@ -22,14 +22,14 @@ from actors.errors import MAX_WAIT_S, ContractError, HistoryLostError, NotSerial
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import check_page, check_turn, message_json
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, check_name
-from actors.kernel.storage.erasure import (
+from actors.kernel.stores.administration import (
     ERASE_BATCH,
     Erasable,
     EraseCount,
     EraseRequest,
     EraseScope,
 )
-from actors.kernel.storage.history import HistoryProvider
+from actors.kernel.stores.conversations import HistoryProvider
 from actors.kernel.text import check_name_of
 from persistence.redis.client import open_redis
 from persistence.redis.errors import REDIS_ERRORS, translate_redis

@@ -10,8 +10,12 @@ from typing import Any, Final
 from typing_extensions import override
 
 from actors.kernel.json import Unreadable, read_or
-from actors.kernel.workflow.artifact_shelf import ArtifactShelf
-from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata, checked_artifact_id
+from actors.kernel.workflow.artifacts import (
+    Artifact,
+    ArtifactMetadata,
+    ArtifactShelf,
+    checked_artifact_id,
+)
 from persistence.sqlite.database import SqliteDatabase
 
 SQL_KEEP: Final = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from actors.kernel.workflow.commands import CommandAppendResult, CommandRecord
 from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.stores import CommandAppendResult, CommandRecord
 from persistence.sqlite.database import SqliteDatabase
 
 SQL_APPEND_COMMAND: Final = """

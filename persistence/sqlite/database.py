@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from actors.kernel.workflow.run_store import Fault, no_fault
+from actors.kernel.workflow.stores import Fault, no_fault
 from persistence.sqlite.errors import translated
 
 BUSY_S: Final = 30.0

@@ -10,8 +10,8 @@ from typing import Any, Final
 from typing_extensions import override
 
 from actors.kernel.workflow.durable import row_text
-from actors.kernel.workflow.ledger_store import LedgerShelf
 from actors.kernel.workflow.step_record import StepRecord, chained
+from actors.kernel.workflow.stores import LedgerShelf
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.errors import LedgerForkError
 

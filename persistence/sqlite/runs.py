@@ -83,7 +83,7 @@ order by updated_at desc, place desc limit :limit
 
 
 class SqliteRunStore(TrailingRuns):
-    """The runs of a file; see `actors.kernel.workflow.run_store`.
+    """The runs of a file; see `actors.kernel.workflow.stores`.
 
     Attributes:
         grouped: See `GroupingRunStore.grouped`: one transaction of the file.

@@ -7,7 +7,7 @@ import logging
 from typing import Any, Final
 
 from actors.kernel.workflow.durable import WRAPPED, durable_copy
-from actors.kernel.workflow.snapshots import Snapshot, chosen_snapshots
+from actors.kernel.workflow.run_state import Snapshot, chosen_snapshots
 from persistence.sqlite.database import SqliteDatabase
 
 _log = logging.getLogger("callboard.workflow")

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.agent.llm import Usage
+from actors.kernel.agent.models import Usage
 from actors.testing import ModelReply, ScriptedModel
 
 if TYPE_CHECKING:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from actors.kernel.agent.agent import Agent
     from actors.kernel.agent.message import Message
-    from actors.kernel.clock import Clock, Entropy
+    from actors.kernel.basics import Clock, Entropy
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.rows import RunRow
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
     from persistence.postgres import PostgresStore
     from tests.harness.faulty_store import Faults
     from tests.harness.simloop import SimLoop

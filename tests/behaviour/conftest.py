@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from actors.kernel.runtime.ids import HostIncarnation
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
     from tests.harness.servers import Observer, TestNats, TestPostgres
 
 _LOOP = "_asyncio_loop_factory"

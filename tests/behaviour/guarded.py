@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.storage.token import NewToken
+from actors.kernel.stores.administration import NewToken
 from actors.storage.tokens import BEARER, digest_of, new_secret
 from compose.web import Authentication, app
 from tests.behaviour.talks import Echo, sessions_on

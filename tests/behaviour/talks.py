@@ -15,8 +15,8 @@ from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.bed import LIMIT_S
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.llm import GenerationOptions
     from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.models import GenerationOptions
     from actors.kernel.runtime.ids import AgentId
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed

@@ -9,7 +9,7 @@ import pytest
 from actors import artifact_store
 from actors.errors import ContractError
 from actors.kernel.agent.tools import InvocationResult, Tool
-from actors.kernel.store.operators import agent_scope
+from actors.kernel.stores.runs import agent_scope
 
 if TYPE_CHECKING:
     from actors.runtime import RunContext

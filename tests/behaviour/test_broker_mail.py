@@ -12,9 +12,8 @@ import pytest
 
 from actors.errors import RetryAfter
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, partition_hash
+from actors.kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
 from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.shards import PARTITIONS
 from tests.behaviour.agents import Acting
 from tests.behaviour.outside import all_done, nothing_leaves, noting, outsider, pending, received
 

@@ -9,8 +9,7 @@ import pytest
 
 from actors.errors import RegistrationError, TerminalError
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.shards import PARTITIONS, undeclared_shard
+from actors.kernel.runtime.ids import PARTITIONS, AgentId, undeclared_shard
 from tests.behaviour.agents import Acting
 from tests.behaviour.bed import FAST
 from tests.behaviour.outside import all_done, eventually, nothing_leaves, noting, outsider, received

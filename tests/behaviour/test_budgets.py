@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import BudgetExhaustedError
-from actors.kernel.agent.llm import GenerationOptions
-from actors.kernel.agent.supervision import ExecutionBudget
+from actors.kernel.agent.agent import ExecutionBudget
+from actors.kernel.agent.models import GenerationOptions
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.behaviour.agents import greeter

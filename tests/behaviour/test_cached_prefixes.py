@@ -23,7 +23,7 @@ from actors.testing import ScriptedModel
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.context import CompactionStrategy
+    from actors.kernel.agent.models import CompactionStrategy
     from actors.testing import Asked
     from actors.testing.model_reply import Line
     from tests.behaviour.bed import Bed

@@ -10,10 +10,10 @@ import pytest
 
 from actors import ChatMessage, idempotency_key
 from actors.errors import CallInEffectError, ContractError, RunFailedError
-from actors.kernel.agent.guards import Allow, GuardStage, GuardVerdict
+from actors.kernel.agent.hooks import Allow, GuardStage, GuardVerdict
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.supervisor import RunHandle
+from actors.kernel.runtime.sources import RunHandle
 from actors.runtime import RunContext
 from actors.runtime.context.conversation.history import ConversationHistory
 from actors.runtime.context.memory.verbs import AgentMemory

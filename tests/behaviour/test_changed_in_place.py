@@ -10,9 +10,9 @@ from pydantic_core import to_json
 
 from actors.context import ContextConfig, StoreHistory
 from actors.errors import RetryAfter
-from actors.kernel.agent.guards import Allow, GuardStage, GuardVerdict
+from actors.kernel.agent.agent import HistoryRetention
+from actors.kernel.agent.hooks import Allow, GuardStage, GuardVerdict
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.testing import ModelReply, ScriptedModel
 from tests.behaviour.agents import Acting

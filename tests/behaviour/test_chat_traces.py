@@ -20,8 +20,8 @@ from actors.context import (
     TokenCounter,
 )
 from actors.errors import ModelError
-from actors.kernel.agent.llm import Usage
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import Usage
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.hidden import HiddenNames
 from actors.testing import ModelReply, ScriptedModel

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.context import CompactionPipeline, ContextConfig, StoreHistory, SummarizationCompaction
-from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.log_entry import EntryKind as K
@@ -20,8 +20,8 @@ from tests.harness.faulty_store import Faults, Manner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.llm import GenerationOptions
     from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.models import GenerationOptions
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

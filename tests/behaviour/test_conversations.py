@@ -25,9 +25,9 @@ from actors.context import (
     TokenBudgetComposedStrategy,
 )
 from actors.errors import MessageTooLargeError, ModelError, RunFailedError
-from actors.kernel.agent.llm import GenerationOptions
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.models import GenerationOptions
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import EffectOutsideScopeError, MessageTooLargeError, NotSerializableError
-from actors.kernel.runtime.live import MAX_DELTA_BYTES
+from actors.kernel.runtime.hints import MAX_DELTA_BYTES
 from actors.kernel.runtime.log_entry import EntryKind
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from tests.behaviour.agents import Acting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.kernel.agent.hooks import CallNext, HookEvent, InvocationContext
     from actors.kernel.agent.message import Message
-    from actors.kernel.agent.middleware import CallNext, HookEvent, InvocationContext
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.errors import ModelErrorKind
-    from actors.kernel.agent.llm import GenerationOptions
+    from actors.kernel.agent.models import GenerationOptions
     from tests.behaviour.bed import Bed
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.agent.supervision import ExecutionBudget
+from actors.kernel.agent.agent import ExecutionBudget
 from actors.kernel.agent.tools import Risk, Tool
 from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.log_entry import EntryKind as K

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from actors.errors import RegistrationError
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.storage.memory import NewMemory
+from actors.kernel.stores.memory import NewMemory
 from actors.workflow import (
     Effect,
     EffectOutcome,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.runs import RunFilter
 from actors.workflow.actor import graph_run
 from actors.workflow.actor.flows import Flows
 from tests.behaviour.test_conversation_deaths import is_a_runs

@@ -11,7 +11,7 @@ import pytest
 from actors.errors import NotSerializableError
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.store.arrivals import MOST_ANSWERED
+from actors.kernel.stores.runs import MOST_ANSWERED
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
 from actors.workflow import (
     Effect,

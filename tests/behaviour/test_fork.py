@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import ContractError, UnknownRunError
-from actors.kernel.agent.supervision import HistoryRetention, SpawnBudget
+from actors.kernel.agent.agent import HistoryRetention, SpawnBudget
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import UnservedError
-from actors.kernel.store.outside import Caller, Order
+from actors.kernel.stores.outside import Caller, Order
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.kernel.store.outside import Front
+    from actors.kernel.stores.outside import Front
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

@@ -9,9 +9,9 @@ import pytest
 
 from actors.context import ContextConfig, InMemoryHistoryProvider, StoreHistory
 from actors.errors import RunFailedError
-from actors.kernel.agent.guards import Allow, Block, GuardStage, GuardVerdict, Replace
+from actors.kernel.agent.agent import HistoryRetention
+from actors.kernel.agent.hooks import Allow, Block, GuardStage, GuardVerdict, Replace
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.testing import ModelReply, ScriptedModel

@@ -11,7 +11,7 @@ import pytest
 from actors.errors import UnknownRunError
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.supervisor import RunHandle
+from actors.kernel.runtime.sources import RunHandle
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message

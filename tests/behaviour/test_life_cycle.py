@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors.errors import ActorsError, IllegalTransitionError, RunConflictError, TerminalError
-from actors.kernel.runtime.fold import ends_execution, fold
 from actors.kernel.runtime.log_entry import TERMINAL_KINDS
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import TRANSITIONS, RetryPolicy, RunStatus
+from actors.kernel.runtime.sources import ends_execution, fold
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:

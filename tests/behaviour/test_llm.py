@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import ModelError, RunFailedError
-from actors.kernel.agent.llm import GenerationOptions
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import GenerationOptions
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.testing import ScriptedModel
 from tests.behaviour.agents import greeter
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.llm import LLMResponse
     from actors.kernel.agent.message import Message
+    from actors.kernel.agent.models import LLMResponse
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

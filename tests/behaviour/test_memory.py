@@ -16,7 +16,7 @@ from actors.kernel.agent.tools import ToolCall
 from actors.kernel.memory_rules import MAX_EMBEDDED_BYTES
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.storage.memory import MemoryConflictError, NewMemory
+from actors.kernel.stores.memory import MemoryConflictError, NewMemory
 from actors.testing import ModelReply, ScriptedModel
 from tests.behaviour.test_traces import CANARY, Backend
 from tests.harness.faulty_store import Faults, Manner

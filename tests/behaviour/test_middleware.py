@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import BudgetExhaustedError, MiddlewareTermination
-from actors.kernel.agent.middleware import HookKind
+from actors.kernel.agent.hooks import HookKind
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.context import middleware as lifecycle
 
 if TYPE_CHECKING:
+    from actors.kernel.agent.hooks import CallNext, HookEvent, InvocationContext
     from actors.kernel.agent.message import Message
-    from actors.kernel.agent.middleware import CallNext, HookEvent, InvocationContext
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from actors.errors import ContractError
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.runs import RunFilter
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.workflow import EffectType
 from tests.behaviour.flow_stage import single, staged

@@ -16,9 +16,9 @@ from actors.context import (
     TokenBudgetComposedStrategy,
     TokenCounter,
 )
-from actors.kernel.agent.llm import Usage
+from actors.kernel.agent.agent import ExecutionBudget
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.supervision import ExecutionBudget
+from actors.kernel.agent.models import Usage
 from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import Lease, RunStatus
@@ -30,8 +30,8 @@ from tests.harness.faulty_store import Faults, Manner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.llm import GenerationOptions
     from actors.kernel.agent.message import Message
+    from actors.kernel.agent.models import GenerationOptions
     from actors.kernel.runtime.ids import AgentId
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.runtime import RunContext

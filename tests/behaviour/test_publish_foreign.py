@@ -14,9 +14,8 @@ from tests.behaviour.test_follow import publish, topic_of
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import AgentId, TopicId
-    from actors.kernel.runtime.inbox import Inbox
-    from actors.kernel.store.fanout import FanoutReport
-    from actors.kernel.store.follow_graph import FollowGraph
+    from actors.kernel.runtime.sources import Inbox
+    from actors.kernel.stores.topics import FanoutReport, FollowGraph
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import TopicId
-from actors.kernel.runtime.shards import letters_of, topic_shard
+from actors.kernel.runtime.ids import TopicId, letters_of, topic_shard
 from tests.behaviour.outside import all_done, brought, eventually, outsider, received
 from tests.behaviour.test_follow import follower, publish, topic_of
 

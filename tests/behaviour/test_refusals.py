@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from actors.errors import ActorsError, ContractError, StoreRefusedError, UnknownRunError
+from actors.kernel.agent.agent import Supervision
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import Supervision
 from actors.kernel.runtime.ids import AgentId, TopicId, run_id_of_mail
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from actors.kernel.runtime.ids import HostIncarnation
-    from actors.kernel.store.commits import CommitStore
-    from actors.kernel.store.reads import ReadStore
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
+    from actors.kernel.stores.runs import CommitStore, ReadStore
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

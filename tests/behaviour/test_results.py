@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from actors.kernel.agent.message import Message
+    from actors.kernel.runtime.hints import Delta
     from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.kernel.runtime.live import Delta
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

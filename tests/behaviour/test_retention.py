@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import RunFailedError, RunSweptError, UnknownRunError
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.store.outside import Caller
+from actors.kernel.stores.outside import Caller
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.sharding.retention import sweep_all, sweep_for_ever
 

@@ -12,14 +12,14 @@ import pytest
 
 from actors.errors import InvalidScheduleError, ScheduleExistsError, UnknownScheduleError
 from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.store.schedule import Tick
+from actors.kernel.stores.schedule import Tick
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.kernel.agent.message import Message
-    from actors.kernel.store.schedule import Schedule
+    from actors.kernel.stores.schedule import Schedule
     from actors.runtime import RunContext
     from actors.runtime.schedules.api import Schedules
     from tests.behaviour.bed import Bed

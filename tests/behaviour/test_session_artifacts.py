@@ -11,7 +11,7 @@ import pytest
 
 from actors.errors import ContractError, InvalidTextError
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.store.operators import agent_scope
+from actors.kernel.stores.runs import agent_scope
 from actors.sessions import SessionArtifacts, UnknownArtifactError, session_artifacts
 from tests.behaviour.talks import Echo, sessions_on
 from tests.harness.faulty_store import Faults, FaultyStore, Manner

@@ -12,8 +12,8 @@ import pytest
 
 from actors.errors import ContractError
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.storage.memory import NewMemory
-from actors.kernel.storage.task import Task
+from actors.kernel.stores.data import Task
+from actors.kernel.stores.memory import NewMemory
 from actors.sessions import AgentRuntime, UnknownSessionError
 from actors.sessions.deleting import delete_idle, delete_session
 from actors.storage.boards import GlobalTaskStore

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.agents import ReActAgent
-from actors.kernel.agent.guards import Allow, Block, GuardStage, GuardVerdict
+from actors.kernel.agent.hooks import Allow, Block, GuardStage, GuardVerdict
 from actors.kernel.agent.message import ContentBlock
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.scheduler import RetryPolicy

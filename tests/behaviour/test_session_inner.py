@@ -18,8 +18,8 @@ from tests.behaviour.talks import all_of, past_of, said, sessions_on
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.llm import GenerationOptions
     from actors.kernel.agent.message import Message
+    from actors.kernel.agent.models import GenerationOptions
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from actors.kernel.agent.message import Message
-    from actors.kernel.store.limits import LimitStore
-    from actors.kernel.store.shards import ShardStore
+    from actors.kernel.stores.limits import LimitStore
+    from actors.kernel.stores.shards import ShardStore
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

@@ -13,7 +13,7 @@ from actors.errors import OtherTenantError
 from actors.kernel.agent.tools import ToolCall
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.storage.task import Task, TaskStatus
+from actors.kernel.stores.data import Task, TaskStatus
 from actors.storage.boards import GlobalTaskStore, InMemoryTaskBoards, InMemoryTaskStore
 from actors.testing import ModelReply, ScriptedModel
 from tests.behaviour.agents import Acting
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from actors.kernel.agent.message import Message
-    from actors.kernel.storage.task import TaskList, TaskStore
+    from actors.kernel.stores.data import TaskList, TaskStore
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.runtime.parts import InMemoryHistoryProvider
 
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
-    from actors.kernel.storage.history import HistoryProvider
+    from actors.kernel.stores.conversations import HistoryProvider
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

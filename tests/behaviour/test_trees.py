@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import ContractError, OtherTenantError, UnknownRunError
-from actors.kernel.agent.supervision import HistoryRetention, SpawnBudget, Supervision
+from actors.kernel.agent.agent import HistoryRetention, SpawnBudget, Supervision
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.supervisor import RunHandle
+from actors.kernel.runtime.sources import RunHandle
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ import pytest
 
 from actors.context.store_history import StoreHistory
 from actors.errors import ContractError, NotSerializableError, RegistrationError
+from actors.kernel.agent.agent import ExecutionBudget, SpawnBudget
 from actors.kernel.agent.message import ChatMessage, ContentBlock, Message
-from actors.kernel.agent.supervision import ExecutionBudget, SpawnBudget
 from actors.kernel.json_data import MAX_DIGITS
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.runs import RunFilter
 from actors.workflow import Effect, EffectOutcome, EffectType, StepPlan, WorkflowSpec
 from tests.behaviour.flow_stage import single, staged
 from tests.behaviour.talks import Echo, sessions_on

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from actors.errors import ModelError
-from actors.kernel.agent.llm import Usage
-from actors.kernel.agent.supervision import ExecutionBudget
+from actors.kernel.agent.agent import ExecutionBudget
+from actors.kernel.agent.models import Usage
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.bed import FAST
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import date
 
-    from actors.kernel.agent.llm import GenerationOptions
     from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.models import GenerationOptions
     from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.kernel.storage.usage import UsageTotal
+    from actors.kernel.stores.administration import UsageTotal
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

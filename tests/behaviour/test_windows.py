@@ -18,15 +18,15 @@ from actors.context import (
     TokenCounter,
 )
 from actors.errors import ContractError
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.ids import AgentId
 from actors.testing import ModelReply, ScriptedModel
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.context import CompactionStrategy
     from actors.kernel.agent.message import Message
+    from actors.kernel.agent.models import CompactionStrategy
     from actors.runtime import RunContext
     from tests.behaviour.bed import Bed
 

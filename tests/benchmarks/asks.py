@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.store.shards import Serves
-from actors.kernel.store.transport import Ingested
+from actors.kernel.stores.shards import Serves
+from actors.kernel.stores.transport import Ingested
 from actors.runtime import Runtime
 from actors.runtime.delivery.mail_service import Broker
 from broker import JetStreamTransport
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.rows import Arrived
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.store.transport import MailConnection, StreamRecord
+    from actors.kernel.stores.transport import MailConnection, StreamRecord
     from persistence.postgres import PostgresStore
 
 EACH = 20

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.store.shards import Serves
+from actors.kernel.stores.shards import Serves
 from actors.runtime import Runtime
 from persistence.postgres import open_postgres_store
 

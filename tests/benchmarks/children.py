@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors import SpawnBudget
+from actors.kernel.agent.agent import Supervision
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import Supervision
 from actors.kernel.runtime.commit import Commit, Finish, Spawned
 from actors.kernel.runtime.ids import run_id_of_child, run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind as K

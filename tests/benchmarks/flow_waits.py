@@ -18,8 +18,7 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, Wait
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import Answer, Wait, WakeSet
 from actors.workflow import FlowRuns
 from tests.benchmarks import posts
 from tests.benchmarks.bench import (

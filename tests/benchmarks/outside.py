@@ -24,8 +24,8 @@ from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.ids import HostIncarnation, run_id_of_mail, run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun
-from actors.kernel.store.shards import Serves
-from actors.kernel.store.transport import Ingested
+from actors.kernel.stores.shards import Serves
+from actors.kernel.stores.transport import Ingested
 from actors.runtime import Runtime
 from actors.runtime.delivery.mail_service import Broker
 from broker import JetStreamTransport, Subjects
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import Message as Mail
     from actors.kernel.runtime.ids import AgentId
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.store.transport import StreamRecord
+    from actors.kernel.stores.transport import StreamRecord
     from persistence.postgres import PostgresStore
 
 BODY = json.dumps(PAYLOAD).encode()

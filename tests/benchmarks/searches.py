@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
-from actors.kernel.embedding import unit_vector
+from actors.kernel.search_rules import unit_vector
 from persistence.postgres import open_postgres_vectors
 from persistence.postgres.opening_stores import open_search_indexes
 from persistence.postgres.stores.indexes import EXACT_ROWS
@@ -21,7 +21,7 @@ from tests.benchmarks.bench import report
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from actors.kernel.storage.vector import SearchResult
+    from actors.kernel.stores.data import SearchResult
     from persistence.postgres import PgVectorStore
     from persistence.postgres.connection.link import Connection
 

@@ -13,7 +13,7 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 from tests.benchmarks import mock
 from tests.benchmarks.bench import (
     TYPE,

@@ -20,8 +20,8 @@ import nats
 from typing_extensions import override
 
 from actors.agents import ReActAgent
-from actors.kernel.agent.llm import Completion, LLMResponse, TextDelta
 from actors.kernel.agent.message import ContentBlock
+from actors.kernel.agent.models import Completion, LLMResponse, TextDelta
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel

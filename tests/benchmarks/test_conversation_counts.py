@@ -36,8 +36,8 @@ from tests.harness.slow import IS_SLOW
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.kernel.agent.llm import GenerationOptions
     from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.models import GenerationOptions
     from actors.kernel.runtime.ids import RunId
 
 KIB: Final = 1_024

@@ -14,7 +14,7 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import TaskScope
 from tests.benchmarks.bench import TYPE, Floor, agent_id, many, open_runtime, open_store, report

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import pytest
 
-from actors.kernel.agent.llm import Usage
 from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.agent.models import Usage
 from actors.kernel.runtime.commit import (
     CONTINUE,
     Commit,
@@ -37,20 +37,19 @@ from actors.kernel.runtime.ids import (
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import Lease, RetryPolicy, RunStatus, ShardLease
-from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.store.shards import Serves
+from actors.kernel.runtime.waits import WakeSet
+from actors.kernel.stores.shards import Serves
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.agent.session import NewSession
-    from actors.kernel.agent.supervision import Supervision
-    from actors.kernel.clock import Clock
+    from actors.kernel.agent.agent import NewSession, Supervision
+    from actors.kernel.basics import Clock
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.commit import CommitOutcome, Deleted, SignalKey, Then
-    from actors.kernel.store.arrivals import OnConflict, Submitted
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
+    from actors.kernel.stores.runs import OnConflict, Submitted
 
 Capability: TypeAlias = Literal["expiry", "hosts", "merging", "nudges"]
 """expiry: a silent host loses its shards. hosts: several processes share the rows. merging: an

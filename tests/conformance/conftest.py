@@ -31,7 +31,7 @@ from tests.harness.lasting import lasting_loop
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
     from tests.harness.servers import Schemas
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.communication import FollowMode
     from actors.kernel.runtime.rows import Arrived
-    from actors.kernel.store.fanout import Expanded
+    from actors.kernel.stores.topics import Expanded
     from tests.conformance.bed import Bed
 
 NEWS: Final = TopicId("news", "today")

@@ -27,12 +27,12 @@ from tests.conformance.clock import ManualClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from actors.kernel.clock import Clock
+    from actors.kernel.basics import Clock
     from actors.kernel.runtime.effects import Journal
-    from actors.kernel.runtime.inbox import Inbox
     from actors.kernel.runtime.log_entry import EventLog
     from actors.kernel.runtime.scheduler import Scheduler
-    from actors.kernel.runtime.wakeup import SignalBus
+    from actors.kernel.runtime.sources import Inbox
+    from actors.kernel.runtime.waits import SignalBus
     from tests.conformance.bed import Bed
 
 Capability: TypeAlias = Literal["clock", "lease expiry"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from actors.kernel.agent.agent import ExecutionBudget, SpawnBudget, Supervision
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.agent.supervision import ExecutionBudget, SpawnBudget, Supervision
 from actors.kernel.runtime.commit import Outgoing, Suspend
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.waits import Answer, Wait
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import Answer, Wait, WakeSet
 from tests.conformance.bed import EPOCH, started, suspended
 
 if TYPE_CHECKING:

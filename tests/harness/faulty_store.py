@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from actors.errors import PersistenceError
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence

@@ -11,7 +11,7 @@ from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.communication import AskKind, AskOutcome
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, TopicId
-from actors.kernel.runtime.supervisor import RunHandle
+from actors.kernel.runtime.sources import RunHandle
 from tests.harness.simloop import EPOCH
 from tests.model.memories import LIMIT, hits_of
 from tests.model.program import make_error

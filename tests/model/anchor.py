@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.rows import RunRow
     from actors.kernel.runtime.waits import Answer as StoredAnswer
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
     from tests.model.program import Case
 
 KEYS: Final = ("a", "b")

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from actors.kernel.runtime.commit import Committed
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.store.shards import Serves
+from actors.kernel.stores.shards import Serves
 from broker import JetStreamTransport, Subjects
 from persistence.postgres import PostgresStore, StoreSettings, open_store
 from persistence.postgres.connection.clock import PostgresClock, Reading
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import Commit, CommitOutcome
     from actors.kernel.runtime.hints import Nudge
     from actors.kernel.runtime.ids import RunId
-    from actors.kernel.store.store import RunStore
-    from actors.kernel.store.transport import (
+    from actors.kernel.stores.run_store import RunStore
+    from actors.kernel.stores.transport import (
         IngestOutcome,
         MailBatch,
         MailConnection,

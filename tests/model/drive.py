@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from typing_extensions import override
 
 from actors.errors import ActorsError, PersistenceError
+from actors.kernel.agent.agent import SpawnBudget
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime import Runtime
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.log_entry import RunLogEntry
     from actors.kernel.runtime.rows import Arrived, RunRow
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
     from persistence.postgres import PostgresStore
     from tests.harness.heldloop import HeldLoop
     from tests.harness.simloop import SimLoop

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.clock import Clock
+    from actors.kernel.basics import Clock
     from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-    from actors.kernel.store.store import RunStore
-    from actors.kernel.store.transport import Transport
+    from actors.kernel.stores.run_store import RunStore
+    from actors.kernel.stores.transport import Transport
 
 OUTSIDER = "test"
 SENDER = f"ext:{OUTSIDER}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.rows import RunRow
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
     from actors.runtime import Runtime
     from actors.runtime.worker.mailbox import Mailbox
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.agent.llm import LLMResponse
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import LLMResponse
 from tests.harness.simloop import EPOCH
 from tests.model.history import RUN_KINDS, Line
 from tests.model.memories import hits_of

@@ -10,7 +10,7 @@ from actors.kernel.json import canonical_json
 from actors.kernel.memory_rules import slot_of
 from actors.kernel.runtime.effects import Effect, args_hash
 from actors.kernel.runtime.ids import derive_id
-from actors.kernel.storage.memory import MemoryConflictError
+from actors.kernel.stores.memory import MemoryConflictError
 from tests.model.conversation import Conversations
 from tests.model.memories import LIMIT, Kept, name_of
 from tests.model.scripted import embedding_name

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.context import CompactionPipeline, ContextConfig, StoreHistory, paid_calls
 from actors.context.compaction import summary
 from actors.context.turns import is_derived
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.testing import FunctionModel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from actors.kernel.agent.llm import GenerationOptions
+    from actors.kernel.agent.models import GenerationOptions
 
 MODEL: Final = "scripted"
 SUMMARISER: Final = "summariser"

@@ -11,7 +11,7 @@ from actors.kernel.runtime.ids import HostIncarnation, run_id_of_submit
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.store.shards import Serves
+from actors.kernel.stores.shards import Serves
 from tests.model.agent import AGENT
 from tests.model.completions import policy_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.commit import Then
     from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
     from tests.model.program import Case
 
 SUBMITTER: Final = "submit:local"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
 
 
 @dataclass(frozen=True, slots=True)

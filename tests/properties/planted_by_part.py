@@ -7,7 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.agent.transcript import NO_CUT
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from actors.runtime.client.gateway_api import Served
 from actors.runtime.context import secrets
 from actors.runtime.context.conversation import new_turns, request_window
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
     from actors.kernel.agent.message import ChatMessage
+    from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse
     from actors.kernel.runtime.ids import AgentId
     from broker.client.retry import Missed
 

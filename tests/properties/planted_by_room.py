@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     import pytest
 
     from actors.kernel.runtime.commit import Commit
-    from actors.kernel.store.fanout import Expanded
-    from actors.kernel.store.schedule import Schedule, Tick
-    from actors.kernel.store.transport import MailBatch, OutboxRow
+    from actors.kernel.stores.schedule import Schedule, Tick
+    from actors.kernel.stores.topics import Expanded
+    from actors.kernel.stores.transport import MailBatch, OutboxRow
     from actors.runtime.memory.records import InboxRow
     from actors.runtime.memory.rows import MemoryRows
 

@@ -26,7 +26,7 @@ from tests.properties.test_planted_faults import assert_found, everywhere_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.kernel.agent.llm import LLMResponse
+    from actors.kernel.agent.models import LLMResponse
     from actors.kernel.agent.transcript import NewCut, SessionView
     from actors.kernel.runtime.ids import AgentId
     from actors.kernel.runtime.log_entry import RunLogEntry

@@ -19,7 +19,7 @@ from tests.properties.test_planted_faults import assert_found, everywhere_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.storage.memory import Memory, NewMemory
+    from actors.kernel.stores.memory import Memory, NewMemory
 
 ENOUGH: Final = 20
 """So many random programs, beside the corpus, have to be enough to find any of the faults."""

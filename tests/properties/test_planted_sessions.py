@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.agent.session import SessionChange
+from actors.kernel.agent.agent import SessionChange
 from actors.runtime.execution import modes as _modes
 from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.memory.rows import MemoryRole

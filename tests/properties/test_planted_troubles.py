@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from actors.kernel.agent.agent import MAX_MESSAGES
-from actors.kernel.runtime.decisions import RESOLVE
+from actors.kernel.runtime.rows import RESOLVE
 from actors.runtime.context import messaging as talk
 from actors.runtime.context import question
 from actors.runtime.context.buffers import SignalBuffer

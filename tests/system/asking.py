@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import nats
 
 from actors.errors import TerminalError
-from actors.kernel.agent.llm import Completion, LLMResponse, TextDelta, Usage
 from actors.kernel.agent.message import ContentBlock
+from actors.kernel.agent.models import Completion, LLMResponse, TextDelta, Usage
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
     from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.llm import GenerationOptions, StreamEvent
     from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.models import GenerationOptions, StreamEvent
     from actors.kernel.runtime.ids import AgentId
     from actors.runtime import RunContext
 

@@ -20,7 +20,7 @@ from actors.context import (
     SummarizationCompaction,
     TokenBudgetComposedStrategy,
 )
-from actors.kernel.agent.llm import GenerationOptions, collected
+from actors.kernel.agent.models import GenerationOptions, collected
 from actors.testing import FunctionModel
 from compose.demo.ledger import append_line, lines_of
 from compose.models import local
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.llm import LLMResponse, StreamEvent
     from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.models import LLMResponse, StreamEvent
     from actors.kernel.runtime.ids import AgentId
     from actors.runtime import RunContext
     from compose.models import RetryingModel

@@ -19,9 +19,8 @@ import asyncpg
 import nats
 
 from actors.errors import RetryAfter
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.ids import PARTITIONS, AgentId, RunId
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.runtime.shards import PARTITIONS
 from broker import Subjects
 from compose import Settings
 from compose.assembly.runtime import build_runtime

@@ -22,8 +22,8 @@ from compose.demo.ledger import append_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.llm import GenerationOptions
     from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.models import GenerationOptions
     from actors.runtime import RunContext
 
 HERE: Final = "tests.system.summaries"

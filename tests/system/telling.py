@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.context import CompactionPipeline, ContextConfig, StoreHistory, SummarizationCompaction
-from actors.kernel.agent.llm import Completion, LLMResponse, TextDelta, collected
 from actors.kernel.agent.message import ContentBlock
+from actors.kernel.agent.models import Completion, LLMResponse, TextDelta, collected
 from actors.testing import FunctionModel
 from compose.demo.ledger import append_line
 from tests.system.agents import executed
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.llm import GenerationOptions, StreamEvent
     from actors.kernel.agent.message import ChatMessage, Message
+    from actors.kernel.agent.models import GenerationOptions, StreamEvent
     from actors.kernel.runtime.ids import AgentId
     from actors.runtime import RunContext
 

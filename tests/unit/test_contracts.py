@@ -19,7 +19,7 @@ from actors import AgentId, Message, RunContext, Runtime
 from actors.kernel.agent.agent import Agent, AgentRunContext
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.wakeup import WakeSet, Wakeup
+from actors.kernel.runtime.waits import WakeSet, Wakeup
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.parts import InMemoryEventLog, InMemoryFollowGraph, MemoryStore, PushAllFanout
 

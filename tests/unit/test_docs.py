@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.supervision import SpawnBudget
+from actors.kernel.agent.agent import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, token
 from broker import Subjects
 from broker.wire.headers import TARGET

@@ -15,7 +15,7 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.shards import Serves
+from actors.kernel.stores.shards import Serves
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.telemetry.model_counters import MAX_NAMES, ModelCounters
 from compose.host.http import AddressError, parse_address

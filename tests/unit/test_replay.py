@@ -15,7 +15,7 @@ from actors.context import (
     SlidingWindowCompaction,
     StoreHistory,
 )
-from actors.kernel.agent.middleware import HookEvent
+from actors.kernel.agent.hooks import HookEvent
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus

@@ -15,7 +15,7 @@ from actors.kernel.runtime.commit import Suspend
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
 from actors.kernel.runtime.rows import LoadedRun, RunRow
 from actors.kernel.runtime.scheduler import Lease, RunStatus
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.telemetry.spans import MAX_INTERRUPTED, ExecutionSpans, Tracing
 

@@ -11,9 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from typing_extensions import override
 
 from actors.errors import ContractError
-from actors.kernel.agent.agent import RunMeta
-from actors.kernel.agent.cancellation import CancellationToken
-from actors.kernel.agent.supervision import Supervision
+from actors.kernel.agent.agent import CancellationToken, RunMeta, Supervision
 from actors.kernel.hidden import HIDDEN, HiddenNames
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.tracing import SpanPlace

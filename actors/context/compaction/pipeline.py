@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from actors.context.compaction.steps import Assembled, assembled
 from actors.context.tokens import Tally, TokenCounter
-from actors.kernel.agent.context import CompactionStrategy
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import CompactionStrategy
 
 
 class CompactionPipeline:

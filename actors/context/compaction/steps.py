@@ -9,8 +9,8 @@ from typing import Protocol, TypeGuard
 from actors.context.paid_calls import ModelNotAskedError
 from actors.context.tokens import Tally
 from actors.context.turns import is_derived
-from actors.kernel.agent.context import CompactionStrategy
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import CompactionStrategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

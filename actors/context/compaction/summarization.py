@@ -23,8 +23,8 @@ from actors.context.preparation import AnsweredCall, WindowMode, current_mode
 from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import data_of, is_pinned, is_summary
 from actors.errors import ContractError
-from actors.kernel.agent.llm import LLMClient, prepare
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import LLMClient, prepare
 
 MAX_KEPT_SUMMARIES: Final = 256
 """Maximum number of summaries that a strategy keeps in memory, for all conversations together."""

@@ -7,8 +7,8 @@ from typing import Final
 
 from actors.context.tokens import TokenCounter, as_json
 from actors.context.turns import SUMMARY, UPTO, as_data, data_message
-from actors.kernel.agent.llm import GenerationOptions
 from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.models import GenerationOptions
 
 INSTRUCTIONS: Final = """\
 You keep the summary of a long conversation between a user and an assistant with tools. The assistant \

@@ -20,9 +20,8 @@ from actors.context.reserve import limited
 from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import is_summary
 from actors.errors import ContractError
-from actors.kernel.agent.context import CompactionStrategy
-from actors.kernel.agent.llm import LLMClient
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import CompactionStrategy, LLMClient
 
 CUT: Final = "cut"
 """The name, in receipts, of the cut that makes a window fit after all strategies."""

@@ -1,6 +1,8 @@
 """Turns of conversations as rows: what a run adds to a session, and what a reader finds there.
 
 A turn is one chat message. A cut says where a compaction lets the window begin; the turns before it stay.
+
+Answers of models, as log entries record them.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
+from pydantic import ValidationError
 from pydantic_core import to_json
 
 from actors.errors import ContractError, MessageTooLargeError
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import Usage
 from actors.kernel.json import JsonValue
 from actors.kernel.json_data import check_integer
 
@@ -252,3 +256,30 @@ def _at_most(value: JsonValue, where: str) -> int:
     if isinstance(value, int):
         check_integer(value, where)
     return len(repr(value)) + 8
+
+
+UNNAMED: Final = "?"
+"""The model of an answer whose client has no name that a database takes."""
+_MOST: Final = 512
+"""Characters of a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """A model's answer as a log has it: the name of the client, and what it used."""
+
+    model: str
+    usage: Usage
+
+
+def answer_of(payload: Mapping[str, JsonValue]) -> ModelAnswer | None:
+    """Return the answer that an `llm.call` entry with this payload records; None: it records an error."""
+    if payload.get("status") != "ok":
+        return None
+    model = payload.get("model") or payload.get("name")
+    try:
+        usage = Usage.model_validate(payload.get("usage") or {})
+    except ValidationError:  # a client of an author's own: its answer is a call all the same
+        usage = Usage()
+    is_name = isinstance(model, str) and 0 < len(model) <= _MOST and "\x00" not in model
+    return ModelAnswer(str(model) if is_name else UNNAMED, usage)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
+from actors.kernel.agent.agent import HistoryRetention, SessionChange
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.agent.session import SessionChange
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.transcript import NewCut, NewTurn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.communication import FollowMode
@@ -18,8 +17,7 @@ from actors.kernel.runtime.ids import AgentId, TopicId
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import Arrived, NewRun
 from actors.kernel.runtime.scheduler import Lease, RunStatus
-from actors.kernel.runtime.waits import Answer, Wait, WaitCycle
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import Answer, Wait, WaitCycle, WakeSet
 
 
 @dataclass(frozen=True, slots=True)

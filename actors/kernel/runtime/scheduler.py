@@ -9,9 +9,9 @@ from typing import Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from actors.kernel.basics import MAX_WAIT_S, bounded_s
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
-from actors.kernel.runtime.wakeup import Wakeup
-from actors.kernel.seconds import MAX_WAIT_S, bounded_s
+from actors.kernel.runtime.waits import Wakeup
 
 
 class RunStatus(StrEnum):

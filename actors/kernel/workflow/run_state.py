@@ -1,16 +1,135 @@
-"""The checkpoint of a run: all that is needed to go on with it, in any process."""
+"""The checkpoint of a run: all that is needed to go on with it, in any process.
+
+Branches of a run: where each one stands, and what it changed in the vars that all began with.
+
+Snapshots: named checkpoints of a run, to look at and to begin new runs with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
-from actors.kernel.workflow.branches import GraphFork
-from actors.kernel.workflow.drawn import new_id, utc_now_iso
-from actors.kernel.workflow.durable import WRAPPED, durable_copy, plain_copy
+from actors.kernel.workflow.durable import WRAPPED, durable_copy, new_id, plain_copy, utc_now_iso
 from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphBranch:
+    """A branch.
+
+    Attributes:
+        name: Its name.
+        node: The node that is next, or at which it waits or ended.
+        status: Its status.
+        seq: The number of its next step.
+        patch: What it changed so far: ``set`` and ``unset`` of a delta.
+        wait: Its wait, while `status` is WAITING.
+        output: Output of a branch that ended before the join.
+        error: Error of a branch that failed.
+        fork: Its own branches.
+    """
+
+    name: str
+    node: str
+    status: RunStatus = RunStatus.RUNNING
+    seq: int = 0
+    patch: dict[str, Any] = field(default_factory=dict)
+    wait: WaitState | None = None
+    output: Any = None
+    error: str | None = None
+    fork: GraphFork | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the branch as stores keep it."""
+        told = {
+            "name": self.name,
+            "node": self.node,
+            "status": self.status.value,
+            "seq": self.seq,
+            "patch": self.patch,
+            "wait": None if self.wait is None else self.wait.to_dict(),
+            "output": self.output,
+            "error": self.error,
+            "fork": None if self.fork is None else self.fork.to_dict(),
+        }
+        return {name: value for name, value in told.items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> GraphBranch:
+        """Return the branch that `to_dict` described."""
+        wait, fork = data.get("wait"), data.get("fork")
+        told = {
+            **data,
+            "status": RunStatus(data["status"]),
+            "wait": None if wait is None else WaitState.from_dict(wait),
+            "fork": None if fork is None else GraphFork.from_dict(fork),
+        }
+        return cls(**told)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphFork:
+    """A point at which a run has branches.
+
+    Attributes:
+        seq: The step that made them.
+        join: The node at which they meet.
+        branches: In the order in which they are merged.
+    """
+
+    seq: int
+    join: str
+    branches: tuple[GraphBranch, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fork as stores keep it."""
+        branches = [one.to_dict() for one in self.branches]
+        return {"seq": self.seq, "join": self.join, "branches": branches}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> GraphFork:
+        """Return the fork that `to_dict` described."""
+        branches = tuple(GraphBranch.from_dict(one) for one in data["branches"])
+        return cls(seq=data["seq"], join=data["join"], branches=branches)
+
+    @property
+    def has_open(self) -> bool:
+        """True if a branch has not come to its end."""
+        return any(self.is_open(one) for one in self.branches)
+
+    def is_open(self, branch: GraphBranch) -> bool:
+        """Return whether a branch of this fork has something left to do or to wait for."""
+        arrived = branch.fork is None and branch.node == self.join
+        return not branch.status.is_terminal and not (
+            arrived and branch.status is RunStatus.RUNNING
+        )
+
+    def waits(self) -> Iterator[WaitState]:
+        """Yield what the branches wait for, in their order."""
+        for branch in self.branches:
+            if branch.fork is not None:
+                yield from branch.fork.waits()
+            elif branch.wait is not None:
+                yield branch.wait
+
+    def key(self, branch: GraphBranch) -> str:
+        """Return the name of a branch that no branch of another fork of its run has."""
+        return f"{self.seq}.{branch.name}"
+
+    def place(self, key: str) -> int | None:
+        """Return the position of the branch of this key; None: it is of another fork."""
+        seq, _, name = key.partition(".")
+        if seq != str(self.seq):
+            return None
+        return next((at for at, one in enumerate(self.branches) if one.name == name), None)
+
+    def with_branch(self, place: int, branch: GraphBranch) -> GraphFork:
+        """Return the fork with another branch at a position."""
+        return replace(self, branches=(*self.branches[:place], branch, *self.branches[place + 1 :]))
+
 
 FIELDS = (
     "run_id",
@@ -306,3 +425,107 @@ def _seconds_of(retention: Mapping[str, Any]) -> dict[str, Any]:
     except (ValueError, OverflowError):
         return {}
     return {"ttl_s": ttl_s} if ttl_s > 0 else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A checkpoint with a name.
+
+    Attributes:
+        snapshot_id: Its id.
+        run_id: The run.
+        step_id: The last step before the snapshot, if it is known.
+        name: A name for people.
+        description: A text for people.
+        tags: Words to search by.
+        created_at: The instant, in ISO 8601 in UTC.
+        run_state: The run, by `RunState.to_dict`.
+        spec_hash: `WorkflowSpec.hash` of the graph; None: not known.
+    """
+
+    snapshot_id: str
+    run_id: str
+    step_id: str | None = None
+    name: str = ""
+    description: str = ""
+    tags: list[str] = field(default_factory=list)
+    created_at: str = ""
+    run_state: dict[str, Any] = field(default_factory=dict)
+    spec_hash: str | None = None
+
+    @classmethod
+    def from_run(
+        cls,
+        *,
+        run: RunState,
+        name: str,
+        description: str = "",
+        tags: Iterable[str] = (),
+        step_id: str | None = None,
+        spec_hash: str | None = None,
+    ) -> Snapshot:
+        """Return a snapshot of the run as it is now.
+
+        Raises:
+            NotSerializableError: See `RunState.to_dict`.
+        """
+        return cls(
+            snapshot_id=new_id(),
+            run_id=run.run_id,
+            step_id=step_id,
+            name=name,
+            description=description,
+            tags=[*tags],
+            created_at=utc_now_iso(),
+            run_state=run.to_dict(),
+            spec_hash=spec_hash,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the snapshot as stores keep it."""
+        return asdict(self)
+
+
+@runtime_checkable
+class SnapshotStore(Protocol):
+    """Snapshots by id."""
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Keep the snapshot. It replaces one of its id."""
+
+    def load(self, snapshot_id: str) -> Snapshot | None:
+        """Return it; None: there is none."""
+
+    def delete(self, snapshot_id: str) -> bool:
+        """Remove it; whether there was one."""
+
+    def list(
+        self,
+        *,
+        run_id: str | None = None,
+        tag: str | None = None,
+        query: str | None = None,
+        limit: int = 100,
+    ) -> list[Snapshot]:
+        """Return those that fit all that is given, the newest first. `query` is part of name or description."""
+
+
+def chosen_snapshots(
+    snapshots: Iterable[Snapshot],
+    *,
+    run_id: str | None,
+    tag: str | None,
+    query: str | None,
+    limit: int,
+) -> list[Snapshot]:
+    """Return what `SnapshotStore.list` does, of these."""
+    word = (query or "").casefold()
+    found = [
+        one
+        for one in snapshots
+        if (run_id is None or one.run_id == run_id)
+        and (tag is None or tag in one.tags)
+        and word in f"{one.name}\n{one.description}".casefold()
+    ]
+    found.sort(key=lambda one: (one.created_at, one.snapshot_id), reverse=True)
+    return found[: max(limit, 0)]

@@ -7,8 +7,14 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from actors.kernel.workflow.drawn import new_id, utc_now_iso
-from actors.kernel.workflow.durable import WRAPPED, durable_copy, json_text, plain_copy
+from actors.kernel.workflow.durable import (
+    WRAPPED,
+    durable_copy,
+    json_text,
+    new_id,
+    plain_copy,
+    utc_now_iso,
+)
 from actors.kernel.workflow.effects import Effect, StepStatus, WaitState
 from actors.kernel.workflow.run_state import RunState
 

@@ -12,9 +12,8 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.communication import ApprovalRequest
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.waits import GRAPH_WAITS, Answer, AnswerStatus, OpenWait
-from actors.kernel.store.arrivals import emit_to_all
-from actors.kernel.store.lists import ApprovalFilter
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.runs import ApprovalFilter, emit_to_all
 from actors.kernel.text import check_name_of, check_text_of, is_name
 
 MOST: Final = 10_000

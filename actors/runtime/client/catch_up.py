@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Self
 
-from actors.kernel.runtime.live import Delta
+from actors.kernel.runtime.hints import Delta
 
 HOLD_S: Final = 1.0
 """Seconds that pieces after a gap wait for the whole answer, which an old host, or a dead one, never sends."""

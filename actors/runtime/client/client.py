@@ -7,20 +7,19 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Literal
 
 from actors.errors import ContractError, RunFailedError, RunSweptError
+from actors.kernel.agent.agent import ExecutionBudget, HistoryRetention, SpawnBudget
 from actors.kernel.agent.message import Message, payload_of, sender_of
-from actors.kernel.agent.supervision import ExecutionBudget, HistoryRetention, SpawnBudget
-from actors.kernel.clock import Clock, Entropy
+from actors.kernel.basics import Clock, Entropy
 from actors.kernel.json import JsonValue, check_readable
 from actors.kernel.runtime.communication import FollowMode, RunStatusSummary
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, check_name
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import CancelReport, RunRow
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.supervisor import RunHandle, RunResult
-from actors.kernel.store.arrivals import OnConflict
-from actors.kernel.store.fanout import FanoutReport
-from actors.kernel.store.follow_graph import Subscription
-from actors.kernel.store.store import RunStore
+from actors.kernel.runtime.sources import RunHandle, RunResult
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.runs import OnConflict
+from actors.kernel.stores.topics import FanoutReport, Subscription
 from actors.kernel.text import check_message, check_text_of, is_name
 from actors.runtime.client.live_events import LiveEvents
 from actors.runtime.client.writer import Writer

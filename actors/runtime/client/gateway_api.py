@@ -1,4 +1,4 @@
-"""The requests of external clients to this runtime; see `actors.kernel.store.outside`."""
+"""The requests of external clients to this runtime; see `actors.kernel.stores.outside`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.supervisor import RunResult
-from actors.kernel.store.insight import InsightStore
-from actors.kernel.store.outside import Caller, EventKind, Order, RunEvent
-from actors.kernel.store.store import RunStore
+from actors.kernel.runtime.sources import RunResult
+from actors.kernel.stores.insight import InsightStore
+from actors.kernel.stores.outside import Caller, EventKind, Order, RunEvent
+from actors.kernel.stores.run_store import RunStore
 from actors.kernel.text import check_message
 from actors.kernel.tracing import caused_by
 from actors.runtime.client.client import Client

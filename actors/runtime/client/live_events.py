@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.json import JsonValue, fresh
 from actors.kernel.runtime.effects import GRAPH
+from actors.kernel.runtime.hints import Delta, DeltaBus
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.live import Delta, DeltaBus
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.client.catch_up import CatchUp
 from actors.runtime.client.open_answers import OpenAnswers
 from actors.runtime.loop.ahead import Pulled

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from actors.kernel.runtime.hints import Delta
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.live import Delta
 
 MAX_BYTES: Final = 256 * 1024
 """Largest answer that is kept, as UTF-8. A reader that joins a longer one sees only its later pieces."""

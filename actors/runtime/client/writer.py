@@ -6,29 +6,31 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from actors.errors import DecisionRefusedError, UnknownRunError
-from actors.kernel.agent.message import Message
-from actors.kernel.agent.session import NewSession
-from actors.kernel.agent.supervision import (
+from actors.kernel.agent.agent import (
     ExecutionBudget,
     HistoryRetention,
+    NewSession,
     SpawnBudget,
     Supervision,
 )
-from actors.kernel.clock import Clock, Entropy
+from actors.kernel.agent.message import Message
+from actors.kernel.basics import Clock, Entropy
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.decisions import (
+from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
+from actors.kernel.runtime.rows import (
     OPERATOR,
     RESOLVE,
     RETRY,
+    LoadedRun,
+    NewRun,
+    SignalOutcome,
     decision_id,
     standing,
     to_decide,
 )
-from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
-from actors.kernel.runtime.rows import LoadedRun, NewRun, SignalOutcome
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.store.arrivals import OnConflict, check_on_conflict
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.runs import OnConflict, check_on_conflict
 from actors.kernel.text import check_name_of, check_number, check_policy
 from actors.runtime.context.spawning import check_supervision
 from actors.runtime.replay.summary import known_id

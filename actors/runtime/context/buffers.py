@@ -12,11 +12,10 @@ from typing_extensions import override
 from actors.errors import ContractError
 from actors.kernel.json import JsonValue, recordable
 from actors.kernel.runtime.commit import SignalKey
-from actors.kernel.runtime.decisions import RESERVED, RESOLVE
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.rows import Arrived, BufferedSignal
+from actors.kernel.runtime.rows import RESERVED, RESOLVE, Arrived, BufferedSignal
 from actors.kernel.runtime.waits import Answer
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.journal.reading import reading, refuse_unreadable
 from actors.runtime.journal.run_log import RunLog
 

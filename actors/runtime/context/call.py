@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from actors.errors import CallInEffectError, ContractError, NonDeterminismError, OtherTenantError
 from actors.kernel.agent.message import Message
 from actors.kernel.agent.tools import ToolSpec
-from actors.kernel.clock import Clock, Entropy
+from actors.kernel.basics import Clock, Entropy
 from actors.kernel.json import JsonValue, sized
 from actors.kernel.runtime.commit import Outgoing
 from actors.kernel.runtime.effects import EffectCall, ResultCache, args_hash, key_of_message
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, message_id_of_run
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.storage.blob import ArtifactStore
-from actors.kernel.store.operators import agent_scope
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.artifacts import ArtifactStore
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.runs import agent_scope
 from actors.kernel.tracing import TRACE_PARENT
 from actors.runtime.context.buffers import AnswerBuffer, SignalBuffer
 from actors.runtime.context.middleware import Hooks
@@ -35,7 +35,7 @@ from actors.runtime.telemetry.counters import Counters
 from actors.runtime.telemetry.spans import ExecutionSpans
 
 if TYPE_CHECKING:
-    from actors.kernel.storage.vector import EmbeddingClient
+    from actors.kernel.stores.data import EmbeddingClient
 
 Payload: TypeAlias = "dict[str, JsonValue]"
 Entry: TypeAlias = "tuple[EntryKind, str, Payload]"

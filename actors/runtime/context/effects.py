@@ -19,15 +19,15 @@ from actors.errors import (
     EffectDidNotHappen,
     EffectInDoubtError,
 )
+from actors.kernel.agent.hooks import HookKind as H
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.middleware import HookKind as H
+from actors.kernel.basics import check_s
 from actors.kernel.json import JsonValue, canonical_json, number_of, recordable
 from actors.kernel.runtime.commit import BudgetDelta
 from actors.kernel.runtime.effects import Effect, EffectCall, EffectMode
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.seconds import check_s
 from actors.kernel.text import check_name_of
 from actors.runtime.context.call import (
     Call,

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from actors.kernel.clock import Clock, Entropy
+from actors.kernel.basics import Clock, Entropy
 from actors.kernel.runtime.commit import Committed, Then
 from actors.kernel.runtime.effects import ResultCache
-from actors.kernel.runtime.hints import Nudge
+from actors.kernel.runtime.hints import Delta, Nudge
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.live import Delta
 from actors.kernel.runtime.rows import Arrived
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.context.secrets import Secrets
 from actors.runtime.context.topics import ForeignTopics
 from actors.runtime.context.waits import MessageQueue

@@ -15,9 +15,9 @@ from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.supervisor import RunHandle, RunResult
+from actors.kernel.runtime.sources import RunHandle, RunResult
 from actors.kernel.runtime.waits import Answer, Wait
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.kernel.text import check_name_of, check_text_of
 from actors.runtime.context.call import (
     Call,

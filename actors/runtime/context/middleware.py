@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from actors.kernel.agent.agent import Agent, AgentRunContext, RunMeta
-from actors.kernel.agent.message import Message
-from actors.kernel.agent.middleware import (
+from actors.kernel.agent.hooks import (
     CallNext,
     Hook,
     HookEvent,
@@ -17,7 +16,8 @@ from actors.kernel.agent.middleware import (
     InvocationContext,
     Middleware,
 )
-from actors.kernel.clock import Clock
+from actors.kernel.agent.message import Message
+from actors.kernel.basics import Clock
 from actors.kernel.json import JsonValue
 
 _log = logging.getLogger("callboard.context")

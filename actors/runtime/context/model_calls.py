@@ -13,8 +13,10 @@ from inspect import isawaitable
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from actors.errors import ContractError, MessageTooLargeError, MiddlewareTermination, RunError
-from actors.kernel.agent.guards import Guard, checked
-from actors.kernel.agent.llm import (
+from actors.kernel.agent.agent import Supervision
+from actors.kernel.agent.hooks import Guard, checked
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import (
     Completion,
     GenerationOptions,
     LLMClient,
@@ -23,8 +25,6 @@ from actors.kernel.agent.llm import (
     Restart,
     TextDelta,
 )
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.supervision import Supervision
 from actors.kernel.agent.tools import (
     ApprovalHandler,
     ApprovalPolicy,
@@ -37,7 +37,7 @@ from actors.kernel.agent.tools import (
 from actors.kernel.json import JsonValue, canonical_json, fresh, sized
 from actors.kernel.runtime.communication import Approval
 from actors.kernel.runtime.effects import EffectCall, EffectMode
-from actors.kernel.runtime.live import MAX_DELTA_BYTES, Delta
+from actors.kernel.runtime.hints import MAX_DELTA_BYTES, Delta
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.runtime.context.call import RunState
 from actors.runtime.context.effects import Effects, effect, idempotency_key

@@ -14,8 +14,7 @@ from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 from actors.kernel.runtime.rows import Arrived, BufferedSignal
-from actors.kernel.runtime.waits import FROM_OUTSIDE, Answer, Wait
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import FROM_OUTSIDE, Answer, Wait, WakeSet
 from actors.runtime.context.call import Call, Entry, Payload
 from actors.runtime.replay.branches import Branch
 

@@ -10,16 +10,16 @@ from typing_extensions import override
 
 from actors.errors import ContractError, UnknownRunError, WaitCycleError
 from actors.kernel.agent.message import Message, MessageKey, check_payload_size
+from actors.kernel.basics import is_length
 from actors.kernel.json import JsonValue, recordable
 from actors.kernel.runtime.communication import Approval, ApprovalStatus, AskKind, AskOutcome
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.supervisor import RunHandle
+from actors.kernel.runtime.sources import RunHandle
 from actors.kernel.runtime.waits import Answer, Wait
-from actors.kernel.seconds import is_length
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.kernel.text import check_name_of, check_text_of
 from actors.runtime.context.call import (
     Call,

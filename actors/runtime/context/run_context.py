@@ -10,15 +10,14 @@ from typing import Any, NoReturn, TypeVar, Unpack, overload
 from typing_extensions import override
 
 from actors.errors import DeadlineExceededError
-from actors.kernel.agent.agent import Agent, RunMeta
+from actors.kernel.agent.agent import Agent, RunMeta, Supervision
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import Supervision
 from actors.kernel.agent.tools import InvocationResult
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.communication import Approval, AskOutcome, FollowMode, RunStatusSummary
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.runtime.supervisor import RunHandle, RunResult
+from actors.kernel.runtime.sources import RunHandle, RunResult
 from actors.runtime.context.call import RunState, instant
 from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.context.conversation.verbs import Conversations, ConversationVerbs

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from actors.errors import ContractError, SpawnDenied
-from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.agent import Agent, HistoryRetention, Supervision
 from actors.kernel.agent.message import Message, check_metadata, check_payload_size
-from actors.kernel.agent.supervision import HistoryRetention, Supervision
 from actors.kernel.json import sized
 from actors.kernel.runtime.commit import Spawned
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id, run_id_of_child
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import NewRun, RunRow
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.runtime.supervisor import RunHandle
+from actors.kernel.runtime.sources import RunHandle
 from actors.kernel.text import check_metadata_texts, check_name_of, check_number, check_policy
 from actors.runtime.context.call import Call, Payload, RunState, refuse_tenant, tell
 from actors.runtime.replay.failures import raise_if_refused
@@ -210,6 +209,6 @@ def check_supervision(terms: Supervision) -> None:
 
 def _check_task(task: str | None) -> None:
     if task is not None:
-        from actors.kernel.boards import check_task_id  # noqa: PLC0415 - most hosts need no boards
+        from actors.kernel.board_rules import check_task_id  # noqa: PLC0415 - most hosts need no boards
 
         check_task_id(task)

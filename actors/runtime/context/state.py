@@ -8,7 +8,7 @@ from actors.kernel.json import JsonValue, fresh, recordable
 from actors.kernel.runtime.commit import DELETED, Deleted
 from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.kernel.text import check_name_of
 from actors.runtime.context.call import Call, Payload, RunState, entered
 from actors.runtime.journal.reading import reading, refuse_unreadable

@@ -15,10 +15,16 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import FollowChange
 from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.kernel.runtime.inbox import Inbox
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.store.fanout import FanoutReport, FanoutStrategy
-from actors.kernel.store.follow_graph import FollowGraph, Subscription, check_follow, check_mode
+from actors.kernel.runtime.sources import Inbox
+from actors.kernel.stores.topics import (
+    FanoutReport,
+    FanoutStrategy,
+    FollowGraph,
+    Subscription,
+    check_follow,
+    check_mode,
+)
 from actors.kernel.text import check_message
 from actors.runtime.context.call import Call, Payload, RunState, refuse_tenant
 from actors.runtime.context.effects import Effects, effect, idempotency_key

@@ -9,11 +9,11 @@ from typing import Protocol, TypeAlias
 
 from actors.errors import ContractError
 from actors.kernel.agent.message import Message, MessageKey
+from actors.kernel.basics import check_s, instant_of
 from actors.kernel.json import JsonValue, fresh
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import Arrived, BufferedSignal
 from actors.kernel.runtime.waits import Answer, Wait
-from actors.kernel.seconds import check_s, instant_of
 from actors.kernel.text import check_name_of
 from actors.runtime.context.buffers import is_readable, refuse_reserved
 from actors.runtime.context.call import Call, Entry, Payload, RunState

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from actors.errors import BrokerError, PersistenceError
-from actors.kernel.store.transport import OutboxRow, OutboxStore
+from actors.kernel.stores.transport import OutboxRow, OutboxStore
 from actors.runtime.delivery.outbox_relay import OutboxRelay
 from actors.runtime.loop.tasks import TaskScope, happens
 from actors.runtime.worker.held_shards import HeldShards

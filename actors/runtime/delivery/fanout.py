@@ -14,7 +14,7 @@ from typing import Final
 from actors.errors import ActorsError
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import ShardId
-from actors.kernel.store.fanout import Expanded
+from actors.kernel.stores.topics import Expanded
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.loop.tasks import happens
 from actors.runtime.worker.worker import Worker

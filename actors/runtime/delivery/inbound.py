@@ -17,7 +17,7 @@ from actors.errors import BrokerError, PersistenceError
 from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.ids import ShardId
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.transport import (
+from actors.kernel.stores.transport import (
     Cursor,
     Ingested,
     IngestOutcome,

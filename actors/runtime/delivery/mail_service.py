@@ -16,12 +16,11 @@ from functools import partial
 from typing import Final
 
 from actors.errors import ActorsError, BrokerError, ContractError, PersistenceError
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import ShardId
+from actors.kernel.runtime.ids import ShardId, is_of_topics
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.shards import is_of_topics
-from actors.kernel.store.transport import (
+from actors.kernel.stores.transport import (
     MailConnection,
     MailStore,
     OutboxStore,

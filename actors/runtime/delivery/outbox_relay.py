@@ -18,7 +18,7 @@ from actors.kernel.faults import armed
 from actors.kernel.json import Unreadable
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.transport import OutboxRow, OutboxStore
+from actors.kernel.stores.transport import OutboxRow, OutboxStore
 from actors.runtime.loop.tasks import TaskScope
 
 _log = logging.getLogger("callboard.delivery")

@@ -7,7 +7,7 @@ import logging
 from typing_extensions import override
 
 from actors.errors import BrokerError
-from actors.kernel.store.transport import MailConnection, MailStore, StreamRecord, StreamState
+from actors.kernel.stores.transport import MailConnection, MailStore, StreamRecord, StreamState
 
 _log = logging.getLogger("callboard.delivery")
 

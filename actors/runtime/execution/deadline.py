@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.errors import DeadlineExceededError
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.runtime.rows import RunRow
 from actors.runtime.loop.timers import Alarm
 

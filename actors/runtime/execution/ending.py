@@ -19,9 +19,8 @@ from actors.errors import (
     SuspensionSwallowedError,
     WaitCycleError,
 )
-from actors.kernel.agent.cancellation import CancellationToken
+from actors.kernel.agent.agent import CancellationToken, HistoryRetention
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.json import is_unreadable_row, recordable
 from actors.kernel.runtime.commit import (
     CONTINUE,

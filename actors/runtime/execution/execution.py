@@ -8,18 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from actors.errors import CancellationError, MiddlewareTermination, RunSuspended
-from actors.kernel.agent.agent import Agent
-from actors.kernel.agent.cancellation import CancellationToken
+from actors.kernel.agent.agent import Agent, CancellationToken
+from actors.kernel.agent.hooks import HookKind
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.middleware import HookKind
 from actors.kernel.runtime.commit import Committed, Suspend
-from actors.kernel.runtime.decisions import RETRY
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun
+from actors.kernel.runtime.rows import RETRY, Arrived, LoadedRun, NewRun
 from actors.kernel.runtime.scheduler import Lease, RunStatus
-from actors.kernel.runtime.waits import WaitCycle
-from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.store.blocking import Blocking
+from actors.kernel.runtime.waits import WaitCycle, WakeSet
+from actors.kernel.stores.runs import Blocking
 from actors.runtime.context.buffers import AnswerBuffer, SignalBuffer
 from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.sessions import Sessions

@@ -8,10 +8,8 @@ from typing import Any, Final, TypeGuard
 
 from actors.context.turns import turn_of
 from actors.errors import ContractError
-from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.agent import DEFAULT_MODE, MODE_KEY, Agent, ModalAgent, SessionChange
 from actors.kernel.agent.message import ChatMessage, Message
-from actors.kernel.agent.modes import DEFAULT_MODE, MODE_KEY, ModalAgent
-from actors.kernel.agent.session import SessionChange
 from actors.kernel.agent.transcript import NewTurn, turn_id
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Finish

@@ -7,11 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 from actors.errors import RunSuspended
-from actors.kernel.agent.agent import Agent, RunMeta
-from actors.kernel.agent.cancellation import CancellationToken
+from actors.kernel.agent.agent import (
+    PARENT_NODE_KEY,
+    Agent,
+    CancellationToken,
+    RunMeta,
+    Supervision,
+)
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.agent.modes import PARENT_NODE_KEY
-from actors.kernel.agent.supervision import Supervision
 from actors.kernel.agent.tools import client_tools_in
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Spawned
@@ -19,7 +22,7 @@ from actors.kernel.runtime.ids import AgentId, derive_id
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow
 from actors.kernel.runtime.scheduler import Lease, RunStatus
-from actors.kernel.store.blocking import Blocking
+from actors.kernel.stores.runs import Blocking
 from actors.kernel.tracing import trace_id_of
 from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.sessions import Sessions

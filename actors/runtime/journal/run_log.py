@@ -15,14 +15,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from actors.errors import ActorsError, RunSuspended
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import CONTINUE, Answered, CommitOutcome, Committed, Then
 from actors.kernel.runtime.log_entry import OUTLIVED, EntryKind, NewEntry, RunLogEntry
 from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.runtime.waits import Wait
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.journal.amendments import Amendments, with_answers
 from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.loop.tasks import start_task

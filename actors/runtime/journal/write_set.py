@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from actors.kernel.agent.agent import FactKind, HistoryRetention, SessionChange
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.agent.session import FactKind, SessionChange
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.agent.transcript import NewCut, NewTurn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import (

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Generic, TypeVar
 
-from actors.kernel.store.reads import Handed
+from actors.kernel.stores.runs import Handed
 from actors.runtime.loop.tasks import start_task
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 
 IDLE_PER_SLOT: Final = 2
 """Number of runs that may wait in memory for each slot."""

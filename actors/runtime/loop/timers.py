@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.runtime.ids import AgentId
 
 HORIZON_S: Final = 10.0

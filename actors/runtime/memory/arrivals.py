@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from actors.errors import RunConflictError
+from actors.kernel.agent.agent import ASKED_TO_STOP
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.session import ASKED_TO_STOP
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.rows import Arrived, CancelReport, NewRun, SignalOutcome
+from actors.kernel.runtime.rows import RESERVED, Arrived, CancelReport, NewRun, SignalOutcome
 from actors.kernel.runtime.waits import EVENT, PERSONAL, Answer, event_of
-from actors.kernel.store.arrivals import (
+from actors.kernel.stores.runs import (
     MOST_ANSWERED,
     ArrivalStore,
     OnConflict,

@@ -30,14 +30,14 @@ from actors.kernel.runtime.commit import (
     Retry,
     Suspend,
 )
-from actors.kernel.runtime.fold import TELLING, ends_execution
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import Lease, RunStatus
-from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.store.commits import CommitStore
-from actors.kernel.store.follow_graph import check_topics
+from actors.kernel.runtime.sources import TELLING, ends_execution
+from actors.kernel.runtime.waits import WakeSet
+from actors.kernel.stores.runs import CommitStore
+from actors.kernel.stores.topics import check_topics
 from actors.runtime.memory.cycles import cycles_of
 from actors.runtime.memory.follows import change_and_post
 from actors.runtime.memory.records import InboxRow, RunRecord, pack

@@ -11,7 +11,7 @@ from typing import Final
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.kernel.store.fanout import check_post
+from actors.kernel.stores.topics import check_post
 from actors.runtime.memory.records import InboxRow
 
 

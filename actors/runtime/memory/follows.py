@@ -16,10 +16,17 @@ from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, ShardId, TopicId
-from actors.kernel.runtime.inbox import Inbox
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.fanout import Expanded, LazyAgents, PostStore, as_followed
-from actors.kernel.store.follow_graph import FollowGraph, Subscription, check_follow
+from actors.kernel.runtime.sources import Inbox
+from actors.kernel.stores.topics import (
+    Expanded,
+    FollowGraph,
+    LazyAgents,
+    PostStore,
+    Subscription,
+    as_followed,
+    check_follow,
+)
 from actors.runtime.memory.follow_rows import FollowedTopic
 from actors.runtime.memory.records import InboxRow
 from actors.runtime.memory.rows import MemoryRows

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
 from actors.kernel.runtime.rows import Arrived
-from actors.kernel.store.insight import (
+from actors.kernel.stores.insight import (
     OVERDUE_S,
     AgentRow,
     HostRow,

@@ -9,10 +9,10 @@ from typing import Final
 
 from typing_extensions import override
 
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.store.limits import Claim, Grant, Limit, LimitScope, LimitStore, LimitUse
+from actors.kernel.stores.limits import Claim, Grant, Limit, LimitScope, LimitStore, LimitUse
 
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _SHARE: Final = timedelta(milliseconds=100)

@@ -13,13 +13,13 @@ from typing import Final, TypeAlias
 from typing_extensions import override
 
 from actors.errors import ContractError, UnknownRunError
-from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.memory_rules import memory_scopes
-from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id, run_id_of_fork
 from actors.kernel.runtime.rows import Arrived, ForkPoint, RunRow
-from actors.kernel.storage.erasure import (
+from actors.kernel.runtime.sources import fold
+from actors.kernel.stores.administration import (
     ERASE_BATCH,
     Erasable,
     EraseCount,
@@ -27,14 +27,14 @@ from actors.kernel.storage.erasure import (
     EraseScope,
     ErasureStore,
 )
-from actors.kernel.store.arrivals import Submitted
-from actors.kernel.store.forgotten import Forgotten
-from actors.kernel.store.operators import (
+from actors.kernel.stores.forgotten import Forgotten
+from actors.kernel.stores.runs import (
     ARTIFACT_GRACE_S,
     AUDIT_KEPT_S,
     USAGE_KEPT_S,
     OperatorStore,
     RetentionStore,
+    Submitted,
     agent_scope,
 )
 from actors.runtime.memory.records import RunRecord

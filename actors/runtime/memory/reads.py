@@ -14,15 +14,16 @@ from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import BufferedSignal, DeadLetter, LoadedRun, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, OpenWait
-from actors.kernel.store.lists import (
+from actors.kernel.stores.runs import (
     ANY_APPROVAL,
     ANY_RUN,
     ApprovalFilter,
     ListStore,
+    ReadStore,
     RunFilter,
+    StatePart,
     TaskRun,
 )
-from actors.kernel.store.reads import ReadStore, StatePart
 from actors.runtime.memory.records import RunRecord, part_of_state, unpack
 from actors.runtime.memory.rows import MemoryRole
 from actors.runtime.memory.talk import open_waits

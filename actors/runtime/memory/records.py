@@ -13,18 +13,25 @@ from weakref import ReferenceType
 
 from pydantic_core import from_json, to_json
 
+from actors.kernel.agent.agent import ExecutionBudget, SpawnBudget, Supervision
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.agent.supervision import ExecutionBudget, SpawnBudget, Supervision
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import BudgetDelta
-from actors.kernel.runtime.decisions import decided_seq, to_decide
 from actors.kernel.runtime.ids import HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind, RunLogEntry
-from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow, SignalOutcome, Timer
+from actors.kernel.runtime.rows import (
+    Arrived,
+    LoadedRun,
+    NewRun,
+    RunRow,
+    SignalOutcome,
+    Timer,
+    decided_seq,
+    to_decide,
+)
 from actors.kernel.runtime.scheduler import Lease, RunStatus
-from actors.kernel.runtime.waits import Answer, AnswerStatus, OpenWait, Wait
-from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.store.reads import SMALL_STATE_BYTES, SMALL_STATE_KEYS, StatePart
+from actors.kernel.runtime.waits import Answer, AnswerStatus, OpenWait, Wait, WakeSet
+from actors.kernel.stores.runs import SMALL_STATE_BYTES, SMALL_STATE_KEYS, StatePart
 
 _NULL: Final = b"null"
 

@@ -14,16 +14,16 @@ from pydantic_core import to_json
 
 from actors.errors import UnknownRunError
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.agent.model_answer import answer_of
-from actors.kernel.clock import Clock
+from actors.kernel.agent.transcript import answer_of
+from actors.kernel.basics import Clock
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry, check_entry
 from actors.kernel.runtime.rows import Arrived, DeadLetter, NewRun, Timer
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.store.lists import RunFilter
-from actors.kernel.store.shards import Serves
+from actors.kernel.stores.runs import RunFilter
+from actors.kernel.stores.shards import Serves
 from actors.runtime.memory.follow_rows import FollowRows
 from actors.runtime.memory.records import (
     InboxRow,

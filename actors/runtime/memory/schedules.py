@@ -10,13 +10,19 @@ from itertools import count, islice
 from typing_extensions import override
 
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.scheduled import tick_message
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, ShardId
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.schedule import DueSchedule, Fired, Schedule, ScheduleStore, Tick
+from actors.kernel.stores.schedule import (
+    DueSchedule,
+    Fired,
+    Schedule,
+    ScheduleStore,
+    Tick,
+    tick_message,
+)
 from actors.runtime.memory.records import pack, unpack
 from actors.runtime.memory.rows import MEMORY_SHARD, MemoryRows
 

@@ -16,8 +16,8 @@ from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
 from actors.kernel.runtime.rows import Arrived, HostReport, RunRow, Timer
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
 from actors.kernel.runtime.waits import WaitCycle
-from actors.kernel.store.blocking import Blocking
-from actors.kernel.store.shards import BacklogStore, Serves, ShardStore
+from actors.kernel.stores.runs import Blocking
+from actors.kernel.stores.shards import BacklogStore, Serves, ShardStore
 from actors.runtime.memory.cycles import young_cycles
 from actors.runtime.memory.records import RunRecord
 from actors.runtime.memory.rows import MEMORY_SHARD, MemoryRole, MemoryRows, both_ways

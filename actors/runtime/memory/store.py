@@ -12,10 +12,10 @@ from functools import partial
 
 from typing_extensions import override
 
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.runtime.hints import LogHints, Nudge
-from actors.kernel.store.commits import CommitStore
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.runs import CommitStore
 from actors.runtime.memory.arrivals import MemoryArrivals
 from actors.runtime.memory.commit import MemoryCommits
 from actors.runtime.memory.follows import MemoryFollows

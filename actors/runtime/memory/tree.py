@@ -7,15 +7,15 @@ from dataclasses import replace
 from datetime import timedelta
 
 from actors.errors import AlreadyRedrivenError, IllegalTransitionError, UnknownRunError
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.commit import Commit, OverBudget, Spawned
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import RunId, derive_id
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.rows import ForkPoint, NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.arrivals import Submitted
+from actors.kernel.stores.runs import Submitted
 from actors.runtime.memory.records import RunRecord, TreeAccount
 from actors.runtime.memory.rows import MemoryRows
 

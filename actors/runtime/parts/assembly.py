@@ -6,17 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.errors import ContractError
-from actors.kernel.clock import Clock, Entropy
+from actors.kernel.basics import Clock, Entropy
 from actors.kernel.runtime.effects import Journal
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
-from actors.kernel.runtime.inbox import Inbox
 from actors.kernel.runtime.log_entry import EventLog
 from actors.kernel.runtime.scheduler import Scheduler
-from actors.kernel.runtime.wakeup import SignalBus
-from actors.kernel.store.fanout import FanoutStrategy
-from actors.kernel.store.follow_graph import FollowGraph
-from actors.kernel.store.store import RunStore
+from actors.kernel.runtime.sources import Inbox
+from actors.kernel.runtime.waits import SignalBus
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.topics import FanoutStrategy, FollowGraph
 from actors.runtime.context.topics import Topics
 from actors.runtime.parts.event_log import EventLogView
 from actors.runtime.parts.fanout import PushAllFanout, StoreFanout

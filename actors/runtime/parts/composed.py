@@ -9,18 +9,17 @@ from typing_extensions import override
 
 from actors.errors import ConcurrentAppendError
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Commit, CommitOutcome, Committed, Conflict, OutOfOrder
 from actors.kernel.runtime.effects import Journal
-from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.inbox import Inbox
 from actors.kernel.runtime.log_entry import EventLog, NewEntry, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow, SignalOutcome
 from actors.kernel.runtime.scheduler import Lease, Scheduler
-from actors.kernel.runtime.wakeup import SignalBus
-from actors.kernel.store.arrivals import OnConflict, Submitted
+from actors.kernel.runtime.sources import Inbox, fold
+from actors.kernel.runtime.waits import SignalBus
+from actors.kernel.stores.runs import OnConflict, Submitted
 from actors.runtime.memory.arrivals import MemoryArrivals
 from actors.runtime.memory.commit import MemoryCommits, refusal
 from actors.runtime.memory.follows import MemoryFollows

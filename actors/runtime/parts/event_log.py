@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from typing_extensions import override
 
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.runtime.commit import CONTINUE
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id
 from actors.kernel.runtime.log_entry import NewEntry, RunLogEntry, check_entry

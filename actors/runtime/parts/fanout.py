@@ -10,9 +10,14 @@ from actors.errors import ActorsError
 from actors.kernel.agent.message import Message, sender_of
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.kernel.runtime.inbox import Inbox
-from actors.kernel.store.fanout import FanoutReport, FanoutStrategy, PostStore, as_followed
-from actors.kernel.store.follow_graph import FollowGraph
+from actors.kernel.runtime.sources import Inbox
+from actors.kernel.stores.topics import (
+    FanoutReport,
+    FanoutStrategy,
+    FollowGraph,
+    PostStore,
+    as_followed,
+)
 
 _log = logging.getLogger("callboard.parts")
 

@@ -7,7 +7,7 @@ from itertools import count
 
 from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.kernel.store.follow_graph import Subscription, check_follow
+from actors.kernel.stores.topics import Subscription, check_follow
 
 
 class InMemoryFollowGraph:

@@ -10,11 +10,11 @@ from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.commit import Commit, Finish, Retry, Spawned, Suspend
 from actors.kernel.runtime.effects import Journal
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.inbox import Inbox
 from actors.kernel.runtime.log_entry import EventLog, NewEntry
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.runtime.wakeup import SignalBus
+from actors.kernel.runtime.sources import Inbox
+from actors.kernel.runtime.waits import SignalBus
 from actors.runtime.memory.arrivals import MemoryArrivals
 from actors.runtime.memory.rows import MemoryRows
 from actors.runtime.memory.shards import MemoryBacklog

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Finish, Then
 from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_mail
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import Arrived, DeadLetter, NewRun, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.parts.view_parts import (
     LeaseOf,
     StoreView,

@@ -11,7 +11,7 @@ from typing_extensions import override
 from actors.kernel.runtime.effects import EffectId, EffectResult
 from actors.kernel.runtime.ids import RunId, ShardId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry, RunLogEntry
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.memory.records import pack, unpack
 
 RESULT_KINDS: Final = frozenset(

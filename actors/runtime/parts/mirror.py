@@ -9,7 +9,7 @@ from actors.kernel.runtime.commit import Continue, Finish, Park, Retry, Suspend,
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import Lease, RunStatus, Scheduler
-from actors.kernel.runtime.wakeup import WakeSet, Wakeup
+from actors.kernel.runtime.waits import WakeSet, Wakeup
 
 _log = logging.getLogger("callboard.parts")
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from typing_extensions import override
 
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.runtime.commit import Commit, CommitOutcome, Committed, Finish
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.runtime.scheduler import ShardLease

@@ -8,10 +8,10 @@ from itertools import count
 from typing import Final, Literal
 
 from actors.errors import IllegalTransitionError, LeaseLostError, UnknownRunError
-from actors.kernel.clock import Clock, Entropy
+from actors.kernel.basics import Clock, Entropy
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.scheduler import TRANSITIONS, Lease, RetryPolicy, RunStatus
-from actors.kernel.runtime.wakeup import Wakeup
+from actors.kernel.runtime.waits import Wakeup
 from actors.runtime.memory.rows import MEMORY_SHARD
 from actors.runtime.worker.ready_queue import ReadyQueue
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from actors.errors import ConflictError, IllegalTransitionError, LeaseLostError, UnknownRunError
 from actors.kernel.agent.message import Message
-from actors.kernel.clock import Clock, Entropy
+from actors.kernel.basics import Clock, Entropy
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Finish, Suspend, Then
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
@@ -21,8 +21,8 @@ from actors.kernel.runtime.scheduler import (
     RetryPolicy,
     RunStatus,
 )
-from actors.kernel.runtime.wakeup import WakeSet, Wakeup
-from actors.kernel.store.store import RunStore
+from actors.kernel.runtime.waits import WakeSet, Wakeup
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.parts.view_parts import (
     LeaseOf,
     StoreView,

@@ -13,14 +13,14 @@ from datetime import datetime
 from typing import Final
 
 from actors.errors import IllegalTransitionError
-from actors.kernel.clock import Clock, Entropy
+from actors.kernel.basics import Clock, Entropy
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Suspend
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.store.store import RunStore
+from actors.kernel.runtime.waits import WakeSet
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.loop.timers import Alarm
 from actors.runtime.memory.records import pack, unpack
 from actors.runtime.parts.view_parts import LeaseOf, StoreView

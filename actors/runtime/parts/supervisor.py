@@ -12,9 +12,8 @@ from actors.errors import (
     IllegalTransitionError,
     OtherTenantError,
 )
-from actors.kernel.agent.agent import Agent
+from actors.kernel.agent.agent import Agent, Supervision
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import Supervision
 from actors.kernel.json import JsonValue, recordable
 from actors.kernel.runtime.commit import CONTINUE, Spawned, Suspend
 from actors.kernel.runtime.hints import Nudge
@@ -22,9 +21,9 @@ from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_child
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.supervisor import RunHandle, RunResult
+from actors.kernel.runtime.sources import RunHandle, RunResult
 from actors.kernel.runtime.waits import Answer
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.kernel.text import check_text_of
 from actors.runtime.parts.view_parts import LeaseOf, StoreView
 from actors.runtime.replay.summary import ANSWER_OF, result_of_row, row_of

@@ -20,7 +20,7 @@ from actors.kernel.runtime.commit import (
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import Lease, ShardLease
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 
 LeaseOf: TypeAlias = "Callable[[AgentId], ShardLease | None]"
 """Function: the shard lease that this host holds for an agent; None if another host owns the shard."""

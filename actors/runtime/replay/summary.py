@@ -11,9 +11,9 @@ from actors.kernel.runtime.communication import RunStatusSummary
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.supervisor import RunHandle, RunResult
+from actors.kernel.runtime.sources import RunHandle, RunResult
 from actors.kernel.runtime.waits import Answer, AnswerStatus
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.kernel.text import is_name
 
 ANSWER_OF: Final[dict[RunStatus, AnswerStatus]] = {

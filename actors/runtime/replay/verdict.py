@@ -18,14 +18,14 @@ from actors.errors import (
     RetryAfter,
     TerminalError,
 )
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.basics import bounded_s
 from actors.kernel.json import JsonValue
 from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.commit import Finish, Park, Retry, Then
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.seconds import bounded_s
 from actors.runtime.replay.failures import is_named, origin_of, record_error, text_of
 
 FINAL: Final = (MiddlewareTermination, BudgetExhaustedError, TerminalError, ContractError)

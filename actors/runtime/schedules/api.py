@@ -17,13 +17,11 @@ from actors.errors import (
     UnknownScheduleError,
 )
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.scheduled import extra_message
-from actors.kernel.clock import Entropy
+from actors.kernel.basics import Entropy, instant_of
 from actors.kernel.json import check_readable
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, check_name
-from actors.kernel.seconds import instant_of
-from actors.kernel.store.schedule import CatchUp, Schedule
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.schedule import CatchUp, Schedule, extra_message
 from actors.kernel.text import check_name_of, is_name
 from actors.runtime.schedules.cron import next_tick, zone_of
 

@@ -15,7 +15,7 @@ from actors.kernel.json import check_readable
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import ShardId
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.schedule import Schedule, Tick
+from actors.kernel.stores.schedule import Schedule, Tick
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.loop.tasks import happens
 from actors.runtime.loop.timers import HORIZON_S

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.storage.erasure import (
+from actors.kernel.stores.administration import (
     ERASE_BATCH,
     Erasable,
     EraseProgress,
@@ -19,8 +19,8 @@ from actors.kernel.storage.erasure import (
     EraseScope,
     Unreached,
 )
-from actors.kernel.storage.errors import OpenRunsError
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.errors import OpenRunsError
+from actors.kernel.stores.run_store import RunStore
 
 NAMED: Final = 10
 """Number of open runs that a refusal names."""

@@ -10,7 +10,7 @@ from typing import Final
 from actors.errors import ActorsError
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.store.limits import Limit, LimitScope, LimitStore, LimitUse
+from actors.kernel.stores.limits import Limit, LimitScope, LimitStore, LimitUse
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.loop.tasks import happens, until_free
 from actors.runtime.worker.dispatcher import Dispatcher

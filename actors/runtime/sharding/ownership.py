@@ -14,7 +14,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.rows import HostReport
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.shards import Serves
+from actors.kernel.stores.shards import Serves
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.loop.tasks import TaskScope, until_free
 from actors.runtime.sharding.rebalancing import DRAIN_S, Rebalancer

@@ -9,13 +9,11 @@ from functools import partial
 from typing import Final
 
 from actors.errors import ActorsError, ContractError
-from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import RunId, ShardId
-from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.ids import RunId, ShardId, ShardScope, scope_of
+from actors.kernel.runtime.rows import RESERVED, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.shards import ShardScope, scope_of
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.loop.timers import HORIZON_S

@@ -8,8 +8,8 @@ from typing import Final
 
 from actors.errors import ContractError, PersistenceError
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.store.forgotten import Forgotten
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.forgotten import Forgotten
+from actors.kernel.stores.run_store import RunStore
 
 _log = logging.getLogger("callboard.sharding")
 

@@ -12,7 +12,7 @@ from actors.kernel.json import JsonValue, number_of
 from actors.kernel.runtime.commit import Finish, Park, Retry, Suspend, Then
 from actors.kernel.runtime.effects import EffectCall
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.telemetry.model_counters import ModelCounters
 
 

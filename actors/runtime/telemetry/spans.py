@@ -22,7 +22,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, Status, StatusCode
 
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Finish, Retry, Then
 from actors.kernel.runtime.effects import EffectCall

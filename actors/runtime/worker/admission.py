@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic
 
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.store.limits import Claim, Grant, Limit, LimitScope, ScopeKind, scopes_of
+from actors.kernel.stores.limits import Claim, Grant, Limit, LimitScope, ScopeKind, scopes_of
 from actors.runtime.worker.limiters import E, Limiter, Slots, TokenBucket, WaitQueue
 from actors.runtime.worker.ready_queue import ReadyQueue
 

@@ -9,7 +9,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import RunId, ShardId
 from actors.kernel.runtime.rows import Arrived, RunRow, Timer
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
-from actors.kernel.store.blocking import Blocking
+from actors.kernel.stores.runs import Blocking
 from actors.runtime.execution.start import place_of
 from actors.runtime.worker.intake import Intake
 from actors.runtime.worker.mailbox import Adoption, Mailbox

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Final
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.store.blocking import Blocker
+from actors.kernel.stores.runs import Blocker
 from actors.runtime.context.call import RunState
 from actors.runtime.context.run_context import RunContext
 from actors.runtime.execution.execution import Execution

@@ -8,9 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from actors.errors import ActorsError
-from actors.kernel.runtime.decisions import to_decide
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.rows import RunRow, to_decide
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.context.host_services import HostServices
 from actors.runtime.loop.tasks import TaskScope

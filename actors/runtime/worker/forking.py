@@ -13,13 +13,13 @@ from typing import Final
 from actors.errors import ContractError, LeaseLostError
 from actors.kernel.json import JsonValue, Unreadable
 from actors.kernel.runtime.commit import Commit, Committed, Finish
-from actors.kernel.runtime.fold import fold
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry, RunLogEntry
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
-from actors.kernel.store.arrivals import Submitted
-from actors.kernel.store.store import RunStore
+from actors.kernel.runtime.sources import fold
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.runs import Submitted
 from actors.runtime.replay.history import History
 from actors.runtime.replay.summary import row_of
 from actors.runtime.worker.held_shards import run_lease

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from actors.errors import ActorsError
-from actors.kernel.agent.agent import Agent
-from actors.kernel.agent.session import SessionChange
-from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.agent import Agent, HistoryRetention, SessionChange
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.commit import Commit, Committed, Finish
 from actors.kernel.runtime.hints import Nudge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.store.limits import Grant
+from actors.kernel.stores.limits import Grant
 from actors.runtime.worker.ready_queue import ReadyQueue
 
 POLL_S: Final = 0.5

@@ -11,7 +11,7 @@ from typing import Final
 from actors.errors import ActorsError
 from actors.kernel.runtime.rows import Arrived, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.worker.dispatcher import Dispatcher
 from actors.runtime.worker.mailbox import Adoption, Mailbox

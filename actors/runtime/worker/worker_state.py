@@ -7,7 +7,7 @@ from typing import Any
 
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import NewRun
-from actors.kernel.store.blocking import Blocking
+from actors.kernel.stores.runs import Blocking
 from actors.runtime.context.host_services import HostServices, Refusals
 from actors.runtime.execution.execution import Execution
 from actors.runtime.execution.suspects import SuspectLane

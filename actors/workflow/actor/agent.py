@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime.context.run_context import RunContext
 from actors.workflow.actor.flow_address import flow_and_id

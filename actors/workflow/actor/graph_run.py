@@ -7,11 +7,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus
 from actors.kernel.workflow.errors import FlowMissingError, GraphError, GraphRunFailedError
-from actors.kernel.workflow.run_state import RunState, open_wait
-from actors.kernel.workflow.snapshots import Snapshot
+from actors.kernel.workflow.run_state import GraphFork, RunState, Snapshot, open_wait
 from actors.runtime.context.run_context import RunContext
 from actors.runtime.replay.failures import origin_of, text_of
 from actors.workflow.actor.control import RunControl

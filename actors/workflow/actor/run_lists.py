@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.lists import ListStore, RunFilter
+from actors.kernel.stores.runs import ListStore, RunFilter
 from actors.workflow.actor.flow_address import flow_and_id
 
 PAGE: Final = 500

@@ -6,27 +6,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import BufferedSignal, RunRow
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
 from actors.kernel.runtime.waits import event_id as event_of_tenant
-from actors.kernel.storage.run_snapshots import RunSnapshot, SnapshotFilter
+from actors.kernel.stores.flows import RunSnapshot, SnapshotFilter
 from actors.kernel.text import is_name
-from actors.kernel.workflow.drawn import new_id, utc_now_iso
-from actors.kernel.workflow.durable import durable_copy
-from actors.kernel.workflow.effects import RunStatus, WaitState
+from actors.kernel.workflow.durable import durable_copy, new_id, utc_now_iso
+from actors.kernel.workflow.effects import RunStatus, WaitState, check_answer
 from actors.kernel.workflow.errors import (
     GraphError,
     NoSuchRunError,
     NoSuchSnapshotError,
     StaleResumeError,
 )
-from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.snapshots import Snapshot
-from actors.kernel.workflow.tool_waits import check_answer
+from actors.kernel.workflow.run_state import RunState, Snapshot
 from actors.runtime.runtime import Runtime
 from actors.workflow.actor.control import SIGNAL, wanted
 from actors.workflow.actor.emitting import report

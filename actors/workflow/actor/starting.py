@@ -10,11 +10,11 @@ from typing import Any
 from actors.kernel.agent.message import payload_of
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.storage.run_snapshots import NewRunSnapshot, RunSnapshot, RunSnapshotStore
-from actors.kernel.store.schedule import Schedule
+from actors.kernel.stores.flows import NewRunSnapshot, RunSnapshot, RunSnapshotStore
+from actors.kernel.stores.schedule import Schedule
 from actors.kernel.workflow.durable import durable_copy
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError
-from actors.kernel.workflow.snapshots import Snapshot
+from actors.kernel.workflow.run_state import Snapshot
 from actors.runtime.runtime import Runtime
 from actors.workflow.actor.flow_address import flow_address
 from actors.workflow.actor.flows import Flows

@@ -12,7 +12,7 @@ from actors.errors import (
     UnknownRunError,
     WaitCycleError,
 )
-from actors.kernel.agent.supervision import HistoryRetention, Supervision
+from actors.kernel.agent.agent import HistoryRetention, Supervision
 from actors.kernel.workflow.effects import EffectOutcome, RunStatus
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState

@@ -11,9 +11,15 @@ from actors.kernel.runtime.communication import AskKind
 from actors.kernel.runtime.ids import AgentId, RunId, derive_id
 from actors.kernel.runtime.waits import EVENT, WaitKind, event_id
 from actors.kernel.workflow.durable import durable_copy
-from actors.kernel.workflow.effects import WaitReason, WaitState
+from actors.kernel.workflow.effects import (
+    ASKED,
+    WaitReason,
+    WaitState,
+    check_answer,
+    failed_calls,
+    question_of,
+)
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.tool_waits import ASKED, check_answer, failed_calls, question_of
 from actors.runtime.context.run_context import RunContext
 from actors.workflow.actor.decisions import Decide, Decisions, Now
 from actors.workflow.actor.sub_graphs import SubGraphs

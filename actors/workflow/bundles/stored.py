@@ -12,13 +12,8 @@ from typing import Any, Final, Protocol
 from typing_extensions import override
 
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.blob import ArtifactStores
-from actors.kernel.storage.flow_bundles import (
-    FLOWS_SCOPE,
-    FlowBundleRow,
-    FlowBundleStore,
-    NewFlowBundle,
-)
+from actors.kernel.stores.artifacts import ArtifactStores
+from actors.kernel.stores.flows import FLOWS_SCOPE, FlowBundleRow, FlowBundleStore, NewFlowBundle
 from actors.workflow.bundles.bundle import WorkflowBundle, open_workflow_bundle
 from actors.workflow.bundles.inputs import input_schema
 from actors.workflow.bundles.manifest import WorkflowBundleManifest

@@ -6,7 +6,7 @@ from typing import Any
 
 from actors.kernel.workflow.artifacts import CollectableArtifactStore
 from actors.kernel.workflow.errors import GraphError
-from actors.kernel.workflow.run_lists import tree_of
+from actors.kernel.workflow.stores import tree_of
 from actors.workflow.embedded.stores.ledgers import delete_records
 
 

@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from actors.errors import EffectDidNotHappen
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.workflow.effects import EffectType, WaitReason
 from actors.kernel.workflow.run_state import RunState, open_wait
-from actors.kernel.workflow.run_store import Fault, RunStore
+from actors.kernel.workflow.stores import Fault, RunStore
 from actors.workflow.embedded.held_run import HeldRun
 from actors.workflow.embedded.wishes import Wish, Wishes
 from actors.workflow.handlers import EffectHandlers

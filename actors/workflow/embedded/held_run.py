@@ -8,10 +8,9 @@ from typing import Any, cast
 
 from actors.kernel.workflow.effects import RunStatus
 from actors.kernel.workflow.errors import LedgerBrokenError, NoSuchRunError
-from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState, open_waits
-from actors.kernel.workflow.run_store import CreatingRunStore, GroupingRunStore, RunStore
 from actors.kernel.workflow.step_record import StepRecord
+from actors.kernel.workflow.stores import CreatingRunStore, GroupingRunStore, LedgerStore, RunStore
 from actors.workflow.embedded.stores.ledgers import (
     append_all,
     append_unsynced,

@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.effects import RunStatus
 from actors.kernel.workflow.errors import GraphError
-from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.stores import LedgerStore
 from actors.workflow.embedded.other_runs import Change
 from actors.workflow.handlers import EffectHandlers
 from actors.workflow.machine.records import Transition, noted

@@ -10,7 +10,7 @@ from actors.errors import ContractError
 from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus, WaitReason
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState, event_keys
-from actors.kernel.workflow.run_store import EventWaitStore, QueryableRunStore
+from actors.kernel.workflow.stores import EventWaitStore, QueryableRunStore
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.event_keys import event_from, key_of_payload
 from actors.workflow.machine.records import Transition

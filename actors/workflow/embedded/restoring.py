@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.kernel.workflow.drawn import new_id, utc_now_iso
+from actors.kernel.workflow.durable import new_id, utc_now_iso
 from actors.kernel.workflow.errors import RunIdentityConflict
-from actors.kernel.workflow.snapshots import Snapshot
+from actors.kernel.workflow.run_state import Snapshot
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.starting import restored_run, start_record
 

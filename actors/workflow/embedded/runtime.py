@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.workflow.effects import EffectType, RunStatus
 from actors.kernel.workflow.errors import (
     GraphError,
@@ -14,13 +14,16 @@ from actors.kernel.workflow.errors import (
     StaleResumeError,
     StoreBusyError,
 )
-from actors.kernel.workflow.ledger_store import (
+from actors.kernel.workflow.run_state import RunState, open_waits
+from actors.kernel.workflow.stores import (
+    CreatingRunStore,
+    Fault,
     LedgerStore,
     ObservableLedgerStoreProtocol,
+    RunStore,
     Subscriber,
+    no_fault,
 )
-from actors.kernel.workflow.run_state import RunState, open_waits
-from actors.kernel.workflow.run_store import CreatingRunStore, Fault, RunStore, no_fault
 from actors.runtime.loop.clock import SystemClock
 from actors.workflow.embedded.deletion import deleted_tree
 from actors.workflow.embedded.driver import Driver

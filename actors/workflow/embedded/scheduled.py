@@ -7,9 +7,8 @@ from typing import Any
 
 from actors.kernel.workflow.effects import EffectType, WaitReason, WaitState
 from actors.kernel.workflow.errors import StaleResumeError
-from actors.kernel.workflow.ledger_store import LedgerStore
 from actors.kernel.workflow.run_state import RunState, open_waits
-from actors.kernel.workflow.run_store import RunStore
+from actors.kernel.workflow.stores import LedgerStore, RunStore
 from actors.workflow.embedded.registry import WorkflowRegistry
 from actors.workflow.embedded.runtime import WorkflowRuntime
 from actors.workflow.embedded.scheduler import Scheduler

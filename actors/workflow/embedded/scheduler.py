@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from actors.kernel.workflow.drawn import new_id, utc_now_iso
+from actors.kernel.workflow.durable import new_id, utc_now_iso
 from actors.kernel.workflow.effects import RunStatus, WaitReason
 from actors.kernel.workflow.errors import StaleResumeError
 from actors.kernel.workflow.run_state import RunState, open_waits
-from actors.kernel.workflow.run_store import PagedRunStore, QueryableRunStore
+from actors.kernel.workflow.stores import PagedRunStore, QueryableRunStore
 from actors.workflow.embedded.registry import WorkflowRegistry
 from actors.workflow.embedded.runtime import WorkflowRuntime
 from actors.workflow.machine.records import is_paused

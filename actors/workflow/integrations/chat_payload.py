@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from actors.kernel.agent.llm import GenerationOptions, LLMResponse
 from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.models import GenerationOptions, LLMResponse
 from actors.kernel.agent.tools import Tool, ToolSpec
 from actors.kernel.json import unfenced
 from actors.kernel.json_data import clean_text

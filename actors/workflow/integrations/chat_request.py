@@ -13,8 +13,8 @@ from typing import Any
 from actors.context.fitting.names import CallIds, by_sent_name, fitted_name, names_for
 from actors.context.fitting.rules import EARLIER, EMPTY_MESSAGE, NO_OUTPUT, ProviderRules, rules_of
 from actors.context.repair import repaired
-from actors.kernel.agent.llm import GenerationOptions
 from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.models import GenerationOptions
 
 
 def chat_request(

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import derive_id
-from actors.kernel.storage.graph import Entity, GraphStore, Relationship
+from actors.kernel.stores.data import Entity, GraphStore, Relationship
 from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState

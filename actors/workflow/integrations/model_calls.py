@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from actors.errors import ContractError
-from actors.kernel.agent.llm import LLMClient, LLMResponse
+from actors.kernel.agent.models import LLMClient, LLMResponse
 from actors.kernel.agent.tools import Tool
 from actors.kernel.workflow.effects import Effect, EffectOutcome
 from actors.kernel.workflow.errors import GraphError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from actors.errors import ContractError
-from actors.kernel.agent.llm import LLMClient
+from actors.kernel.agent.models import LLMClient
 
 
 @runtime_checkable

@@ -7,12 +7,18 @@ from typing import Any, NoReturn
 
 from actors.errors import ContractError
 from actors.kernel.agent.tools import Tool
+from actors.kernel.basics import is_length
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.seconds import is_length
-from actors.kernel.workflow.effects import Effect, EffectOutcome, WaitReason, WaitState
+from actors.kernel.workflow.effects import (
+    ASKED,
+    MODEL,
+    Effect,
+    EffectOutcome,
+    WaitReason,
+    WaitState,
+)
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.tool_waits import ASKED, MODEL
 from actors.workflow.integrations.calls import effect_place
 from actors.workflow.integrations.chat_payload import check_no_login, messages_of, options_of
 

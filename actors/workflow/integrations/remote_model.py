@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 from typing_extensions import override
 
 from actors.errors import ContractError
-from actors.kernel.agent.llm import (
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.models import (
     Completion,
     GenerationOptions,
     LLMClient,
@@ -18,7 +19,6 @@ from actors.kernel.agent.llm import (
     TextDelta,
     Usage,
 )
-from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.json_data import clean_text
 from actors.kernel.secrets import Secret, SecretProvider
 from actors.workflow.integrations.calls import calls_in

@@ -10,10 +10,18 @@ from actors.kernel.agent.tools import ApprovalPolicy, InvocationResult, Tool, To
 from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.runtime.ids import derive_id
-from actors.kernel.workflow.effects import Effect, EffectOutcome, WaitReason, WaitState
+from actors.kernel.workflow.effects import (
+    APPROVAL,
+    DECISIONS,
+    EXECUTE,
+    PASSTHROUGH,
+    Effect,
+    EffectOutcome,
+    WaitReason,
+    WaitState,
+)
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.tool_waits import APPROVAL, DECISIONS, EXECUTE, PASSTHROUGH
 from actors.runtime.context.model_calls import DirectToolInvoker
 from actors.workflow.integrations.calls import calls_in, effect_place, unfit
 from actors.workflow.integrations.remote_agent import RemoteAgent

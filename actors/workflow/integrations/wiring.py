@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from actors.kernel.agent.llm import LLMClient
+from actors.kernel.agent.models import LLMClient
 from actors.kernel.agent.tools import ApprovalPolicy, Tool
-from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
+from actors.kernel.workflow.effects import ASKED, Effect, EffectOutcome, EffectType
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.tool_waits import ASKED
 from actors.workflow.handlers import Handler
 from actors.workflow.integrations.background_loop import BackgroundLoop
 from actors.workflow.integrations.knowledge import KnowledgeGraph, KnowledgeHandlers

@@ -12,9 +12,10 @@ from actors.errors import NotSerializableError
 from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.effects import EffectMode
 from actors.kernel.runtime.ids import derive_id
-from actors.kernel.workflow.drawn import normalize_utc_iso
-from actors.kernel.workflow.durable import MAX_DEPTH, WRAPPED, durable_copy
+from actors.kernel.workflow.durable import MAX_DEPTH, WRAPPED, durable_copy, normalize_utc_iso
 from actors.kernel.workflow.effects import (
+    DECIDE,
+    IN_DOUBT,
     EffectOutcome,
     EffectType,
     RunStatus,
@@ -24,7 +25,6 @@ from actors.kernel.workflow.effects import (
 )
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.tool_waits import DECIDE, IN_DOUBT
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.event_keys import is_event_key
 from actors.workflow.machine.plans import attempt_of, started, told_to_model

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from actors.errors import NotSerializableError
-from actors.kernel.workflow.branches import GraphBranch, GraphFork
 from actors.kernel.workflow.durable import durable_copy
 from actors.kernel.workflow.effects import RunStatus, StepStatus, WaitReason, WaitState
 from actors.kernel.workflow.errors import GraphError
-from actors.kernel.workflow.run_state import RunState, open_wait
+from actors.kernel.workflow.run_state import GraphBranch, GraphFork, RunState, open_wait
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.deltas import varied
 from actors.workflow.machine.records import Transition, behind, failed, recorded

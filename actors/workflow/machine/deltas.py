@@ -16,10 +16,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from actors.kernel.json import canonical_json
-from actors.kernel.workflow.branches import GraphBranch, GraphFork
 from actors.kernel.workflow.durable import TRUNCATION, plain_copy
 from actors.kernel.workflow.effects import Effect, EffectType, RunStatus, StepStatus, WaitState
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import GraphBranch, GraphFork, RunState
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.variables import (
     LIMITS,

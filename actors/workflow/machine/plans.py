@@ -8,11 +8,10 @@ from typing import Any, Final
 from actors.errors import NotSerializableError
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.durable import durable_copy
-from actors.kernel.workflow.effects import Effect, EffectType, StepPlan, StepStatus
+from actors.kernel.workflow.effects import DECISIONS, Effect, EffectType, StepPlan, StepStatus
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
-from actors.kernel.workflow.tool_waits import DECISIONS
 from actors.workflow.machine.deltas import OpenStep, varied
 from actors.workflow.machine.policy import compute_idempotency_key
 from actors.workflow.machine.records import Transition, behind, completed, failed, recorded

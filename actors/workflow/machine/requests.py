@@ -7,11 +7,16 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from actors.kernel.workflow.drawn import normalize_utc_iso
-from actors.kernel.workflow.effects import EffectOutcome, EffectType, WaitReason, WaitState
+from actors.kernel.workflow.durable import normalize_utc_iso
+from actors.kernel.workflow.effects import (
+    EffectOutcome,
+    EffectType,
+    WaitReason,
+    WaitState,
+    details_of_node,
+)
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.tool_waits import details_of_node
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.event_keys import key_of_payload
 from actors.workflow.machine.variables import value_at

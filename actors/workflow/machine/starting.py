@@ -10,8 +10,7 @@ from typing import Any, Final
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.effects import StepStatus
 from actors.kernel.workflow.errors import GraphError, RunIdentityConflict, SpecChangedError
-from actors.kernel.workflow.run_state import RunState
-from actors.kernel.workflow.snapshots import Snapshot
+from actors.kernel.workflow.run_state import RunState, Snapshot
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.branches import leaves, seen_at
 from actors.workflow.machine.deltas import OpenStep

@@ -10,21 +10,19 @@ from actors.kernel.json_data import clean_text
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.durable import MAX_DEPTH, durable_copy
 from actors.kernel.workflow.effects import (
+    IN_DOUBT,
     EffectOutcome,
     RunStatus,
     StepStatus,
     WaitReason,
     WaitState,
-)
-from actors.kernel.workflow.errors import GraphError, StaleResumeError
-from actors.kernel.workflow.run_state import RunState, open_wait
-from actors.kernel.workflow.tool_waits import (
-    IN_DOUBT,
     check_answer,
     effect_behind,
     failure_in,
     shaped,
 )
+from actors.kernel.workflow.errors import GraphError, StaleResumeError
+from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.workflow.machine.branches import Leaf, leaves, lifted, seen_at
 from actors.workflow.machine.records import (
     Transition,

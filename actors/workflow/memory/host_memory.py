@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from actors.kernel.json import canonical_json
 from actors.kernel.runtime.ids import derive_id
-from actors.kernel.storage.memory import LongTermMemory, NewMemory
+from actors.kernel.stores.memory import LongTermMemory, NewMemory
 from actors.kernel.workflow.effects import EffectType, RunStatus
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from actors.kernel.json import canonical_json
-from actors.kernel.workflow.drawn import new_id
+from actors.kernel.workflow.durable import new_id
 
 SUMMARY: Final = "memory_summary"
 """The kind in the metadata of a message that is the summary of a span."""

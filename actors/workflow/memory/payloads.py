@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from actors.kernel.workflow.drawn import normalize_utc_iso
+from actors.kernel.workflow.durable import normalize_utc_iso
 from actors.kernel.workflow.errors import GraphError
 
 _OWN_TAG: Final = "kind"

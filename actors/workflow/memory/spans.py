@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from actors.kernel.workflow.drawn import normalize_utc_iso
+from actors.kernel.workflow.durable import normalize_utc_iso
 from actors.workflow.machine.variables import RUNTIME, namespace
 
 SPANS: Final = "memory_spans"

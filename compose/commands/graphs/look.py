@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from actors.errors import UnknownRunError
 from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.runs import RunFilter
 from actors.kernel.workflow.effects import WaitState
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import verify_ledger_chain

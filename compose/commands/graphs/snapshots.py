@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
-from actors.kernel.storage.run_snapshots import RunSnapshot
+from actors.kernel.stores.flows import RunSnapshot
 from actors.workflow import Snapshot
 from actors.workflow.actor.runs import FlowRuns
 from compose.commands import options as opt

@@ -8,7 +8,7 @@ from actors.errors import ContractError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.rows import Arrived
-from actors.kernel.store.insight import AgentRow, HostRow, InsightStore
+from actors.kernel.stores.insight import AgentRow, HostRow, InsightStore
 from actors.runtime.sharding.retention import forget_agent
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target

@@ -11,8 +11,8 @@ from actors.errors import ContractError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.transcript import NO_CUT, Cut
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.transcript import TranscriptStore
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.conversations import TranscriptStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.context.conversation.windows import WindowReport, window_report
 from compose.commands.inspect.history import counted, no_sessions
 from compose.commands.options import HERE, AgentArg, Target

@@ -15,7 +15,7 @@ from actors.errors import ContractError
 from actors.kernel.agent.message import ContentBlock
 from actors.kernel.agent.transcript import SessionInfo, Turn
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.stores.conversations import TranscriptStore
 from compose.commands import options as opt
 from compose.commands.files import progress, reading, writing
 from compose.commands.options import HERE, Target

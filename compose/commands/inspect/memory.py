@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.storage.memory import Memory
+from actors.kernel.stores.memory import Memory
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target
 from compose.commands.output import NoDataError, ago, print_json, short

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.usage import UsageBy, UsageTotal
+from actors.kernel.stores.administration import UsageBy, UsageTotal
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target
 from compose.commands.output import picked, print_json

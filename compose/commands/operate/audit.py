@@ -7,7 +7,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.storage.audit import AuditRow, Facts
+from actors.kernel.stores.administration import AuditRow, Facts
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target
 from compose.commands.output import ago, picked

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from actors.errors import ContractError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
-from actors.kernel.storage.erasure import EraseReport
+from actors.kernel.stores.administration import EraseReport
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target
 from compose.commands.output import Exit, print_json

@@ -7,7 +7,7 @@ from typing import Final
 
 from actors.errors import ContractError
 from actors.kernel.json import JsonValue
-from actors.kernel.store.limits import Limit, LimitUse
+from actors.kernel.stores.limits import Limit, LimitUse
 from compose.commands.options import HERE, SECONDS, Target
 from compose.commands.output import NoDataError, picked
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from actors.errors import ContractError, InvalidScheduleError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.store.schedule import Schedule
+from actors.kernel.stores.schedule import Schedule
 from actors.workflow import schedule_flow
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target

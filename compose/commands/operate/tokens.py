@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.storage.token import ApiToken, NewToken, Scope
+from actors.kernel.stores.administration import ApiToken, NewToken, Scope
 from actors.kernel.text import is_name
 from actors.storage.tokens import BEARER, digest_of, new_secret
 from compose.commands.options import HERE, Target, span_s

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from rich.text import Text
 
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.store.outside import Caller, RunEvent
+from actors.kernel.stores.outside import Caller, RunEvent
 from actors.runtime import Runtime
 from compose.assembly.runtime import build_as_set, settings_of_client
 from compose.commands.options import HERE, FollowFlag, FromSeqOpt, RunIdArg, Target

@@ -15,7 +15,7 @@ from actors.kernel.runtime.log_entry import EXECUTES, RunLogEntry
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.runs import RunFilter
 from actors.runtime.replay.history import policy_of
 from actors.runtime.replay.summary import known_id, row_of
 from compose.commands import options as opt

@@ -9,11 +9,10 @@ from typing import Annotated, Final, Literal
 from cyclopts import Parameter
 
 from actors.errors import ContractError
-from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.rows import RunRow
+from actors.kernel.runtime.rows import RESERVED, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.runs import RunFilter
 from actors.runtime.sharding.retention import sweep_all
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target

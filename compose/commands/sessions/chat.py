@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import Parameter
 
 from actors.errors import ContractError
-from actors.kernel.agent.modes import DEFAULT_MODE
+from actors.kernel.agent.agent import DEFAULT_MODE
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.runtime.loop.tasks import start_task
 from actors.sessions.errors import UnknownModeError

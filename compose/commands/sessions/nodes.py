@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from actors.kernel.agent.llm import CUT_OFF
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import CUT_OFF
 from actors.kernel.agent.transcript import NO_CUT, Turn
-from actors.kernel.storage.errors import UnknownNodeError
+from actors.kernel.stores.errors import UnknownNodeError
 from actors.sessions.runtime import AgentRuntime
 from compose.commands.output import NoDataError, short
 from compose.commands.sessions.tree import SHOWN_ID, NodeLine

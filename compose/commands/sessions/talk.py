@@ -8,10 +8,10 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from actors.errors import ActorsError, UnknownApprovalError
-from actors.kernel.agent.modes import DEFAULT_MODE
+from actors.kernel.agent.agent import DEFAULT_MODE
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.scheduler import TERMINAL, RunStatus
-from actors.kernel.storage.session import SessionRow
+from actors.kernel.stores.conversations import SessionRow
 from actors.runtime.loop.tasks import TaskScope
 from actors.sessions.cursor import EventCursor
 from actors.sessions.events import SessionEvent

@@ -29,7 +29,7 @@ from pydantic_ai.messages import (
 
 from actors.context.fitting.names import CallIds
 from actors.context.fitting.rules import EARLIER, EMPTY_MESSAGE, NO_OUTPUT, ProviderRules
-from actors.kernel.agent.llm import GenerationOptions
+from actors.kernel.agent.models import GenerationOptions
 from compose.models.outgoing import KEPT
 
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from ag_ui.core import BaseEvent, RunAgentInput, RunFinishedEvent, RunFinishedSuccessOutcome
 
+from actors.kernel.agent.agent import DEFAULT_MODE
 from actors.kernel.agent.message import sender_of
-from actors.kernel.agent.modes import DEFAULT_MODE
 from actors.kernel.runtime.ids import RunId, run_id_of_submit
 from actors.sessions.cursor import EventCursor
 from compose.web.agui.answers import AnswerError, give_answers

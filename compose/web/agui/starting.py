@@ -7,8 +7,8 @@ from typing import Final
 
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.storage.errors import UnknownSessionError
-from actors.kernel.store.arrivals import OnConflict
+from actors.kernel.stores.errors import UnknownSessionError
+from actors.kernel.stores.runs import OnConflict
 from actors.sessions.message import UserMessage
 from compose.web.agui.answers import refuse_open
 from compose.web.agui.intake import AguiInput

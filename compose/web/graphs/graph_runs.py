@@ -12,8 +12,8 @@ from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import TERMINAL
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
-from actors.kernel.storage.audit import Facts
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.administration import Facts
+from actors.kernel.stores.runs import RunFilter
 from actors.kernel.text import is_name
 from actors.kernel.workflow.effects import WaitReason, WaitState
 from actors.kernel.workflow.errors import NoSuchRunError

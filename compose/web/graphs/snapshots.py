@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 from starlette.responses import Response
 
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.storage.run_snapshots import MAX_TAGS, RunSnapshot, SnapshotFilter
+from actors.kernel.stores.flows import MAX_TAGS, RunSnapshot, SnapshotFilter
 from actors.kernel.text import is_name
 from actors.kernel.workflow.errors import NoSuchSnapshotError
 from actors.workflow.actor.runs import FlowRuns

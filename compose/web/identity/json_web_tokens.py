@@ -20,7 +20,7 @@ from jwt.exceptions import (
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT, check_name
-from actors.kernel.storage.token import Scope
+from actors.kernel.stores.administration import Scope
 from actors.kernel.text import check_name_of
 from compose.web.identity.bearer import refused
 from compose.web.identity.key_set import KeySet

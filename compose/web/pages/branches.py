@@ -9,7 +9,7 @@ from typing import Final
 
 from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 
 MOST: Final = 500
 """Maximum number of nodes that are read to find branches."""

@@ -10,7 +10,7 @@ from typing import Final
 from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.storage.session import SessionRow
+from actors.kernel.stores.conversations import SessionRow
 from actors.runtime.runtime import Runtime
 from actors.sessions.artifacts import SessionArtifact, artifacts_of
 from actors.sessions.cursor import EventCursor

@@ -18,8 +18,8 @@ from actors.kernel.agent.message import Message, sender_of
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.store.arrivals import OnConflict
-from actors.kernel.store.outside import Caller, Order
+from actors.kernel.stores.outside import Caller, Order
+from actors.kernel.stores.runs import OnConflict
 from actors.kernel.text import MAX_INT
 from actors.runtime.replay.summary import row_of
 from actors.sessions.errors import CursorError

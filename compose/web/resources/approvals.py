@@ -8,7 +8,7 @@ from actors.errors import UnknownApprovalError
 from actors.kernel.runtime.communication import ApprovalRequest
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.waits import OpenWait
-from actors.kernel.store.lists import ApprovalFilter
+from actors.kernel.stores.runs import ApprovalFilter
 from actors.kernel.text import is_name
 from actors.runtime.client.approvals import request_of
 from actors.runtime.replay.summary import row_of

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
-from actors.kernel.storage.audit import Facts
+from actors.kernel.stores.administration import Facts
 from actors.sessions.artifacts import ArtifactKind, SessionArtifact, SessionArtifacts
 from actors.sessions.errors import UnknownArtifactError
 from compose.web.changes import thing_of_session

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import Field, JsonValue
 
-from actors.kernel.storage.audit import AuditRow
+from actors.kernel.stores.administration import AuditRow
 from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
 from compose.web.resources.pages import Limit
 

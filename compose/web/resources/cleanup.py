@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import Field
 
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.audit import Facts
+from actors.kernel.stores.administration import Facts
 from actors.sessions import cleanup
 from actors.sessions.artifacts import ArtifactKind
 from compose.web.changes import WebChange

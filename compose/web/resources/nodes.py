@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from starlette.responses import Response
 
 from actors.kernel.agent.transcript import NO_CUT, Turn
-from actors.kernel.storage.errors import UnknownNodeError
+from actors.kernel.stores.errors import UnknownNodeError
 from compose.web.changes import thing_of_session
 from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
 from compose.web.resources.pages import OfApp, PagedOfApp

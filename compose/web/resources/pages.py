@@ -11,7 +11,7 @@ from pydantic import Field
 from actors.errors import InvalidNameError
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.waits import WaitPlace
-from actors.kernel.storage.session_directory import SessionPlace
+from actors.kernel.stores.conversations import SessionPlace
 from actors.kernel.text import is_name
 from compose.web.endpoint import StrictModel
 from compose.web.problems import HttpProblem, ProblemError

@@ -12,14 +12,12 @@ from pydantic import Field, JsonValue, model_validator
 from starlette.responses import Response
 
 from actors.errors import ActorsError, UnknownRunError
+from actors.kernel.agent.agent import DEFAULT_MODE, ExpectedSession
 from actors.kernel.agent.message import ContentBlock
-from actors.kernel.agent.modes import DEFAULT_MODE
-from actors.kernel.agent.session import ExpectedSession
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import TERMINAL, RunStatus
-from actors.kernel.store.arrivals import OnConflict
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.runs import OnConflict, RunFilter
 from actors.kernel.text import MAX_INT, is_name
 from actors.runtime.replay.summary import error_of_row, row_of
 from actors.sessions.errors import UnknownChildError, UnknownModeError

@@ -10,10 +10,9 @@ from typing import Final, Literal
 from pydantic import Field, JsonValue
 
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.audit import Facts
-from actors.kernel.storage.errors import UnknownSessionError
-from actors.kernel.storage.session import SessionRow
-from actors.kernel.storage.session_directory import SessionFilter, SessionLabel, SessionPlace
+from actors.kernel.stores.administration import Facts
+from actors.kernel.stores.conversations import SessionFilter, SessionLabel, SessionPlace, SessionRow
+from actors.kernel.stores.errors import UnknownSessionError
 from compose.web.changes import thing_of_session
 from compose.web.endpoint import (
     Done,

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from actors.errors import StoreUnreachableError
 from actors.kernel.agent.message import Message
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from actors.kernel.faults import armed
 from actors.kernel.histogram import SIZES, Histogram
 from actors.kernel.runtime.commit import (
@@ -34,8 +34,8 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import NewEntry
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.store.commits import CommitStore
-from actors.kernel.store.transport import OutboxRow
+from actors.kernel.stores.runs import CommitStore
+from actors.kernel.stores.transport import OutboxRow
 from persistence.errors import DRIVER_ERRORS, is_full, is_lost, is_passing, translate
 from persistence.postgres.commits.encode import columns
 from persistence.postgres.commits.fast_path import is_usual

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
-from actors.kernel.storage.session import SessionFact
+from actors.kernel.stores.conversations import SessionFact
 from persistence.postgres.commits.encode import columns
 from persistence.postgres.commits.unit import Unit
 from persistence.postgres.connection.link import Row

@@ -12,8 +12,7 @@ from typing import Any, Final, TypeAlias
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Commit, Outgoing, Retry, Spawned, Then
-from actors.kernel.runtime.ids import TopicId, partition_hash
-from actors.kernel.runtime.shards import place_of
+from actors.kernel.runtime.ids import TopicId, partition_hash, place_of
 from actors.kernel.runtime.waits import Wait
 from persistence.postgres.commits.encode import json_text, message_text
 

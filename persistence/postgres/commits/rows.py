@@ -9,14 +9,14 @@ from typing import Any, Final, LiteralString
 
 from pydantic_core import from_json
 
+from actors.kernel.agent.agent import Supervision
 from actors.kernel.agent.message import Message, stored_message
-from actors.kernel.agent.supervision import Supervision
 from actors.kernel.json import Unreadable, decoded_object, read_or
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import Arrived, DeadLetter, ForkPoint, LoadedRun, RunRow
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 from persistence.postgres.connection.link import Row
 
 RUN_COLUMNS: Final[LiteralString] = """

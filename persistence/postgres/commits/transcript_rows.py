@@ -12,14 +12,14 @@ from typing import Final, TypeAlias
 
 from pydantic_core import from_json
 
+from actors.kernel.agent.agent import SessionChange
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.session import SessionChange
 from actors.kernel.agent.transcript import NewTurn, is_visible, message_json
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Commit, Finish
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.storage.blob import ArtifactStore
+from actors.kernel.stores.artifacts import ArtifactStore
 from persistence.postgres.commits.encode import json_text
 
 TranscriptRows: TypeAlias = "dict[str, list[dict[str, JsonValue] | None]]"

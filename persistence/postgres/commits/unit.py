@@ -29,7 +29,7 @@ from actors.kernel.runtime.commit import (
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry, check_entry
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.store.follow_graph import check_topics
+from actors.kernel.stores.topics import check_topics
 from persistence.postgres.commits.encode import json_text, message_text, run_columns
 from persistence.postgres.commits.rare_columns import runs_named, talk_of
 from persistence.postgres.commits.transcript_rows import transcript_rows

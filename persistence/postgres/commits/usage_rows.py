@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from actors.kernel.agent.model_answer import answer_of
+from actors.kernel.agent.transcript import answer_of
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
 

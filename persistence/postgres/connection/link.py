@@ -11,7 +11,7 @@ from typing import Any, Final, LiteralString, TypeAlias
 
 import asyncpg
 
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from persistence.errors import (
     DRIVER_ERRORS,
     DatabaseFullError,

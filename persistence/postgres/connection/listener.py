@@ -10,7 +10,7 @@ from typing import Any, cast
 from pydantic_core import from_json
 
 from actors.errors import ContractError
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from persistence.postgres.connection.link import Connection, connect, shut

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from actors.kernel.json import decoded_object
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.audit import AuditRow, AuditStore, Facts, NewAuditRow
+from actors.kernel.stores.administration import AuditRow, AuditStore, Facts, NewAuditRow
 from actors.kernel.text import check_name_of
 from persistence.postgres.connection.link import Links, Row
 

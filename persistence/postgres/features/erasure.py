@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from actors.kernel.memory_rules import memory_scopes
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
-from actors.kernel.storage.erasure import (
+from actors.kernel.stores.administration import (
     ERASE_BATCH,
     Erasable,
     EraseCount,
@@ -20,8 +20,8 @@ from actors.kernel.storage.erasure import (
     EraseScope,
     ErasureStore,
 )
-from actors.kernel.storage.errors import OpenRunsError
-from actors.kernel.store.operators import RetentionStore, agent_scope
+from actors.kernel.stores.errors import OpenRunsError
+from actors.kernel.stores.runs import RetentionStore, agent_scope
 from persistence.errors import IndexInUseError
 from persistence.postgres.connection.link import Links, Row
 from persistence.postgres.features.flow_bundles import PostgresFlowBundles

@@ -14,8 +14,8 @@ from typing_extensions import override
 from actors.errors import ActorsError
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
-from actors.kernel.storage.session import SessionFact
-from actors.kernel.store.reads import FollowedRuns, Handed
+from actors.kernel.stores.conversations import SessionFact
+from actors.kernel.stores.runs import FollowedRuns, Handed
 from persistence.postgres.connection.batch import lookups
 from persistence.postgres.connection.link import Link, Row
 from persistence.postgres.connection.listener import Listener

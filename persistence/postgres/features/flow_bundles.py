@@ -7,12 +7,7 @@ from typing import Final, LiteralString
 
 from typing_extensions import override
 
-from actors.kernel.storage.flow_bundles import (
-    FLOWS_SCOPE,
-    FlowBundleRow,
-    FlowBundleStore,
-    NewFlowBundle,
-)
+from actors.kernel.stores.flows import FLOWS_SCOPE, FlowBundleRow, FlowBundleStore, NewFlowBundle
 from persistence.postgres.connection.link import Row
 from persistence.postgres.features.tenant_rows import TenantRows
 

@@ -13,12 +13,18 @@ from actors.kernel.faults import armed
 from actors.kernel.json import read_or
 from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, ShardId, TopicId, partition_hash
+from actors.kernel.runtime.ids import AgentId, ShardId, TopicId, partition_hash, place_of
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.shards import place_of
-from actors.kernel.store.fanout import Expanded, LazyAgents, PostStore, check_post
-from actors.kernel.store.follow_graph import FollowGraph, Subscription, check_follow
+from actors.kernel.stores.topics import (
+    Expanded,
+    FollowGraph,
+    LazyAgents,
+    PostStore,
+    Subscription,
+    check_follow,
+    check_post,
+)
 from persistence.postgres.commits.encode import columns, message_text
 from persistence.postgres.commits.rows import arrived_of
 from persistence.postgres.connection.batch import Batched, Batcher

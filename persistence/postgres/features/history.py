@@ -9,8 +9,7 @@ from typing_extensions import override
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import check_page, message_of_turn, new_turn
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.history import HistoryProvider
-from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.stores.conversations import HistoryProvider, TranscriptStore
 
 
 class PostgresHistoryProvider(HistoryProvider):

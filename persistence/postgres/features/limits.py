@@ -8,7 +8,7 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.store.limits import Claim, Grant, Limit, LimitScope, LimitStore, LimitUse
+from actors.kernel.stores.limits import Claim, Grant, Limit, LimitScope, LimitStore, LimitUse
 from persistence.postgres.commits.encode import columns
 from persistence.postgres.connection.link import Links, Row
 

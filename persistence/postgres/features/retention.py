@@ -9,8 +9,8 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, partition_hash
-from actors.kernel.store.forgotten import Forgotten
-from actors.kernel.store.operators import RetentionStore
+from actors.kernel.stores.forgotten import Forgotten
+from actors.kernel.stores.runs import RetentionStore
 from persistence.postgres.connection.link import Links
 
 SQL_SWEEP_RUNS: Final[LiteralString] = "select sweep_runs($1, $2) as n"

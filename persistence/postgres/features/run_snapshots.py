@@ -7,12 +7,7 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.storage.run_snapshots import (
-    NewRunSnapshot,
-    RunSnapshot,
-    RunSnapshotStore,
-    SnapshotFilter,
-)
+from actors.kernel.stores.flows import NewRunSnapshot, RunSnapshot, RunSnapshotStore, SnapshotFilter
 from persistence.postgres.connection.link import Links, Row
 
 RUN_SNAPSHOT: Final[LiteralString] = """

@@ -10,13 +10,19 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.scheduled import tick_message
 from actors.kernel.faults import armed
 from actors.kernel.json import decoded
 from actors.kernel.runtime.ids import AgentId, ShardId, partition_hash
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.schedule import DueSchedule, Fired, Schedule, ScheduleStore, Tick
+from actors.kernel.stores.schedule import (
+    DueSchedule,
+    Fired,
+    Schedule,
+    ScheduleStore,
+    Tick,
+    tick_message,
+)
 from persistence.postgres.commits.encode import columns, json_text, lease_columns, message_text
 from persistence.postgres.connection.clock import SQL_READ_CLOCK
 from persistence.postgres.connection.link import Links, Row

@@ -7,11 +7,10 @@ from typing import Final, LiteralString
 
 from typing_extensions import override
 
+from actors.kernel.hidden import metadata_text
 from actors.kernel.json import JsonValue
-from actors.kernel.metadata import metadata_text
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.errors import SessionDeletingError
-from actors.kernel.storage.session_directory import (
+from actors.kernel.stores.conversations import (
     MOST_READ,
     FoundSessions,
     SessionDirectory,
@@ -19,6 +18,7 @@ from actors.kernel.storage.session_directory import (
     SessionLabel,
     SessionPlace,
 )
+from actors.kernel.stores.errors import SessionDeletingError
 from persistence.postgres.connection.link import Links
 from persistence.postgres.features.sessions import SESSION, session_of
 

@@ -12,8 +12,8 @@ from typing_extensions import override
 from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.json import decoded_object
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
-from actors.kernel.storage.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
-from actors.kernel.storage.session import NO_FACT, SessionFact, SessionRow, SessionStore
+from actors.kernel.stores.conversations import NO_FACT, SessionFact, SessionRow, SessionStore
+from actors.kernel.stores.errors import SessionActiveError, UnknownNodeError, UnknownSessionError
 from actors.kernel.text import is_name
 from persistence.postgres.commits.encode import columns, json_text
 from persistence.postgres.connection.batch import lookups

@@ -7,7 +7,7 @@ from typing import ClassVar, LiteralString
 
 from typing_extensions import override
 
-from actors.kernel.storage.erasure import (
+from actors.kernel.stores.administration import (
     ERASE_BATCH,
     Erasable,
     EraseCount,

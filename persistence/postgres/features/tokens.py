@@ -7,8 +7,8 @@ from typing import Final, LiteralString
 
 from typing_extensions import override
 
-from actors.kernel.storage.errors import TokenExistsError
-from actors.kernel.storage.token import ApiToken, NewToken, TokenState, TokenStore
+from actors.kernel.stores.administration import ApiToken, NewToken, TokenState, TokenStore
+from actors.kernel.stores.errors import TokenExistsError
 from persistence.postgres.connection.link import Row
 from persistence.postgres.features.tenant_rows import TenantRows
 

@@ -27,8 +27,8 @@ from actors.kernel.agent.transcript import (
 from actors.kernel.json import Unreadable, read_or
 from actors.kernel.json_data import MAX_DIGITS
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.blob import ArtifactRef
-from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.stores.artifacts import ArtifactRef
+from actors.kernel.stores.conversations import TranscriptStore
 from persistence.postgres.commits.encode import json_text
 from persistence.postgres.commits.transcript_rows import (
     ArtifactsOf,

@@ -8,7 +8,7 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.usage import EACH, UsageBy, UsageFilter, UsageStore, UsageTotal
+from actors.kernel.stores.administration import EACH, UsageBy, UsageFilter, UsageStore, UsageTotal
 from persistence.postgres.connection.link import Links, Row
 
 SQL_SELECT_USAGE: Final[LiteralString] = """

@@ -8,18 +8,17 @@ from typing import Final, LiteralString, NamedTuple, TypeAlias
 from typing_extensions import override
 
 from actors.errors import RunConflictError, UnknownRunError
+from actors.kernel.agent.agent import NewSession
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.session import NewSession
 from actors.kernel.faults import armed
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.decisions import RESERVED
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
-from actors.kernel.runtime.rows import Arrived, CancelReport, NewRun, SignalOutcome
+from actors.kernel.runtime.rows import RESERVED, Arrived, CancelReport, NewRun, SignalOutcome
 from actors.kernel.runtime.waits import Answer, AnswerStatus
-from actors.kernel.storage.errors import SessionDeletingError, UnknownSessionError
-from actors.kernel.storage.session import SessionFact
-from actors.kernel.store.arrivals import (
+from actors.kernel.stores.conversations import SessionFact
+from actors.kernel.stores.errors import SessionDeletingError, UnknownSessionError
+from actors.kernel.stores.runs import (
     MOST_ANSWERED,
     ArrivalStore,
     OnConflict,

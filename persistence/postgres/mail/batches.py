@@ -9,11 +9,10 @@ from typing import Final, NamedTuple, TypeAlias
 from actors.errors import NotSerializableError
 from actors.kernel.agent.message import Message
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import AgentId, RunId, ShardId, TopicId, partition_hash
+from actors.kernel.runtime.ids import AgentId, RunId, ShardId, TopicId, partition_hash, place_of
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.shards import place_of
-from actors.kernel.store.transport import (
+from actors.kernel.stores.transport import (
     KEPT_BYTES,
     Cursor,
     Ingested,

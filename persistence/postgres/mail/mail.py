@@ -16,7 +16,7 @@ from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, ShardId, partition_hash
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.transport import (
+from actors.kernel.stores.transport import (
     Cursor,
     IngestOutcome,
     MailBatch,

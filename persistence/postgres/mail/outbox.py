@@ -13,7 +13,7 @@ from actors.kernel.agent.message import Message, stored_message
 from actors.kernel.json import read_or
 from actors.kernel.runtime.ids import AgentId, ShardId, TopicId
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.transport import OutboxRow, OutboxStore
+from actors.kernel.stores.transport import OutboxRow, OutboxStore
 from persistence.postgres.commits.committer import Committer
 from persistence.postgres.commits.encode import columns
 from persistence.postgres.connection.batch import Batched, Batcher

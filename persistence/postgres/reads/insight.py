@@ -13,7 +13,7 @@ from actors.kernel.json import read_or
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.insight import (
+from actors.kernel.stores.insight import (
     COUNT_LIMIT_S,
     OVERDUE_S,
     AgentRow,

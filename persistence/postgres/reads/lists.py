@@ -12,7 +12,7 @@ from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.rows import DeadLetter, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import OpenWait, Wait
-from actors.kernel.store.lists import (
+from actors.kernel.stores.runs import (
     ANY_APPROVAL,
     ANY_RUN,
     ApprovalFilter,

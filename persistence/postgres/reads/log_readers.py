@@ -15,7 +15,7 @@ from actors.errors import PersistenceError
 from actors.kernel.runtime.hints import FOLLOWED_S, FollowedLogs, LogHints
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
-from actors.kernel.store.reads import Handed
+from actors.kernel.stores.runs import Handed
 from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Links
 from persistence.postgres.connection.listener import Listener

@@ -10,12 +10,11 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.kernel.json import JsonValue, decoded, decoded_object
-from actors.kernel.runtime.decisions import RESERVED, decided_seq
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
-from actors.kernel.runtime.rows import BufferedSignal, LoadedRun, RunRow
+from actors.kernel.runtime.rows import RESERVED, BufferedSignal, LoadedRun, RunRow, decided_seq
 from actors.kernel.runtime.waits import Answer
-from actors.kernel.store.reads import SMALL_STATE_BYTES, SMALL_STATE_KEYS, ReadStore, StatePart
+from actors.kernel.stores.runs import SMALL_STATE_BYTES, SMALL_STATE_KEYS, ReadStore, StatePart
 from persistence.postgres.commits.encode import columns
 from persistence.postgres.commits.rows import RUN_COLUMNS, entry_of, loaded_of, run_of
 from persistence.postgres.connection.batch import lookups

@@ -12,8 +12,8 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.rows import Arrived, RunRow, Timer
 from actors.kernel.runtime.waits import WaitCycle
-from actors.kernel.store.blocking import Blocking
-from actors.kernel.store.shards import BacklogStore
+from actors.kernel.stores.runs import Blocking
+from actors.kernel.stores.shards import BacklogStore
 from persistence.postgres.commits.rows import RUN_COLUMNS, arrived_of, run_of
 from persistence.postgres.connection.clock import PostgresClock, Reading
 from persistence.postgres.connection.link import Link, Links, Row

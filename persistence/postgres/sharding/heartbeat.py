@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import Final, Literal, Self, TypeAlias
 
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.rows import HostReport
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.blocking import Blocker
+from actors.kernel.stores.runs import Blocker
 from persistence.postgres.commits.encode import lease_columns
 from persistence.postgres.connection.clock import PostgresClock, Reading
 from persistence.postgres.connection.link import Connection, connect

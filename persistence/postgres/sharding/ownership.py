@@ -10,11 +10,18 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.errors import ContractError, RegistrationError
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId, partition_hash
+from actors.kernel.runtime.ids import (
+    AgentId,
+    HostIncarnation,
+    ShardId,
+    instance_shard,
+    partition_hash,
+    partition_shard,
+    scope_of,
+)
 from actors.kernel.runtime.rows import HostReport, Surplus
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.shards import instance_shard, partition_shard, scope_of
-from actors.kernel.store.shards import Serves, ShardStore
+from actors.kernel.stores.shards import Serves, ShardStore
 from persistence.errors import RefusedError
 from persistence.postgres.commits.encode import lease_columns
 from persistence.postgres.connection.clock import PostgresClock, Reading

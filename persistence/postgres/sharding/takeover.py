@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, LiteralString
 
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from persistence.postgres.connection.link import Link
 from persistence.postgres.connection.outage import ServerOutage
 from persistence.postgres.connection.settings import StoreSettings

@@ -8,10 +8,10 @@ from typing import Final, LiteralString
 from pydantic import JsonValue
 from typing_extensions import override
 
-from actors.kernel.graph_limits import MAX_CYPHER_ROWS
-from actors.kernel.metadata import metadata_text
-from actors.kernel.storage.errors import CypherError
-from actors.kernel.storage.graph import CypherCapable
+from actors.kernel.hidden import metadata_text
+from actors.kernel.search_rules import MAX_CYPHER_ROWS
+from actors.kernel.stores.data import CypherCapable
+from actors.kernel.stores.errors import CypherError
 from persistence.errors import AGEMissingError, RefusedError
 from persistence.postgres.connection.link import Row
 from persistence.postgres.stores.cypher_query import CypherQuery, read_query

@@ -11,14 +11,14 @@ from typing import Final, LiteralString
 from typing_extensions import override
 
 from actors.errors import ConflictError
-from actors.kernel.storage.blob import (
+from actors.kernel.stores.artifacts import (
     ArtifactBytes,
     ArtifactPin,
     ArtifactRef,
     ArtifactStore,
     ArtifactStores,
 )
-from actors.kernel.store.operators import ARTIFACT_GRACE_S
+from actors.kernel.stores.runs import ARTIFACT_GRACE_S
 from actors.kernel.text import check_name_of
 from persistence.errors import BytesElsewhereError
 from persistence.postgres.connection.link import Links, Row

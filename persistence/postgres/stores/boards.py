@@ -1,7 +1,7 @@
 """Task boards in one row each: see ``schema/stores/boards.sql``.
 
 A change is one statement. Its decision is in the statement's conditions, which are made of the rules of
-`actors.kernel.boards`. If a statement changes nothing, these rules say why.
+`actors.kernel.board_rules`. If a statement changes nothing, these rules say why.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from actors.errors import ConflictError
-from actors.kernel import boards
+from actors.kernel import board_rules as boards
 from actors.kernel.json import Unreadable, read_or
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.task import Task, TaskList, TaskStatus, TaskStore, TaskStores
+from actors.kernel.stores.data import Task, TaskList, TaskStatus, TaskStore, TaskStores
 from persistence.postgres.connection.link import Links, Row
 from persistence.postgres.stores.first_use import StoreTables
 

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from actors.kernel.storage.errors import CypherError
+from actors.kernel.stores.errors import CypherError
 from actors.kernel.text import check_text_of
 
 ENTITY: Final = "Entity"

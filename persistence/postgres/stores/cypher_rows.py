@@ -8,7 +8,7 @@ from typing import Final
 from pydantic_core import from_json
 
 from actors.kernel.json import JsonValue
-from actors.kernel.storage.errors import CypherError
+from actors.kernel.stores.errors import CypherError
 from persistence.postgres.stores.cypher_query import ENTITY, RELATIONSHIP
 
 # Matches a whole quoted text, or the suffix that AGE writes after a value that JSON does not have.

@@ -8,9 +8,9 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from actors.errors import ConflictError
+from actors.kernel.basics import check_expiry_s
 from actors.kernel.runtime.ids import check_name
-from actors.kernel.seconds import check_expiry_s
-from actors.kernel.storage.blob import FileStore
+from actors.kernel.stores.artifacts import FileStore
 from actors.kernel.text import check_file_key, check_text_of
 from persistence.postgres.connection.link import Links
 from persistence.postgres.stores.artifacts import PostgresArtifacts

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Final, Literal, TypeAlias
 
-from actors.kernel.backoff import Backoff
+from actors.kernel.basics import Backoff
 from persistence.blockers import SQL_READERS, say_blockers
 from persistence.errors import RefusedError
 from persistence.migrate import LOCK_WAIT_S

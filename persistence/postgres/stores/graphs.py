@@ -7,7 +7,9 @@ from typing import Final, LiteralString
 
 from typing_extensions import override
 
-from actors.kernel.graph_limits import (
+from actors.kernel.json import decoded_object
+from actors.kernel.runtime.ids import check_name
+from actors.kernel.search_rules import (
     MAX_RELATIONSHIPS,
     check_entity_id,
     check_relationship_id,
@@ -16,10 +18,8 @@ from actors.kernel.graph_limits import (
     missing_end,
     relationship_properties,
 )
-from actors.kernel.json import decoded_object
-from actors.kernel.runtime.ids import check_name
-from actors.kernel.storage.errors import SubGraphTooLargeError
-from actors.kernel.storage.graph import Entity, GraphStore, Relationship, SubGraph
+from actors.kernel.stores.data import Entity, GraphStore, Relationship, SubGraph
+from actors.kernel.stores.errors import SubGraphTooLargeError
 from persistence.postgres.connection.link import Row
 from persistence.postgres.stores.first_use import StoreTables
 

@@ -26,7 +26,7 @@ from actors.kernel.memory_rules import (
 )
 from actors.kernel.runtime.ids import check_name
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.storage.memory import (
+from actors.kernel.stores.memory import (
     LongTermMemories,
     LongTermMemory,
     Memory,

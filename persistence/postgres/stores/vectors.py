@@ -11,7 +11,10 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from actors.errors import ConflictError
-from actors.kernel.embedding import (
+from actors.kernel.hidden import checked_filter
+from actors.kernel.json import decoded_object
+from actors.kernel.runtime.ids import check_name
+from actors.kernel.search_rules import (
     CheckedDocument,
     check_collection,
     check_dimensions,
@@ -23,10 +26,7 @@ from actors.kernel.embedding import (
     embedder_name,
     unit_vector,
 )
-from actors.kernel.json import decoded_object
-from actors.kernel.metadata import checked_filter
-from actors.kernel.runtime.ids import check_name
-from actors.kernel.storage.vector import EmbeddingClient, SearchResult, VectorDocument, VectorStore
+from actors.kernel.stores.data import EmbeddingClient, SearchResult, VectorDocument, VectorStore
 from persistence.postgres.connection.link import Row
 from persistence.postgres.stores.first_use import StoreTables
 

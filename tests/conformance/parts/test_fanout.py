@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from actors.errors import PersistenceError
-from actors.kernel.store.fanout import as_followed
+from actors.kernel.stores.topics import as_followed
 from actors.runtime.parts import (
     HybridFanout,
     InboxView,
@@ -24,8 +24,8 @@ from tests.conformance.posts import NEWS, bring, desks, follow, mail, post
 if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.runtime.inbox import Inbox
-    from actors.kernel.store.fanout import FanoutReport, FanoutStrategy
+    from actors.kernel.runtime.sources import Inbox
+    from actors.kernel.stores.topics import FanoutReport, FanoutStrategy
     from tests.conformance.bed import Bed
 
 FANS: Final = desks(6)

@@ -17,7 +17,7 @@ from tests.conformance.posts import NEWS, desks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.store.follow_graph import FollowGraph
+    from actors.kernel.stores.topics import FollowGraph
     from tests.conformance.bed import Bed
 
 FANS = desks(3)

@@ -12,7 +12,7 @@ import pytest
 from actors.errors import IllegalTransitionError, LeaseLostError, UnknownRunError
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.wakeup import Wakeup
+from actors.kernel.runtime.waits import Wakeup
 from actors.runtime.parts import InMemoryScheduler
 from tests.conformance.bed import DESK
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.kernel.runtime.commit import SignalKey
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 from actors.runtime.parts import InMemorySignalBus
 from actors.runtime.parts.signal_bus import TIMER_SIGNAL
 from tests.conformance.bed import Turns, result
@@ -18,7 +18,7 @@ from tests.conformance.clock import ManualClock
 if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
     from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.wakeup import SignalBus
+    from actors.kernel.runtime.waits import SignalBus
     from tests.conformance.source import Source
 
 

@@ -15,15 +15,15 @@ from actors.errors import (
     SpawnDenied,
     UnknownRunError,
 )
+from actors.kernel.agent.agent import SpawnBudget, Supervision
 from actors.kernel.agent.message import Message
-from actors.kernel.agent.supervision import SpawnBudget, Supervision
 from actors.kernel.runtime.commit import Park
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.supervisor import RunHandle, RunResult
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.sources import RunHandle, RunResult
+from actors.kernel.runtime.waits import WakeSet
 from actors.runtime.parts import ComposedStore, InMemoryEventLog, SupervisorView
 from tests.conformance.bed import DESK, Bed, Turns, result
 from tests.conformance.clock import ManualClock
@@ -31,7 +31,7 @@ from tests.conformance.conftest import OWNER, composed_bed
 from tests.conformance.talk import CLERK, answers, join_wait, rest, row, terms
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.supervisor import Supervisor
+    from actors.kernel.runtime.sources import Supervisor
 
 OTHER = AgentId("clerk", "8")
 

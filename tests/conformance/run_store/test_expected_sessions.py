@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.agent.session import ExpectedSession, NewSession
+from actors.kernel.agent.agent import ExpectedSession, NewSession
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.errors import (
+from actors.kernel.stores.conversations import SessionLabel
+from actors.kernel.stores.errors import (
     SessionActiveError,
     SessionDeletingError,
     UnknownSessionError,
 )
-from actors.kernel.storage.session_directory import SessionLabel
 from tests.conformance.bed import Turns, started
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, FOREIGN, kinds, said
 
 if TYPE_CHECKING:
-    from actors.kernel.store.arrivals import Submitted
+    from actors.kernel.stores.runs import Submitted
     from tests.conformance.bed import Bed
 
 MODES = [

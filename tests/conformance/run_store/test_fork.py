@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import ConcurrentAppendError, ContractError, UnknownRunError
-from actors.kernel.agent.supervision import ExecutionBudget
+from actors.kernel.agent.agent import ExecutionBudget
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import ForkPoint

@@ -8,7 +8,7 @@ from actors.kernel.runtime.commit import Finish
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.runs import RunFilter
 from tests.conformance.bed import DESK
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from actors.errors import LeaseLostError, RegistrationError
 from actors.kernel.runtime.commit import Committed, LeaseLost
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.store.shards import Serves
+from actors.kernel.stores.shards import Serves
 from tests.conformance.bed import DESK, SERVES, Turns, result
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from actors.kernel.runtime.commit import Finish, Park, Retry
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 from tests.conformance.bed import DESK, Turns, completed, message, result
 
 if TYPE_CHECKING:

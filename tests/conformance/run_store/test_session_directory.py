@@ -10,8 +10,8 @@ import pytest
 
 from actors.errors import InvalidTextError, NotSerializableError
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.errors import SessionDeletingError
-from actors.kernel.storage.session_directory import SessionFilter, SessionLabel, SessionPlace
+from actors.kernel.stores.conversations import SessionFilter, SessionLabel, SessionPlace
+from actors.kernel.stores.errors import SessionDeletingError
 from tests.conformance.run_store.test_sessions import CHAT, HOSTILE, begin, kinds, said
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors.errors import RunConflictError
+from actors.kernel.agent.agent import NewSession, SessionChange
 from actors.kernel.agent.message import ChatMessage, MessageKey
-from actors.kernel.agent.session import NewSession, SessionChange
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.commit import Committed, Conflict, LeaseLost
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.errors import (
+from actors.kernel.stores.errors import (
     SessionActiveError,
     SessionDeletingError,
     UnknownNodeError,
@@ -24,8 +24,8 @@ from actors.kernel.storage.errors import (
 from tests.conformance.bed import DESK, Turns, message, result, started
 
 if TYPE_CHECKING:
-    from actors.kernel.storage.session import SessionFact
-    from actors.kernel.store.arrivals import Submitted
+    from actors.kernel.stores.conversations import SessionFact
+    from actors.kernel.stores.runs import Submitted
     from tests.conformance.bed import Bed
 
 CHAT: Final = AgentId("desk", "chat")

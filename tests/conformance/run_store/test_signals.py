@@ -9,11 +9,11 @@ import pytest
 
 from actors.errors import UnknownRunError
 from actors.kernel.runtime.commit import Committed, Missing, Park, Retry, SignalKey
-from actors.kernel.runtime.decisions import OPERATOR, decision_id
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors.kernel.runtime.rows import OPERATOR, decision_id
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 from tests.conformance.bed import DESK, EPOCH, message, result
 
 if TYPE_CHECKING:

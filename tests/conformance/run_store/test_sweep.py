@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import UnknownRunError
-from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.runtime.scheduler import RunStatus
 from tests.conformance.bed import result
 from tests.conformance.clock import ManualClock

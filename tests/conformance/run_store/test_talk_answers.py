@@ -14,8 +14,7 @@ from actors.kernel.runtime.commit import Answered, Committed, Conflict, Finish, 
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, Wait
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import Answer, Wait, WakeSet
 from tests.conformance.bed import DESK, completed, message, result
 from tests.conformance.talk import (
     CLERK,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import AlreadyRedrivenError, IllegalTransitionError, UnknownRunError
+from actors.kernel.agent.agent import SpawnBudget
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.agent.supervision import SpawnBudget
 from actors.kernel.runtime.commit import Finish
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.supervision import ExecutionBudget, HistoryRetention, SpawnBudget
+from actors.kernel.agent.agent import ExecutionBudget, HistoryRetention, SpawnBudget
 from actors.kernel.runtime.commit import BudgetDelta, Committed, Conflict, OverBudget
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RunStatus

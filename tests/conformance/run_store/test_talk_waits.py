@@ -15,8 +15,8 @@ from actors.kernel.runtime.commit import Committed, Park
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.waits import Wait, WaitCycle
-from actors.kernel.storage.session_directory import SessionLabel
-from actors.kernel.store.lists import ApprovalFilter
+from actors.kernel.stores.conversations import SessionLabel
+from actors.kernel.stores.runs import ApprovalFilter
 from tests.conformance.bed import DESK, result, started
 from tests.conformance.clock import ManualClock
 from tests.conformance.talk import CLERK, ask_wait, asked, join_wait, question, reply, rest, row

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import InvalidNameError, InvalidTextError
-from actors.kernel.storage.errors import TokenExistsError
-from actors.kernel.storage.token import NewToken
+from actors.kernel.stores.administration import NewToken
+from actors.kernel.stores.errors import TokenExistsError
 from actors.storage.tokens import digest_of, new_secret
 from tests.conformance.clock import ManualClock
 

@@ -8,7 +8,7 @@ import pytest
 
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 from tests.conformance.talk import CLERK
 
 if TYPE_CHECKING:

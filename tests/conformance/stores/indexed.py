@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from actors.kernel.storage.memory import LongTermMemories, LongTermMemory
+from actors.kernel.stores.memory import LongTermMemories, LongTermMemory
 from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.memories import PostgresLongTermMemory
 from persistence.postgres.stores.vectors import PgVectorStore
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.kernel.runtime.scheduler import Lease
-    from actors.kernel.storage.memory import Memory, NewMemory
-    from actors.kernel.storage.vector import EmbeddingClient, VectorDocument
+    from actors.kernel.stores.data import EmbeddingClient, VectorDocument
+    from actors.kernel.stores.memory import Memory, NewMemory
     from persistence.postgres.connection.link import Links
     from persistence.postgres.stores.indexes import SearchIndexes
 

@@ -12,8 +12,12 @@ import pytest
 
 from actors.errors import ContractError, InvalidTextError
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.audit import MAX_FACTS_BYTES, AuditStore, NewAuditRow
-from actors.kernel.storage.erasure import EraseRequest
+from actors.kernel.stores.administration import (
+    MAX_FACTS_BYTES,
+    AuditStore,
+    EraseRequest,
+    NewAuditRow,
+)
 from actors.storage.audit import InMemoryAudit
 from persistence.postgres.features.audit import PostgresAudit
 from tests.conformance.clock import ManualClock
@@ -22,7 +26,7 @@ from tests.conformance.stores.stored import lent_links
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.storage.audit import AuditRow
+    from actors.kernel.stores.administration import AuditRow
     from tests.conformance.bed import Bed
 
 ADA = AgentId("desk", "ada", "acme")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from actors.errors import ContractError, InvalidTextError, OtherTenantError
-from actors.kernel import boards as rules
+from actors.kernel import board_rules as rules
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.task import Task, TaskList, TaskStatus, TaskStore, TaskStores
+from actors.kernel.stores.data import Task, TaskList, TaskStatus, TaskStore, TaskStores
 from actors.storage.boards import InMemoryTaskBoards
 from persistence.postgres.stores.boards import PgTaskBoards
 from tests.conformance.stores.stored import lent_links

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.kernel.agent.agent import ROOT, SessionChange
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.session import ROOT, SessionChange
 from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.erasure import EraseRequest
-from actors.kernel.storage.errors import SessionDeletingError, UnknownNodeError
+from actors.kernel.stores.administration import EraseRequest
+from actors.kernel.stores.errors import SessionDeletingError, UnknownNodeError
 from actors.runtime.sharding.erasing import Erasing
 from tests.conformance.bed import Turns, result, started
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, begin, node, said, submit

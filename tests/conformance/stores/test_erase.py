@@ -15,16 +15,12 @@ from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
-from actors.kernel.storage.erasure import EraseRequest
-from actors.kernel.storage.errors import OpenRunsError
-from actors.kernel.storage.flow_bundles import FLOWS_SCOPE, NewFlowBundle
-from actors.kernel.storage.graph import Entity, Relationship
-from actors.kernel.storage.memory import NewMemory
-from actors.kernel.storage.run_snapshots import NewRunSnapshot, SnapshotFilter
-from actors.kernel.storage.task import Task
-from actors.kernel.storage.token import NewToken
-from actors.kernel.storage.vector import VectorDocument
-from actors.kernel.store.operators import agent_scope
+from actors.kernel.stores.administration import EraseRequest, NewToken
+from actors.kernel.stores.data import Entity, Relationship, Task, VectorDocument
+from actors.kernel.stores.errors import OpenRunsError
+from actors.kernel.stores.flows import FLOWS_SCOPE, NewFlowBundle, NewRunSnapshot, SnapshotFilter
+from actors.kernel.stores.memory import NewMemory
+from actors.kernel.stores.runs import agent_scope
 from actors.runtime.sharding.erasing import Erasing
 from actors.storage.boards import InMemoryTaskBoards
 from actors.storage.graphs import InMemoryGraphStore
@@ -35,11 +31,9 @@ from tests.conformance.bed import DESK, message, result
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from actors.kernel.storage.erasure import Erasable, EraseReport
-    from actors.kernel.storage.graph import GraphStore
-    from actors.kernel.storage.task import TaskStores
-    from actors.kernel.storage.vector import VectorStore
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.administration import Erasable, EraseReport
+    from actors.kernel.stores.data import GraphStore, TaskStores, VectorStore
+    from actors.kernel.stores.run_store import RunStore
     from tests.conformance.bed import Bed
 
 OTHER = AgentId("desk", "2")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import ContractError, InvalidTextError
-from actors.kernel.storage.blob import BlobStore, FileStore
+from actors.kernel.stores.artifacts import BlobStore, FileStore
 from actors.storage.artifacts import InMemoryArtifacts
 from actors.storage.blobs import ComposedBlobStore
 from actors.storage.files import InMemoryFileStore
@@ -27,7 +27,7 @@ from tests.harness.slow import IS_SLOW
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from actors.kernel.storage.blob import ArtifactRetention
+    from actors.kernel.stores.artifacts import ArtifactRetention
 
 LARGE = bytes(range(256)) * 2048 + b"the end"
 ODD_KEYS = ("", "/a", "a/../b", "..", "a\x00", "\ud800", "x" * 1_025)

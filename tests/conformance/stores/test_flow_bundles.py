@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.blob import ArtifactStores
-from actors.kernel.storage.flow_bundles import FLOWS_SCOPE, FlowBundleStore
+from actors.kernel.stores.artifacts import ArtifactStores
+from actors.kernel.stores.flows import FLOWS_SCOPE, FlowBundleStore
 from actors.storage.artifacts import InMemoryArtifacts
 from actors.storage.flow_bundles import InMemoryFlowBundles
 from actors.workflow import FlowError

@@ -14,7 +14,7 @@ from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolCall, ToolResult
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.history import HistoryProvider
+from actors.kernel.stores.conversations import HistoryProvider
 from actors.runtime.parts import MemoryStore
 from persistence.postgres import open_postgres_history
 from persistence.redis import open_redis_history

@@ -8,16 +8,15 @@ from actors.kernel.runtime.commit import Finish, Park, Retry
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Wait
-from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.store.insight import Totals
-from actors.kernel.store.shards import Serves
+from actors.kernel.runtime.waits import Wait, WakeSet
+from actors.kernel.stores.insight import Totals
+from actors.kernel.stores.shards import Serves
 from tests.conformance.bed import DESK, SERVES, message
 from tests.conformance.posts import bring, follow, post
 
 if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
-    from actors.kernel.store.insight import AgentRow
+    from actors.kernel.stores.insight import AgentRow
     from tests.conformance.bed import Bed
 
 LOST = AgentId("lost", "1")

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.kernel.runtime.commit import Finish, LeaseLost
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, TopicId
+from actors.kernel.runtime.ids import TOPICS, AgentId, HostIncarnation, TopicId, topic_shard
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.shards import TOPICS, topic_shard
-from actors.kernel.store.shards import Serves
-from actors.kernel.store.transport import Ingested, StaleStream
+from actors.kernel.stores.shards import Serves
+from actors.kernel.stores.transport import Ingested, StaleStream
 from actors.runtime.loop.clock import SystemClock
 from broker import JetStreamTransport, Subjects
 from persistence.postgres import StoreSettings, open_store
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.store.transport import (
+    from actors.kernel.stores.transport import (
         Cursor,
         MailBatch,
         MailConnection,

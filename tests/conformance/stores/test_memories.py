@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import ContractError, InvalidTextError, LeaseLostError, NotSerializableError
-from actors.kernel.embedding import cosine, unit_vector
 from actors.kernel.memory_rules import KEPT_VERSIONS, MAX_MEMORY_BYTES
-from actors.kernel.storage.memory import (
+from actors.kernel.search_rules import cosine, unit_vector
+from actors.kernel.stores.memory import (
     LongTermMemories,
     LongTermMemory,
     Memory,

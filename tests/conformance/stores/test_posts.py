@@ -14,9 +14,9 @@ from actors.kernel.agent.message import MessageKey
 from actors.kernel.runtime.commit import Committed, FollowChange, Outgoing, Suspend
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, TopicId, message_id_of_post
-from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.store.fanout import Expanded, as_followed
-from actors.kernel.store.shards import Serves
+from actors.kernel.runtime.waits import WakeSet
+from actors.kernel.stores.shards import Serves
+from actors.kernel.stores.topics import Expanded, as_followed
 from tests.conformance.bed import DESK, message, suspended
 from tests.conformance.posts import NEWS, PUBLISHER, bring, desks, follow, mail, named, once, post
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.storage.run_snapshots import NewRunSnapshot, RunSnapshotStore, SnapshotFilter
+from actors.kernel.stores.flows import NewRunSnapshot, RunSnapshotStore, SnapshotFilter
 from actors.storage.run_snapshots import InMemoryRunSnapshots
 from persistence.postgres.features.run_snapshots import PostgresRunSnapshots
 from tests.conformance.clock import ManualClock

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.agent.scheduled import tick_message
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.store.schedule import Schedule, Tick
+from actors.kernel.stores.schedule import Schedule, Tick, tick_message
 from tests.conformance.bed import DESK
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from actors.kernel.runtime.rows import Arrived
-    from actors.kernel.store.schedule import Fired
+    from actors.kernel.stores.schedule import Fired
     from tests.conformance.bed import Bed
 
 CLERK = AgentId("clerk", "7")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from actors.errors import ContractError, InvalidTextError, NotSerializableError
-from actors.kernel.embedding import MAX_CONTENT_BYTES, MAX_DIMENSIONS, MAX_DOCUMENTS, MAX_HITS
-from actors.kernel.storage.vector import SearchResult, VectorDocument, VectorStore
+from actors.kernel.search_rules import MAX_CONTENT_BYTES, MAX_DIMENSIONS, MAX_DOCUMENTS, MAX_HITS
+from actors.kernel.stores.data import SearchResult, VectorDocument, VectorStore
 from actors.storage.vectors import InMemoryVectorStore
 from persistence.postgres.opening_stores import open_search_indexes
 from persistence.postgres.stores.first_use import StoreTables
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from actors.kernel.json import JsonValue
-    from actors.kernel.storage.vector import EmbeddingClient
+    from actors.kernel.stores.data import EmbeddingClient
 
 Tenants: TypeAlias = "Callable[[str, EmbeddingClient | None], VectorStore]"
 """Makes the store of a tenant, by any name."""

@@ -10,8 +10,8 @@ import pytest
 
 from actors.errors import NotSerializableError
 from actors.kernel.workflow.errors import LedgerBrokenError
-from actors.kernel.workflow.ledger_store import ChainableLedgerStore, PagedLedgerStore
 from actors.kernel.workflow.step_record import FIELDS
+from actors.kernel.workflow.stores import ChainableLedgerStore, PagedLedgerStore
 from actors.workflow import (
     HashChainedLedgerStore,
     LedgerStore,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import NotSerializableError
-from actors.kernel.workflow.commands import DeletableCommandStore
 from actors.kernel.workflow.errors import GraphError
+from actors.kernel.workflow.stores import DeletableCommandStore
 from actors.workflow import (
     ArtifactStore,
     CommandAppendResult,

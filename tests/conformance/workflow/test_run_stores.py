@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import ContractError, NotSerializableError
-from actors.kernel.workflow.branches import GraphBranch, GraphFork
 from actors.kernel.workflow.errors import GraphError, LedgerBrokenError, StoreBusyError
-from actors.kernel.workflow.run_store import CreatingRunStore, EventWaitStore
+from actors.kernel.workflow.run_state import GraphBranch, GraphFork
+from actors.kernel.workflow.stores import CreatingRunStore, EventWaitStore
 from actors.workflow import (
     EffectType,
     QueryableRunIndexStore,

@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId, partition_hash
+from actors.kernel.runtime.ids import (
+    PARTITIONS,
+    AgentId,
+    HostIncarnation,
+    ShardId,
+    partition_hash,
+    partition_shard,
+)
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.shards import PARTITIONS, partition_shard
-from actors.kernel.store.transport import Cursor, OutboxRow, Received
+from actors.kernel.stores.transport import Cursor, OutboxRow, Received
 from broker import JetStreamTransport
 
 if TYPE_CHECKING:
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from actors.kernel.runtime.hints import Nudge
-    from actors.kernel.store.transport import MailBatch
+    from actors.kernel.stores.transport import MailBatch
     from broker import JetStreamConnection
 
 DEPLOYMENT = "d-1"

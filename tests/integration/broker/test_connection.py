@@ -18,7 +18,7 @@ from actors.errors import BrokerError
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-from actors.kernel.store.transport import Cursor
+from actors.kernel.stores.transport import Cursor
 from broker import ConnectionLostError, NoAnswerError, RefusedError
 from broker.nats import requests as api
 from broker.nats.requests import PUBLISH_LIMIT_S

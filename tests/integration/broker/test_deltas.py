@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from actors.kernel.runtime.hints import Delta
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.live import Delta
 from actors.runtime.client.catch_up import CatchUp
 from actors.runtime.client.live_events import LiveEvents
 from actors.runtime.client.open_answers import OpenAnswers

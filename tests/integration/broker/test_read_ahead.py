@@ -20,7 +20,7 @@ from tests.integration.broker.lines import connect, number_of, reading, row, sen
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from actors.kernel.store.transport import MailBatch
+    from actors.kernel.stores.transport import MailBatch
     from broker import JetStreamConnection
     from broker.mail.reader import ShardReader
     from tests.harness.servers import TestNats

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import nats
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.shards import instance_shard, undeclared_shard
-from actors.kernel.store.transport import Cursor
+from actors.kernel.runtime.ids import AgentId, instance_shard, undeclared_shard
+from actors.kernel.stores.transport import Cursor
 from broker.mail import reader as reader_module
 from broker.mail.backlog import parse_ack_subject
 from tests.integration.broker.lines import (

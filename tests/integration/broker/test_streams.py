@@ -15,7 +15,7 @@ import pytest
 
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, partition_hash
-from actors.kernel.store.transport import OutboxRow, SentSignal, Undecodable
+from actors.kernel.stores.transport import OutboxRow, SentSignal, Undecodable
 from broker.errors import StreamMismatchError
 from broker.mail.stream_plan import StreamNames, StreamPlan
 from broker.mail.streams import differing, ensure
@@ -26,7 +26,7 @@ from broker.wire.subjects import Subjects
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-    from actors.kernel.store.transport import Received
+    from actors.kernel.stores.transport import Received
     from tests.harness.servers import TestNats
 
 DESK = AgentId("desk", "1", "acme")

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from actors.kernel.json import JsonValue
-from actors.kernel.storage.vector import VectorDocument
+from actors.kernel.stores.data import VectorDocument
 from broker import JetStreamTransport
 from compose.diagnosis.finding import is_this_machine
 from compose.diagnosis.postgres import _encryption, _role

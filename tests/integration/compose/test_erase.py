@@ -10,11 +10,9 @@ import pytest
 from actors.agents import ReActAgent
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.graph import Entity, Relationship
-from actors.kernel.storage.memory import NewMemory
-from actors.kernel.storage.task import Task
-from actors.kernel.storage.vector import VectorDocument
-from actors.kernel.store.operators import agent_scope
+from actors.kernel.stores.data import Entity, Relationship, Task, VectorDocument
+from actors.kernel.stores.memory import NewMemory
+from actors.kernel.stores.runs import agent_scope
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel
 from persistence.postgres import (

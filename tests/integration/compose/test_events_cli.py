@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from actors.kernel.agent.llm import Completion, TextDelta
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import Completion, TextDelta
 from actors.kernel.runtime.ids import AgentId
 from actors.testing import ScriptedModel
 from broker.client import ActorClient
@@ -23,8 +23,8 @@ from compose.assembly.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from actors.kernel.agent.llm import GenerationOptions, StreamEvent
     from actors.kernel.agent.message import Message
+    from actors.kernel.agent.models import GenerationOptions, StreamEvent
     from actors.runtime import RunContext
     from tests.harness.servers import TestNats, TestPostgres
 

@@ -22,7 +22,7 @@ from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.memory import NewMemory
+from actors.kernel.stores.memory import NewMemory
 from actors.testing import ModelReply, ScriptedModel
 from compose.commands.output import Exit
 from compose.tools import history as pages
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from actors.kernel.agent.context import CompactionStrategy
+    from actors.kernel.agent.models import CompactionStrategy
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import Runtime
     from tests.harness.servers import TestPostgres

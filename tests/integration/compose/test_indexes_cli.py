@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.storage.memory import NewMemory
-from actors.kernel.storage.vector import VectorDocument
+from actors.kernel.stores.data import VectorDocument
+from actors.kernel.stores.memory import NewMemory
 from compose.commands.output import Exit
 from persistence.postgres import open_postgres_vectors
 from tests.integration.compose.commandline import Cli

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors import AgentId
-from actors.kernel.storage.memory import NewMemory
+from actors.kernel.stores.memory import NewMemory
 from compose.commands.output import Exit
 from tests.integration.compose.commandline import Cli
 

@@ -11,7 +11,7 @@ import pytest
 
 from actors.agents import ReActAgent
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.session_directory import SessionLabel
+from actors.kernel.stores.conversations import SessionLabel
 from actors.sessions import AgentRuntime, SessionAgent
 from actors.sessions.events import EVENTS
 from actors.testing import FunctionModel

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.agents import ReActAgent
-from actors.kernel.agent.llm import Usage
+from actors.kernel.agent.models import Usage
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.testing import ModelReply, ScriptedModel

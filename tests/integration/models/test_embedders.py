@@ -12,7 +12,7 @@ import pytest
 
 from actors import AgentId, RunContext, Runtime
 from actors.errors import ContractError, ModelError
-from actors.kernel.storage.vector import QueryEmbeddingClient, VectorDocument
+from actors.kernel.stores.data import QueryEmbeddingClient, VectorDocument
 from actors.storage.vectors import InMemoryVectorStore
 from compose.models import embedder, local_embedder
 from compose.models.embedders.offline import BATCH, DIMENSIONS, MAX_BYTES

@@ -13,7 +13,7 @@ import pytest
 
 from actors import ChatMessage, GenerationOptions, LLMClient
 from actors.errors import ContractError
-from actors.kernel.agent.llm import Completion, TextDelta
+from actors.kernel.agent.models import Completion, TextDelta
 from compose.models import local, model
 from tests.harness.slow import IS_SLOW
 

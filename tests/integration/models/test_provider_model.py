@@ -25,8 +25,13 @@ from actors import (
     agent,
 )
 from actors.errors import ContractError, ModelError
-from actors.kernel.agent.llm import Completion, ReasoningDelta, TextDelta
-from actors.kernel.agent.model_registry import ModelFacts, ModelRegistry
+from actors.kernel.agent.models import (
+    Completion,
+    ModelFacts,
+    ModelRegistry,
+    ReasoningDelta,
+    TextDelta,
+)
 from compose.models import RetryingModel, TryLimits, known_models, model
 from tests.integration.models.provider import (
     CHAT_USAGE,

@@ -7,10 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.runtime.ids import HostIncarnation, ShardId
-from actors.kernel.runtime.shards import scope_of
-from actors.kernel.store.blocking import Blocker
-from actors.kernel.store.shards import Serves
+from actors.kernel.runtime.ids import HostIncarnation, ShardId, scope_of
+from actors.kernel.stores.runs import Blocker
+from actors.kernel.stores.shards import Serves
 from actors.runtime.loop.clock import SystemClock
 from persistence.postgres import Heartbeat, Host, StoreSettings, open_store
 from persistence.postgres.sharding.takeover import Takeover

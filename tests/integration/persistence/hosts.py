@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import timedelta
 
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
     from persistence.postgres import PostgresStore
     from persistence.postgres.connection.link import Connection
     from tests.conformance.bed import Turns

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.store.transport import Cursor, Ingested, MailBatch, Received, StreamState
+from actors.kernel.stores.transport import Cursor, Ingested, MailBatch, Received, StreamState
 from tests.conformance.bed import message, outgoing, result
 from tests.integration.persistence.hosts import host, sql, store_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime.commit import Committed
     from actors.kernel.runtime.ids import ShardId
     from actors.kernel.runtime.rows import Arrived
-    from actors.kernel.store.transport import OutboxRow, SentSignal, StreamRecord, Undecodable
+    from actors.kernel.stores.transport import OutboxRow, SentSignal, StreamRecord, Undecodable
     from persistence.postgres import PostgresStore
     from tests.conformance.bed import Bed, Turns
 

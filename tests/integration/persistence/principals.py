@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.kernel.storage.audit import NewAuditRow
-from actors.kernel.storage.token import NewToken
+from actors.kernel.stores.administration import NewAuditRow, NewToken
 
 if TYPE_CHECKING:
     from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.storage.audit import AuditStore
-    from actors.kernel.storage.token import TokenStore
+    from actors.kernel.stores.administration import AuditStore, TokenStore
 
 
 async def take_token(tokens: TokenStore, name: str, owner: str) -> None:

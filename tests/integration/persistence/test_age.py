@@ -12,9 +12,9 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from actors.errors import ContractError, NotSerializableError
-from actors.kernel.graph_limits import MAX_CYPHER_ROWS
-from actors.kernel.storage.errors import CypherError
-from actors.kernel.storage.graph import CypherCapable, Entity, Relationship
+from actors.kernel.search_rules import MAX_CYPHER_ROWS
+from actors.kernel.stores.data import CypherCapable, Entity, Relationship
+from actors.kernel.stores.errors import CypherError
 from compose.assembly.runtime import build_postgres_runtime
 from compose.assembly.settings import Settings
 from persistence.errors import AGEMissingError, RefusedError
@@ -28,7 +28,7 @@ from tests.integration.persistence.hosts import connected, sql
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from actors.kernel.storage.graph import GraphStore
+    from actors.kernel.stores.data import GraphStore
     from persistence.postgres import AGEGraphStore
     from tests.harness.servers import TestPostgres
 

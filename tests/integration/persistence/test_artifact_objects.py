@@ -13,8 +13,8 @@ from typing_extensions import override
 from actors.agents import ReActAgent
 from actors.errors import ConflictError, ContractError
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.storage.erasure import EraseRequest
-from actors.kernel.store.operators import agent_scope
+from actors.kernel.stores.administration import EraseRequest
+from actors.kernel.stores.runs import agent_scope
 from actors.sessions import AgentRuntime, SessionArtifacts
 from actors.sessions.artifacts import artifacts_of
 from actors.testing import FunctionModel

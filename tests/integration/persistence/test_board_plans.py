@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.storage.task import Task, TaskStatus
+from actors.kernel.stores.data import Task, TaskStatus
 from persistence.postgres import StoreSettings, open_postgres_files, open_store
 from persistence.postgres.stores import boards, files
 from tests.harness.plans import faults

@@ -9,7 +9,7 @@ import pytest
 
 from actors.errors import InvalidTextError
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.storage.task import Task, TaskStatus
+from actors.kernel.stores.data import Task, TaskStatus
 from persistence.postgres import open_postgres_files
 from persistence.postgres.connection.link import Links
 from persistence.postgres.connection.outage import ServerOutage
@@ -21,7 +21,7 @@ from tests.integration.persistence.hosts import host
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.storage.task import TaskStore
+    from actors.kernel.stores.data import TaskStore
 
 DESK, CLERK = AgentId("desk", "1"), AgentId("clerk", "1")
 BUSY = TaskStatus.IN_PROGRESS

@@ -15,13 +15,11 @@ from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.json import Unreadable
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId, TopicId
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
-from actors.kernel.storage.audit import NewAuditRow
-from actors.kernel.storage.graph import Entity, Relationship
-from actors.kernel.storage.memory import NewMemory
-from actors.kernel.storage.run_snapshots import NewRunSnapshot, SnapshotFilter
-from actors.kernel.storage.session_directory import SessionFilter, SessionLabel
-from actors.kernel.storage.task import Task
-from actors.kernel.storage.vector import VectorDocument
+from actors.kernel.stores.administration import NewAuditRow
+from actors.kernel.stores.conversations import SessionFilter, SessionLabel
+from actors.kernel.stores.data import Entity, Relationship, Task, VectorDocument
+from actors.kernel.stores.flows import NewRunSnapshot, SnapshotFilter
+from actors.kernel.stores.memory import NewMemory
 from actors.runtime import Runtime
 from actors.runtime.journal import setbacks
 from persistence.postgres import open_postgres_graph, open_postgres_store, open_postgres_vectors

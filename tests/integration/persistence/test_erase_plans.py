@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-from actors.kernel.storage.erasure import EraseRequest
-from actors.kernel.storage.run_snapshots import SnapshotFilter
+from actors.kernel.stores.administration import EraseRequest
+from actors.kernel.stores.flows import SnapshotFilter
 from persistence.postgres import StoreSettings, open_store
 from persistence.postgres.features import erasure
 from persistence.postgres.stores.memories import PostgresLongTermMemories

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.commit import (
     Committed,
     Conflict,
@@ -23,8 +23,7 @@ from actors.kernel.runtime.commit import (
 )
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, Wait
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import Answer, Wait, WakeSet
 from persistence.postgres.commits import writing
 from tests.conformance.bed import EPOCH, Turns, child_spawned, completed, result, started, suspended
 from tests.integration.persistence.hosts import host, sql, store_of

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
-from actors.kernel.storage.flow_bundles import FLOWS_SCOPE
+from actors.kernel.stores.flows import FLOWS_SCOPE
 from actors.workflow import EffectOutcome, EffectType, FlowRuns
 from actors.workflow.bundles import INSTALLED_APP, open_workflow_bundle
 from actors.workflow.installed import InstalledFlows

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.kernel.agent.agent import NewSession
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.session import NewSession
 from actors.kernel.agent.transcript import NewTurn
-from actors.kernel.storage.session import NO_FACT
+from actors.kernel.stores.conversations import NO_FACT
 from actors.runtime.client import live_events
 from actors.runtime.client.live_events import LiveEvents
 from actors.runtime.loop.ahead import Ahead
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.ids import RunId
     from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.storage.session import SessionFact
+    from actors.kernel.stores.conversations import SessionFact
     from tests.conformance.bed import Bed
 
 FOLLOWED = NewSession("p", is_followed=True)

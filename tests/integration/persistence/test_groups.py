@@ -27,9 +27,8 @@ from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, Wait
-from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.store.shards import Serves
+from actors.kernel.runtime.waits import Answer, Wait, WakeSet
+from actors.kernel.stores.shards import Serves
 from persistence.postgres.commits.unit import Unit, Write
 from persistence.postgres.commits.unit_columns import commit_arguments
 from persistence.postgres.commits.writing import SQL_COMMIT_TURNS

@@ -16,7 +16,7 @@ from tests.integration.persistence.mailing import BERT, ids_of, post_of, post_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from actors.kernel.store.transport import OutboxRow
+    from actors.kernel.stores.transport import OutboxRow
     from tests.integration.persistence.mailing import Post
 
 CARL = AgentId("desk", "carl")

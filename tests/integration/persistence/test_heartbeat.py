@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.store.blocking import Blocker, Blocking
+from actors.kernel.stores.runs import Blocker, Blocking
 from actors.runtime.loop.clock import SystemClock
 from persistence.postgres import Heartbeat, Host
 from persistence.postgres.sharding import heartbeat

@@ -12,7 +12,7 @@ import pytest
 
 from actors.kernel.runtime.commit import Committed, LeaseLost
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.store.transport import Cursor, Ingested, MailBatch, Received, StaleStream
+from actors.kernel.stores.transport import Cursor, Ingested, MailBatch, Received, StaleStream
 from tests.conformance.bed import outgoing, result
 from tests.integration.persistence.hosts import sql
 from tests.integration.persistence.mailing import CREATED, move_shard, post_of, post_office
@@ -20,7 +20,7 @@ from tests.integration.persistence.mailing import CREATED, move_shard, post_of, 
 if TYPE_CHECKING:
     from actors.kernel.runtime.ids import ShardId
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.store.transport import OutboxRow
+    from actors.kernel.stores.transport import OutboxRow
     from tests.conformance.bed import Turns
     from tests.integration.persistence.mailing import Post
 

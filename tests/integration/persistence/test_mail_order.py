@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.kernel.runtime.commit import LeaseLost
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.shards import undeclared_shard
-from actors.kernel.store.shards import Serves
-from actors.kernel.store.transport import Ingested, StaleStream
+from actors.kernel.runtime.ids import AgentId, undeclared_shard
+from actors.kernel.stores.shards import Serves
+from actors.kernel.stores.transport import Ingested, StaleStream
 from persistence.postgres.mail import batches as ingest_batches
 from tests.integration.persistence.hosts import sql
 from tests.integration.persistence.mailing import BERT, ids_of, post_of, post_office

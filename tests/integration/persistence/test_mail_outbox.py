@@ -27,7 +27,7 @@ from tests.integration.persistence.mailing import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.store.transport import OutboxRow
+    from actors.kernel.stores.transport import OutboxRow
     from tests.integration.persistence.mailing import Post
 
 

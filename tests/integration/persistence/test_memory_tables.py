@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.storage.memory import MemoryQuery, NewMemory
+from actors.kernel.stores.memory import MemoryQuery, NewMemory
 from persistence.postgres import StoreSettings, open_postgres_history, open_store
 from persistence.postgres.connection.link import Links
 from persistence.postgres.connection.outage import ServerOutage
@@ -27,7 +27,7 @@ from tests.integration.persistence.hosts import sql, write
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.storage.memory import Memory
+    from actors.kernel.stores.memory import Memory
     from tests.harness.plans import PlanBook
     from tests.integration.persistence.hosts import Counted
 

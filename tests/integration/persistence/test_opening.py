@@ -25,7 +25,7 @@ from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import host, sql
 
 if TYPE_CHECKING:
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
     from persistence.postgres.connection.link import Connection
     from tests.harness.servers import OwnPostgres
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from actors.kernel.agent.agent import SpawnBudget
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.supervision import SpawnBudget
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.storage.session_directory import SessionFilter
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.conversations import SessionFilter
+from actors.kernel.stores.runs import RunFilter
 from tests.conformance.bed import child_spawned, result
 from tests.conformance.talk import ask_wait, join_wait, rest, terms
 from tests.harness.plans import MODES, faults

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import RegistrationError
-from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.kernel.runtime.shards import topic_shard
-from actors.kernel.store.fanout import Expanded, as_followed
-from actors.kernel.store.shards import Serves
+from actors.kernel.runtime.ids import AgentId, TopicId, topic_shard
+from actors.kernel.stores.shards import Serves
+from actors.kernel.stores.topics import Expanded, as_followed
 from tests.conformance.bed import DESK, SERVES
 from tests.conformance.posts import NEWS, bring, desks, follow, mail, named, post
 from tests.integration.persistence.hosts import connected, host, sql, store_of, waiting_for

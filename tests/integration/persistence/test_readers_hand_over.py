@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.kernel.runtime.commit import LeaseLost, Suspend
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 from persistence.postgres.commits import hand_over
 from persistence.postgres.features import fact_readers, sessions
 from persistence.postgres.reads import reads

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import HostIncarnation
-    from actors.kernel.store.store import RunStore
+    from actors.kernel.stores.run_store import RunStore
     from actors.runtime import RunContext
     from tests.harness.servers import OwnRedis
 

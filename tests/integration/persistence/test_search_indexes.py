@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import ConflictError, ContractError
-from actors.kernel.storage.erasure import EraseRequest
-from actors.kernel.storage.memory import MemoryQuery, NewMemory
-from actors.kernel.storage.vector import VectorDocument
+from actors.kernel.stores.administration import EraseRequest
+from actors.kernel.stores.data import VectorDocument
+from actors.kernel.stores.memory import MemoryQuery, NewMemory
 from persistence.errors import IndexInUseError
 from persistence.postgres.features import erasure
 from persistence.postgres.features.erasure import PostgresErasure

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
     from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.storage.session import SessionFact
+    from actors.kernel.stores.conversations import SessionFact
     from persistence.postgres import PostgresStore
     from tests.conformance.bed import Bed
 

@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
-from actors.kernel.runtime.shards import PARTITIONS, instance_shard, scope_of, undeclared_shard
-from actors.kernel.store.shards import Serves
+from actors.kernel.runtime.ids import (
+    PARTITIONS,
+    AgentId,
+    HostIncarnation,
+    ShardId,
+    instance_shard,
+    scope_of,
+    undeclared_shard,
+)
+from actors.kernel.stores.shards import Serves
 from persistence.postgres import StoreSettings, open_store
 from tests.harness.slow import BUSY_S
 from tests.integration.persistence.fleet import DESKS, Fleet, fleet_on

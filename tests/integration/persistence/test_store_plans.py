@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.storage.graph import Entity, Relationship
-from actors.kernel.storage.vector import VectorDocument
+from actors.kernel.stores.data import Entity, Relationship, VectorDocument
 from persistence.postgres import open_postgres_graph, open_postgres_vectors
 from persistence.postgres.stores import graphs, vectors
 from tests.conformance.stores.places import Place, make

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from actors.errors import InvalidNameError
-from actors.kernel.storage.graph import Entity, Relationship
-from actors.kernel.storage.vector import VectorDocument
+from actors.kernel.stores.data import Entity, Relationship, VectorDocument
 from persistence.errors import RefusedError
 from persistence.postgres import open_postgres_graph, open_postgres_vectors
 from persistence.postgres.stores.first_use import StoreTables, first_use

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from actors.kernel.agent.agent import HistoryRetention, SpawnBudget
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.agent.supervision import HistoryRetention, SpawnBudget
 from actors.kernel.runtime.commit import Committed, Finish, OverBudget
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, run_id_of_submit
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.store.shards import Serves
+from actors.kernel.stores.shards import Serves
 from tests.conformance.bed import Bed, Turns, child_spawned, completed, message, result, started
 from tests.conformance.talk import ask_wait, join_wait, question, reply, rest, terms
 from tests.harness.proxy import FaultProxy

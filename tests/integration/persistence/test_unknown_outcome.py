@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from actors.errors import PersistenceError
+from actors.kernel.agent.agent import NewSession, SessionChange
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.session import NewSession, SessionChange
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.commit import Committed, Suspend
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.waits import Answer
-from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.storage.audit import NewAuditRow
+from actors.kernel.runtime.waits import Answer, WakeSet
+from actors.kernel.stores.administration import NewAuditRow
 from persistence.errors import DatabaseUnreachableError
 from tests.conformance.bed import Turns, message, outgoing, result, started, suspended
 from tests.harness.proxy import FaultProxy

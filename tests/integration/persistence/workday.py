@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors.errors import OutOfOrderError
+from actors.kernel.agent.agent import (
+    ExpectedSession,
+    HistoryRetention,
+    NewSession,
+    SessionChange,
+    SpawnBudget,
+)
 from actors.kernel.agent.message import ChatMessage, MessageKey
-from actors.kernel.agent.session import ExpectedSession, NewSession, SessionChange
-from actors.kernel.agent.supervision import HistoryRetention, SpawnBudget
 from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.commit import (
     DELETED,
@@ -28,14 +33,13 @@ from actors.kernel.runtime.commit import (
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, Wait
-from actors.kernel.runtime.wakeup import WakeSet
-from actors.kernel.storage.session_directory import SessionFilter, SessionLabel
-from actors.kernel.storage.usage import UsageFilter
-from actors.kernel.store.limits import Claim, Limit, LimitScope
-from actors.kernel.store.lists import ApprovalFilter
-from actors.kernel.store.schedule import Schedule, Tick
-from actors.kernel.store.transport import SentSignal, Undecodable
+from actors.kernel.runtime.waits import Answer, Wait, WakeSet
+from actors.kernel.stores.administration import UsageFilter
+from actors.kernel.stores.conversations import SessionFilter, SessionLabel
+from actors.kernel.stores.limits import Claim, Limit, LimitScope
+from actors.kernel.stores.runs import ApprovalFilter
+from actors.kernel.stores.schedule import Schedule, Tick
+from actors.kernel.stores.transport import SentSignal, Undecodable
 from persistence.postgres.commits import committer
 from persistence.postgres.commits.committer import SQL_FIND_ROUTED, SQL_FIND_TURNS
 from persistence.postgres.commits.outcomes import SQL_FIND_NUDGES
@@ -66,7 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from actors.kernel.json import JsonValue
-    from actors.kernel.store.arrivals import OnConflict
+    from actors.kernel.stores.runs import OnConflict
     from tests.conformance.bed import Bed
     from tests.integration.persistence.mailing import Post
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, partition_hash
-from actors.kernel.runtime.shards import PARTITIONS
+from actors.kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
 from compose.demo.ledger import append_line, lines_of
 
 if TYPE_CHECKING:

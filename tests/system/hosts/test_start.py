@@ -23,8 +23,8 @@ MODULES: Final = {"": 464, "nats": 530, "nats redis": 653}
 PYTHONS_OWN: Final = sys.stdlib_module_names | {"__main__", "tests"}
 NOT_NEEDED: Final = {
     "actors.kernel.memory_rules",  # no agent uses memory
-    "actors.kernel.storage.session_directory",  # no client lists sessions
-    "actors.kernel.storage.token",  # no client uses HTTP
+    "actors.kernel.stores.conversations",  # no client lists sessions
+    "actors.kernel.stores.administration",  # no client uses HTTP
     "actors.kernel.workflow",
     "actors.runtime.memory.store",  # rows are in PostgreSQL
     "actors.runtime.sharding.erasing",

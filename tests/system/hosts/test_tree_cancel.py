@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.agent.supervision import SpawnBudget
+from actors.kernel.agent.agent import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.runtime.context.run_context import RunContext
 from tests.harness.slow import IS_SLOW
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.agent.agent import Agent
     from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.supervisor import RunResult
+    from actors.kernel.runtime.sources import RunResult
     from actors.runtime import Runtime
     from tests.system.fleet import Rows
     from tests.system.processes import HostProcess, Hosts

@@ -24,8 +24,8 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from actors.kernel.agent.llm import GenerationOptions
     from actors.kernel.agent.message import ChatMessage
+    from actors.kernel.agent.models import GenerationOptions
     from compose.embedded import NatsServer, PostgresServer
 
 WATCHERS: Final = 200 if IS_SLOW else 20

@@ -14,8 +14,7 @@ import nats
 import pytest
 import pytest_asyncio
 
-from actors.kernel.runtime.ids import AgentId, partition_hash
-from actors.kernel.runtime.shards import PARTITIONS
+from actors.kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
 from actors.runtime.delivery import mail_service as mail
 from broker.mail.body_budget import REASONS_OF_ONE
 from persistence.postgres.mail.outbox import Outbox

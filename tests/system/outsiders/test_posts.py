@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.kernel.store.shards import Serves
+from actors.kernel.stores.shards import Serves
 from tests.harness.slow import IS_SLOW
 from tests.system.fleet import HERE, Node
 from tests.system.moments import with_moments

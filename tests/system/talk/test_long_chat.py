@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.agent.llm import LLMResponse
+from actors.kernel.agent.models import LLMResponse
 from actors.kernel.runtime.ids import AgentId
 from tests.harness.slow import IS_SLOW
 from tests.system.long_talking import HERE, TRIGGER, noted

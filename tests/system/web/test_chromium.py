@@ -12,8 +12,8 @@ from playwright.async_api import expect
 
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NewTurn
-from actors.kernel.storage.session_directory import SessionLabel
-from actors.kernel.storage.token import NewToken
+from actors.kernel.stores.administration import NewToken
+from actors.kernel.stores.conversations import SessionLabel
 from actors.sessions import AgentRuntime
 from actors.storage.tokens import BEARER, digest_of, new_secret
 from compose.web import app

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from actors.kernel.storage.token import NewToken
+from actors.kernel.stores.administration import NewToken
 from actors.runtime.replay.summary import row_of
 from actors.storage.tokens import BEARER, digest_of, new_secret
 from actors.workflow import Snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.store.transport import Received, Undecodable
+from actors.kernel.stores.transport import Received, Undecodable
 from broker.mail.body_budget import MAX_SENDERS, PERIOD_S, REASONS_OF_ONE, TOO_MANY, BodyBudget
 
 DESK = AgentId("desk", "1")

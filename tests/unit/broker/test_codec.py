@@ -10,9 +10,8 @@ import msgpack
 import pytest
 
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, RunId, TopicId, derive_id
-from actors.kernel.runtime.shards import letters_of
-from actors.kernel.store.transport import KEPT_BYTES, OutboxRow, SentSignal, Undecodable
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId, derive_id, letters_of
+from actors.kernel.stores.transport import KEPT_BYTES, OutboxRow, SentSignal, Undecodable
 from broker.wire.bodies import metadata_from_outside
 from broker.wire.codec import NOBODY, Decoder, Wire, encode
 from broker.wire.headers import MAX_BODY_BYTES, MAX_MAIL_BYTES
@@ -31,7 +30,7 @@ from tests.unit.broker.wires import (
 )
 
 if TYPE_CHECKING:
-    from actors.kernel.store.transport import Received
+    from actors.kernel.stores.transport import Received
 
 MSGPACK = {"Content-Type": "application/msgpack"}
 JSON = {"Content-Type": "application/json"}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from actors.errors import ContractError, InvalidNameError
-from actors.kernel.runtime.ids import AgentId, RunId, ShardId, TopicId
-from actors.kernel.runtime.shards import (
+from actors.kernel.runtime.ids import (
     TOPICS,
+    AgentId,
+    RunId,
+    ShardId,
+    TopicId,
     instance_shard,
     partition_shard,
     topic_shard,

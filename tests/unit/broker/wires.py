@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
-from actors.kernel.store.transport import OutboxRow
+from actors.kernel.stores.transport import OutboxRow
 from broker.wire.codec import Wire, encode
 from broker.wire.subjects import Subjects
 

@@ -8,7 +8,7 @@ import pytest
 
 from actors import AgentId, ContextConfig, InMemoryHistoryProvider, SlidingWindowCompaction
 from actors.context import AgentContext
-from actors.kernel.agent.context import AgentContextProtocol
+from actors.kernel.agent.models import AgentContextProtocol
 from tests.unit.context.talk import dumped, talk, texts
 
 if TYPE_CHECKING:

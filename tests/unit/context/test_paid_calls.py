@@ -9,15 +9,15 @@ import pytest
 
 from actors import SummarizationCompaction
 from actors.context import ask, recorded_by
-from actors.kernel.agent.context import PaidCalls
+from actors.kernel.agent.models import PaidCalls
 from tests.architecture.test_house_rules import ROOT
 from tests.unit.context.talk import CHARS, Summariser, dumped, say, talk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
     from actors.kernel.agent.message import ChatMessage
+    from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse
 
 
 class Ledger:

@@ -17,8 +17,8 @@ from actors.context.paid_calls import RefusedCalls, recorded_by
 from actors.context.preparation import AnsweredCall, WindowMode, in_mode, preparing
 from actors.context.turns import data_of, is_summary
 from actors.errors import ContractError
-from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse, Usage
 from tests.unit.context.talk import CHARS, Summariser, talk
 
 if TYPE_CHECKING:

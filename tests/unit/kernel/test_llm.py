@@ -8,8 +8,7 @@ from typing import get_args
 import pytest
 
 from actors.errors import TRANSIENT_MODEL_ERRORS, ModelError, ModelErrorKind, RunError
-from actors.kernel.agent.llm import LLMResponse, Usage
-from actors.kernel.agent.model_registry import ModelFacts, ModelRegistry
+from actors.kernel.agent.models import LLMResponse, ModelFacts, ModelRegistry, Usage
 from actors.kernel.json_data import clean_text
 from actors.runtime.replay.failures import rebuild_error, record_error
 

@@ -19,7 +19,7 @@ from actors.kernel.memory_rules import (
     word_score,
     words_of,
 )
-from actors.kernel.storage.memory import Memory, MemoryConflictError, MemoryQuery, NewMemory
+from actors.kernel.stores.memory import Memory, MemoryConflictError, MemoryQuery, NewMemory
 from compose.models.embedders import offline, provider
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

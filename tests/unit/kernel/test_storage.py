@@ -8,11 +8,17 @@ from typing import get_type_hints
 
 import pytest
 
-from actors.kernel.storage.blob import ArtifactStore, BlobStore, FileStore
-from actors.kernel.storage.graph import CypherCapable, GraphStore
-from actors.kernel.storage.history import HistoryProvider
-from actors.kernel.storage.task import TASK_TRANSITIONS, TaskStatus, TaskStore
-from actors.kernel.storage.vector import EmbeddingClient, VectorStore
+from actors.kernel.stores.artifacts import ArtifactStore, BlobStore, FileStore
+from actors.kernel.stores.conversations import HistoryProvider
+from actors.kernel.stores.data import (
+    TASK_TRANSITIONS,
+    CypherCapable,
+    EmbeddingClient,
+    GraphStore,
+    TaskStatus,
+    TaskStore,
+    VectorStore,
+)
 from tests.architecture.test_house_rules import (
     ROOT,
     FunctionNode,

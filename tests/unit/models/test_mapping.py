@@ -29,7 +29,7 @@ from pydantic_ai.messages import (
 )
 
 from actors import ChatMessage, ContentBlock
-from actors.kernel.agent.llm import LLMResponse
+from actors.kernel.agent.models import LLMResponse
 from compose.models.incoming import blocks_of, response_of
 from compose.models.outgoing import messages_of, model_messages
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from actors import ChatMessage, RetryAfter
 from actors.errors import TRANSIENT_MODEL_ERRORS, ContractError, ModelError, ModelErrorKind
-from actors.kernel.agent.llm import Completion, LLMClient, Restart, StreamEvent, TextDelta
+from actors.kernel.agent.models import Completion, LLMClient, Restart, StreamEvent, TextDelta
 from actors.testing import ModelReply, ScriptedModel
 from compose.models import FallbackModel, RetryingModel, TryLimits
 from tests.harness.simloop import SimEntropy, SimLoop, simulate
@@ -18,7 +18,7 @@ from tests.harness.simloop import SimEntropy, SimLoop, simulate
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from actors.kernel.agent.llm import GenerationOptions
+    from actors.kernel.agent.models import GenerationOptions
     from actors.testing.model_reply import Line
 
 HI = [ChatMessage.of("user", "hi")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.errors import InvalidTextError
-from actors.kernel.storage.errors import CypherError
+from actors.kernel.stores.errors import CypherError
 from persistence.postgres.stores.cypher_query import read_query
 from persistence.postgres.stores.cypher_rows import cypher_value
 

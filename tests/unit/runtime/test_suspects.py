@@ -11,7 +11,7 @@ import pytest
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.wakeup import WakeSet
+from actors.kernel.runtime.waits import WakeSet
 from actors.runtime.execution.suspects import MAX_DEATHS, Legacy, Standing, SuspectLane
 from actors.runtime.replay.history import History
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.graph import Entity, Relationship
-from actors.kernel.storage.task import Task
-from actors.kernel.storage.vector import VectorDocument
+from actors.kernel.stores.data import Entity, Relationship, Task, VectorDocument
 from actors.storage.artifacts import InMemoryArtifacts
 from actors.storage.blobs import ComposedBlobStore
 from actors.storage.boards import InMemoryTaskStore

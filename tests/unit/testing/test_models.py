@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from actors import ChatMessage, ContentBlock, GenerationOptions, LLMClient, LLMResponse, Usage
-from actors.kernel.agent.llm import Completion, ReasoningDelta, StreamEvent, TextDelta, collected
+from actors.kernel.agent.models import Completion, ReasoningDelta, StreamEvent, TextDelta, collected
 from actors.kernel.agent.tools import ToolCall
 from actors.testing import FunctionModel, ModelReply, ScriptedModel, ScriptEndedError
 

@@ -11,8 +11,8 @@ from actors.context.turns import data_message
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.memory_rules import blocks_of
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.memory import LongTermMemories
-from actors.kernel.store.operators import agent_scope
+from actors.kernel.stores.memory import LongTermMemories
+from actors.kernel.stores.runs import agent_scope
 
 NOTE: Final = "Blocks of the agent's memory, each with its label."
 

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from actors.errors import ContractError, MessageTooLargeError, OutputError
-from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, Usage
 from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse, Usage
 from actors.kernel.agent.tools import InvocationResult, ToolCall, ToolResult, ToolSpec
 from actors.kernel.agent.transcript import check_turn
 from actors.runtime.context.call import RunState

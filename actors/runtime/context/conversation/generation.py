@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.context.reserve import reserving
 from actors.errors import ContractError, ModelError
-from actors.kernel.agent.guards import checked
-from actors.kernel.agent.llm import (
+from actors.kernel.agent.hooks import checked
+from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.models import (
     GenerationOptions,
     LLMClient,
     LLMResponse,
@@ -21,7 +22,6 @@ from actors.kernel.agent.llm import (
     TextDelta,
     prepare,
 )
-from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolSpec
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.effects import EffectCall
@@ -44,7 +44,7 @@ from actors.runtime.context.model_calls import Live, OnPiece, capped, completed
 from actors.runtime.replay.history import PAID
 
 if TYPE_CHECKING:
-    from actors.kernel.storage.history import HistoryProvider
+    from actors.kernel.stores.conversations import HistoryProvider
 
 SMALLER: Final = (0.7, 0.4, 0.2)
 """Parts of a window that are sent in further requests, in order, while a provider refuses them as too long."""

@@ -11,7 +11,7 @@ from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import turn_id
 from actors.kernel.json import JsonValue, sized
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.stores.conversations import TranscriptStore
 from actors.runtime.context.call import Call, RunState
 from actors.runtime.context.conversation.new_turns import own_turns, with_id
 from actors.runtime.context.conversation.sessions import Sessions, as_turn
@@ -19,7 +19,7 @@ from actors.runtime.context.effects import Effects, effect
 from actors.runtime.journal.reading import reading
 
 if TYPE_CHECKING:
-    from actors.kernel.storage.history import HistoryProvider
+    from actors.kernel.stores.conversations import HistoryProvider
 
 MAX_READ_BYTES: Final = 256 * 1024
 """Largest sum of the turns that `get` returns, as JSON, because they are recorded in the log."""

@@ -13,7 +13,7 @@ from actors.context.groups import id_of
 from actors.context.tokens import TokenCounter
 from actors.context.turns import NEW, PINNED, REFUSED, with_content
 from actors.errors import ModelError, ModelErrorKind
-from actors.kernel.agent.guards import InputBlockedError
+from actors.kernel.agent.hooks import InputBlockedError
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolResult
 from actors.kernel.agent.transcript import TOKENS, check_turn, turn_id

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from actors.context.groups import result_ids
 from actors.context.repair import NOT_EXECUTED, UNKNOWN
-from actors.kernel.agent.llm import STOPPED, ReasoningDelta, TextDelta
 from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors.kernel.agent.models import STOPPED, ReasoningDelta, TextDelta
 from actors.kernel.agent.tools import ToolCall, ToolResult
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.effects import Effect, EffectCall, EffectMode
 from actors.kernel.runtime.log_entry import EntryKind as K

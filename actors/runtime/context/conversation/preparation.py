@@ -9,10 +9,9 @@ from typing import Final
 
 from actors.context.preparation import preparing
 from actors.errors import ActorsError
-from actors.kernel.agent.agent import Agent
-from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.agent import Agent, HistoryRetention
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.context.conversation.sessions import SessionTerms
 from actors.runtime.context.conversation.windows import prepare_window
 from actors.runtime.loop.tasks import TaskScope

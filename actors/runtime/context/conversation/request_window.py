@@ -14,8 +14,8 @@ from actors.context.model_sizes import context_size_of_client
 from actors.context.repair import repaired
 from actors.context.reserve import reserving
 from actors.context.tokens import Tally, TokenCounter
-from actors.kernel.agent.llm import GenerationOptions, LLMClient
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import GenerationOptions, LLMClient
 from actors.kernel.agent.tools import ToolSpec
 from actors.kernel.agent.transcript import NO_CUT, NewCut
 from actors.kernel.json import JsonValue, canonical_json

@@ -13,14 +13,12 @@ from actors.context.compaction.sliding_window import SlidingWindowCompaction
 from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
 from actors.context.store_history import StoreHistory
 from actors.context.turns import SUMMARY, UPTO, is_refused, with_content
-from actors.kernel.agent.agent import Agent
-from actors.kernel.agent.llm import LLMClient
+from actors.kernel.agent.agent import Agent, HistoryRetention
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.models import LLMClient
 from actors.kernel.agent.transcript import NO_CUT, Cut, NewTurn, message_of_turn, turn_id
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.storage.history import HistoryProvider
-from actors.kernel.storage.transcript import TranscriptStore
+from actors.kernel.stores.conversations import HistoryProvider, TranscriptStore
 from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.open_calls import OpenCalls
 from actors.runtime.context.conversation.shown import ShownTurns

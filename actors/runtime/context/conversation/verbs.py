@@ -7,8 +7,8 @@ from functools import cached_property, partial
 from typing import Any, TypeVar, overload
 
 from actors.kernel.agent.agent import Agent
-from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse, prepare
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse, prepare
 from actors.runtime.context.call import RunState
 from actors.runtime.context.conversation.chat import ChatLoop, ChatResult, Output, ToolsOfChat
 from actors.runtime.context.conversation.generation import Generation, GenerationRequest

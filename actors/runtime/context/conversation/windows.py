@@ -19,14 +19,12 @@ from actors.context.store_history import StoreHistory
 from actors.context.tokens import Tally, TokenCounter, as_json
 from actors.context.turns import has_no_marks, is_derived, is_recalled, is_summary
 from actors.errors import ContractError, ModelError
-from actors.kernel.agent.agent import Agent
-from actors.kernel.agent.context import PaidCalls
-from actors.kernel.agent.llm import LLMClient, prepare
+from actors.kernel.agent.agent import Agent, HistoryRetention
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.supervision import HistoryRetention
+from actors.kernel.agent.models import LLMClient, PaidCalls, prepare
 from actors.kernel.agent.transcript import Cut
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime.context.conversation.sessions import SessionTerms, WindowSource
 from actors.runtime.context.conversation.shown import without_marks
 from actors.runtime.context.model_calls import Toolkit

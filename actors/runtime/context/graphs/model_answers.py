@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from actors.kernel.agent.llm import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse
 from actors.kernel.json import JsonValue, number_of
 from actors.kernel.runtime.commit import BudgetDelta
 from actors.kernel.runtime.effects import EffectCall

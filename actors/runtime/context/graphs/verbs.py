@@ -14,7 +14,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import RunId, derive_id
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.waits import WaitKind, event_id
-from actors.kernel.store.arrivals import emit_to_all
+from actors.kernel.stores.runs import emit_to_all
 from actors.runtime.context.call import Call, Payload, RunState
 from actors.runtime.context.effects import Effects, Reconcile
 from actors.runtime.context.graphs.boundaries import BoundaryVerbs

@@ -23,16 +23,16 @@ from actors.kernel.memory_rules import (
 )
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.storage.errors import InvalidDocumentError
-from actors.kernel.storage.memory import (
+from actors.kernel.stores.data import QueryEmbeddingClient
+from actors.kernel.stores.errors import InvalidDocumentError
+from actors.kernel.stores.memory import (
     LongTermMemory,
     Memory,
     MemoryConflictError,
     MemoryQuery,
     NewMemory,
 )
-from actors.kernel.storage.vector import QueryEmbeddingClient
-from actors.kernel.store.operators import agent_scope
+from actors.kernel.stores.runs import agent_scope
 from actors.runtime.context.call import RunState, executing_effect
 from actors.runtime.journal.reading import reading
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from actors.errors import MessageTooLargeError
 from actors.kernel.json import JsonValue, sized
 from actors.kernel.memory_rules import check_expected, check_key
-from actors.kernel.storage.memory import Memory, MemoryQuery, MemorySource, NewMemory, RecallMode
+from actors.kernel.stores.memory import Memory, MemoryQuery, MemorySource, NewMemory, RecallMode
 from actors.runtime.context.call import RunState
 from actors.runtime.context.effects import Effects, effect
 from actors.runtime.context.memory.access import OWN, MemoryAccess, MemoryBlock

@@ -7,13 +7,18 @@ from typing import Any, Final
 
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.artifacts import artifact_ref
-from actors.kernel.workflow.drawn import normalize_utc_iso, utc_now_iso
-from actors.kernel.workflow.durable import WRAPPED, durable_copy, json_digest
+from actors.kernel.workflow.durable import (
+    WRAPPED,
+    durable_copy,
+    json_digest,
+    normalize_utc_iso,
+    utc_now_iso,
+)
 from actors.kernel.workflow.effects import EffectType, RunStatus
 from actors.kernel.workflow.errors import GraphError, NoSuchRunError, RunIdentityConflict
-from actors.kernel.workflow.ledger_store import metrics_of
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
+from actors.kernel.workflow.stores import metrics_of
 from actors.workflow.embedded.histories.source import HistorySource
 from actors.workflow.embedded.histories.turns import duration_ms, session_turns
 from actors.workflow.embedded.run_locks import RunLocks

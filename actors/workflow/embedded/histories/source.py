@@ -10,8 +10,8 @@ from actors.kernel.workflow.artifacts import (
     plain_value,
     references,
 )
-from actors.kernel.workflow.run_lists import tree_of
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.stores import tree_of
 
 MOST_PLAIN_BYTES: Final = 4 * 1024 * 1024
 

@@ -9,11 +9,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from actors.errors import NotSerializableError
-from actors.kernel.workflow.drawn import normalize_utc_iso
-from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.durable import durable_copy, normalize_utc_iso
 from actors.kernel.workflow.effects import EffectType, RunStatus, StepStatus
-from actors.kernel.workflow.ledger_store import metrics_of
 from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.stores import metrics_of
 from actors.workflow.embedded.histories.source import HistorySource
 
 MOST_RUNS: Final = 10_000

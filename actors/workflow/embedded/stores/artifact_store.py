@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from typing_extensions import override
 
-from actors.kernel.workflow.artifact_shelf import ArtifactShelf
-from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata
+from actors.kernel.workflow.artifacts import Artifact, ArtifactMetadata, ArtifactShelf
 
 
 class InMemoryArtifactStore(ArtifactShelf):

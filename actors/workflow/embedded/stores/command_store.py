@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from actors.kernel.workflow.commands import CommandAppendResult, CommandRecord
 from actors.kernel.workflow.durable import durable_copy
+from actors.kernel.workflow.stores import CommandAppendResult, CommandRecord
 
 
 class InMemoryCommandStore:

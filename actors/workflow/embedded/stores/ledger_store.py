@@ -9,8 +9,8 @@ from typing import Any
 from typing_extensions import override
 
 from actors.kernel.workflow.durable import WRAPPED, durable_copy
-from actors.kernel.workflow.ledger_store import LedgerShelf
 from actors.kernel.workflow.step_record import StepRecord, chained
+from actors.kernel.workflow.stores import LedgerShelf
 
 
 class InMemoryLedgerStore(LedgerShelf):

@@ -10,12 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from actors.kernel.workflow.ledger_store import (
-    LedgerStore,
-    ObservableLedgerStoreProtocol,
-    Subscriber,
-)
 from actors.kernel.workflow.step_record import StepRecord
+from actors.kernel.workflow.stores import LedgerStore, ObservableLedgerStoreProtocol, Subscriber
 
 _log = logging.getLogger("callboard.workflow")
 

@@ -11,11 +11,10 @@ from typing_extensions import override
 
 from actors.kernel.json import canonical_json
 from actors.kernel.workflow.artifacts import REF_KEY, artifact_ref, is_artifact_ref
-from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.errors import LedgerBrokenError
-from actors.kernel.workflow.ledger_store import LedgerStore
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import GraphFork, RunState
 from actors.kernel.workflow.step_record import StepRecord
+from actors.kernel.workflow.stores import LedgerStore
 from actors.workflow.embedded.stores.ledgers import (
     LedgerOver,
     append_all,

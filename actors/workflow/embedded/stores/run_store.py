@@ -9,12 +9,12 @@ from typing import Any
 from typing_extensions import override
 
 from actors.kernel.workflow.durable import plain_copy
-from actors.kernel.workflow.run_lists import RunShelf
 from actors.kernel.workflow.run_state import RunChoice, RunState, event_keys
+from actors.kernel.workflow.stores import RunShelf
 
 
 class InMemoryRunStore(RunShelf):
-    """See `RunStore`, `QueryableRunStore` and the other protocols of `actors.kernel.workflow.run_store`."""
+    """See `RunStore`, `QueryableRunStore` and the other protocols of `actors.kernel.workflow.stores`."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, Any]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from actors.kernel.workflow.durable import WRAPPED, durable_copy
-from actors.kernel.workflow.snapshots import Snapshot, chosen_snapshots
+from actors.kernel.workflow.run_state import Snapshot, chosen_snapshots
 
 
 class InMemorySnapshotStore:

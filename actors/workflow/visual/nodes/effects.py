@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from actors.kernel.workflow.drawn import normalize_utc_iso
+from actors.kernel.workflow.durable import normalize_utc_iso
 from actors.kernel.workflow.effects import Effect, EffectType, StepPlan
 from actors.workflow.visual.drawing import DrawnNode
 from actors.workflow.visual.flow_state import result_key_of

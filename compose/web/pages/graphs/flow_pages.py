@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.runs import RunFilter
 from actors.kernel.text import is_name
 from actors.kernel.workflow.errors import NoSuchRunError
 from actors.workflow.actor.run_lists import flow_of, flow_runs

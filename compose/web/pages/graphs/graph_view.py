@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from actors.kernel.workflow.branches import GraphFork
 from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
-from actors.kernel.workflow.run_state import RunState
+from actors.kernel.workflow.run_state import GraphFork, RunState
 from actors.workflow.machine.branches import Path, leaves, seen_at
 from actors.workflow.machine.variables import NAMESPACES
 from compose.web.pages.graphs.drawing import Edge, GraphMarks

@@ -8,7 +8,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.storage.run_snapshots import RunSnapshot, SnapshotFilter
+from actors.kernel.stores.flows import RunSnapshot, SnapshotFilter
 from actors.kernel.workflow.errors import NoSuchRunError
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.actor.ledger_feed import BEGIN, LedgerPlace

@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 
 from typing_extensions import override
 
-from actors.kernel.clock import Clock
+from actors.kernel.basics import Clock
 from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.store.store import RunStore
+from actors.kernel.stores.run_store import RunStore
 from actors.runtime import Runtime
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.memory.store import MemoryStore

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from actors.kernel.runtime.ids import RunId
-from actors.kernel.store.lists import RunFilter
+from actors.kernel.stores.runs import RunFilter
 from actors.kernel.workflow.errors import NoSuchRunError
 from actors.kernel.workflow.run_state import RunState
 from actors.runtime import Runtime as Host

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from actors.kernel.runtime.hints import Delta
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.live import Delta
 from actors.runtime.client.catch_up import HOLD_S, CatchUp
 from actors.runtime.client.open_answers import OpenAnswers
 

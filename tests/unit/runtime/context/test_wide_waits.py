@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from actors.kernel.agent.supervision import SpawnBudget
+from actors.kernel.agent.agent import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.waits import Wait
 from actors.runtime import Runtime

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.store.transport import OutboxRow, OutboxStore
+    from actors.kernel.stores.transport import OutboxRow, OutboxStore
     from actors.runtime.worker.held_shards import HeldShards
 
 

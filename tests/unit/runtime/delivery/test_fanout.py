@@ -15,7 +15,7 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.fanout import Expanded
+from actors.kernel.stores.topics import Expanded
 from actors.runtime.delivery.fanout import (
     AGAIN_S,
     BACKLOG_LIMIT,
@@ -31,7 +31,7 @@ from tests.harness.simloop import SimLoop, simulate
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from actors.kernel.store.fanout import LazyAgents
+    from actors.kernel.stores.topics import LazyAgents
     from actors.runtime.worker.worker import Worker
 
 ONE, TWO, AWAY = ShardId("one"), ShardId("two"), ShardId("away")

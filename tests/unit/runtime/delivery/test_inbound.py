@@ -15,7 +15,7 @@ from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.transport import (
+from actors.kernel.stores.transport import (
     Cursor,
     Ingested,
     MailBatch,
@@ -31,7 +31,7 @@ from tests.harness.simloop import SimLoop, simulate
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
-    from actors.kernel.store.transport import IngestOutcome, MailConnection, MailStore
+    from actors.kernel.stores.transport import IngestOutcome, MailConnection, MailStore
     from actors.runtime.worker.worker import Worker
 
 SHARD = ShardId("s")

@@ -10,7 +10,7 @@ from actors.errors import BrokerError, ContractError, PersistenceError
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId, TopicId
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.store.transport import OutboxRow
+from actors.kernel.stores.transport import OutboxRow
 from actors.runtime.delivery.outbox_relay import AGAIN_S, PAGE, TROUBLE_AFTER, OutboxRelay
 from actors.runtime.loop.tasks import TaskScope
 from tests.harness.simloop import SimLoop, simulate
@@ -18,7 +18,7 @@ from tests.harness.simloop import SimLoop, simulate
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from actors.kernel.store.transport import MailConnection, OutboxStore
+    from actors.kernel.stores.transport import MailConnection, OutboxStore
 
 LEASES = [ShardLease(ShardId("s"), HostIncarnation("h"), 1, datetime(2030, 1, 1, tzinfo=UTC))]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from actors.kernel.store.reads import Handed
+from actors.kernel.stores.runs import Handed
 from actors.runtime.loop.ahead import Ahead, Pulled
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from actors.errors import (
     RetryAfter,
     TerminalError,
 )
+from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import MessageKey
-from actors.kernel.agent.supervision import HistoryRetention
 from actors.kernel.runtime.commit import Finish, Park, Retry
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind

@@ -8,7 +8,7 @@ from actors.errors import ContractError
 from actors.kernel.runtime.commit import Finish
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.storage.usage import UsageFilter
+from actors.kernel.stores.administration import UsageFilter
 from actors.runtime.sharding.retention import forget_agent, sweep_all
 from tests.conformance.bed import DESK, answer, message
 from tests.conformance.clock import ManualClock

@@ -9,7 +9,7 @@ import pytest
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.store.limits import Grant, Limit, LimitScope
+from actors.kernel.stores.limits import Grant, Limit, LimitScope
 from actors.runtime.worker.admission import Admission
 from actors.runtime.worker.limiters import LINGER_S, POLL_S, SHARE_S
 from actors.runtime.worker.ready_queue import ReadyQueue
@@ -17,7 +17,7 @@ from actors.runtime.worker.ready_queue import ReadyQueue
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.kernel.store.limits import Claim
+    from actors.kernel.stores.limits import Claim
     from actors.runtime.worker.admission import Permit
 
 

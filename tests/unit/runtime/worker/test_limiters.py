@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.store.limits import Grant, LimitScope
+from actors.kernel.stores.limits import Grant, LimitScope
 from actors.runtime.worker.limiters import (
     LINGER_S,
     LONGEST_WAIT_S,

@@ -8,13 +8,13 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, assert_never
 from pydantic import BaseModel, ConfigDict, Field
 
 from actors.errors import ContractError
+from actors.inmemory.boards import GlobalTaskStore
+from actors.inmemory.sessions import current_agent_id, current_thread_id
 from actors.kernel.agent.tools import InvocationResult, Tool
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.data import Task, TaskList, TaskStatus
 from actors.runtime import idempotency_key
-from actors.storage.boards import GlobalTaskStore
-from actors.storage.identity import current_agent_id, current_thread_id
 
 MAX_SHOWN: Final = 100
 """Maximum number of tasks that a model is shown at once. Of a longer board it sees only the open ones."""
@@ -42,7 +42,7 @@ class PlannedTask(BaseModel):
 class TaskManagerTool(Tool):
     """A tool that writes to a task board: the board of the run's agent in the run's conversation.
 
-    It reads agent and conversation from the variables of `actors.storage.identity`, and the board from
+    It reads agent and conversation from the variables of `actors.inmemory.sessions`, and the board from
     `GlobalTaskStore`. A call is recorded like a call of any tool. After a crash a call may be executed again,
     but changes the board only once. An invalid call gives a result with an error, which the model reads.
 

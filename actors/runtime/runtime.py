@@ -308,9 +308,9 @@ class Runtime(Client):
             OpenRunsError: Runs are open; it names up to 10. With `cancel`: they are, still, after `wait_s`.
             PersistenceError: A store could not be asked; what was removed stays removed.
         """
+        from actors.inmemory.boards import GlobalTaskStore  # noqa: PLC0415
         from actors.kernel.stores.administration import EraseRequest  # noqa: PLC0415 - hosts never erase
         from actors.runtime.sharding.erasing import Erasing  # noqa: PLC0415
-        from actors.storage.boards import GlobalTaskStore  # noqa: PLC0415
 
         erasing = Erasing(
             self._store,

@@ -204,7 +204,7 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
         )
         store = await stack.enter_async_context(opening)
         if settings.runtime_backend == "postgres":
-            from actors.storage.boards import GlobalTaskStore  # noqa: PLC0415 - rarely used
+            from actors.inmemory.boards import GlobalTaskStore  # noqa: PLC0415 - rarely used
 
             stack.enter_context(
                 GlobalTaskStore.using(store.boards)

@@ -14,12 +14,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.runtime import RunContext, Runtime
 from actors.runtime.delivery.mail_service import Broker
-from actors.runtime.memory.store import MemoryStore
 from broker import JetStreamTransport
 from tests.behaviour.agents import Acting, World
 from tests.harness.faulty_store import FaultyStore

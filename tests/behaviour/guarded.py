@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from actors.inmemory.administration import BEARER, digest_of, new_secret
 from actors.kernel.stores.administration import NewToken
-from actors.storage.tokens import BEARER, digest_of, new_secret
 from compose.web import Authentication, app
 from tests.behaviour.talks import Echo, sessions_on
 from tests.behaviour.web import WebClient

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.inmemory.knowledge import InMemoryGraphStore
 from actors.kernel.agent.agent import ExecutionBudget
 from actors.kernel.agent.tools import Risk, Tool
 from actors.kernel.hidden import HiddenNames
@@ -17,7 +18,6 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.secrets import Secret
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.runtime.context.model_calls import DirectToolInvoker
-from actors.storage.graphs import InMemoryGraphStore
 from actors.testing import ScriptedModel
 from actors.workflow import EffectType, RunStatus, StepPlan, WorkflowSpec
 from actors.workflow.bundles import StoredBundles, open_workflow_bundle, packed_flow

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime import Runtime
 from actors.runtime.execution.suspects import MAX_DEATHS
-from actors.runtime.memory.store import MemoryStore
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults, Manner
 

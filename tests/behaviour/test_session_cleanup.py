@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import ContractError
+from actors.inmemory.boards import GlobalTaskStore
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.kernel.stores.data import Task
 from actors.kernel.stores.memory import NewMemory
 from actors.sessions import AgentRuntime, UnknownSessionError
 from actors.sessions.deleting import delete_idle, delete_session
-from actors.storage.boards import GlobalTaskStore
 from tests.behaviour.talks import Echo, said_in, sessions_on
 
 if TYPE_CHECKING:

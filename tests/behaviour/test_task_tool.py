@@ -10,11 +10,11 @@ from typing_extensions import override
 
 from actors.agents import ReActAgent, TaskManagerTool
 from actors.errors import OtherTenantError
+from actors.inmemory.boards import GlobalTaskStore, InMemoryTaskBoards, InMemoryTaskStore
 from actors.kernel.agent.tools import ToolCall
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.stores.data import Task, TaskStatus
-from actors.storage.boards import GlobalTaskStore, InMemoryTaskBoards, InMemoryTaskStore
 from actors.testing import ModelReply, ScriptedModel
 from tests.behaviour.agents import Acting
 

@@ -7,11 +7,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import run_id_of_submit
 from actors.kernel.runtime.rows import NewRun
-from actors.runtime.memory.store import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

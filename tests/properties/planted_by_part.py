@@ -6,6 +6,7 @@ import contextlib
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.inmemory.runs import operators
 from actors.kernel.agent.transcript import NO_CUT
 from actors.kernel.basics import Backoff
 from actors.runtime.client.gateway_api import Served
@@ -15,7 +16,6 @@ from actors.runtime.context.conversation.paid_calls import RecordedCalls
 from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.delivery import bypass, stream_guard
 from actors.runtime.delivery.outbox_relay import OutboxRelay
-from actors.runtime.memory import operators
 from actors.runtime.worker import forking
 from broker.client.retry import Tries
 from broker.mail import body_budget

@@ -8,6 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import PersistenceError
+from actors.inmemory.runs import commit as _commit
+from actors.inmemory.runs import operators
+from actors.inmemory.runs import topics as follows
+from actors.inmemory.runs.topics import expand_rows
 from actors.runtime.client import client
 from actors.runtime.context import secrets
 from actors.runtime.context.waits import Waits
@@ -16,9 +20,6 @@ from actors.runtime.delivery.fanout import PostDelivery
 from actors.runtime.delivery.inbound import Inbound
 from actors.runtime.delivery.outbox_relay import OutboxRelay
 from actors.runtime.journal.write_set import WriteSet
-from actors.runtime.memory import commit as _commit
-from actors.runtime.memory import follows, operators
-from actors.runtime.memory.follows import expand_rows
 from actors.runtime.parts.composed import ComposedCommits
 from actors.runtime.schedules import ticker
 from actors.runtime.sharding.recovery import Recovery
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from actors.inmemory.runs.records import InboxRow
+    from actors.inmemory.runs.rows import MemoryRows
     from actors.kernel.runtime.commit import Commit
     from actors.kernel.stores.schedule import Schedule, Tick
     from actors.kernel.stores.topics import Expanded
     from actors.kernel.stores.transport import MailBatch, OutboxRow
-    from actors.runtime.memory.records import InboxRow
-    from actors.runtime.memory.rows import MemoryRows
 
 
 async def _nothing(*_: object, **__: object) -> None:

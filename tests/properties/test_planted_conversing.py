@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from typing_extensions import override
 
+from actors.inmemory import conversations as _transcripts
+from actors.inmemory.conversations import MemoryTranscripts
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NO_CUT, NewTurn
 from actors.runtime.context.call import Call
@@ -16,8 +18,6 @@ from actors.runtime.context.conversation import request_window as _window
 from actors.runtime.context.conversation.paid_calls import RecordedCalls
 from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.replay.history import PAID
-from actors.storage import transcripts as _transcripts
-from actors.storage.transcripts import MemoryTranscripts
 from tests.model.scripted import SESSIONS
 from tests.model.strategies import conversation_cases
 from tests.properties.conversing import CONVERSING

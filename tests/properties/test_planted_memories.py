@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from actors.inmemory import memories as _memories
+from actors.inmemory.memories import InMemoryLongTermMemory
 from actors.runtime.context.memory import access as _access
 from actors.runtime.context.memory.access import MemoryAccess
 from actors.runtime.context.memory.verbs import AgentMemory
-from actors.storage import memories as _memories
-from actors.storage.memories import InMemoryLongTermMemory
 from tests.model.strategies import memory_cases
 from tests.properties.remembering import REMEMBERING
 from tests.properties.test_planted_faults import assert_found, everywhere_in

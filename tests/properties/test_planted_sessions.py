@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from actors.inmemory import conversations as _transcripts
+from actors.inmemory import sessions as _sessions
+from actors.inmemory.conversations import MemoryTranscripts
+from actors.inmemory.runs.rows import MemoryRole
+from actors.inmemory.sessions import InMemorySessions
 from actors.kernel.agent.agent import SessionChange
 from actors.runtime.execution import modes as _modes
 from actors.runtime.journal.write_set import WriteSet
-from actors.runtime.memory.rows import MemoryRole
 from actors.runtime.worker.launcher import Launcher
 from actors.runtime.worker.mailbox import Holding, Mailbox
 from actors.sessions import feed as _feed
 from actors.sessions.cursor import EventCursor
 from actors.sessions.feed import SessionFeed
-from actors.storage import sessions as _sessions
-from actors.storage import transcripts as _transcripts
-from actors.storage.sessions import InMemorySessions
-from actors.storage.transcripts import MemoryTranscripts
 from tests.model.dialogue_program import dialogues
 from tests.properties.dialogues import FIXED, fixed_plays, wrong_in
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from actors.inmemory.runs import commit as _commit
+from actors.inmemory.runs import tree as _talk
+from actors.inmemory.runs import tree as _tree
+from actors.inmemory.runs.follow_rows import FollowRows
+from actors.inmemory.runs.records import AnswerRow
+from actors.inmemory.runs.rows import MemoryRows
 from actors.runtime.context.messaging import Messaging
-from actors.runtime.memory import commit as _commit
-from actors.runtime.memory import talk as _talk
-from actors.runtime.memory import tree as _tree
-from actors.runtime.memory.follow_rows import FollowRows
-from actors.runtime.memory.records import AnswerRow
-from actors.runtime.memory.rows import MemoryRows
 from actors.runtime.replay.history import History
 from tests.model.strategies import talking_cases
 from tests.properties.talking import TALKING
@@ -21,8 +21,8 @@ from tests.properties.test_planted_faults import assert_found, everywhere_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.inmemory.runs.records import RunRecord
     from actors.kernel.runtime.waits import Answer
-    from actors.runtime.memory.records import RunRecord
 
 ENOUGH: Final = 100
 """So many random programs, beside the corpus, have to be enough to find any of the faults."""

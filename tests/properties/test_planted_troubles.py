@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from hypothesis import strategies as st
 
+from actors.inmemory.runs import commit as _commit
+from actors.inmemory.runs import shards as memory
+from actors.inmemory.runs.operators import MemoryOperators
+from actors.inmemory.runs.rows import MemoryRows
 from actors.kernel.agent.agent import MAX_MESSAGES
 from actors.kernel.runtime.rows import RESOLVE
 from actors.runtime.context import messaging as talk
@@ -16,10 +20,6 @@ from actors.runtime.context.buffers import SignalBuffer
 from actors.runtime.execution.ending import Ending
 from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.loop import timers
-from actors.runtime.memory import arrivals as memory
-from actors.runtime.memory import commit as _commit
-from actors.runtime.memory.operators import MemoryOperators
-from actors.runtime.memory.rows import MemoryRows
 from actors.runtime.replay import failures as error_record
 from actors.runtime.sharding.recovery import Recovery
 from actors.runtime.worker.mailbox import Mailbox
@@ -57,9 +57,9 @@ from tests.properties.test_troubles import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from actors.inmemory.runs.records import RunRecord
     from actors.kernel.runtime.commit import Commit
     from actors.kernel.runtime.rows import Arrived, BufferedSignal
-    from actors.runtime.memory.records import RunRecord
     from actors.runtime.worker.mailbox import Start
     from tests.model.program import Case
 

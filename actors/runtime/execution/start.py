@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from actors.errors import RunSuspended
+from actors.inmemory.sessions import AgentIdentity
 from actors.kernel.agent.agent import (
     PARENT_NODE_KEY,
     Agent,
@@ -37,7 +38,6 @@ from actors.runtime.replay.history import History, retry_in
 from actors.runtime.replay.verdict import Verdict, parked
 from actors.runtime.telemetry.spans import ExecutionSpans
 from actors.runtime.telemetry.trace_context import executing
-from actors.storage.identity import AgentIdentity
 
 _SPAWNED_BY: Final = "spawn:"
 """Prefix of the senders of first messages that `ctx.spawn` has written."""

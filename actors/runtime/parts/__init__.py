@@ -13,7 +13,7 @@ from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
     from actors.context.history import InMemoryHistoryProvider
-    from actors.runtime.memory.store import MemoryStore
+    from actors.inmemory.runs.store import MemoryStore
     from actors.runtime.parts.composed import ComposedStore
     from actors.runtime.parts.event_log import EventLogView, InMemoryEventLog
     from actors.runtime.parts.fanout import HybridFanout, PushAllFanout, StoreFanout
@@ -29,7 +29,7 @@ else:
         __name__,
         {
             "actors.context.history": ("InMemoryHistoryProvider",),
-            "actors.runtime.memory.store": ("MemoryStore",),
+            "actors.inmemory.runs.store": ("MemoryStore",),
             "actors.runtime.parts.composed": ("ComposedStore",),
             "actors.runtime.parts.event_log": ("EventLogView", "InMemoryEventLog"),
             "actors.runtime.parts.fanout": ("HybridFanout", "PushAllFanout", "StoreFanout"),

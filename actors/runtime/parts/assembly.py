@@ -97,7 +97,7 @@ class Parts:
 
 
 def _in_memory(clock: Clock) -> RunStore:
-    from actors.runtime.memory.store import MemoryStore  # noqa: PLC0415 - hosts have another store
+    from actors.inmemory.runs.store import MemoryStore  # noqa: PLC0415 - hosts have another store
 
     return MemoryStore(clock=clock)
 

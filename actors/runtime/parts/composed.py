@@ -8,6 +8,14 @@ from dataclasses import replace
 from typing_extensions import override
 
 from actors.errors import ConcurrentAppendError
+from actors.inmemory.runs.commit import MemoryCommits, refusal
+from actors.inmemory.runs.operators import MemoryOperators
+from actors.inmemory.runs.reads import MemoryLists, MemoryReads
+from actors.inmemory.runs.rows import MemoryRole, MemoryRows, check_entries
+from actors.inmemory.runs.schedules import InMemorySchedules
+from actors.inmemory.runs.shards import MemoryArrivals, MemoryBacklog
+from actors.inmemory.runs.store import MemoryStore
+from actors.inmemory.runs.topics import MemoryFollows
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.basics import Clock
 from actors.kernel.json import JsonValue
@@ -20,15 +28,6 @@ from actors.kernel.runtime.scheduler import Lease, Scheduler
 from actors.kernel.runtime.sources import Inbox, fold
 from actors.kernel.runtime.waits import SignalBus
 from actors.kernel.stores.runs import OnConflict, Submitted
-from actors.runtime.memory.arrivals import MemoryArrivals
-from actors.runtime.memory.commit import MemoryCommits, refusal
-from actors.runtime.memory.follows import MemoryFollows
-from actors.runtime.memory.operators import MemoryOperators
-from actors.runtime.memory.reads import MemoryLists, MemoryReads
-from actors.runtime.memory.rows import MemoryRole, MemoryRows, check_entries
-from actors.runtime.memory.schedules import InMemorySchedules
-from actors.runtime.memory.shards import MemoryBacklog
-from actors.runtime.memory.store import MemoryStore
 from actors.runtime.parts.given_parts import GivenParts
 from actors.runtime.parts.mirror import SchedulerMirror
 

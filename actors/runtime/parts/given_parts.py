@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from actors.inmemory.runs.rows import MemoryRows
+from actors.inmemory.runs.shards import MemoryArrivals, MemoryBacklog
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.commit import Commit, Finish, Retry, Spawned, Suspend
 from actors.kernel.runtime.effects import Journal
@@ -15,9 +17,6 @@ from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.runtime.sources import Inbox
 from actors.kernel.runtime.waits import SignalBus
-from actors.runtime.memory.arrivals import MemoryArrivals
-from actors.runtime.memory.rows import MemoryRows
-from actors.runtime.memory.shards import MemoryBacklog
 from actors.runtime.parts.inbox import VIEW_SENDER, key_kept
 from actors.runtime.parts.journal import RESULT_KINDS, result_of
 from actors.runtime.parts.mirror import SchedulerMirror

@@ -8,11 +8,11 @@ from typing import Final
 
 from typing_extensions import override
 
+from actors.inmemory.runs.records import pack, unpack
 from actors.kernel.runtime.effects import EffectId, EffectResult
 from actors.kernel.runtime.ids import RunId, ShardId
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry, RunLogEntry
 from actors.kernel.stores.run_store import RunStore
-from actors.runtime.memory.records import pack, unpack
 
 RESULT_KINDS: Final = frozenset(
     {EntryKind.EFFECT_RESULT, EntryKind.TOOL_RESULT, EntryKind.LLM_CALL}

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 from typing_extensions import override
 
+from actors.inmemory.runs.commit import MemoryCommits
+from actors.inmemory.runs.rows import MEMORY_SHARD
+from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.basics import Clock
 from actors.kernel.runtime.commit import Commit, CommitOutcome, Committed, Finish
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.runtime.memory.commit import MemoryCommits
-from actors.runtime.memory.rows import MEMORY_SHARD
-from actors.runtime.memory.store import MemoryStore
 
 
 class _PrivateCommits(MemoryCommits):

@@ -8,11 +8,11 @@ from itertools import count
 from typing import Final, Literal
 
 from actors.errors import IllegalTransitionError, LeaseLostError, UnknownRunError
+from actors.inmemory.runs.rows import MEMORY_SHARD
 from actors.kernel.basics import Clock, Entropy
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
 from actors.kernel.runtime.scheduler import TRANSITIONS, Lease, RetryPolicy, RunStatus
 from actors.kernel.runtime.waits import Wakeup
-from actors.runtime.memory.rows import MEMORY_SHARD
 from actors.runtime.worker.ready_queue import ReadyQueue
 
 LEASE_S: Final = 30.0

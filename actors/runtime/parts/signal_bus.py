@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from actors.errors import IllegalTransitionError
+from actors.inmemory.runs.records import pack, unpack
 from actors.kernel.basics import Clock, Entropy
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Suspend
@@ -22,7 +23,6 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import WakeSet
 from actors.kernel.stores.run_store import RunStore
 from actors.runtime.loop.timers import Alarm
-from actors.runtime.memory.records import pack, unpack
 from actors.runtime.parts.view_parts import LeaseOf, StoreView
 from actors.runtime.replay.summary import row_of
 

@@ -9,10 +9,10 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
+from actors.inmemory.administration import BEARER, digest_of, new_secret
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.stores.administration import ApiToken, NewToken, Scope
 from actors.kernel.text import is_name
-from actors.storage.tokens import BEARER, digest_of, new_secret
 from compose.commands.options import HERE, Target, span_s
 from compose.commands.output import Exit, NoDataError, ago, picked, print_json
 from compose.host.visible import visible

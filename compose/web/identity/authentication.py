@@ -10,9 +10,9 @@ from typing import Final, TypeAlias
 
 from starlette.requests import Request
 
+from actors.inmemory.administration import LOGIN, digest_of, new_secret
 from actors.kernel.basics import Clock
 from actors.kernel.stores.administration import ApiToken, NewToken, TokenState, TokenStore
-from actors.storage.tokens import LOGIN, digest_of, new_secret
 from compose.web.identity.bearer import bearer_of, refused
 from compose.web.identity.cookies import LOGIN_LASTS, login_of
 from compose.web.principal import SCOPES, Principal

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import InvalidNameError, InvalidTextError
+from actors.inmemory.administration import digest_of, new_secret
 from actors.kernel.stores.administration import NewToken
 from actors.kernel.stores.errors import TokenExistsError
-from actors.storage.tokens import digest_of, new_secret
 from tests.conformance.clock import ManualClock
 
 if TYPE_CHECKING:

@@ -11,9 +11,7 @@ import pytest
 from typing_extensions import override
 
 from actors.errors import ContractError, InvalidTextError
-from actors.storage.artifacts import InMemoryArtifacts
-from actors.storage.blobs import ComposedBlobStore
-from actors.storage.files import InMemoryFileStore
+from actors.inmemory.artifacts import ComposedBlobStore, InMemoryArtifacts, InMemoryFileStore
 from persistence.objects import ObjectArtifactBytes
 from persistence.postgres.stores.artifacts import CHUNK_BYTES, PostgresArtifacts
 from tests.conformance.clock import ManualClock

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import ContractError, InvalidTextError
+from actors.inmemory.administration import InMemoryAudit
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.administration import (
     MAX_FACTS_BYTES,
@@ -18,7 +19,6 @@ from actors.kernel.stores.administration import (
     EraseRequest,
     NewAuditRow,
 )
-from actors.storage.audit import InMemoryAudit
 from persistence.postgres.features.audit import PostgresAudit
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links

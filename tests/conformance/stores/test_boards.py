@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from actors.errors import ContractError, InvalidTextError, OtherTenantError
+from actors.inmemory.boards import InMemoryTaskBoards
 from actors.kernel import board_rules as rules
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.data import Task, TaskList, TaskStatus, TaskStore, TaskStores
-from actors.storage.boards import InMemoryTaskBoards
 from persistence.postgres.stores.boards import PgTaskBoards
 from tests.conformance.stores.stored import lent_links
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import ContractError
+from actors.inmemory.boards import InMemoryTaskBoards
+from actors.inmemory.knowledge import InMemoryGraphStore, InMemoryVectorStore
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
@@ -22,9 +24,6 @@ from actors.kernel.stores.flows import FLOWS_SCOPE, NewFlowBundle, NewRunSnapsho
 from actors.kernel.stores.memory import NewMemory
 from actors.kernel.stores.runs import agent_scope
 from actors.runtime.sharding.erasing import Erasing
-from actors.storage.boards import InMemoryTaskBoards
-from actors.storage.graphs import InMemoryGraphStore
-from actors.storage.vectors import InMemoryVectorStore
 from persistence.postgres import PostgresStore, open_postgres_graph, open_postgres_vectors
 from tests.conformance.bed import DESK, message, result
 

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import ContractError, InvalidTextError
+from actors.inmemory.artifacts import ComposedBlobStore, InMemoryArtifacts, InMemoryFileStore
 from actors.kernel.stores.artifacts import BlobStore, FileStore
-from actors.storage.artifacts import InMemoryArtifacts
-from actors.storage.blobs import ComposedBlobStore
-from actors.storage.files import InMemoryFileStore
 from persistence.objects import FolderFileStore, S3FileStore
 from persistence.postgres.stores.artifacts import PostgresArtifacts
 from persistence.postgres.stores.files import PostgresFiles

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.inmemory.artifacts import InMemoryArtifacts
+from actors.inmemory.flows import InMemoryFlowBundles
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.artifacts import ArtifactStores
 from actors.kernel.stores.flows import FLOWS_SCOPE, FlowBundleStore
-from actors.storage.artifacts import InMemoryArtifacts
-from actors.storage.flow_bundles import InMemoryFlowBundles
 from actors.workflow import FlowError
 from actors.workflow.bundles import (
     INSTALLED_APP,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from actors.errors import ContractError, InvalidTextError, NotSerializableError
+from actors.inmemory.knowledge import InMemoryGraphStore
 from actors.kernel.search_rules import MAX_DEPTH, MAX_RELATIONSHIPS
 from actors.kernel.stores.data import CypherCapable, Entity, GraphStore, Relationship, SubGraph
 from actors.kernel.stores.errors import SubGraphTooLargeError
-from actors.storage.graphs import InMemoryGraphStore
 from persistence.postgres.stores.age import AGEGraphStore
 from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.graphs import PostgresGraphStore

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import ContractError, InvalidTextError, LeaseLostError, NotSerializableError
+from actors.inmemory.memories import InMemoryLongTermMemories
 from actors.kernel.memory_rules import KEPT_VERSIONS, MAX_MEMORY_BYTES
 from actors.kernel.search_rules import cosine, unit_vector
 from actors.kernel.stores.memory import (
@@ -23,7 +24,6 @@ from actors.kernel.stores.memory import (
     MemoryQuery,
     NewMemory,
 )
-from actors.storage.memories import InMemoryLongTermMemories
 from persistence.postgres.opening_stores import open_search_indexes
 from persistence.postgres.stores.memories import PostgresLongTermMemories
 from tests.conformance.bed import DESK

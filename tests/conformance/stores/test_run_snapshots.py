@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.inmemory.flows import InMemoryRunSnapshots
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.stores.flows import NewRunSnapshot, RunSnapshotStore, SnapshotFilter
-from actors.storage.run_snapshots import InMemoryRunSnapshots
 from persistence.postgres.features.run_snapshots import PostgresRunSnapshots
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links

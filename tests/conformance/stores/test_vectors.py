@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from actors.errors import ContractError, InvalidTextError, NotSerializableError
+from actors.inmemory.knowledge import InMemoryVectorStore
 from actors.kernel.search_rules import MAX_CONTENT_BYTES, MAX_DIMENSIONS, MAX_DOCUMENTS, MAX_HITS
 from actors.kernel.stores.data import SearchResult, VectorDocument, VectorStore
-from actors.storage.vectors import InMemoryVectorStore
 from persistence.postgres.opening_stores import open_search_indexes
 from persistence.postgres.stores.first_use import StoreTables
 from persistence.postgres.stores.vectors import PgVectorStore

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.runtime.hints import Delta
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.runtime.client.catch_up import CatchUp
@@ -16,7 +17,6 @@ from actors.runtime.client.live_events import LiveEvents
 from actors.runtime.client.open_answers import OpenAnswers
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import TaskScope
-from actors.runtime.memory.store import MemoryStore
 from broker.gateway import deltas
 from broker.gateway.deltas import NatsDeltaBus
 from broker.nats.client import ConnectOptions

@@ -9,8 +9,8 @@ import pytest
 
 from actors.agents import ReActAgent, TaskManagerTool
 from actors.errors import ContractError
+from actors.inmemory.boards import GlobalTaskStore, InMemoryTaskStore
 from actors.kernel.agent.tools import ToolCall
-from actors.storage.boards import GlobalTaskStore, InMemoryTaskStore
 from actors.testing import ModelReply, ScriptedModel
 from compose import build_postgres_runtime
 from compose.assembly.settings import read_settings

@@ -12,8 +12,8 @@ import pytest
 
 from actors import AgentId, RunContext, Runtime
 from actors.errors import ContractError, ModelError
+from actors.inmemory.knowledge import InMemoryVectorStore
 from actors.kernel.stores.data import QueryEmbeddingClient, VectorDocument
-from actors.storage.vectors import InMemoryVectorStore
 from compose.models import embedder, local_embedder
 from compose.models.embedders.offline import BATCH, DIMENSIONS, MAX_BYTES
 from tests.harness.slow import IS_SLOW

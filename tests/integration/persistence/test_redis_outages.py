@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.inmemory.runs.store import MemoryStore
 from actors.runtime.loop.clock import SystemClock, SystemEntropy
-from actors.runtime.memory.store import MemoryStore
 from persistence.redis import open_redis_journal
 from persistence.redis.journal import LOOKUP_LIMIT_S
 from tests.behaviour.agents import greeter

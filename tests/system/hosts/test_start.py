@@ -26,9 +26,9 @@ NOT_NEEDED: Final = {
     "actors.kernel.stores.conversations",  # no client lists sessions
     "actors.kernel.stores.administration",  # no client uses HTTP
     "actors.kernel.workflow",
-    "actors.runtime.memory.store",  # rows are in PostgreSQL
+    "actors.inmemory.runs.store",  # rows are in PostgreSQL
     "actors.runtime.sharding.erasing",
-    "actors.storage.boards",
+    "actors.inmemory.boards",
     "actors.workflow",
     "cryptography",
     "compose.embedded",  # URLs name the servers

@@ -10,12 +10,12 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import expect
 
+from actors.inmemory.administration import BEARER, digest_of, new_secret
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.stores.administration import NewToken
 from actors.kernel.stores.conversations import SessionLabel
 from actors.sessions import AgentRuntime
-from actors.storage.tokens import BEARER, digest_of, new_secret
 from compose.web import app
 from compose.web.server import serve_web
 from tests.harness.chromium import chromium, watched

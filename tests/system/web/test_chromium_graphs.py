@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
+from actors.inmemory.administration import BEARER, digest_of, new_secret
 from actors.kernel.stores.administration import NewToken
 from actors.runtime.replay.summary import row_of
-from actors.storage.tokens import BEARER, digest_of, new_secret
 from actors.workflow import Snapshot
 from actors.workflow.actor.starting import keep_snapshot
 from compose.web import app

@@ -10,9 +10,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from actors.inmemory.administration import BEARER, digest_of, new_secret
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.stores.administration import NewToken
-from actors.storage.tokens import BEARER, digest_of, new_secret
 from actors.workflow.installed import InstalledFlows
 from compose.commands.graphs import served
 from compose.commands.output import Exit

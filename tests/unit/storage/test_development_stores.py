@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.inmemory.artifacts import ComposedBlobStore, InMemoryArtifacts, InMemoryFileStore
+from actors.inmemory.boards import InMemoryTaskStore
+from actors.inmemory.knowledge import InMemoryGraphStore, InMemoryVectorStore
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.data import Entity, Relationship, Task, VectorDocument
-from actors.storage.artifacts import InMemoryArtifacts
-from actors.storage.blobs import ComposedBlobStore
-from actors.storage.boards import InMemoryTaskStore
-from actors.storage.files import InMemoryFileStore
-from actors.storage.graphs import InMemoryGraphStore
-from actors.storage.vectors import InMemoryVectorStore
 
 if TYPE_CHECKING:
     from typing import NoReturn

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.agent.agent import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.waits import Wait
 from actors.runtime import Runtime
 from actors.runtime.context.open_waits import OpenWaits, PendingWait
-from actors.runtime.memory.store import MemoryStore
 from actors.runtime.replay.branch_scheduler import BranchScheduler
 from actors.runtime.replay.branches import Branch
 from tests.harness.simloop import SimClock, SimEntropy, SimLoop, simulate

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.errors import RunFailedError
+from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime import Runtime
 from actors.runtime.execution.execution import Execution
 from actors.runtime.loop.clock import SystemClock
-from actors.runtime.memory.store import MemoryStore
 from actors.runtime.replay.branch_scheduler import BranchScheduler
 from actors.runtime.replay.branches import Branch, Gather
 

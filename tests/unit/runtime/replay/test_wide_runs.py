@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime import Runtime
-from actors.runtime.memory.store import MemoryStore
 from actors.runtime.replay.pace import MOVES
 from tests.harness.simloop import SimClock, SimEntropy, SimLoop, simulate
 from tests.harness.wide import Ticker, Wide, suspended

@@ -12,22 +12,19 @@ from functools import partial
 
 from typing_extensions import override
 
+from actors.inmemory.administration import MemoryUsage
+from actors.inmemory.runs.commit import MemoryCommits
+from actors.inmemory.runs.operators import MemoryErasure, MemoryOperators, MemoryRetention
+from actors.inmemory.runs.reads import MemoryInsight, MemoryLists, MemoryReads
+from actors.inmemory.runs.rows import MemoryRows
+from actors.inmemory.runs.schedules import InMemorySchedules, LimitRows, MemoryLimits, ScheduleRows
+from actors.inmemory.runs.shards import MemoryArrivals, MemoryBacklog, MemoryShards
+from actors.inmemory.runs.topics import MemoryFollows
+from actors.inmemory.sessions import InMemorySessionDirectory
 from actors.kernel.basics import Clock
 from actors.kernel.runtime.hints import LogHints, Nudge
 from actors.kernel.stores.run_store import RunStore
 from actors.kernel.stores.runs import CommitStore
-from actors.runtime.memory.arrivals import MemoryArrivals
-from actors.runtime.memory.commit import MemoryCommits
-from actors.runtime.memory.follows import MemoryFollows
-from actors.runtime.memory.insight import MemoryInsight
-from actors.runtime.memory.limits import LimitRows, MemoryLimits
-from actors.runtime.memory.operators import MemoryErasure, MemoryOperators, MemoryRetention
-from actors.runtime.memory.reads import MemoryLists, MemoryReads
-from actors.runtime.memory.rows import MemoryRows
-from actors.runtime.memory.schedules import InMemorySchedules, ScheduleRows
-from actors.runtime.memory.shards import MemoryBacklog, MemoryShards
-from actors.storage.session_directory import InMemorySessionDirectory
-from actors.storage.usage import MemoryUsage
 
 
 class MemoryStore(RunStore):

@@ -13,6 +13,10 @@ from typing import Final, TypeAlias
 from typing_extensions import override
 
 from actors.errors import ContractError, UnknownRunError
+from actors.inmemory.runs.records import RunRecord
+from actors.inmemory.runs.rows import MemoryRole, MemoryRows
+from actors.inmemory.runs.schedules import ScheduleRows
+from actors.inmemory.runs.tree import ask_to_stop, begun_anew, redrive_dead
 from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.memory_rules import memory_scopes
 from actors.kernel.runtime.hints import Nudge
@@ -37,10 +41,6 @@ from actors.kernel.stores.runs import (
     Submitted,
     agent_scope,
 )
-from actors.runtime.memory.records import RunRecord
-from actors.runtime.memory.rows import MemoryRole, MemoryRows
-from actors.runtime.memory.schedules import ScheduleRows
-from actors.runtime.memory.tree import ask_to_stop, begun_anew, redrive_dead
 
 FORGOTTEN: Final = "its agent is forgotten"
 LEAST_S: Final = 8 * 86_400.0

@@ -13,6 +13,14 @@ from typing import Any, Final, Literal
 from pydantic_core import to_json
 
 from actors.errors import UnknownRunError
+from actors.inmemory.administration import InMemoryAudit, InMemoryTokens, UsageRows, count_usage
+from actors.inmemory.artifacts import InMemoryArtifacts
+from actors.inmemory.conversations import MemoryTranscripts
+from actors.inmemory.flows import InMemoryFlowBundles, InMemoryRunSnapshots
+from actors.inmemory.memories import InMemoryLongTermMemories
+from actors.inmemory.runs.follow_rows import FollowRows
+from actors.inmemory.runs.records import InboxRow, LogLine, RunRecord, ShardRow, TreeAccount, unpack
+from actors.inmemory.sessions import InMemorySessions
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.agent.transcript import answer_of
 from actors.kernel.basics import Clock
@@ -24,24 +32,6 @@ from actors.kernel.runtime.rows import Arrived, DeadLetter, NewRun, Timer
 from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.stores.runs import RunFilter
 from actors.kernel.stores.shards import Serves
-from actors.runtime.memory.follow_rows import FollowRows
-from actors.runtime.memory.records import (
-    InboxRow,
-    LogLine,
-    RunRecord,
-    ShardRow,
-    TreeAccount,
-    unpack,
-)
-from actors.storage.artifacts import InMemoryArtifacts
-from actors.storage.audit import InMemoryAudit
-from actors.storage.flow_bundles import InMemoryFlowBundles
-from actors.storage.memories import InMemoryLongTermMemories
-from actors.storage.run_snapshots import InMemoryRunSnapshots
-from actors.storage.sessions import InMemorySessions
-from actors.storage.tokens import InMemoryTokens
-from actors.storage.transcripts import MemoryTranscripts
-from actors.storage.usage import UsageRows, count_usage
 
 MEMORY_SHARD: Final = ShardId("memory")
 

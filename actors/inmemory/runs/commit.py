@@ -13,6 +13,20 @@ from actors.errors import (
     LeaseLostError,
     OutOfOrderError,
 )
+from actors.inmemory.runs.records import InboxRow, RunRecord, pack
+from actors.inmemory.runs.rows import MemoryRole, MemoryRows, check_entries
+from actors.inmemory.runs.topics import change_and_post
+from actors.inmemory.runs.tree import (
+    answer_end,
+    clear_waits,
+    cycles_of,
+    over_budget,
+    release_slot,
+    reply,
+    resolve_orphans,
+    set_waits,
+    spawn,
+)
 from actors.kernel.agent.message import MessageKey
 from actors.kernel.runtime.commit import (
     Answered,
@@ -38,12 +52,6 @@ from actors.kernel.runtime.sources import TELLING, ends_execution
 from actors.kernel.runtime.waits import WakeSet
 from actors.kernel.stores.runs import CommitStore
 from actors.kernel.stores.topics import check_topics
-from actors.runtime.memory.cycles import cycles_of
-from actors.runtime.memory.follows import change_and_post
-from actors.runtime.memory.records import InboxRow, RunRecord, pack
-from actors.runtime.memory.rows import MemoryRole, MemoryRows, check_entries
-from actors.runtime.memory.talk import answer_end, clear_waits, reply, set_waits
-from actors.runtime.memory.tree import over_budget, release_slot, resolve_orphans, spawn
 
 
 class MemoryCommits(MemoryRole, CommitStore):

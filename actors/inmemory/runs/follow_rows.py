@@ -8,11 +8,11 @@ from datetime import datetime
 from itertools import count, islice
 from typing import Final
 
+from actors.inmemory.runs.records import InboxRow
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.runtime.communication import FollowMode
 from actors.kernel.runtime.ids import AgentId, TopicId
 from actors.kernel.stores.topics import check_post
-from actors.runtime.memory.records import InboxRow
 
 
 @dataclass(slots=True)

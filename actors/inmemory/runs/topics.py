@@ -11,6 +11,9 @@ from typing import Final
 
 from typing_extensions import override
 
+from actors.inmemory.runs.follow_rows import FollowedTopic
+from actors.inmemory.runs.records import InboxRow
+from actors.inmemory.runs.rows import MemoryRows
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.commit import Commit
 from actors.kernel.runtime.communication import FollowMode
@@ -27,9 +30,6 @@ from actors.kernel.stores.topics import (
     as_followed,
     check_follow,
 )
-from actors.runtime.memory.follow_rows import FollowedTopic
-from actors.runtime.memory.records import InboxRow
-from actors.runtime.memory.rows import MemoryRows
 
 _KEPT: Final = timedelta(days=8)
 """Time for which the id of a post is known."""

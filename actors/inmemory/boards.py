@@ -13,11 +13,11 @@ from typing import ClassVar, TypeAlias, TypeVar
 from typing_extensions import override
 
 from actors.errors import OtherTenantError
+from actors.inmemory.sessions import current_agent_id
 from actors.kernel import board_rules as boards
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
 from actors.kernel.stores.administration import ERASE_BATCH, Erasable, EraseCount, EraseRequest
 from actors.kernel.stores.data import Task, TaskList, TaskStatus, TaskStore, TaskStores
-from actors.storage.identity import current_agent_id
 
 T = TypeVar("T")
 _Place: TypeAlias = tuple[str, str, str]

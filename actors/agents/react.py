@@ -8,11 +8,10 @@ from typing import Any, ClassVar, Final
 from pydantic import TypeAdapter
 
 from actors.agents.tasks import TaskManagerTool, settle_own_board
-from actors.context.compaction.sliding_window import SlidingWindowCompaction
-from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
-from actors.context.compaction.tool_results import ToolResultCompactionStrategy
+from actors.context.compaction.composed import TokenBudgetComposedStrategy
+from actors.context.compaction.dropping import SlidingWindowCompaction, ToolResultCompactionStrategy
 from actors.context.config import ContextConfig
-from actors.context.store_history import StoreHistory
+from actors.context.history import StoreHistory
 from actors.context.turns import turn_of
 from actors.errors import BudgetExhaustedError, Facts
 from actors.kernel.agent.hooks import Guard

@@ -15,44 +15,53 @@ from typing import TYPE_CHECKING
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from actors.context.agent_context import AgentContext
-    from actors.context.compaction.pipeline import CompactionPipeline
+    from actors.context.calls import ask, recorded_by
+    from actors.context.compaction.composed import CompactionPipeline, TokenBudgetComposedStrategy
+    from actors.context.compaction.dropping import (
+        SelectiveToolCallCompactionStrategy,
+        SlidingWindowCompaction,
+        ToolResultCompactionStrategy,
+        TruncationStrategy,
+    )
     from actors.context.compaction.recall import RecallStrategy
-    from actors.context.compaction.sliding_window import SlidingWindowCompaction
     from actors.context.compaction.steps import Assembled, CompactionStep
     from actors.context.compaction.summarization import SummarizationCompaction
-    from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
-    from actors.context.compaction.tool_groups import SelectiveToolCallCompactionStrategy
-    from actors.context.compaction.tool_results import ToolResultCompactionStrategy
-    from actors.context.compaction.truncation import TruncationStrategy
-    from actors.context.config import ContextConfig
-    from actors.context.history import InMemoryHistoryProvider
-    from actors.context.model_sizes import DEFAULT_CONTEXT_SIZE, context_size_of
-    from actors.context.paid_calls import ask, recorded_by
+    from actors.context.config import AgentContext, ContextConfig
+    from actors.context.history import InMemoryHistoryProvider, StoreHistory
     from actors.context.repair import repaired
-    from actors.context.store_history import StoreHistory
-    from actors.context.tokens import TokenCounter, estimated_tokens
+    from actors.context.tokens import (
+        DEFAULT_CONTEXT_SIZE,
+        TokenCounter,
+        context_size_of,
+        estimated_tokens,
+    )
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "actors.context.agent_context": ("AgentContext",),
-            "actors.context.compaction.pipeline": ("CompactionPipeline",),
+            "actors.context.config": ("AgentContext", "ContextConfig"),
+            "actors.context.compaction.composed": (
+                "CompactionPipeline",
+                "TokenBudgetComposedStrategy",
+            ),
             "actors.context.compaction.recall": ("RecallStrategy",),
-            "actors.context.compaction.sliding_window": ("SlidingWindowCompaction",),
+            "actors.context.compaction.dropping": (
+                "SlidingWindowCompaction",
+                "SelectiveToolCallCompactionStrategy",
+                "ToolResultCompactionStrategy",
+                "TruncationStrategy",
+            ),
             "actors.context.compaction.steps": ("Assembled", "CompactionStep"),
             "actors.context.compaction.summarization": ("SummarizationCompaction",),
-            "actors.context.compaction.token_budget": ("TokenBudgetComposedStrategy",),
-            "actors.context.compaction.tool_groups": ("SelectiveToolCallCompactionStrategy",),
-            "actors.context.compaction.tool_results": ("ToolResultCompactionStrategy",),
-            "actors.context.compaction.truncation": ("TruncationStrategy",),
-            "actors.context.config": ("ContextConfig",),
-            "actors.context.history": ("InMemoryHistoryProvider",),
-            "actors.context.model_sizes": ("DEFAULT_CONTEXT_SIZE", "context_size_of"),
-            "actors.context.paid_calls": ("ask", "recorded_by"),
+            "actors.context.history": ("InMemoryHistoryProvider", "StoreHistory"),
+            "actors.context.tokens": (
+                "DEFAULT_CONTEXT_SIZE",
+                "context_size_of",
+                "TokenCounter",
+                "estimated_tokens",
+            ),
+            "actors.context.calls": ("ask", "recorded_by"),
             "actors.context.repair": ("repaired",),
-            "actors.context.store_history": ("StoreHistory",),
-            "actors.context.tokens": ("TokenCounter", "estimated_tokens"),
         },
     )
 

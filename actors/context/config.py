@@ -1,18 +1,21 @@
-"""The configuration of an agent's history, compaction and retention."""
+"""The configuration of an agent's history, compaction and retention.
+
+An agent's memory of its conversations.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Self
 
-from actors.context.compaction.pipeline import CompactionPipeline
-from actors.context.compaction.sliding_window import SlidingWindowCompaction
-from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
-from actors.context.history import InMemoryHistoryProvider
-from actors.context.store_history import StoreHistory
+from actors.context.compaction.composed import CompactionPipeline, TokenBudgetComposedStrategy
+from actors.context.compaction.dropping import SlidingWindowCompaction
+from actors.context.history import InMemoryHistoryProvider, StoreHistory
 from actors.errors import ContractError
 from actors.kernel.agent.agent import HistoryRetention
+from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.models import CompactionStrategy
+from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.conversations import HistoryProvider
 
 
@@ -70,3 +73,24 @@ def _check_budgets(strategy: object) -> None:
             )
             raise ContractError(msg)
         _check_budgets(one)
+
+
+class AgentContext:
+    """The context of one agent: its id and its config. See `AgentContextProtocol`.
+
+    Args:
+        agent_id: The agent whose turns are read.
+        config: The history of the turns, and the pipeline that makes the window.
+    """
+
+    def __init__(self, agent_id: AgentId, config: ContextConfig) -> None:
+        self.agent_id, self.config = agent_id, config
+
+    async def get_prompt_window(self, session_id: str) -> list[ChatMessage]:
+        """Read the session's turns and compact them; return the window for the model.
+
+        Before the window is sent to a provider, `repaired` adds results to tool calls that a crash left without
+        one.
+        """
+        raw = await self.config.history.get_messages(self.agent_id, session_id=session_id)
+        return await self.config.pipeline.compact(raw)

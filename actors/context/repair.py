@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from actors.context.groups import has_tool_blocks, id_of
-from actors.context.turns import with_content
+from actors.context.turns import has_tool_blocks, id_of, with_content
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.tools import ToolResult
 

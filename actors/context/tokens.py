@@ -1,12 +1,21 @@
-"""Sizes of turns in tokens and in characters. Tokens are counted as exactly as this process can."""
+"""Sizes of turns in tokens and in characters. Tokens are counted as exactly as this process can.
+
+Context sizes of models, by name.
+
+Limits of a window in addition to those of its strategies: reserved tokens, and a provider's maximum.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from functools import cache
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
+from math import inf
 from typing import Any, Final, TypeAlias
 
 from actors.kernel.agent.message import ChatMessage, ContentBlock
@@ -188,3 +197,68 @@ def _text_of(block: ContentBlock) -> str:
 def as_json(value: object) -> str:
     """Return JSON text of a block's data, even if a provider's data is not JSON."""
     return json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)
+
+
+ContextSizes: TypeAlias = Callable[[str], int | None]
+"""Function that returns the size of a model's window in tokens, or None if it does not know the model."""
+
+DEFAULT_CONTEXT_SIZE: Final = 32_768
+"""Size of the window of an unknown model, in tokens."""
+
+CONTEXT_SIZES: Final[Mapping[str, int]] = {
+    "claude-": 200_000,
+    "gemini-": 1_048_576,
+    "gpt-3.5-turbo": 16_385,
+    "gpt-4": 8_192,
+    "gpt-4-turbo": 128_000,
+    "gpt-4.1": 1_047_576,
+    "gpt-4o": 128_000,
+    "gpt-5": 400_000,
+    "llama-3.1": 131_072,
+    "llama-3.3": 131_072,
+    "mistral-large": 131_072,
+    "o1": 200_000,
+    "o3": 200_000,
+    "o4-mini": 200_000,
+}
+"""Size of the window in tokens, by prefix of the model's name. The longest matching prefix is used."""
+
+
+@lru_cache(maxsize=1_024)
+def context_size_of(model_name: str) -> int | None:
+    """Return the size of a model's window, or None. A provider before the name is ignored."""
+    name = re.split(r"[:/]", model_name)[-1]
+    found = [prefix for prefix in CONTEXT_SIZES if name.startswith(prefix)]
+    return CONTEXT_SIZES[max(found, key=len)] if found else None
+
+
+def context_size_of_client(
+    client: LLMClient, context_sizes: ContextSizes = context_size_of
+) -> int | None:
+    """Return the size of a client's window: its attribute `context_window`, else by its model's name."""
+    size: int | None = getattr(client, "context_window", None)
+    return size or context_sizes(client.model)
+
+
+_limits: ContextVar[tuple[int, float]] = ContextVar("callboard_window_limits", default=(0, inf))
+
+
+@contextmanager
+def reserving(tokens: int, *, at_most: float = inf) -> Iterator[None]:
+    """Reduce token budgets inside the block.
+
+    Args:
+        tokens: Number of tokens that are reserved for instructions, tool schemas and the answer.
+        at_most: Maximum size of the turns in tokens, even if a budget is larger.
+    """
+    token = _limits.set((tokens, at_most))
+    try:
+        yield
+    finally:
+        _limits.reset(token)
+
+
+def limited(budget: int) -> int:
+    """Return the tokens that turns may have under a budget, after the reserve and the maximum: at least 1."""
+    reserved, at_most = _limits.get()
+    return max(int(min(budget - reserved, at_most)), 1)

@@ -14,7 +14,7 @@ from typing import Final
 _CLASSES: Final = (
     ("actors.agents.errors", "actors.agents.react", "TurnsExhaustedError"),
     ("actors.context.errors", "actors.context.errors", "WindowTooSmallError"),
-    ("actors.context.paid_calls", "actors.context.paid_calls", "ModelNotAskedError"),
+    ("actors.context.paid_calls", "actors.context.calls", "ModelNotAskedError"),
     (
         "actors.errors",
         "actors.errors",

@@ -7,7 +7,7 @@ from datetime import date
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 
-from actors.context.store_history import StoreHistory
+from actors.context.history import StoreHistory
 from actors.errors import ContractError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.basics import Clock, Entropy

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
-from actors.context.store_history import StoreHistory
+from actors.context.history import StoreHistory
 from actors.errors import ContractError, RegistrationError
 from actors.kernel.agent.agent import DEFAULT_MODE, Agent, HistoryRetention
 from actors.kernel.agent.message import Message

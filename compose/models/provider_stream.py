@@ -28,8 +28,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from actors.context.fitting.names import by_sent_name, fitted_name, names_for
-from actors.context.fitting.rules import ProviderRules, rules_of
+from actors.context.fitting import ProviderRules, by_sent_name, fitted_name, names_for, rules_of
 from actors.context.repair import repaired
 from actors.context.tokens import TokenCounter, installed_tokenizer
 from actors.errors import ModelError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.context.store_history import StoreHistory
+from actors.context.history import StoreHistory
 from actors.errors import ContractError, NotSerializableError, RegistrationError
 from actors.kernel.agent.agent import ExecutionBudget, SpawnBudget
 from actors.kernel.agent.message import ChatMessage, ContentBlock, Message

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from actors import ChatMessage, CompactionPipeline, ContextConfig, StoreHistory
 from actors.context import SlidingWindowCompaction
-from actors.context.paid_calls import RefusedCalls
+from actors.context.calls import RefusedCalls
 from actors.kernel.agent.transcript import NewTurn
 from actors.runtime.context.conversation.sessions import SessionTerms, WindowSource
 from actors.runtime.context.conversation.windows import assembled_window

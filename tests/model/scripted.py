@@ -6,8 +6,9 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.context import CompactionPipeline, ContextConfig, StoreHistory, paid_calls
-from actors.context.compaction import summary
+from actors.context import CompactionPipeline, ContextConfig, StoreHistory
+from actors.context import calls as paid_calls
+from actors.context.compaction import steps as summary
 from actors.context.turns import is_derived
 from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import ChatMessage

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from actors import AgentId, ContextConfig, InMemoryHistoryProvider, SlidingWindowCompaction
 from actors.context import AgentContext, repaired
-from actors.context.groups import call_ids, groups_of, result_ids
 from actors.context.tokens import characters
-from actors.context.turns import is_derived, is_pinned
+from actors.context.turns import call_ids, groups_of, is_derived, is_pinned, result_ids
 from tests.architecture.test_house_rules import ROOT
 from tests.harness.slow import IS_SLOW
 from tests.properties.windows import COMPOSED, SINGLE, Plan, digests, histories

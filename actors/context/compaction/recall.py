@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from actors.context.attempts import attempted
+from actors.context.calls import attempted
 from actors.context.turns import RECALLED, data_message, is_derived, is_recalled
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage

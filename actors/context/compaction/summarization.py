@@ -9,19 +9,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from actors.context.attempts import attempted
-from actors.context.compaction import summary
-from actors.context.groups import TurnGroup, groups_of, turns_of
-from actors.context.model_sizes import (
+from actors.context.calls import AnsweredCall, WindowMode, ask, attempted, current_mode, may_ask
+from actors.context.compaction import steps as summary
+from actors.context.tokens import (
     DEFAULT_CONTEXT_SIZE,
     ContextSizes,
+    Tally,
+    TokenCounter,
     context_size_of,
     context_size_of_client,
 )
-from actors.context.paid_calls import ask, may_ask
-from actors.context.preparation import AnsweredCall, WindowMode, current_mode
-from actors.context.tokens import Tally, TokenCounter
-from actors.context.turns import data_of, is_pinned, is_summary
+from actors.context.turns import TurnGroup, data_of, groups_of, is_pinned, is_summary, turns_of
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.models import LLMClient, prepare

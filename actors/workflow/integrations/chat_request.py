@@ -10,8 +10,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from actors.context.fitting.names import CallIds, by_sent_name, fitted_name, names_for
-from actors.context.fitting.rules import EARLIER, EMPTY_MESSAGE, NO_OUTPUT, ProviderRules, rules_of
+from actors.context.fitting import (
+    EARLIER,
+    EMPTY_MESSAGE,
+    NO_OUTPUT,
+    CallIds,
+    ProviderRules,
+    by_sent_name,
+    fitted_name,
+    names_for,
+    rules_of,
+)
 from actors.context.repair import repaired
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.models import GenerationOptions

@@ -27,8 +27,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from actors.context.fitting.names import CallIds
-from actors.context.fitting.rules import EARLIER, EMPTY_MESSAGE, NO_OUTPUT, ProviderRules
+from actors.context.fitting import EARLIER, EMPTY_MESSAGE, NO_OUTPUT, CallIds, ProviderRules
 from actors.kernel.agent.models import GenerationOptions
 from compose.models.outgoing import KEPT
 

@@ -13,8 +13,14 @@ from actors import (
     SummarizationCompaction,
     TokenBudgetComposedStrategy,
 )
-from actors.context.paid_calls import RefusedCalls, recorded_by
-from actors.context.preparation import AnsweredCall, WindowMode, in_mode, preparing
+from actors.context.calls import (
+    AnsweredCall,
+    RefusedCalls,
+    WindowMode,
+    in_mode,
+    preparing,
+    recorded_by,
+)
 from actors.context.turns import data_of, is_summary
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage

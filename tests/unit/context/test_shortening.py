@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import SlidingWindowCompaction, TokenBudgetComposedStrategy
-from actors.context.compaction.shortening import cut_to
+from actors.context.compaction.steps import cut_to
 from actors.context.repair import repaired
 from actors.context.tokens import Tally
 from actors.kernel.agent.message import ChatMessage, ContentBlock

@@ -11,7 +11,7 @@ import pytest
 
 from actors import ChatMessage, SummarizationCompaction, ToolCall
 from actors.context.compaction import summarization
-from actors.context.compaction.summary import INSTRUCTIONS
+from actors.context.compaction.steps import INSTRUCTIONS
 from actors.context.turns import SUMMARY, UPTO, data_of, is_summary
 from actors.errors import BudgetExhaustedError, CancellationError, ContractError
 from tests.unit.context.talk import CHARS, Summariser, calls, dumped, result, say, talk, texts

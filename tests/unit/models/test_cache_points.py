@@ -8,7 +8,7 @@ import pytest
 from pydantic_ai.messages import CachePoint, ModelRequest, TextPart, ThinkingPart, UserPromptPart
 
 from actors import ChatMessage, ContentBlock
-from actors.context.compaction.summary import summary_message
+from actors.context.compaction.steps import summary_message
 from compose.models.cache_points import behind_the_last_answer, behind_the_summary, takes_points
 from compose.models.outgoing import messages_of, model_messages
 

@@ -20,8 +20,7 @@ from pydantic_ai.messages import (
 
 from actors import ChatMessage, ContentBlock, GenerationOptions, ToolSpec
 from actors.context import repaired
-from actors.context.fitting.names import by_sent_name, names_for
-from actors.context.fitting.rules import RULES, STRICT, ProviderRules, rules_of
+from actors.context.fitting import RULES, STRICT, ProviderRules, by_sent_name, names_for, rules_of
 from compose.models.fitting.turns import called_names, fitted_options, fitted_turns
 from compose.models.outgoing import model_messages
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.context.fitting.rules import RULES, rules_of
+from actors.context.fitting import RULES, rules_of
 from actors.workflow.integrations.chat_payload import messages_of, options_of
 from actors.workflow.integrations.chat_request import chat_request
 

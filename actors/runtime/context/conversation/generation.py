@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.context.reserve import reserving
+from actors.context.tokens import reserving
 from actors.errors import ContractError, ModelError
 from actors.kernel.agent.hooks import checked
 from actors.kernel.agent.message import ChatMessage, ContentBlock

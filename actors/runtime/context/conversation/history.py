@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.context.store_history import StoreHistory
+from actors.context.history import StoreHistory
 from actors.errors import MessageTooLargeError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import turn_id

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from actors.context.compaction.shortening import SHORTEST_TOKENS
+from actors.context.compaction.steps import SHORTEST_TOKENS
 from actors.context.errors import WindowTooSmallError
-from actors.context.groups import id_of
 from actors.context.tokens import TokenCounter
-from actors.context.turns import NEW, PINNED, REFUSED, with_content
+from actors.context.turns import NEW, PINNED, REFUSED, id_of, with_content
 from actors.errors import ModelError, ModelErrorKind
 from actors.kernel.agent.hooks import InputBlockedError
 from actors.kernel.agent.message import ChatMessage, ContentBlock

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from actors.context.groups import result_ids
 from actors.context.repair import NOT_EXECUTED, UNKNOWN
+from actors.context.turns import result_ids
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.models import STOPPED, ReasoningDelta, TextDelta
 from actors.kernel.agent.tools import ToolCall, ToolResult

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from actors.context.preparation import preparing
+from actors.context.calls import preparing
 from actors.errors import ActorsError
 from actors.kernel.agent.agent import Agent, HistoryRetention
 from actors.kernel.runtime.ids import AgentId

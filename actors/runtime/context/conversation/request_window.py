@@ -7,13 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from actors.context.compaction.shortening import fitted
-from actors.context.compaction.steps import Assembled
+from actors.context.compaction.steps import Assembled, fitted
 from actors.context.errors import WindowTooSmallError
-from actors.context.model_sizes import context_size_of_client
 from actors.context.repair import repaired
-from actors.context.reserve import reserving
-from actors.context.tokens import Tally, TokenCounter
+from actors.context.tokens import Tally, TokenCounter, context_size_of_client, reserving
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.models import GenerationOptions, LLMClient
 from actors.kernel.agent.tools import ToolSpec

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from actors.context.compaction.pipeline import CompactionPipeline
-from actors.context.compaction.sliding_window import SlidingWindowCompaction
-from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
-from actors.context.store_history import StoreHistory
+from actors.context.compaction.composed import CompactionPipeline, TokenBudgetComposedStrategy
+from actors.context.compaction.dropping import SlidingWindowCompaction
+from actors.context.history import StoreHistory
 from actors.context.turns import SUMMARY, UPTO, is_refused, with_content
 from actors.kernel.agent.agent import Agent, HistoryRetention
 from actors.kernel.agent.message import ChatMessage

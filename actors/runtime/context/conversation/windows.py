@@ -7,16 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from actors.context.compaction.pipeline import CompactionPipeline
+from actors.context.calls import RefusedCalls, WindowMode, in_mode, recorded_by
+from actors.context.compaction.composed import CompactionPipeline, TokenBudgetComposedStrategy
 from actors.context.compaction.steps import Assembled, CompactionStep
-from actors.context.compaction.token_budget import TokenBudgetComposedStrategy
-from actors.context.model_sizes import context_size_of_client
-from actors.context.paid_calls import RefusedCalls, recorded_by
-from actors.context.preparation import WindowMode, in_mode
+from actors.context.history import StoreHistory
 from actors.context.repair import repaired
-from actors.context.reserve import reserving
-from actors.context.store_history import StoreHistory
-from actors.context.tokens import Tally, TokenCounter, as_json
+from actors.context.tokens import Tally, TokenCounter, as_json, context_size_of_client, reserving
 from actors.context.turns import has_no_marks, is_derived, is_recalled, is_summary
 from actors.errors import ContractError, ModelError
 from actors.kernel.agent.agent import Agent, HistoryRetention

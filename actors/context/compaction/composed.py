@@ -1,4 +1,7 @@
-"""The strategy with a token budget."""
+"""A pipeline of strategies.
+
+The strategy with a token budget.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,54 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Self
 
-from actors.context.compaction.shortening import fitted
-from actors.context.compaction.steps import Assembled, assembled
-from actors.context.model_sizes import (
+from actors.context.calls import WindowMode, current_mode, in_mode
+from actors.context.compaction.steps import Assembled, assembled, fitted
+from actors.context.tokens import (
     DEFAULT_CONTEXT_SIZE,
     ContextSizes,
+    Tally,
+    TokenCounter,
     context_size_of,
     context_size_of_client,
+    limited,
 )
-from actors.context.preparation import WindowMode, current_mode, in_mode
-from actors.context.reserve import limited
-from actors.context.tokens import Tally, TokenCounter
 from actors.context.turns import is_summary
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.models import CompactionStrategy, LLMClient
+
+
+class CompactionPipeline:
+    """A pipeline that applies strategies in order. The output of one is the input of the next.
+
+    Put cheap strategies that lose little first, and strategies that lose much last. An empty pipeline returns
+    the history as it is. A pipeline is itself a strategy.
+
+    Args:
+        strategies: The strategies, in order.
+        counter: The counter of the sizes in receipts.
+    """
+
+    def __init__(
+        self, strategies: Sequence[CompactionStrategy], *, counter: TokenCounter | None = None
+    ) -> None:
+        self.strategies = tuple(strategies)
+        self.counter = counter or TokenCounter()
+
+    async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
+        """See `CompactionStrategy.compact`."""
+        window = raw_history
+        for strategy in self.strategies:
+            window = await strategy.compact(window)
+        return window
+
+    async def assemble(self, view: list[ChatMessage], *, tally: Tally | None = None) -> Assembled:
+        """Return the window of `compact` with a receipt of each strategy.
+
+        The receipts cost a count of the tokens.
+        """
+        return await assembled(view, self.strategies, tally or Tally(self.counter))
+
 
 CUT: Final = "cut"
 """The name, in receipts, of the cut that makes a window fit after all strategies."""

@@ -9,7 +9,7 @@ from actors.context.turns import as_data, memory_lines
 from actors.errors import ConflictError, ContractError
 from actors.kernel.agent.tools import InvocationResult, Tool
 from actors.kernel.stores.memory import MemoryQuery, NewMemory
-from actors.runtime.context.memory.access import OWN, memory_access
+from actors.runtime.verbs.memory import OWN, memory_access
 
 MAX_MODEL_HITS: Final = 20
 """Maximum number of memories that one call returns to a model."""

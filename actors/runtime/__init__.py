@@ -29,19 +29,19 @@ from typing import TYPE_CHECKING
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from actors.runtime.context.call import artifact_store
-    from actors.runtime.context.effects import idempotency_key
-    from actors.runtime.context.run_context import RunContext
     from actors.runtime.replay.branches import Selected
     from actors.runtime.runtime import Runtime
+    from actors.runtime.verbs.call import artifact_store
+    from actors.runtime.verbs.effects import idempotency_key
+    from actors.runtime.verbs.run_context import RunContext
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "actors.runtime.context.run_context": ("RunContext",),
+            "actors.runtime.verbs.run_context": ("RunContext",),
             "actors.runtime.replay.branches": ("Selected",),
-            "actors.runtime.context.call": ("artifact_store",),
-            "actors.runtime.context.effects": ("idempotency_key",),
+            "actors.runtime.verbs.call": ("artifact_store",),
+            "actors.runtime.verbs.effects": ("idempotency_key",),
             "actors.runtime.runtime": ("Runtime",),
         },
     )

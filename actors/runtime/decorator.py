@@ -11,8 +11,8 @@ from actors.kernel.agent.models import LLMClient
 from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.runtime.context.run_context import RunContext
 from actors.runtime.function_agent import FunctionAgent
+from actors.runtime.verbs.run_context import RunContext
 
 
 def agent(  # noqa: PLR0913 - each is an attribute that an agent may have

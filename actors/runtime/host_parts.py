@@ -10,7 +10,6 @@ from actors.kernel.runtime.hints import DeltaBus, LogHints
 from actors.kernel.runtime.ids import TOPICS, HostIncarnation
 from actors.runtime.client.gateway_api import GatewayListener
 from actors.runtime.client.live_events import LiveEvents
-from actors.runtime.context.host_services import HostServices
 from actors.runtime.delivery.fanout import PostDelivery
 from actors.runtime.delivery.mail_service import Broker, MailService
 from actors.runtime.loop.notifications import Notifications
@@ -18,6 +17,7 @@ from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.schedules.ticker import ScheduleService
 from actors.runtime.sharding.limit_sync import Limiting
 from actors.runtime.sharding.ownership import Ownership
+from actors.runtime.verbs.host_services import HostServices
 from actors.runtime.worker.worker import Worker
 
 _log = logging.getLogger("callboard.runtime")

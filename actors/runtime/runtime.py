@@ -27,13 +27,10 @@ from actors.runtime.client.approvals import Approvals
 from actors.runtime.client.client import Client
 from actors.runtime.client.gateway_api import RuntimeFront
 from actors.runtime.client.live_events import LiveEvents
-from actors.runtime.context.conversation.windows import WindowReport, window_report
-from actors.runtime.context.host_services import HostServices
-from actors.runtime.context.topics import ForeignTopics
 from actors.runtime.delivery.mail_service import Broker
 from actors.runtime.host_parts import HostParts
 from actors.runtime.loop.clock import SystemClock, SystemEntropy
-from actors.runtime.loop.idle_runs import IDLE_PER_SLOT, IdleRuns
+from actors.runtime.loop.timers import IDLE_PER_SLOT, IdleRuns
 from actors.runtime.parts.assembly import Foreign, Parts
 from actors.runtime.parts.supervisor import SupervisorView
 from actors.runtime.registry import Registry
@@ -41,6 +38,9 @@ from actors.runtime.schedules.api import Schedules
 from actors.runtime.sharding.limit_sync import Limits
 from actors.runtime.telemetry.counters import Counters
 from actors.runtime.telemetry.spans import Tracing
+from actors.runtime.verbs.conversation.windows import WindowReport, window_report
+from actors.runtime.verbs.host_services import HostServices
+from actors.runtime.verbs.messaging import ForeignTopics
 
 if TYPE_CHECKING:
     from actors.kernel.stores.administration import Erasable, EraseProgress, EraseReport
@@ -310,7 +310,7 @@ class Runtime(Client):
         """
         from actors.inmemory.boards import GlobalTaskStore  # noqa: PLC0415
         from actors.kernel.stores.administration import EraseRequest  # noqa: PLC0415 - hosts never erase
-        from actors.runtime.sharding.erasing import Erasing  # noqa: PLC0415
+        from actors.runtime.sharding.retention import Erasing  # noqa: PLC0415
 
         erasing = Erasing(
             self._store,

@@ -11,8 +11,7 @@ from actors.errors import UnknownApprovalError
 from actors.kernel.runtime.communication import ApprovalRequest
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind
-from actors.runtime.loop.tasks import TaskScope
-from actors.runtime.loop.threads import in_thread
+from actors.runtime.loop.tasks import TaskScope, in_thread
 from actors.runtime.runtime import Runtime
 
 OnApproval: TypeAlias = Callable[[ApprovalRequest], Awaitable[bool | None] | bool | None]

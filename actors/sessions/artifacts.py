@@ -20,7 +20,7 @@ from actors.kernel.stores.artifacts import ArtifactPin, ArtifactRef, ArtifactSto
 from actors.kernel.stores.run_store import RunStore
 from actors.kernel.stores.runs import agent_scope
 from actors.kernel.text import check_text_of
-from actors.runtime.context.call import RunState, executing_effect
+from actors.runtime.verbs.call import RunState, executing_effect
 from actors.sessions.errors import UnknownArtifactError
 
 ArtifactKind: TypeAlias = Literal["ordinary", "debug", "raw"]

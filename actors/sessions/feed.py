@@ -18,7 +18,7 @@ from typing import Any, Final
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.stores.conversations import NO_FACT, SessionFact
 from actors.runtime.client.live_events import MergedLog
-from actors.runtime.loop.ahead import Ahead
+from actors.runtime.loop.tasks import Ahead
 from actors.runtime.runtime import Runtime
 from actors.sessions.cursor import EventCursor
 from actors.sessions.errors import CursorError

@@ -14,7 +14,7 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.stores.conversations import SessionFact
-from actors.runtime.loop.ahead import Ahead
+from actors.runtime.loop.tasks import Ahead
 from actors.runtime.runtime import Runtime
 from actors.sessions.artifacts import artifacts_of
 from actors.sessions.cursor import EventCursor

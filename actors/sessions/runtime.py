@@ -31,7 +31,7 @@ from actors.kernel.stores.errors import UnknownNodeError, UnknownSessionError
 from actors.kernel.stores.outside import Caller, Order
 from actors.kernel.stores.runs import OnConflict
 from actors.runtime.loop.tasks import TaskScope
-from actors.runtime.replay.summary import row_of
+from actors.runtime.replay.verdict import row_of
 from actors.runtime.runtime import Runtime
 from actors.sessions import cleanup
 from actors.sessions.agent import SessionAgent

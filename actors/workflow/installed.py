@@ -10,8 +10,8 @@ from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.workflow.errors import FlowMissingError
-from actors.runtime.context.run_context import RunContext
 from actors.runtime.runtime import Runtime
+from actors.runtime.verbs.run_context import RunContext
 from actors.workflow.actor.agent import FlowAgent
 from actors.workflow.actor.flow_address import flow_and_id
 from actors.workflow.actor.flows import Flows

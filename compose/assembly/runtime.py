@@ -18,7 +18,6 @@ from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.rows import HostReport
 from actors.runtime import Runtime
-from actors.runtime.context.secrets import FileSecrets
 from actors.runtime.delivery.mail_service import Broker, MailService
 from actors.runtime.host_parts import HostParts
 from actors.runtime.loop.clock import SystemClock, SystemEntropy
@@ -26,6 +25,7 @@ from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.runtime import host_of
 from actors.runtime.sharding.retention import sweep_for_ever
 from actors.runtime.telemetry.spans import Tracing
+from actors.runtime.verbs.secrets import FileSecrets
 from actors.runtime.worker.blocking import blocker_in
 from compose.assembly.artifacts import artifact_bytes
 from compose.assembly.settings import NATS_LOGIN, Settings, read_settings

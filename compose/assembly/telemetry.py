@@ -24,8 +24,8 @@ from typing_extensions import override
 from actors.errors import ContractError
 from actors.kernel.hidden import HIDDEN, MAX_DEPTH, HiddenNames
 from actors.kernel.json import JsonValue
+from actors.runtime.telemetry.span_attributes import wanted_ids
 from actors.runtime.telemetry.spans import Tracing
-from actors.runtime.telemetry.trace_context import wanted_ids
 from compose.assembly.settings import Settings
 
 try:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from actors.errors import ActorsError, ContractError, Facts
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.runtime.loop.threads import in_thread
+from actors.runtime.loop.tasks import in_thread
 from compose.assembly.settings import read_settings
 from compose.commands.options import HERE, Target
 from compose.commands.output import NoDataError

@@ -14,7 +14,7 @@ from typing import Final
 from opentelemetry import trace
 from typing_extensions import override
 
-from actors.runtime.telemetry.trace_context import executing
+from actors.runtime.telemetry.span_attributes import executing
 from compose.host.visible import visible
 
 _ORDINARY: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from actors.kernel.histogram import Histogram
-from actors.runtime.telemetry.model_counters import ModelCounters
+from actors.runtime.telemetry.counters import ModelCounters
 
 _MODEL: Final = ("gen_ai_provider_name", "gen_ai_request_model")
 _CALL: Final = ("gen_ai_operation_name", *_MODEL)

@@ -26,7 +26,7 @@ from mcp.types import Tool as ListedTool
 
 from actors.errors import ActorsError
 from actors.kernel.agent.tools import InvocationResult, Risk, Tool, ToolCall, check_tools
-from actors.runtime.context.model_calls import DirectToolInvoker
+from actors.runtime.verbs.model_calls import DirectToolInvoker
 
 ID_KEY: Final = "callboard/id"
 """Key in `_meta` of the client's own id of a call. A call with a known id is the same run."""

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.runtime.loop.threads import in_thread
+from actors.runtime.loop.tasks import in_thread
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

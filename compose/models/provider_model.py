@@ -23,7 +23,7 @@ from actors.kernel.agent.models import (
     TextDelta,
     collected,
 )
-from actors.runtime.loop.threads import in_thread
+from actors.runtime.loop.tasks import in_thread
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

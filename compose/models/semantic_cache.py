@@ -25,7 +25,7 @@ from actors.kernel.agent.models import (
 from actors.kernel.basics import Clock
 from actors.kernel.json import canonical_json
 from actors.runtime.loop.clock import SystemClock
-from actors.runtime.telemetry.trace_context import executing
+from actors.runtime.telemetry.span_attributes import executing
 from compose.models.retrying_model import close, context_window_of, stream_of
 
 Similarity: TypeAlias = "Callable[[str, str], float | Awaitable[float]]"

@@ -1,7 +1,7 @@
 """An application's agents as an AsyncAPI 3.0 document: the subjects, bodies and headers of the wire.
 
-The module only converts a description of `actors.runtime.client.describe` to the document. The operations are
-those of the agents, which receive.
+The module only converts a description of `actors.runtime.client.gateway_api` to the document. The operations
+are those of the agents, which receive.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.waits import GRAPH_WAITS
-from actors.runtime.context.question import CLIENT, PERSON
 from actors.runtime.loop.clock import SystemClock
+from actors.runtime.verbs.question import CLIENT, PERSON
 
 if TYPE_CHECKING:
     from actors.runtime import Runtime

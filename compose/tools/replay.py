@@ -25,12 +25,12 @@ from actors.kernel.runtime.rows import Arrived, LoadedRun, RunRow
 from actors.kernel.runtime.scheduler import Lease, RunStatus
 from actors.kernel.stores.runs import CommitStore
 from actors.runtime import Runtime
-from actors.runtime.context.host_services import HostServices
-from actors.runtime.context.topics import ForeignTopics
 from actors.runtime.execution.execution import Execution
 from actors.runtime.loop.clock import SystemEntropy
 from actors.runtime.parts import MemoryStore
 from actors.runtime.registry import Registry, version_of
+from actors.runtime.verbs.host_services import HostServices
+from actors.runtime.verbs.messaging import ForeignTopics
 from compose.tools.export import ExportedRun
 
 LIMIT_S: Final = 30.0

@@ -15,9 +15,9 @@ from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.sources import RunHandle
 from actors.runtime import RunContext
-from actors.runtime.context.conversation.history import ConversationHistory
-from actors.runtime.context.memory.verbs import AgentMemory
-from actors.runtime.context.state import AgentState
+from actors.runtime.verbs.conversation.history import ConversationHistory
+from actors.runtime.verbs.memory import AgentMemory
+from actors.runtime.verbs.state import AgentState
 from actors.testing import ModelReply, ScriptedModel
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.secrets import Secret
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
-from actors.runtime.context.model_calls import DirectToolInvoker
+from actors.runtime.verbs.model_calls import DirectToolInvoker
 from actors.testing import ScriptedModel
 from actors.workflow import EffectType, RunStatus, StepPlan, WorkflowSpec
 from actors.workflow.bundles import StoredBundles, open_workflow_bundle, packed_flow

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from actors.runtime.replay.summary import row_of
+from actors.runtime.replay.verdict import row_of
 from actors.workflow import (
     Effect,
     EffectOutcome,

@@ -103,7 +103,7 @@ async def test_fewer_runs_may_idle_for_a_signal_than_for_an_answer(
 
     Three runs wait for them with a limit of one: two are evicted, a run that asks stays.
     """
-    monkeypatch.setattr("actors.runtime.loop.idle_runs.MAX_IDLE_FOR_SIGNALS", 1)
+    monkeypatch.setattr("actors.runtime.loop.timers.MAX_IDLE_FOR_SIGNALS", 1)
     await bed.restart(suspend_after=LONG_S)
 
     runs = [await bed.submit(await bed.serve(_wait)) for _ in range(3)]

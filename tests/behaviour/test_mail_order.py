@@ -12,7 +12,7 @@ import pytest
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.journal.setbacks import Setback, Setbacks
+from actors.runtime.journal.amendments import Setback, Setbacks
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from actors.errors import BudgetExhaustedError, MiddlewareTermination
 from actors.kernel.agent.hooks import HookKind
 from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.context import middleware as lifecycle
+from actors.runtime.verbs import middleware as lifecycle
 
 if TYPE_CHECKING:
     from actors.kernel.agent.hooks import CallNext, HookEvent, InvocationContext

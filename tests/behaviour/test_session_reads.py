@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.context import ContextConfig, SlidingWindowCompaction, StoreHistory
 from actors.kernel.agent.message import ChatMessage
-from actors.runtime.context.conversation.sessions import WindowSource
+from actors.runtime.verbs.conversation.sessions import WindowSource
 from actors.testing import ScriptedModel
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from actors.kernel.runtime.commit import Suspend
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.runtime.context.call import RunState
-from actors.runtime.context.waits import Waits
 from actors.runtime.execution.ending import Ending
 from actors.runtime.execution.execution import Execution
 from actors.runtime.execution.start import place_of
 from actors.runtime.journal.run_log import RunLog
 from actors.runtime.replay.branch_scheduler import BranchScheduler
 from actors.runtime.sharding import recovery
+from actors.runtime.verbs.call import RunState
+from actors.runtime.verbs.waits import Waits
 from actors.runtime.worker.mailbox import Mailbox
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import RunId, ShardId
     from actors.runtime import RunContext
-    from actors.runtime.context.host_services import ExecutionResult
     from actors.runtime.replay.verdict import Verdict
+    from actors.runtime.verbs.host_services import ExecutionResult
     from tests.behaviour.bed import Bed
 
 SLEEPERS = 40

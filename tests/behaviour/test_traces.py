@@ -19,8 +19,8 @@ from actors.kernel.agent.tools import Tool
 from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.ids import TopicId
 from actors.kernel.tracing import parse_traceparent, root_span, root_span_id
+from actors.runtime.telemetry.span_attributes import executing
 from actors.runtime.telemetry.spans import Tracing
-from actors.runtime.telemetry.trace_context import executing
 from compose.assembly.telemetry import Redaction, RunIds
 from compose.host.logs import LineFormatter
 from tests.behaviour.agents import Acting, greeter

@@ -21,7 +21,8 @@ from actors import (
 )
 from actors.agents import ReActAgent
 from actors.kernel.json import canonical_json
-from actors.runtime.context.conversation import request_window, windows
+from actors.runtime.verbs.conversation import windows
+from actors.runtime.verbs.conversation import windows as request_window
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
 from persistence.postgres.features import fact_readers

@@ -14,8 +14,8 @@ from actors import ChatMessage, CompactionPipeline, ContextConfig, StoreHistory
 from actors.context import SlidingWindowCompaction
 from actors.context.calls import RefusedCalls
 from actors.kernel.agent.transcript import NewTurn
-from actors.runtime.context.conversation.sessions import SessionTerms, WindowSource
-from actors.runtime.context.conversation.windows import assembled_window
+from actors.runtime.verbs.conversation.sessions import SessionTerms, WindowSource
+from actors.runtime.verbs.conversation.windows import assembled_window
 from actors.testing import FunctionModel
 from persistence.postgres import PostgresStore
 from tests.benchmarks.bench import TYPE, agent_id, open_runtime, report

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.runtime.context.conversation import request_window, sessions
+from actors.runtime.verbs.conversation import sessions
+from actors.runtime.verbs.conversation import windows as request_window
 from actors.sessions import feed
 from tests.behaviour.bed import memory_bed
 from tests.harness.simloop import simulate

@@ -10,13 +10,15 @@ from actors.inmemory.runs import operators
 from actors.kernel.agent.transcript import NO_CUT
 from actors.kernel.basics import Backoff
 from actors.runtime.client.gateway_api import Served
-from actors.runtime.context import secrets
-from actors.runtime.context.conversation import new_turns, request_window
-from actors.runtime.context.conversation.paid_calls import RecordedCalls
-from actors.runtime.context.conversation.sessions import Sessions
-from actors.runtime.delivery import bypass, stream_guard
+from actors.runtime.delivery import mail_service as bypass
+from actors.runtime.delivery import stream_guard
 from actors.runtime.delivery.outbox_relay import OutboxRelay
-from actors.runtime.worker import forking
+from actors.runtime.verbs import secrets
+from actors.runtime.verbs.conversation import history as new_turns
+from actors.runtime.verbs.conversation import windows as request_window
+from actors.runtime.verbs.conversation.sessions import Sessions
+from actors.runtime.verbs.conversation.windows import RecordedCalls
+from actors.runtime.worker import launcher as forking
 from broker.client.retry import Tries
 from broker.mail import body_budget
 from broker.nats import client as nats_client

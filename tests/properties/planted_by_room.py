@@ -13,9 +13,7 @@ from actors.inmemory.runs import operators
 from actors.inmemory.runs import topics as follows
 from actors.inmemory.runs.topics import expand_rows
 from actors.runtime.client import client
-from actors.runtime.context import secrets
-from actors.runtime.context.waits import Waits
-from actors.runtime.delivery import bypass
+from actors.runtime.delivery import mail_service as bypass
 from actors.runtime.delivery.fanout import PostDelivery
 from actors.runtime.delivery.inbound import Inbound
 from actors.runtime.delivery.outbox_relay import OutboxRelay
@@ -23,9 +21,10 @@ from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.parts.composed import ComposedCommits
 from actors.runtime.schedules import ticker
 from actors.runtime.sharding.recovery import Recovery
-from actors.runtime.worker.admission import Admission
+from actors.runtime.verbs import secrets
+from actors.runtime.verbs.waits import Waits
+from actors.runtime.worker.admission import Admission, Slots, WaitQueue
 from actors.runtime.worker.intake import Intake
-from actors.runtime.worker.limiters import Slots, WaitQueue
 from actors.runtime.worker.mailbox_table import MailboxTable
 from broker.client import retry
 from broker.wire import bodies, codec, headers

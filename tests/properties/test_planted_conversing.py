@@ -12,12 +12,12 @@ from actors.inmemory import conversations as _transcripts
 from actors.inmemory.conversations import MemoryTranscripts
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import NO_CUT, NewTurn
-from actors.runtime.context.call import Call
-from actors.runtime.context.conversation import history as _history
-from actors.runtime.context.conversation import request_window as _window
-from actors.runtime.context.conversation.paid_calls import RecordedCalls
-from actors.runtime.context.conversation.sessions import Sessions
 from actors.runtime.replay.history import PAID
+from actors.runtime.verbs.call import Call
+from actors.runtime.verbs.conversation import history as _history
+from actors.runtime.verbs.conversation import windows as _window
+from actors.runtime.verbs.conversation.sessions import Sessions
+from actors.runtime.verbs.conversation.windows import RecordedCalls
 from tests.model.scripted import SESSIONS
 from tests.model.strategies import conversation_cases
 from tests.properties.conversing import CONVERSING

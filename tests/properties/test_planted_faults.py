@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from actors.runtime.context import state, waits
-from actors.runtime.context.effects import Effects
 from actors.runtime.execution.execution import Execution
 from actors.runtime.journal.run_log import RunLog
-from actors.runtime.replay.branch_queue import BranchQueue
-from actors.runtime.replay.branches import Select
+from actors.runtime.replay.branches import BranchQueue, Select
 from actors.runtime.replay.history import History
 from actors.runtime.replay.verdict import judge
+from actors.runtime.verbs import state, waits
+from actors.runtime.verbs.effects import Effects
 from actors.runtime.worker.mailbox_table import MailboxTable
 from tests.harness.faulty_store import Faults, Manner
 from tests.model.drawing import drawn_cases

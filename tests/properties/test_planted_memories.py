@@ -9,9 +9,8 @@ import pytest
 
 from actors.inmemory import memories as _memories
 from actors.inmemory.memories import InMemoryLongTermMemory
-from actors.runtime.context.memory import access as _access
-from actors.runtime.context.memory.access import MemoryAccess
-from actors.runtime.context.memory.verbs import AgentMemory
+from actors.runtime.verbs import memory as _access
+from actors.runtime.verbs.memory import AgentMemory, MemoryAccess
 from tests.model.strategies import memory_cases
 from tests.properties.remembering import REMEMBERING
 from tests.properties.test_planted_faults import assert_found, everywhere_in

@@ -14,7 +14,7 @@ from actors.inmemory.conversations import MemoryTranscripts
 from actors.inmemory.runs.rows import MemoryRole
 from actors.inmemory.sessions import InMemorySessions
 from actors.kernel.agent.agent import SessionChange
-from actors.runtime.execution import modes as _modes
+from actors.runtime.execution import start as _modes
 from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.worker.launcher import Launcher
 from actors.runtime.worker.mailbox import Holding, Mailbox

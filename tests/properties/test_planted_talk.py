@@ -12,8 +12,8 @@ from actors.inmemory.runs import tree as _tree
 from actors.inmemory.runs.follow_rows import FollowRows
 from actors.inmemory.runs.records import AnswerRow
 from actors.inmemory.runs.rows import MemoryRows
-from actors.runtime.context.messaging import Messaging
 from actors.runtime.replay.history import History
+from actors.runtime.verbs.messaging import Messaging
 from tests.model.strategies import talking_cases
 from tests.properties.talking import TALKING
 from tests.properties.test_planted_faults import assert_found, everywhere_in

@@ -14,14 +14,14 @@ from actors.inmemory.runs.operators import MemoryOperators
 from actors.inmemory.runs.rows import MemoryRows
 from actors.kernel.agent.agent import MAX_MESSAGES
 from actors.kernel.runtime.rows import RESOLVE
-from actors.runtime.context import messaging as talk
-from actors.runtime.context import question
-from actors.runtime.context.buffers import SignalBuffer
 from actors.runtime.execution.ending import Ending
 from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.loop import timers
 from actors.runtime.replay import failures as error_record
 from actors.runtime.sharding.recovery import Recovery
+from actors.runtime.verbs import messaging as talk
+from actors.runtime.verbs import question
+from actors.runtime.verbs.buffers import SignalBuffer
 from actors.runtime.worker.mailbox import Mailbox
 from tests.harness.faulty_store import Faults
 from tests.model.drawing import first_drawn

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
     from actors.kernel.agent.message import Message
     from actors.runtime import RunContext, Runtime
-    from actors.runtime.context.effects import EffectWord
+    from actors.runtime.verbs.effects import EffectWord
 
 AT_MOST_ONCE: Final = (2, 5, 8)
 STEP_COUNT: Final = 10

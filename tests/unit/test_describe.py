@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from actors import agent
 from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.ids import AgentId
-from actors.runtime.client.describe import describe
+from actors.runtime.client.gateway_api import describe
 from actors.runtime.registry import Registry
 from compose.cli import run
 from compose.tools.asyncapi import asyncapi_document

@@ -17,7 +17,7 @@ from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.stores.shards import Serves
 from actors.runtime.loop.clock import SystemClock
-from actors.runtime.telemetry.model_counters import MAX_NAMES, ModelCounters
+from actors.runtime.telemetry.counters import MAX_NAMES, ModelCounters
 from compose.host.http import AddressError, parse_address
 from compose.host.loader import ServeError, serve_all
 from compose.host.metrics import MAX_TYPES, HostProbes, bounded

@@ -15,7 +15,7 @@ from actors.kernel.agent.agent import CancellationToken, RunMeta, Supervision
 from actors.kernel.hidden import HIDDEN, HiddenNames
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.tracing import SpanPlace
-from actors.runtime.telemetry.trace_context import executing, wanted_ids
+from actors.runtime.telemetry.span_attributes import executing, wanted_ids
 from compose.assembly.settings import Settings, read_settings
 from compose.assembly.telemetry import MAX_CONTENT, Redaction, RunIds, traced
 from compose.host.logs import LineFormatter

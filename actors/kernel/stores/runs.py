@@ -473,7 +473,7 @@ class OperatorStore(Protocol):
         Its id is derived from run, seq and `copy`: the same three again name the same run. It has no
         parent, no messages, and the other run's priority, policy, version and terms. Its own log is
         empty until its agent's turn comes; then its owner copies the entries (`RunRow.fork` says
-        which). Whether it makes sense there is the caller's question: see `actors.runtime.worker.forking`.
+        which). Whether it makes sense there is the caller's question: see `actors.runtime.worker.launcher`.
 
         Raises:
             UnknownRunError: There is no such run, or it was swept.

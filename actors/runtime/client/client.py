@@ -23,11 +23,11 @@ from actors.kernel.stores.topics import FanoutReport, Subscription
 from actors.kernel.text import check_message, check_text_of, is_name
 from actors.runtime.client.live_events import LiveEvents
 from actors.runtime.client.writer import Writer
-from actors.runtime.context.buffers import refuse_reserved, resolution
-from actors.runtime.context.topics import Topics
-from actors.runtime.replay.summary import known_id, result_of_row, row_of, summary_of
-from actors.runtime.telemetry.trace_context import traceparent_for, with_traceparent
-from actors.runtime.worker.forking import fork_run
+from actors.runtime.replay.verdict import known_id, result_of_row, row_of, summary_of
+from actors.runtime.telemetry.span_attributes import traceparent_for, with_traceparent
+from actors.runtime.verbs.buffers import refuse_reserved, resolution
+from actors.runtime.verbs.messaging import Topics
+from actors.runtime.worker.launcher import fork_run
 from actors.runtime.worker.worker import Worker
 
 FIRST_POLL_S: Final = 0.5

@@ -1,4 +1,9 @@
-"""Live events of runs: what models and agents say, of this process and by a bus of others. Never stored."""
+"""Live events of runs: what models and agents say, of this process and by a bus of others. Never stored.
+
+The order of an answer's pieces from other processes, for a reader who joins in the middle of it.
+
+Answers that are under way on this host, for readers who come in the middle of one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from actors.kernel.basics import Clock
 from actors.kernel.json import JsonValue, fresh
@@ -17,10 +22,7 @@ from actors.kernel.runtime.hints import Delta, DeltaBus
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
 from actors.kernel.stores.run_store import RunStore
-from actors.runtime.client.catch_up import CatchUp
-from actors.runtime.client.open_answers import OpenAnswers
-from actors.runtime.loop.ahead import Pulled
-from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.loop.tasks import Pulled, TaskScope
 
 MAX_DELTAS: Final = 10_000
 """Maximum number of pieces kept for a slow reader; the oldest are dropped, and the run is never slowed."""
@@ -394,3 +396,123 @@ class Feed:
             self._deltas -= 1
         self._has_slot.set()
         return item
+
+
+HOLD_S: Final = 1.0
+"""Seconds that pieces after a gap wait for the whole answer, which an old host, or a dead one, never sends."""
+
+
+class CatchUp:
+    """Shows each piece once, in order: pieces after a gap are shown when the text before them has come.
+
+    Args:
+        show: Called with the next piece.
+    """
+
+    def __init__(self, show: Callable[[Delta], None]) -> None:
+        self._show = show
+        self._next: dict[str, tuple[int, int]] = {}
+        """Attempt and number of the next piece, by the position of the model call."""
+        self._held: list[Delta] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stop()
+
+    def take(self, delta: Delta | None) -> None:
+        """Show a piece, hold it, or drop what was shown; None: the whole answers are there."""
+        if delta is None:
+            self._release()
+        elif delta.kind == "custom.delta":
+            self._show(delta)
+        else:
+            place, wanted = (delta.attempt, delta.n), self._wanted(delta)
+            if delta.n == 0 and not delta.is_whole:
+                self._held = [one for one in self._held if one.position != delta.position]
+                self._pass(delta)
+            elif place == wanted or (delta.is_whole and place > wanted):
+                self._pass(delta)
+            elif place > wanted:
+                self._hold(delta)
+
+    def _wanted(self, delta: Delta) -> tuple[int, int]:
+        return self._next.get(delta.position, (0, 0))
+
+    def _pass(self, delta: Delta) -> None:
+        self._next[delta.position] = (delta.attempt, delta.n + 1)
+        self._show(delta)
+
+    def _hold(self, delta: Delta) -> None:
+        self._held.append(delta)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(HOLD_S, self._release)
+
+    def _release(self) -> None:
+        self._stop()
+        held, self._held = self._held, []
+        for delta in held:
+            if (delta.attempt, delta.n) >= self._wanted(delta):
+                self._pass(delta)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+MAX_BYTES: Final = 256 * 1024
+"""Largest answer that is kept, as UTF-8. A reader that joins a longer one sees only its later pieces."""
+
+
+@dataclass(slots=True)
+class _Text:
+    last: Delta
+    pieces: list[str] = field(default_factory=list)
+    size: int = 0
+
+
+class OpenAnswers:
+    """The texts so far of model calls that execute here, by run and position."""
+
+    def __init__(self) -> None:
+        self._runs: dict[RunId, dict[tuple[str, str], _Text]] = {}
+
+    def add(self, delta: Delta) -> None:
+        """Add a piece of a model's answer or reasoning. One that begins at 0 again voids those before it."""
+        if delta.kind == "custom.delta":
+            return
+        texts = self._runs.get(delta.run_id)
+        if texts is None:
+            texts = self._runs[delta.run_id] = {}
+        key = (delta.position, delta.kind)
+        known = texts.get(key)
+        if known is None or delta.n == 0:
+            known = texts[key] = _Text(delta)
+        known.last = delta
+        known.size += len(delta.text.encode("utf-8", "surrogatepass"))
+        if known.size <= MAX_BYTES:
+            known.pieces.append(delta.text)
+        else:
+            known.pieces.clear()
+
+    def close(self, run_id: RunId, position: str) -> None:
+        """Forget the call at a position: its result is recorded, or it is tried again later."""
+        texts = self._runs.get(run_id)
+        if texts is None:
+            return
+        for kind in ("text.delta", "reasoning.delta"):
+            texts.pop((position, kind), None)
+        if not texts:
+            del self._runs[run_id]
+
+    def of(self, run_id: RunId) -> list[Delta]:
+        """Return each answer of a run so far as one piece, in the order of the numbers of their last ones."""
+        known = [one for one in self._runs.get(run_id, {}).values() if one.pieces]
+        known.sort(key=lambda one: one.last.n)
+        return [replace(one.last, text="".join(one.pieces), is_whole=True) for one in known]
+
+    def __len__(self) -> int:
+        return len(self._runs)

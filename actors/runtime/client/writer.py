@@ -32,8 +32,8 @@ from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.kernel.stores.run_store import RunStore
 from actors.kernel.stores.runs import OnConflict, check_on_conflict
 from actors.kernel.text import check_name_of, check_number, check_policy
-from actors.runtime.context.spawning import check_supervision
-from actors.runtime.replay.summary import known_id
+from actors.runtime.replay.verdict import known_id
+from actors.runtime.verbs.spawning import check_supervision
 from actors.runtime.worker.worker import Worker
 
 Terms: TypeAlias = tuple[

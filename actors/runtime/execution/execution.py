@@ -17,34 +17,33 @@ from actors.kernel.runtime.rows import RETRY, Arrived, LoadedRun, NewRun
 from actors.kernel.runtime.scheduler import Lease, RunStatus
 from actors.kernel.runtime.waits import WaitCycle, WakeSet
 from actors.kernel.stores.runs import Blocking
-from actors.runtime.context.buffers import AnswerBuffer, SignalBuffer
-from actors.runtime.context.call import RunState
-from actors.runtime.context.conversation.sessions import Sessions
-from actors.runtime.context.host_services import ExecutionResult, HostServices, Refusals
-from actors.runtime.context.middleware import Hooks, call_agent
-from actors.runtime.context.run_context import RunContext
-from actors.runtime.context.waits import Waits
-from actors.runtime.execution.deadline import Deadline
-from actors.runtime.execution.ending import Ending, wait_cycle_error
-from actors.runtime.execution.modes import agent_of_run, terms_of
+from actors.runtime.execution.ending import Deadline, Ending, wait_cycle_error
 from actors.runtime.execution.start import (
+    agent_of_run,
     begin,
     enter_code,
     meta_of,
     spans_of,
+    terms_of,
     verdict_without_code,
     write_mark,
 )
 from actors.runtime.execution.suspects import Standing
+from actors.runtime.journal.amendments import Refused
 from actors.runtime.journal.run_log import RunLog
-from actors.runtime.journal.setbacks import Refused
-from actors.runtime.loop.idle_runs import FEW, idle_limit_s
 from actors.runtime.loop.tasks import start_task
-from actors.runtime.loop.timers import LEAD_S
+from actors.runtime.loop.timers import FEW, LEAD_S, idle_limit_s
 from actors.runtime.replay.branch_scheduler import BranchScheduler
 from actors.runtime.replay.failures import presentable
 from actors.runtime.replay.history import History
 from actors.runtime.replay.verdict import late, parked
+from actors.runtime.verbs.buffers import AnswerBuffer, SignalBuffer
+from actors.runtime.verbs.call import RunState
+from actors.runtime.verbs.conversation.sessions import Sessions
+from actors.runtime.verbs.host_services import ExecutionResult, HostServices, Refusals
+from actors.runtime.verbs.middleware import Hooks, call_agent
+from actors.runtime.verbs.run_context import RunContext
+from actors.runtime.verbs.waits import Waits
 
 _log = logging.getLogger("callboard.execution")
 

@@ -15,15 +15,22 @@ if TYPE_CHECKING:
     from actors.context.history import InMemoryHistoryProvider
     from actors.inmemory.runs.store import MemoryStore
     from actors.runtime.parts.composed import ComposedStore
-    from actors.runtime.parts.event_log import EventLogView, InMemoryEventLog
-    from actors.runtime.parts.fanout import HybridFanout, PushAllFanout, StoreFanout
-    from actors.runtime.parts.follow_graph import InMemoryFollowGraph
     from actors.runtime.parts.inbox import InboxView, InMemoryInbox
-    from actors.runtime.parts.journal import InMemoryJournal, JournalView
-    from actors.runtime.parts.scheduler import InMemoryScheduler
-    from actors.runtime.parts.scheduler_view import SchedulerView
+    from actors.runtime.parts.logs import (
+        EventLogView,
+        InMemoryEventLog,
+        InMemoryJournal,
+        JournalView,
+    )
+    from actors.runtime.parts.scheduler import InMemoryScheduler, SchedulerView
     from actors.runtime.parts.signal_bus import InMemorySignalBus, SignalBusView
     from actors.runtime.parts.supervisor import SupervisorView
+    from actors.runtime.parts.topics import (
+        HybridFanout,
+        InMemoryFollowGraph,
+        PushAllFanout,
+        StoreFanout,
+    )
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -31,13 +38,20 @@ else:
             "actors.context.history": ("InMemoryHistoryProvider",),
             "actors.inmemory.runs.store": ("MemoryStore",),
             "actors.runtime.parts.composed": ("ComposedStore",),
-            "actors.runtime.parts.event_log": ("EventLogView", "InMemoryEventLog"),
-            "actors.runtime.parts.fanout": ("HybridFanout", "PushAllFanout", "StoreFanout"),
-            "actors.runtime.parts.follow_graph": ("InMemoryFollowGraph",),
+            "actors.runtime.parts.logs": (
+                "EventLogView",
+                "InMemoryEventLog",
+                "InMemoryJournal",
+                "JournalView",
+            ),
+            "actors.runtime.parts.topics": (
+                "HybridFanout",
+                "PushAllFanout",
+                "StoreFanout",
+                "InMemoryFollowGraph",
+            ),
             "actors.runtime.parts.inbox": ("InboxView", "InMemoryInbox"),
-            "actors.runtime.parts.journal": ("InMemoryJournal", "JournalView"),
-            "actors.runtime.parts.scheduler": ("InMemoryScheduler",),
-            "actors.runtime.parts.scheduler_view": ("SchedulerView",),
+            "actors.runtime.parts.scheduler": ("InMemoryScheduler", "SchedulerView"),
             "actors.runtime.parts.signal_bus": ("InMemorySignalBus", "SignalBusView"),
             "actors.runtime.parts.supervisor": ("SupervisorView",),
         },

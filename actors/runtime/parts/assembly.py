@@ -16,13 +16,12 @@ from actors.kernel.runtime.sources import Inbox
 from actors.kernel.runtime.waits import SignalBus
 from actors.kernel.stores.run_store import RunStore
 from actors.kernel.stores.topics import FanoutStrategy, FollowGraph
-from actors.runtime.context.topics import Topics
-from actors.runtime.parts.event_log import EventLogView
-from actors.runtime.parts.fanout import PushAllFanout, StoreFanout
 from actors.runtime.parts.inbox import InboxView
-from actors.runtime.parts.journal import JournalView
-from actors.runtime.parts.scheduler_view import SchedulerView
+from actors.runtime.parts.logs import EventLogView, JournalView
+from actors.runtime.parts.scheduler import SchedulerView
 from actors.runtime.parts.signal_bus import SignalBusView
+from actors.runtime.parts.topics import PushAllFanout, StoreFanout
+from actors.runtime.verbs.messaging import Topics
 from actors.runtime.worker.worker import Worker
 
 

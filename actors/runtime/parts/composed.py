@@ -1,13 +1,20 @@
-"""ComposedStore: a RunStore out of foreign parts, for `Runtime(event_log=…, inbox=…, …)`."""
+"""ComposedStore: a RunStore out of foreign parts, for `Runtime(event_log=…, inbox=…, …)`.
+
+Notifications of a foreign Scheduler, so that its statuses and leases follow the store's.
+
+The parts that a composed store was given, and the notifications that they get of its rows.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from typing_extensions import override
 
-from actors.errors import ConcurrentAppendError
+from actors.errors import ConcurrentAppendError, ConflictError, IllegalTransitionError
 from actors.inmemory.runs.commit import MemoryCommits, refusal
 from actors.inmemory.runs.operators import MemoryOperators
 from actors.inmemory.runs.reads import MemoryLists, MemoryReads
@@ -19,17 +26,234 @@ from actors.inmemory.runs.topics import MemoryFollows
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.basics import Clock
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.commit import Commit, CommitOutcome, Committed, Conflict, OutOfOrder
+from actors.kernel.runtime.commit import (
+    Commit,
+    CommitOutcome,
+    Committed,
+    Conflict,
+    Continue,
+    Finish,
+    OutOfOrder,
+    Park,
+    Retry,
+    Spawned,
+    Suspend,
+    Then,
+)
 from actors.kernel.runtime.effects import Journal
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.log_entry import EventLog, NewEntry, RunLogEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow, SignalOutcome
-from actors.kernel.runtime.scheduler import Lease, Scheduler
+from actors.kernel.runtime.scheduler import Lease, RunStatus, Scheduler
 from actors.kernel.runtime.sources import Inbox, fold
-from actors.kernel.runtime.waits import SignalBus
+from actors.kernel.runtime.waits import SignalBus, WakeSet, Wakeup
 from actors.kernel.stores.runs import OnConflict, Submitted
-from actors.runtime.parts.given_parts import GivenParts
-from actors.runtime.parts.mirror import SchedulerMirror
+from actors.runtime.parts.inbox import VIEW_SENDER, key_kept
+from actors.runtime.parts.logs import RESULT_KINDS, result_of
+
+_log = logging.getLogger("callboard.parts")
+
+
+class SchedulerMirror:
+    """Enqueues, leases and releases runs on a foreign scheduler as they go on here.
+
+    The store decides which host executes a run: a run that the scheduler would hand out later is taken
+    from it when it begins here. What it refuses is logged, because the commit has happened.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._held: dict[RunId, Lease] = {}
+
+    async def queued(self, row: RunRow) -> None:
+        """A run was created or woken."""
+        self._scheduler.register_run(row.run_id, row.agent_id)
+        try:
+            await self._scheduler.enqueue(
+                row.run_id,
+                priority=row.priority,
+                tenant=row.agent_id.tenant,
+                retry_policy=row.retry_policy,
+            )
+        except IllegalTransitionError as exc:
+            _log.debug("the scheduler refused a run", extra={"run": row.run_id}, exc_info=exc)
+
+    async def executing(self, row: RunRow, worker_id: str) -> None:
+        """The run executes: take its lease, and those of the runs before it in the queue."""
+        held = self._held.get(row.run_id)
+        if held is not None and await self._scheduler.heartbeat(held) != "lost":
+            return
+        self._held.pop(row.run_id, None)
+        await self.queued(row)
+        while row.run_id not in self._held:
+            leases = await self._scheduler.lease(worker_id=worker_id, capacity=1)
+            if not leases:
+                return
+            self._held.update({lease.run_id: lease for lease in leases})
+
+    async def became(self, run_id: RunId, then: Then) -> None:
+        """A commit ended: give the lease back with the run's new status."""
+        status, wake_on = _release_of(then)
+        lease = None if status is None else self._held.pop(run_id, None)
+        if lease is None or status is None:
+            return
+        try:
+            await self._scheduler.release(lease, status=status, wake_on=wake_on)
+        except (ConflictError, IllegalTransitionError) as exc:
+            _log.debug("the scheduler refused a release", extra={"run": run_id}, exc_info=exc)
+
+
+def _release_of(then: Then) -> tuple[RunStatus | None, Wakeup | None]:
+    match then:
+        case Continue():
+            return None, None
+        case Suspend(wake):
+            return RunStatus.SUSPENDED, _wakeup(wake)
+        case Retry():
+            return RunStatus.FAILED, None
+        case Park():
+            return RunStatus.SUSPENDED, None
+        case Finish(status):
+            return status, None
+
+
+def _wakeup(wake: WakeSet) -> Wakeup | None:
+    """Return the set's first cause in the order timer, signal, child, message: a `Wakeup` has only one."""
+    if wake.at is not None:
+        return Wakeup(kind="timer", at=wake.at)
+    if wake.signals:
+        return Wakeup(kind="signal", signal=wake.signals[0])
+    if wake.runs:
+        return Wakeup(kind="child_done", child_run=wake.runs[0])
+    return Wakeup(kind="message") if wake.message else None
+
+
+_ALL: Final = 100_000
+"""Number of unhandled messages of one agent that are read back, at most."""
+
+
+@dataclass(slots=True)
+class GivenParts:
+    """Foreign parts beside rows in memory; None: none was given.
+
+    Attributes:
+        rows: What no part keeps.
+        arrivals: Writes rows of messages, and notifies no part.
+        backlog: Reads them.
+    """
+
+    rows: MemoryRows
+    arrivals: MemoryArrivals
+    backlog: MemoryBacklog
+    log: EventLog | None
+    inbox: Inbox | None
+    journal: Journal | None
+    mirror: SchedulerMirror | None
+    bus: SignalBus | None
+    _bound: dict[RunId, list[MessageKey]] = field(default_factory=dict)
+
+    async def pending(self, agent: AgentId, *, after: int = -1, limit: int = _ALL) -> list[Arrived]:
+        """Return the agent's messages, with the bodies that the inbox gives.
+
+        Messages that others put into the inbox are taken up first.
+        """
+        if self.inbox is None:
+            return await self.backlog.pending_mail(agent=agent, after=after, limit=limit)
+        kept = await self.take_up(agent)
+        return [
+            replace(row, message=replace(kept[key], sender=row.sender))
+            for row in await self.backlog.pending_mail(agent=agent, after=after, limit=limit)
+            if (key := key_kept(row, kept)) is not None
+        ]
+
+    async def take_up(self, agent: AgentId) -> dict[tuple[str, str], Message]:
+        """Make rows of what others put into an inbox, before anything younger of its senders is one.
+
+        Return all that the inbox holds, by sender and id.
+        """
+        if self.inbox is None:
+            return {}
+        kept = {
+            (message.sender or "", message.id): message
+            for message in await self.inbox.drain(agent, max=_ALL)
+        }
+        await self.arrivals.deliver(
+            [replace(m, target=agent, sender=m.sender or VIEW_SENDER) for m in kept.values()]
+        )
+        return kept
+
+    async def keep(self, arrived: Sequence[Arrived]) -> None:
+        """Put messages that are rows now into the inbox, and note which run has which."""
+        if self.inbox is not None:
+            for item in arrived:
+                await self.inbox.deliver(item.agent_id, item.message, notify=False)
+                if item.run_id is not None:
+                    key = MessageKey(item.agent_id, item.sender, item.message.id)
+                    self._bound.setdefault(item.run_id, []).append(key)
+
+    async def boot(self, child: Spawned, sender: str) -> None:
+        """Put a child's first message into the inbox."""
+        if self.inbox is None or child.boot is None:
+            return
+        agent, boot = child.run.agent_id, child.boot.sent_by(sender)
+        if await self.inbox.deliver(agent, boot, notify=False):
+            key = MessageKey(agent, sender, boot.id)
+            self._bound.setdefault(child.run.run_id, []).append(key)
+
+    async def record(self, run_id: RunId, entries: Sequence[NewEntry], expected_seq: int) -> None:
+        """Write entries that may be written: results to the journal, all to the event log."""
+        if self.journal is not None:
+            for entry in entries:
+                if entry.kind in RESULT_KINDS:
+                    await self.journal.record(result_of(entry))
+        if self.log is not None:
+            for n, entry in enumerate(entries):
+                await self.log.append(run_id, entry, expected_seq=expected_seq + n)
+
+    async def queue(self, run_id: RunId) -> None:
+        """Tell the scheduler of a new run."""
+        record = self.rows.runs.get(run_id)
+        if self.mirror is not None and record is not None:
+            await self.mirror.queued(record.row())
+
+    async def executes(self, lease: Lease) -> None:
+        """Notify the scheduler of the host that executes a run."""
+        record = self.rows.runs.get(lease.run_id)
+        if self.mirror is not None and record is not None:
+            await self.mirror.executing(record.row(), lease.owner)
+
+    async def notify(self, commit: Commit) -> None:
+        """Tell scheduler, signal bus and inbox of a commit that was written."""
+        run_id, then = commit.lease.run_id, commit.then
+        for child in commit.spawned:
+            await self.queue(child.run.run_id)
+        await self.executes(commit.lease)
+        if self.mirror is not None:
+            await self.mirror.became(run_id, then)
+        if self.bus is not None and isinstance(then, Suspend) and then.wake.at is not None:
+            await self.bus.timer(run_id, then.wake.at)
+        if self.inbox is not None:
+            await self._notify_inbox(self.inbox, commit)
+
+    async def _notify_inbox(self, inbox: Inbox, commit: Commit) -> None:
+        run_id, then = commit.lease.run_id, commit.then
+        for key in commit.withdraw:
+            row = self.rows.inbox.get(key)
+            if row is not None and row.state == "done":
+                await inbox.ack(key.agent, key.message_id)
+        bound = [*self._bound.pop(run_id, ()), *commit.bind]
+        if isinstance(then, Retry):
+            bound = [key for key in bound if key not in then.release]
+        for key in bound:
+            error = then.error if isinstance(then, Retry | Finish) else None
+            if error is not None:
+                text = str(error.get("message", ""))
+                await inbox.nack(key.agent, key.message_id, error=text)
+            if isinstance(then, Finish):
+                # Also one that was given up: the dead letter is a row of the store.
+                await inbox.ack(key.agent, key.message_id)
+        if bound and not isinstance(then, Finish):
+            self._bound[run_id] = bound
 
 
 class _OfParts(MemoryRole):

@@ -2,31 +2,127 @@
 
 A message is handled by a run. Acknowledging one here writes the shortest run there is: started with
 the message, completed. Giving one back is a failed attempt of that run, which is tried again.
+
+The common parts of views over one RunStore: leases of runs, their entries, a store of their own.
+
+The store in memory that one part has for itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
 
+from typing_extensions import override
+
+from actors.errors import ConcurrentAppendError, IllegalTransitionError, LeaseLostError, SpawnDenied
+from actors.inmemory.runs.commit import MemoryCommits
+from actors.inmemory.runs.rows import MEMORY_SHARD
+from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.basics import Clock
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.commit import Finish, Then
-from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_mail
+from actors.kernel.runtime.commit import (
+    Commit,
+    CommitOutcome,
+    Committed,
+    Conflict,
+    Finish,
+    LeaseLost,
+    OverBudget,
+    Retry,
+    Then,
+)
+from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, run_id_of_mail
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import Arrived, DeadLetter, NewRun, RunRow
-from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.runtime.scheduler import Lease, RunStatus, ShardLease
 from actors.kernel.stores.run_store import RunStore
-from actors.runtime.parts.view_parts import (
-    LeaseOf,
-    StoreView,
-    attempt_failed,
-    failure,
-    run_resumed,
-    run_started,
-)
+
+LeaseOf: TypeAlias = "Callable[[AgentId], ShardLease | None]"
+"""Function: the shard lease that this host holds for an agent; None if another host owns the shard."""
+
+
+class StoreView:
+    """A view that writes commits of runs, under the leases of this host."""
+
+    def __init__(self, store: RunStore, *, lease_of: LeaseOf) -> None:
+        self._store, self._lease_of = store, lease_of
+
+    def _lease(self, run_id: RunId, agent_id: AgentId, *, attempt: int) -> Lease:
+        """Return the right to write for a run.
+
+        Raises:
+            LeaseLostError: The agent's shard is not this host's.
+        """
+        shard = self._lease_of(agent_id)
+        if shard is None:
+            raise LeaseLostError(self._store.shards.shard_of(agent_id), "nobody here", 0)
+        return Lease(
+            shard.shard, shard.owner, shard.epoch, shard.expires_at, run_id, agent_id, attempt
+        )
+
+    async def _write(
+        self, lease: Lease, expected_seq: int, *entries: NewEntry, then: Then, **parts: object
+    ) -> Committed:
+        """Write one commit that has to succeed.
+
+        Raises:
+            LeaseLostError: The shard belongs to another host.
+            ConcurrentAppendError: The run went on meanwhile.
+            IllegalTransitionError: The run has ended, or what the commit takes is gone.
+            SpawnDenied: The tree's budget does not allow its children.
+        """
+        commit = Commit(
+            lease,
+            expected_seq,
+            entries,
+            then,
+            attempt=lease.attempt,
+            **parts,  # type: ignore[arg-type]
+        )
+        match await self._store.commits.commit(commit):
+            case Committed() as done:
+                return done
+            case LeaseLost():
+                raise LeaseLostError(lease.shard, lease.owner, lease.epoch)
+            case Conflict(actual):
+                raise ConcurrentAppendError(lease.run_id, expected_seq, actual)
+            case OverBudget(_, limit):
+                raise SpawnDenied(lease.run_id, limit)
+            case _:
+                raise IllegalTransitionError(lease.run_id, "gone", "written")
+
+
+def run_started(agent_id: AgentId) -> NewEntry:
+    """Return a run's first entry."""
+    return NewEntry(EntryKind.RUN_STARTED, "", {"agent": str(agent_id)})
+
+
+def run_resumed(reason: str) -> NewEntry:
+    """Return the entry that ends a wait."""
+    return NewEntry(EntryKind.RUN_RESUMED, "", {"reason": reason})
+
+
+def failure(message: str) -> dict[str, JsonValue]:
+    """Return the error of an attempt that was given up from outside the run."""
+    return {"type": "actors.errors:AgentCrashError", "message": message}
+
+
+def attempt_failed(
+    attempt: int, error: dict[str, JsonValue], retry_from: int, *, at: datetime
+) -> tuple[NewEntry, Retry]:
+    """Return the entry of an attempt that failed, and the wait for the next one."""
+    payload: dict[str, JsonValue] = {
+        "attempt": attempt,
+        "error": error,
+        "retry_from": retry_from,
+        "at": at.isoformat(),
+    }
+    return NewEntry(EntryKind.RUN_ATTEMPT_FAILED, "", payload), Retry(at, error, retry_from)
+
 
 VIEW_SENDER: Final = "client:inbox"
 _PAGE: Final = 1000
@@ -184,7 +280,6 @@ class InMemoryInbox(InboxView):
     """
 
     def __init__(self, *, clock: Clock, max_retries: int = 3) -> None:
-        from actors.runtime.parts.private_store import PrivateStore  # noqa: PLC0415 - a store in memory
 
         store = PrivateStore(clock=clock)
         super().__init__(store, lease_of=store.lease_of, clock=clock, max_retries=max_retries)
@@ -208,3 +303,29 @@ def _waiting(item: Arrived) -> _Found:
 
 def _attempt_of(found: _Found) -> int:
     return 1 if found.row is None else found.row.attempt + 1
+
+
+class _PrivateCommits(MemoryCommits):
+    @override
+    async def commit(self, commit: Commit) -> CommitOutcome:
+        outcome = await super().commit(commit)
+        if isinstance(outcome, Committed) and isinstance(commit.then, Finish):
+            self._rows.drop_run(self._rows.record(commit.lease.run_id))
+        return outcome
+
+
+class PrivateStore(MemoryStore):
+    """A store that one part has for itself. A run that has ended leaves nothing but its messages' ids."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.commits = _PrivateCommits(self._rows, self)
+        shard = self._rows.shard
+        shard.owner, shard.epoch = HostIncarnation("part"), 1
+        never = datetime.max.replace(tzinfo=UTC)
+        self._lease = ShardLease(MEMORY_SHARD, shard.owner, shard.epoch, never)
+
+    def lease_of(self, agent_id: AgentId) -> ShardLease:
+        """See `LeaseOf`. All agents are this part's."""
+        del agent_id
+        return self._lease

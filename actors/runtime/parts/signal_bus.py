@@ -23,8 +23,8 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import WakeSet
 from actors.kernel.stores.run_store import RunStore
 from actors.runtime.loop.timers import Alarm
-from actors.runtime.parts.view_parts import LeaseOf, StoreView
-from actors.runtime.replay.summary import row_of
+from actors.runtime.parts.inbox import LeaseOf, StoreView
+from actors.runtime.replay.verdict import row_of
 
 BUS_SENDER: Final = "client:signal-bus"
 

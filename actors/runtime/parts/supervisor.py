@@ -25,8 +25,8 @@ from actors.kernel.runtime.sources import RunHandle, RunResult
 from actors.kernel.runtime.waits import Answer
 from actors.kernel.stores.run_store import RunStore
 from actors.kernel.text import check_text_of
-from actors.runtime.parts.view_parts import LeaseOf, StoreView
-from actors.runtime.replay.summary import ANSWER_OF, result_of_row, row_of
+from actors.runtime.parts.inbox import LeaseOf, StoreView
+from actors.runtime.replay.verdict import ANSWER_OF, result_of_row, row_of
 
 _TRIES: Final = 10
 """Number of times that a spawn is written after an end of the log that moves."""

@@ -1,19 +1,30 @@
-"""Attributes of spans of runs, and the facts of executions in a log. Pure; docs/tracing.md has the names."""
+"""Attributes of spans of runs, and the facts of executions in a log. Pure; docs/tracing.md has the names.
+
+Trace contexts: OpenTelemetry's of the running code, and those of messages and runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanContext, TraceFlags
 from pydantic_core import from_json
 
+from actors.kernel.agent.agent import RunMeta
+from actors.kernel.agent.message import Message
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import Finish, Park, Retry, Suspend, Then
 from actors.kernel.runtime.effects import EffectCall
 from actors.kernel.runtime.log_entry import OUTLIVED, RunLogEntry
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import LoadedRun, RunRow
+from actors.kernel.tracing import TRACE_PARENT, SpanPlace, caused_by, parse_traceparent
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -237,3 +248,55 @@ def end_of(then: Then | None) -> str:
     if isinstance(then, Finish):
         return then.status.value.lower()
     return _ENDS.get(type(then), "continued")
+
+
+wanted_ids: ContextVar[SpanPlace | None] = ContextVar("callboard_wanted_ids", default=None)
+"""Trace and span id of the span that is being started here and now; None: any."""
+
+executing: ContextVar[RunMeta | None] = ContextVar("callboard_run", default=None)
+"""The run whose code executes here; None: none. For log lines."""
+
+
+def current_traceparent() -> str | None:
+    """Return the span that is current in OpenTelemetry's context, as a ``traceparent``."""
+    here = trace.get_current_span().get_span_context()
+    if not here.is_valid:
+        return None
+    return SpanPlace(here.trace_id, here.span_id, here.trace_flags).header()
+
+
+def traceparent_for(message: Message) -> str | None:
+    """Return what causes a message from outside: what its metadata names, else the current span."""
+    return caused_by(message.metadata) or current_traceparent()
+
+
+def with_traceparent(message: Message) -> Message:
+    """Return the message with the current span as its cause. It stays as it is if it names a cause already."""
+    if TRACE_PARENT in message.metadata or (here := current_traceparent()) is None:
+        return message
+    return replace(message, metadata={**message.metadata, TRACE_PARENT: here})
+
+
+def context_of(place: SpanPlace) -> SpanContext:
+    """Return a span of another process, as OpenTelemetry names it."""
+    return SpanContext(
+        place.trace_id, place.span_id, is_remote=True, trace_flags=TraceFlags(place.flags & 1)
+    )
+
+
+def below(place: SpanPlace | None) -> Context:
+    """Return a context whose current span is `place`, and which holds nothing else of this task's."""
+    if place is None:
+        return Context()
+    return trace.set_span_in_context(trace.NonRecordingSpan(context_of(place)), Context())
+
+
+def link_to(traceparent: str | None) -> tuple[Link, ...]:
+    """Return a link to the span that a ``traceparent`` names, or none."""
+    place = parse_traceparent(traceparent)
+    return () if place is None else (Link(context_of(place)),)
+
+
+def nanoseconds(at: datetime) -> int:
+    """Return an instant as spans have it, to the microsecond."""
+    return round(at.timestamp() * 1_000_000) * 1000

@@ -32,8 +32,8 @@ from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.runtime.waits import Wait
 from actors.kernel.tracing import SpanPlace, caused_by, execution_span_id, parent_span, root_span
 from actors.runtime.telemetry import span_attributes as facts
-from actors.runtime.telemetry.span_attributes import Attributes
-from actors.runtime.telemetry.trace_context import (
+from actors.runtime.telemetry.span_attributes import (
+    Attributes,
     below,
     context_of,
     link_to,

@@ -10,9 +10,9 @@ from typing import Final
 
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.stores.runs import Blocker
-from actors.runtime.context.call import RunState
-from actors.runtime.context.run_context import RunContext
 from actors.runtime.execution.execution import Execution
+from actors.runtime.verbs.call import RunState
+from actors.runtime.verbs.run_context import RunContext
 from actors.runtime.worker.worker import Worker
 
 _OURS: Final = frozenset({"actors", "broker", "compose", "persistence"})

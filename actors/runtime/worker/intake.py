@@ -16,19 +16,17 @@ from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.runtime.waits import WaitCycle
-from actors.runtime.context.conversation.sessions import clears_in_store
-from actors.runtime.context.host_services import HostServices
 from actors.runtime.execution.ending import wait_cycle_error
-from actors.runtime.execution.modes import ENDED, is_session, with_heard
-from actors.runtime.execution.start import place_of_child
-from actors.runtime.journal.setbacks import refusal_of
+from actors.runtime.execution.start import ENDED, is_session, place_of_child, with_heard
+from actors.runtime.journal.amendments import refusal_of
 from actors.runtime.loop.notifications import Notifications
 from actors.runtime.replay.history import History
 from actors.runtime.replay.verdict import cancelled, with_orphans
-from actors.runtime.worker.dispatcher import TRY_AGAIN_S
+from actors.runtime.verbs.conversation.sessions import clears_in_store
+from actors.runtime.verbs.host_services import HostServices
+from actors.runtime.worker.dispatcher import TRY_AGAIN_S, MailboxLoader
 from actors.runtime.worker.held_shards import run_lease
 from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox
-from actors.runtime.worker.mailbox_loader import MailboxLoader
 from actors.runtime.worker.worker_state import WorkerState
 
 _log = logging.getLogger("callboard.worker")

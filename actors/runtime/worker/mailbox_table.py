@@ -8,8 +8,8 @@ from actors.errors import RegistrationError
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.rows import LoadedRun
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
-from actors.runtime.context.host_services import HostServices
-from actors.runtime.loop.sleepers import Sleepers
+from actors.runtime.loop.timers import Sleepers
+from actors.runtime.verbs.host_services import HostServices
 from actors.runtime.worker.held_shards import HeldShards
 from actors.runtime.worker.mailbox import Adoption, Holding, Mailbox, MailboxCapacity
 

@@ -17,10 +17,10 @@ from typing import Final
 from actors.kernel.runtime.commit import Finish, Retry, Suspend, Then
 from actors.kernel.runtime.ids import AgentId, RunId, ShardId
 from actors.kernel.runtime.scheduler import RunStatus, ShardLease
-from actors.runtime.context.conversation.preparation import Preparation
-from actors.runtime.context.host_services import ExecutionResult, HostServices
 from actors.runtime.execution.execution import UNWIND_LIMIT_S, Execution
 from actors.runtime.loop.notifications import Notifications
+from actors.runtime.verbs.conversation.windows import Preparation
+from actors.runtime.verbs.host_services import ExecutionResult, HostServices
 from actors.runtime.worker.admission import Permit
 from actors.runtime.worker.adoption import ShardAdoption
 from actors.runtime.worker.intake import Intake

@@ -8,17 +8,15 @@ from typing import Any
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import NewRun
 from actors.kernel.stores.runs import Blocking
-from actors.runtime.context.host_services import HostServices, Refusals
 from actors.runtime.execution.execution import Execution
 from actors.runtime.execution.suspects import SuspectLane
-from actors.runtime.journal.setbacks import Setbacks
+from actors.runtime.journal.amendments import Setbacks
 from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.verbs.host_services import HostServices, Refusals
 from actors.runtime.worker.admission import Permit
-from actors.runtime.worker.completions import Completions
-from actors.runtime.worker.dispatcher import Dispatcher
-from actors.runtime.worker.held_shards import HeldShards
+from actors.runtime.worker.dispatcher import Dispatcher, Holders
+from actors.runtime.worker.held_shards import Completions, HeldShards
 from actors.runtime.worker.mailbox import Holding, Mailbox, MailboxCapacity
-from actors.runtime.worker.mailbox_loader import Holders
 from actors.runtime.worker.mailbox_table import MailboxTable
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId
-from actors.runtime.context.run_context import RunContext
+from actors.runtime.verbs.run_context import RunContext
 from actors.workflow.actor.flow_address import flow_and_id
 from actors.workflow.actor.graph_run import BUNDLE, SCHEDULED_AT, GraphRun
 from actors.workflow.actor.terms import FlowTerms

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from actors.kernel.workflow.run_state import RunState
-from actors.runtime.context.run_context import RunContext
+from actors.runtime.verbs.run_context import RunContext
 from actors.workflow.actor.decisions import Decisions
 from actors.workflow.machine import limits
 from actors.workflow.machine.records import CONTROL, INBOX, is_paused, with_message

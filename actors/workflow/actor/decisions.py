@@ -11,8 +11,8 @@ from actors.kernel.workflow.effects import RunStatus
 from actors.kernel.workflow.errors import NodeMissingError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
-from actors.runtime.context.graphs.verbs import GraphVerbs
-from actors.runtime.loop.threads import in_thread
+from actors.runtime.loop.tasks import in_thread
+from actors.runtime.verbs.graph import GraphVerbs
 from actors.workflow.actor.step_entry import NOTE, START, linked, packed, unpacked, with_note
 from actors.workflow.documents.nodes import DocumentNode
 from actors.workflow.machine.asking import NodeContext, asked

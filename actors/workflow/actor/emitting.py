@@ -8,7 +8,7 @@ from typing import Any, Final
 from actors.kernel.workflow.effects import EffectOutcome
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
-from actors.runtime.context.graphs.verbs import GraphVerbs
+from actors.runtime.verbs.graph import GraphVerbs
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.event_keys import event_from, key_of_payload
 

@@ -10,7 +10,7 @@ from actors.errors import RegistrationError
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.workflow.effects import Effect, EffectType
 from actors.kernel.workflow.run_state import RunState
-from actors.runtime.loop.threads import in_thread
+from actors.runtime.loop.tasks import in_thread
 from actors.runtime.runtime import Runtime
 from actors.workflow.actor.agent import FlowAgent
 from actors.workflow.actor.terms import FlowTerms

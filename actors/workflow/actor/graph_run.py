@@ -10,8 +10,8 @@ from typing import Any, Final
 from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus
 from actors.kernel.workflow.errors import FlowMissingError, GraphError, GraphRunFailedError
 from actors.kernel.workflow.run_state import GraphFork, RunState, Snapshot, open_wait
-from actors.runtime.context.run_context import RunContext
 from actors.runtime.replay.failures import origin_of, text_of
+from actors.runtime.verbs.run_context import RunContext
 from actors.workflow.actor.control import RunControl
 from actors.workflow.actor.decisions import NEXT, Decision, Decisions, Now
 from actors.workflow.actor.emitting import emitted

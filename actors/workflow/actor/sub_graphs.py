@@ -16,7 +16,7 @@ from actors.kernel.agent.agent import HistoryRetention, Supervision
 from actors.kernel.workflow.effects import EffectOutcome, RunStatus
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
-from actors.runtime.context.run_context import RunContext
+from actors.runtime.verbs.run_context import RunContext
 from actors.workflow.actor.flow_address import flow_key
 from actors.workflow.machine.deltas import OpenStep
 from actors.workflow.machine.spec import WorkflowSpec

@@ -20,7 +20,7 @@ from actors.kernel.workflow.effects import (
     question_of,
 )
 from actors.kernel.workflow.run_state import RunState
-from actors.runtime.context.run_context import RunContext
+from actors.runtime.verbs.run_context import RunContext
 from actors.workflow.actor.decisions import Decide, Decisions, Now
 from actors.workflow.actor.sub_graphs import SubGraphs
 from actors.workflow.machine import records, waits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from actors.runtime.loop.threads import in_thread
+from actors.runtime.loop.tasks import in_thread
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from actors.errors import ActorsError, Facts
-from actors.runtime.loop.threads import is_abandoned
+from actors.runtime.loop.tasks import is_abandoned
 
 _WAIT_S: Final = 30.0
 """Seconds that an evaluation of a small expression waits for an idle worker."""

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from actors.errors import ContractError
 from actors.kernel.secrets import Secret, SecretProvider
-from actors.runtime.context.secrets import EnvSecrets, FileSecrets, Secrets, redacted
-from actors.runtime.loop.threads import in_thread
+from actors.runtime.loop.tasks import in_thread
+from actors.runtime.verbs.secrets import EnvSecrets, FileSecrets, Secrets, redacted
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of a response, in bytes."""

@@ -11,7 +11,7 @@ from actors.kernel.agent.tools import Tool
 from actors.kernel.workflow.effects import Effect, EffectOutcome
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
-from actors.runtime.context.graphs.model_answers import asking
+from actors.runtime.verbs.graph import asking
 from actors.workflow.integrations.chat_payload import (
     check_no_login,
     messages_of,

@@ -22,7 +22,7 @@ from actors.kernel.workflow.effects import (
 )
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
-from actors.runtime.context.model_calls import DirectToolInvoker
+from actors.runtime.verbs.model_calls import DirectToolInvoker
 from actors.workflow.integrations.calls import calls_in, effect_place, unfit
 from actors.workflow.integrations.remote_agent import RemoteAgent
 from actors.workflow.machine.requests import deadline_of

@@ -15,7 +15,7 @@ from actors.kernel.stores.runs import RunFilter
 from actors.kernel.workflow.effects import WaitState
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import verify_ledger_chain
-from actors.runtime.replay.summary import known_id
+from actors.runtime.replay.verdict import known_id
 from actors.workflow.actor.flow_address import flow_and_id
 from actors.workflow.actor.ledger_feed import ledger_feed
 from actors.workflow.actor.run_lists import flow_of, flow_runs

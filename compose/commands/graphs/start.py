@@ -13,7 +13,7 @@ from actors.errors import ContractError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
 from actors.runtime import Runtime
-from actors.runtime.replay.summary import row_of
+from actors.runtime.replay.verdict import row_of
 from actors.workflow.actor.flow_address import flow_address
 from actors.workflow.actor.run_lists import run_of_id
 from actors.workflow.actor.runs import FlowRuns

@@ -13,7 +13,7 @@ from actors.kernel.agent.transcript import NO_CUT, Cut
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.conversations import TranscriptStore
 from actors.kernel.stores.run_store import RunStore
-from actors.runtime.context.conversation.windows import WindowReport, window_report
+from actors.runtime.verbs.conversation.windows import WindowReport, window_report
 from compose.commands.inspect.history import counted, no_sessions
 from compose.commands.options import HERE, AgentArg, Target
 from compose.commands.output import Exit, NoDataError, ago, picked, print_json

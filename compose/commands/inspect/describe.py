@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from actors.kernel.json import JsonValue
-from actors.runtime.client.describe import describe as describe_agents
+from actors.runtime.client.gateway_api import describe as describe_agents
 from compose.assembly.settings import read_settings
 from compose.commands.options import DebugFlag, JsonFlag, NamespaceOpt, ServedArg
 from compose.commands.output import Exit, print_json

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, TopicId
 from actors.kernel.stores.topics import Subscription, check_follow
-from actors.runtime.context.topics import topic_of
+from actors.runtime.verbs.messaging import topic_of
 from compose.commands.options import HERE, AgentArg, Flag, LimitOpt, Target, parse_json
 from compose.commands.output import picked
 

@@ -17,7 +17,7 @@ from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.stores.runs import RunFilter
 from actors.runtime.replay.history import policy_of
-from actors.runtime.replay.summary import known_id, row_of
+from actors.runtime.replay.verdict import known_id, row_of
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target
 from compose.commands.output import ago, picked, print_json, short

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from actors.errors import ContractError, ModelError
-from actors.runtime.loop.threads import in_thread
+from actors.runtime.loop.tasks import in_thread
 from compose.models.embedders.texts import check_embeddable
 from compose.models.provider_model import inferred
 

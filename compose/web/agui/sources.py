@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Final
 
 from actors.errors import ActorsError
-from actors.runtime.loop.ahead import Ahead
+from actors.runtime.loop.tasks import Ahead
 from actors.sessions.events import SessionEvent
 
 MAX_FOLLOWED: Final = 32

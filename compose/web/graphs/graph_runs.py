@@ -18,7 +18,7 @@ from actors.kernel.text import is_name
 from actors.kernel.workflow.effects import WaitReason, WaitState
 from actors.kernel.workflow.errors import NoSuchRunError
 from actors.kernel.workflow.run_state import RunState, open_waits
-from actors.runtime.replay.summary import row_of
+from actors.runtime.replay.verdict import row_of
 from actors.workflow.actor.run_lists import flow_of, flow_runs
 from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.bundles import INSTALLED_APP

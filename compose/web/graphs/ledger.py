@@ -13,7 +13,7 @@ from starlette.responses import Response
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import RunRow
-from actors.runtime.replay.summary import row_of
+from actors.runtime.replay.verdict import row_of
 from actors.sessions.errors import CursorError
 from actors.workflow.actor.ledger_feed import (
     BEGIN,

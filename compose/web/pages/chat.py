@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from actors.kernel.text import MAX_INT
-from actors.runtime.replay.summary import row_of
+from actors.runtime.replay.verdict import row_of
 from actors.sessions.artifacts import artifacts_of
 from compose.web.changes import thing_of_session
 from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall

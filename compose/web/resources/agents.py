@@ -21,7 +21,7 @@ from actors.kernel.runtime.rows import RunRow
 from actors.kernel.stores.outside import Caller, Order
 from actors.kernel.stores.runs import OnConflict
 from actors.kernel.text import MAX_INT
-from actors.runtime.replay.summary import row_of
+from actors.runtime.replay.verdict import row_of
 from actors.sessions.errors import CursorError
 from compose.web.endpoint import (
     Done,

@@ -13,7 +13,7 @@ from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import ForkPoint
 from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.runtime.worker.forking import begin_fork
+from actors.runtime.worker.launcher import begin_fork
 from tests.conformance.bed import DESK, result
 from tests.conformance.talk import terms
 

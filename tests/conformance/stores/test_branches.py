@@ -13,7 +13,7 @@ from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.administration import EraseRequest
 from actors.kernel.stores.errors import SessionDeletingError, UnknownNodeError
-from actors.runtime.sharding.erasing import Erasing
+from actors.runtime.sharding.retention import Erasing
 from tests.conformance.bed import Turns, result, started
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, begin, node, said, submit
 

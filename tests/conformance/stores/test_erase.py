@@ -23,7 +23,7 @@ from actors.kernel.stores.errors import OpenRunsError
 from actors.kernel.stores.flows import FLOWS_SCOPE, NewFlowBundle, NewRunSnapshot, SnapshotFilter
 from actors.kernel.stores.memory import NewMemory
 from actors.kernel.stores.runs import agent_scope
-from actors.runtime.sharding.erasing import Erasing
+from actors.runtime.sharding.retention import Erasing
 from persistence.postgres import PostgresStore, open_postgres_graph, open_postgres_vectors
 from tests.conformance.bed import DESK, message, result
 
@@ -365,7 +365,7 @@ async def test_batches_are_small(home: Home) -> None:
 
 async def test_a_killed_erase_is_called_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a cancel between any two batches the removed data stays removed, and the next call completes."""
-    monkeypatch.setattr("actors.runtime.sharding.erasing.ERASE_BATCH", 2)
+    monkeypatch.setattr("actors.runtime.sharding.retention.ERASE_BATCH", 2)
     for step in (1, 2, 4, 7):
         await home.furnish() if step == 1 else await home.live(DESK)
         batches = 0

@@ -10,7 +10,7 @@ import pytest
 from actors.inmemory.knowledge import InMemoryGraphStore
 from actors.kernel.agent.tools import ApprovalPolicy, Tool
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
-from actors.runtime.context.model_calls import DirectToolInvoker
+from actors.runtime.verbs.model_calls import DirectToolInvoker
 from actors.testing import ScriptedModel
 from actors.workflow import EffectType, RunStatus, StepPlan, WaitReason, WorkflowSpec, open_waits
 from actors.workflow.integrations import GraphStoreKnowledge, RemoteModel, local_llm, remote_llm

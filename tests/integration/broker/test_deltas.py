@@ -12,9 +12,7 @@ from typing_extensions import override
 from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.runtime.hints import Delta
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.runtime.client.catch_up import CatchUp
-from actors.runtime.client.live_events import LiveEvents
-from actors.runtime.client.open_answers import OpenAnswers
+from actors.runtime.client.live_events import CatchUp, LiveEvents, OpenAnswers
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import TaskScope
 from broker.gateway import deltas

@@ -20,7 +20,7 @@ from actors import AgentId, ApprovalPolicy, Risk, Runtime
 from actors.errors import ContractError, StoreUnreachableError
 from actors.inmemory.artifacts import InMemoryArtifactStore
 from actors.kernel.agent.tools import InvocationResult, ToolCall
-from actors.runtime.context.model_calls import DirectToolInvoker
+from actors.runtime.verbs.model_calls import DirectToolInvoker
 from compose.models import McpServerError, McpTools, mcp_tools
 from tests.integration.models import mcp_faulty
 

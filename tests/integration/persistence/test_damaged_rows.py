@@ -21,7 +21,7 @@ from actors.kernel.stores.data import Entity, Relationship, Task, VectorDocument
 from actors.kernel.stores.flows import NewRunSnapshot, SnapshotFilter
 from actors.kernel.stores.memory import NewMemory
 from actors.runtime import Runtime
-from actors.runtime.journal import setbacks
+from actors.runtime.journal import amendments as setbacks
 from persistence.postgres import open_postgres_graph, open_postgres_store, open_postgres_vectors
 from persistence.postgres.commits.encode import message_text
 from tests.behaviour.agents import Acting

@@ -14,8 +14,8 @@ from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.stores.conversations import NO_FACT
 from actors.runtime.client import live_events
 from actors.runtime.client.live_events import LiveEvents
-from actors.runtime.loop.ahead import Ahead
 from actors.runtime.loop.clock import SystemClock
+from actors.runtime.loop.tasks import Ahead
 from persistence.postgres.commits import hand_over
 from persistence.postgres.features import fact_readers
 from persistence.postgres.reads import log_readers, reads

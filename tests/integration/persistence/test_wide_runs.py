@@ -6,7 +6,7 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.runtime import Runtime
-from actors.runtime.replay.pace import MOVES
+from actors.runtime.replay.branch_scheduler import MOVES
 from persistence.postgres import open_postgres_store
 from tests.harness.wide import Ticker, Wide, suspended
 

@@ -27,7 +27,7 @@ NOT_NEEDED: Final = {
     "actors.kernel.stores.administration",  # no client uses HTTP
     "actors.kernel.workflow",
     "actors.inmemory.runs.store",  # rows are in PostgreSQL
-    "actors.runtime.sharding.erasing",
+    "actors.runtime.sharding.retention",
     "actors.inmemory.boards",
     "actors.workflow",
     "cryptography",

@@ -16,7 +16,7 @@ import pytest
 
 from actors.kernel.agent.agent import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.runtime.context.run_context import RunContext
+from actors.runtime.verbs.run_context import RunContext
 from tests.harness.slow import IS_SLOW
 from tests.system.waiting import until
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.agent.message import Message
     from actors.runtime import RunContext
-    from actors.runtime.context.effects import EffectWord
+    from actors.runtime.verbs.effects import EffectWord
     from compose.embedded import NatsServer, ValkeyServer
     from tests.harness.servers import OwnNats, OwnPostgres, OwnRedis
 

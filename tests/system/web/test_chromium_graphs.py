@@ -13,7 +13,7 @@ from playwright.async_api import expect
 
 from actors.inmemory.administration import BEARER, digest_of, new_secret
 from actors.kernel.stores.administration import NewToken
-from actors.runtime.replay.summary import row_of
+from actors.runtime.replay.verdict import row_of
 from actors.workflow import Snapshot
 from actors.workflow.actor.starting import keep_snapshot
 from compose.web import app

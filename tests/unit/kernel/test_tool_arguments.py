@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 from actors import AgentId, Tool, ToolCall
 from actors.agents import ReActAgent
 from actors.errors import ContractError, RegistrationError
-from actors.runtime.context.model_calls import DirectToolInvoker
 from actors.runtime.registry import Registry
+from actors.runtime.verbs.model_calls import DirectToolInvoker
 from actors.testing import ScriptedModel
 
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from actors import AgentId, Message, RunContext, Runtime
-from actors.runtime.replay.summary import row_of
+from actors.runtime.replay.verdict import row_of
 from compose.web.pages import folds
 from compose.web.pages.folds import Folds
 

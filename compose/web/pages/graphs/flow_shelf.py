@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from actors.runtime.loop.threads import in_thread
+from actors.runtime.loop.tasks import in_thread
 from actors.workflow.actor.flows import Flows
 from actors.workflow.machine.policy import EffectPolicy, RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec

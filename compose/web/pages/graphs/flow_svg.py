@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from actors.runtime.loop.threads import in_thread
+from actors.runtime.loop.tasks import in_thread
 from actors.workflow.machine.policy import RetryPolicy
 from actors.workflow.machine.spec import WorkflowSpec
 from compose.web.endpoint import Done, NoQuery, WebCall, WebEndpoint

@@ -7,7 +7,7 @@ import pytest
 from actors import Runtime, Tool, ToolCall
 from actors.agents import ReActAgent
 from actors.kernel.agent import transcript
-from actors.runtime.context.conversation import chat
+from actors.runtime.verbs.conversation import chat
 from actors.testing import ScriptedModel
 
 

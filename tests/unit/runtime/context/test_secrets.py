@@ -11,7 +11,7 @@ import pytest
 
 from actors.errors import InvalidNameError
 from actors.kernel.secrets import Secret, UnknownSecretError
-from actors.runtime.context.secrets import EnvSecrets, FileSecrets, Secrets, redacted
+from actors.runtime.verbs.secrets import EnvSecrets, FileSecrets, Secrets, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

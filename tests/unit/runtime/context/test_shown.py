@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from actors.context.turns import SUMMARY, UPTO
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.json import canonical_json
-from actors.runtime.context.conversation.shown import (
+from actors.runtime.verbs.conversation.sessions import (
     ShownTurns,
     digest,
     shown_turn,

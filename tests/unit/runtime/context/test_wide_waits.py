@@ -13,9 +13,9 @@ from actors.kernel.agent.agent import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.waits import Wait
 from actors.runtime import Runtime
-from actors.runtime.context.open_waits import OpenWaits, PendingWait
 from actors.runtime.replay.branch_scheduler import BranchScheduler
 from actors.runtime.replay.branches import Branch
+from actors.runtime.verbs.waits import OpenWaits, PendingWait
 from tests.harness.simloop import SimClock, SimEntropy, SimLoop, simulate
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from actors.errors import BrokerError, PersistenceError
-from actors.runtime.delivery.bypass import AFTER_S, AGAIN_S, POLL_S, Bypass, Suspicion
+from actors.runtime.delivery.mail_service import AFTER_S, AGAIN_S, POLL_S, Bypass, Suspicion
 from actors.runtime.delivery.outbox_relay import SLOW_S, OutboxRelay
 from actors.runtime.loop.tasks import TaskScope
 from tests.harness.simloop import SimLoop, simulate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.kernel.runtime.ids import RunId
-from actors.runtime.journal.setbacks import Setback, Setbacks
+from actors.runtime.journal.amendments import Setback, Setbacks
 
 RUN = RunId("r")
 

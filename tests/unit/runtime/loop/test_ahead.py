@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from actors.kernel.stores.runs import Handed
-from actors.runtime.loop.ahead import Ahead, Pulled
+from actors.runtime.loop.tasks import Ahead, Pulled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

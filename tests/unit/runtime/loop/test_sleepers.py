@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 
-from actors.runtime.loop.sleepers import Sleepers
+from actors.runtime.loop.timers import Sleepers
 
 MANY = 20_000
 

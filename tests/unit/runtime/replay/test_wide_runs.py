@@ -12,7 +12,7 @@ import pytest
 from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime import Runtime
-from actors.runtime.replay.pace import MOVES
+from actors.runtime.replay.branch_scheduler import MOVES
 from tests.harness.simloop import SimClock, SimEntropy, SimLoop, simulate
 from tests.harness.wide import Ticker, Wide, suspended
 

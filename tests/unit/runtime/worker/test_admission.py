@@ -10,9 +10,7 @@ import pytest
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.stores.limits import Grant, Limit, LimitScope
-from actors.runtime.worker.admission import Admission
-from actors.runtime.worker.limiters import LINGER_S, POLL_S, SHARE_S
-from actors.runtime.worker.ready_queue import ReadyQueue
+from actors.runtime.worker.admission import LINGER_S, POLL_S, SHARE_S, Admission, ReadyQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

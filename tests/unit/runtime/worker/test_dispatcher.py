@@ -10,8 +10,8 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId, ShardId
 from actors.runtime.loop.clock import SystemClock
-from actors.runtime.loop.idle_runs import IdleRuns
 from actors.runtime.loop.tasks import TaskScope
+from actors.runtime.loop.timers import IdleRuns
 from actors.runtime.worker.dispatcher import STARTS, Dispatcher
 from actors.runtime.worker.mailbox import Mailbox
 

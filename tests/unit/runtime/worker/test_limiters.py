@@ -8,7 +8,7 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.stores.limits import Grant, LimitScope
-from actors.runtime.worker.limiters import (
+from actors.runtime.worker.admission import (
     LINGER_S,
     LONGEST_WAIT_S,
     POLL_S,

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
         ArtifactKind,
         SessionArtifact,
         SessionArtifacts,
+        UserMessage,
+        project_folder,
         session_artifacts,
+        user_home,
     )
     from actors.sessions.cleanup import (
         ArtifactCandidate,
@@ -41,8 +44,6 @@ if TYPE_CHECKING:
         UnknownModeError,
     )
     from actors.sessions.events import EVENT_TYPES, EVENTS, SessionEvent
-    from actors.sessions.message import UserMessage
-    from actors.sessions.project import project_folder, user_home
     from actors.sessions.run import CancelResult, ChildInspection, SessionRun
     from actors.sessions.runtime import AgentRuntime
 else:
@@ -62,6 +63,9 @@ else:
                 "SessionArtifact",
                 "SessionArtifacts",
                 "session_artifacts",
+                "UserMessage",
+                "project_folder",
+                "user_home",
             ),
             "actors.sessions.cleanup": (
                 "ArtifactCandidate",
@@ -79,8 +83,6 @@ else:
                 "UnknownModeError",
             ),
             "actors.sessions.events": ("EVENTS", "EVENT_TYPES", "SessionEvent"),
-            "actors.sessions.message": ("UserMessage",),
-            "actors.sessions.project": ("project_folder", "user_home"),
             "actors.sessions.run": ("CancelResult", "ChildInspection", "SessionRun"),
             "actors.sessions.runtime": ("AgentRuntime",),
         },

@@ -1,17 +1,28 @@
-"""The agent of a session. It has an agent for each mode, one conversation, and one run at a time."""
+"""The agent of a session. It has an agent for each mode, one conversation, and one run at a time.
+
+Approvals that a callback of the program decides, for the requests of a run and of the runs below it.
+
+Closing of the resources of agents: models, tools and hooks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Final, Self, TypeAlias
 
 from actors.context.history import StoreHistory
-from actors.errors import ContractError, RegistrationError
+from actors.errors import ContractError, RegistrationError, UnknownApprovalError
 from actors.kernel.agent.agent import DEFAULT_MODE, Agent, HistoryRetention
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.communication import ApprovalRequest
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import EntryKind
 from actors.kernel.runtime.scheduler import RetryPolicy
+from actors.runtime.loop.tasks import TaskScope, in_thread
+from actors.runtime.runtime import Runtime
 from actors.sessions.errors import UnknownModeError
 
 
@@ -91,3 +102,96 @@ def _check_keeps(mode: str, agent: Agent) -> None:
         return
     remedy = "the nodes of a session are turns of the runtime's own store: use a permanent StoreHistory()"
     raise RegistrationError(f"the agent of mode {mode!r} {problem}; {remedy}")
+
+
+OnApproval: TypeAlias = Callable[[ApprovalRequest], Awaitable[bool | None] | bool | None]
+"""Function that decides a request. None: it leaves the request to another client.
+
+A plain function is called in a thread, so it may ask at a terminal.
+"""
+
+BY: Final = "callback"
+_log = logging.getLogger("callboard.sessions")
+
+
+class Approving:
+    """Watcher of runs that decides their approvals.
+
+    A run makes a request during its execution, so a queued run has none.
+
+    Args:
+        runtime: The runtime of the runs.
+        decide: The callback, called once per request. If it raises, the request stays open.
+        tasks: The scope of the watching tasks, which end with it.
+    """
+
+    def __init__(self, runtime: Runtime, decide: OnApproval, tasks: TaskScope) -> None:
+        self._runtime, self._decide, self._tasks = runtime, decide, tasks
+        self._watched: set[RunId] = set()
+
+    def watch(self, run_id: RunId) -> None:
+        """Decide the requests of a run and of the runs that it spawns, until it has ended."""
+        if run_id not in self._watched:
+            self._watched.add(run_id)
+            self._tasks.start(self._watch(run_id), name=f"approvals of {run_id}")
+
+    async def _watch(self, run_id: RunId) -> None:
+        try:
+            async for entry in self._runtime.tail(run_id):
+                payload: dict[str, Any] = entry.payload
+                if entry.kind == EntryKind.CHILD_SPAWNED:
+                    self.watch(RunId(payload["child"]))
+                elif entry.kind == EntryKind.ASK_SENT and payload["target"] == "person":
+                    name = f"approval {payload['message_id']}"
+                    self._tasks.start(self._answer(run_id, payload["message_id"]), name=name)
+        finally:
+            self._watched.discard(run_id)
+
+    async def _answer(self, run_id: RunId, id_: str) -> None:
+        open_ones = await self._runtime.approvals.open(run_id=run_id)
+        request = next((one for one in open_ones if one.id == id_), None)
+        if request is None:
+            return
+        approve = await self._decided(request)
+        if approve is None:
+            return
+        try:
+            await self._runtime.approvals.decide(id_, approve=approve, by=BY)
+        except UnknownApprovalError as exc:
+            _log.info(
+                "a request was decided before the callback decided it", extra={"why": str(exc)}
+            )
+
+    async def _decided(self, request: ApprovalRequest) -> bool | None:
+        answer: Any
+        if inspect.iscoroutinefunction(self._decide):
+            answer = self._decide(request)
+        else:
+            answer = await in_thread(self._decide, request)
+        approve: bool | None = await answer if inspect.isawaitable(answer) else answer
+        return approve
+
+
+def resources_of(modes: Mapping[str, Agent]) -> list[object]:
+    """Return the models, tools and hooks of agents that can be closed, each once."""
+    found: dict[int, object] = {}
+    for agent in modes.values():
+        parts: list[Any] = [getattr(agent, "model", None), getattr(agent, "embedder", None)]
+        for name in ("tools", "hooks", "middleware"):
+            parts += getattr(agent, name, None) or ()
+        found |= {id(part): part for part in parts if _closer_of(part) is not None}
+    return list(found.values())
+
+
+def _closer_of(resource: object) -> Any:
+    return getattr(resource, "aclose", None) or getattr(resource, "close", None)
+
+
+async def close(resource: object) -> None:
+    """Close a resource with its `aclose`, else with its `close`.
+
+    Both may be coroutine functions or plain ones.
+    """
+    closer = _closer_of(resource)
+    if closer is not None and inspect.isawaitable(done := closer()):
+        await done

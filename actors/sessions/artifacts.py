@@ -3,25 +3,35 @@
 A name is a pin. The owner of the session's pin is the text ``session:NAME:KIND:RUN``, and of the run's pin
 ``run:RUN:NAME:KIND``. A name means the pin that was made last. All artifacts of a session are in the scope of
 its agent, so they are deleted with the session and are separate from other sessions.
+
+Messages of users: text and blocks of other content.
+
+The project of sessions, which is a folder, and the folder of the user's own files.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+import os
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, TypeAlias, get_args
+from pathlib import Path
+from typing import Final, Literal, Self, TypeAlias, get_args
 
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 from typing_extensions import override
 
+from actors.context.turns import NOT_OF_USERS
 from actors.errors import ConflictError, ContractError
+from actors.kernel.agent.message import ContentBlock
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.stores.artifacts import ArtifactPin, ArtifactRef, ArtifactStore
 from actors.kernel.stores.run_store import RunStore
 from actors.kernel.stores.runs import agent_scope
 from actors.kernel.text import check_text_of
 from actors.runtime.verbs.call import RunState, executing_effect
-from actors.sessions.errors import UnknownArtifactError
+from actors.sessions.errors import ProjectError, UnknownArtifactError
 
 ArtifactKind: TypeAlias = Literal["ordinary", "debug", "raw"]
 """The kinds of artifacts. A clean-up removes ``debug`` and ``raw``, and ``ordinary`` ones only on request."""
@@ -280,3 +290,95 @@ def _check_put(name: str, kind: str) -> None:
         raise ContractError(
             f"there is no kind {kind!r} of artifacts. Use one of {', '.join(KINDS)}"
         )
+
+
+def check_blocks_of_user(content: Sequence[ContentBlock]) -> None:
+    """Check that a user may send these blocks.
+
+    Raises:
+        ValueError: A block is of a type that only models and tools make.
+    """
+    for block in content:
+        if block.type in NOT_OF_USERS:
+            msg = f"a user's message has no block of type {block.type!r}: send text, or media"
+            raise ValueError(msg)
+
+
+class UserMessage(BaseModel):
+    """A message of a user, which starts a run of a session.
+
+    Attributes:
+        content: Text blocks, and blocks of any other type except `NOT_OF_USERS`, which stay as they are.
+        id: The message's id. A second message with the same id in the same session means the same run.
+        client: JSON data of the user's program for the agent's code. Its ``tools`` are offered to the model in
+            this run, and the program executes their calls, see docs/sessions.md, "Tools of the client".
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    content: tuple[ContentBlock, ...] = Field(min_length=1)
+    id: str = Field(default_factory=lambda: secrets.token_hex(16))
+    client: dict[str, JsonValue] | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _is_of_user(cls, content: tuple[ContentBlock, ...]) -> tuple[ContentBlock, ...]:
+        check_blocks_of_user(content)
+        return content
+
+    @classmethod
+    def of(cls, message: Self | str | Sequence[ContentBlock]) -> Self:
+        """Return a message. A text becomes a message with one text block."""
+        if isinstance(message, cls):
+            return message
+        if isinstance(message, str):
+            return cls(content=(ContentBlock(type="text", text=message),))
+        return cls(content=tuple(message))
+
+    @property
+    def text(self) -> str:
+        """The texts of its blocks, joined."""
+        return "".join(block.text or "" for block in self.content if block.type == "text")
+
+    def payload(self) -> dict[str, JsonValue]:
+        """Return the payload for the agent: ``text``, ``content`` if there is other content, and ``client``."""
+        first = self.content[0]
+        given: dict[str, JsonValue] = {"text": self.text}
+        if len(self.content) > 1 or first.type != "text" or first.model_extra:
+            given["content"] = [
+                block.model_dump(mode="json", exclude_none=True) for block in self.content
+            ]
+        if self.client is not None:
+            given["client"] = self.client
+        return given
+
+
+HOME_VARIABLE: Final = "CALLBOARD_HOME"
+
+
+def project_folder(given: str | os.PathLike[str] | None) -> Path:
+    """Return the folder of a project. Default: the current folder. For a file return its folder.
+
+    Raises:
+        ProjectError: The folder does not exist or cannot be opened.
+    """
+    path = Path.cwd() if given is None else Path(given).expanduser()
+    try:
+        path = path.resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as exc:
+        raise ProjectError(str(given), f"it cannot be opened ({exc})") from exc
+    return path if path.is_dir() else path.parent
+
+
+def project_label(given: str | os.PathLike[str]) -> str:
+    """Return the label of a project's sessions. If the folder is not on this machine, `given` is the label."""
+    try:
+        return str(project_folder(given))
+    except ProjectError:
+        return os.fspath(given)
+
+
+def user_home() -> Path:
+    """Return the folder of the user's own files: `CALLBOARD_HOME`, else ``~/.callboard``. It is not created."""
+    given = os.environ.get(HOME_VARIABLE)
+    return Path(given).expanduser() if given else Path.home() / ".callboard"

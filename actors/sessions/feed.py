@@ -20,9 +20,8 @@ from actors.kernel.stores.conversations import NO_FACT, SessionFact
 from actors.runtime.client.live_events import MergedLog
 from actors.runtime.loop.tasks import Ahead
 from actors.runtime.runtime import Runtime
-from actors.sessions.cursor import EventCursor
 from actors.sessions.errors import CursorError
-from actors.sessions.events import EVENTS, SessionEvent
+from actors.sessions.events import EVENTS, EventCursor, SessionEvent
 from actors.sessions.translation import FoundEvent, RunTranslator, TranslatedLog
 
 FIRST_FACT_S: Final = 0.5

@@ -17,9 +17,8 @@ from actors.kernel.stores.conversations import SessionFact
 from actors.runtime.loop.tasks import Ahead
 from actors.runtime.runtime import Runtime
 from actors.sessions.artifacts import artifacts_of
-from actors.sessions.cursor import EventCursor
 from actors.sessions.errors import ConsumedError, UnknownChildError
-from actors.sessions.events import EVENTS, SessionEvent
+from actors.sessions.events import EVENTS, EventCursor, SessionEvent
 from actors.sessions.feed import SessionFeed
 from actors.sessions.translation import RunTranslator
 

@@ -34,17 +34,18 @@ from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.replay.verdict import row_of
 from actors.runtime.runtime import Runtime
 from actors.sessions import cleanup
-from actors.sessions.agent import SessionAgent
-from actors.sessions.approving import Approving, OnApproval
-from actors.sessions.artifacts import SessionArtifacts, artifacts_of
-from actors.sessions.closing import close, resources_of
-from actors.sessions.cursor import EventCursor
-from actors.sessions.deleting import delete_idle_for_ever, delete_session, ttl_of
+from actors.sessions.agent import Approving, OnApproval, SessionAgent, close, resources_of
+from actors.sessions.artifacts import (
+    SessionArtifacts,
+    UserMessage,
+    artifacts_of,
+    project_folder,
+    project_label,
+)
+from actors.sessions.cleanup import delete_idle_for_ever, delete_session, ttl_of
 from actors.sessions.errors import ClosedError, UnknownModeError
-from actors.sessions.events import SessionEvent
+from actors.sessions.events import EventCursor, SessionEvent
 from actors.sessions.feed import SessionFeed
-from actors.sessions.message import UserMessage
-from actors.sessions.project import project_folder, project_label
 from actors.sessions.run import SessionRun
 
 APP: Final = "session"

@@ -16,7 +16,7 @@ from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.kernel.stores.data import Task
 from actors.kernel.stores.memory import NewMemory
 from actors.sessions import AgentRuntime, UnknownSessionError
-from actors.sessions.deleting import delete_idle, delete_session
+from actors.sessions.cleanup import delete_idle, delete_session
 from tests.behaviour.talks import Echo, said_in, sessions_on
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.worker.launcher import Launcher
 from actors.runtime.worker.mailbox import Holding, Mailbox
 from actors.sessions import feed as _feed
-from actors.sessions.cursor import EventCursor
+from actors.sessions.events import EventCursor
 from actors.sessions.feed import SessionFeed
 from tests.model.dialogue_program import dialogues
 from tests.properties.dialogues import FIXED, fixed_plays, wrong_in

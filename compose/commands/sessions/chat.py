@@ -20,8 +20,8 @@ from actors.errors import ContractError
 from actors.kernel.agent.agent import DEFAULT_MODE
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.runtime.loop.tasks import start_task
+from actors.sessions.artifacts import project_folder
 from actors.sessions.errors import UnknownModeError
-from actors.sessions.project import project_folder
 from actors.sessions.runtime import AgentRuntime
 from compose.assembly.settings import Settings, read_settings
 from compose.commands import options as opt

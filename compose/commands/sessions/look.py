@@ -13,7 +13,7 @@ from rich.text import Text
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.stores.conversations import SessionRow
-from actors.sessions.project import project_folder
+from actors.sessions.artifacts import project_folder
 from actors.sessions.runtime import APP, AgentRuntime
 from compose.commands import options as opt
 from compose.commands.inspect.history import print_turn

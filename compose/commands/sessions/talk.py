@@ -13,9 +13,8 @@ from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.scheduler import TERMINAL, RunStatus
 from actors.kernel.stores.conversations import SessionRow
 from actors.runtime.loop.tasks import TaskScope
-from actors.sessions.cursor import EventCursor
-from actors.sessions.events import SessionEvent
-from actors.sessions.message import UserMessage
+from actors.sessions.artifacts import UserMessage
+from actors.sessions.events import EventCursor, SessionEvent
 from actors.sessions.run import ENDS
 from actors.sessions.runtime import AgentRuntime
 from compose.commands.output import Exit

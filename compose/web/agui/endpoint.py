@@ -10,7 +10,7 @@ from ag_ui.core import BaseEvent, RunAgentInput, RunFinishedEvent, RunFinishedSu
 from actors.kernel.agent.agent import DEFAULT_MODE
 from actors.kernel.agent.message import sender_of
 from actors.kernel.runtime.ids import RunId, run_id_of_submit
-from actors.sessions.cursor import EventCursor
+from actors.sessions.events import EventCursor
 from compose.web.agui.answers import AnswerError, give_answers
 from compose.web.agui.intake import AguiInput, read_input
 from compose.web.agui.past import open_runs_of

@@ -25,7 +25,7 @@ from pydantic import JsonValue
 from actors.kernel.agent.message import ContentBlock
 from actors.kernel.agent.tools import InvocationResult
 from actors.kernel.text import check_name_of
-from actors.sessions.message import UserMessage
+from actors.sessions.artifacts import UserMessage
 from compose.web.problems import HttpProblem, ProblemError
 
 MAX_TOOLS: Final = 128

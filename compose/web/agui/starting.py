@@ -9,7 +9,7 @@ from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.stores.errors import UnknownSessionError
 from actors.kernel.stores.runs import OnConflict
-from actors.sessions.message import UserMessage
+from actors.sessions.artifacts import UserMessage
 from compose.web.agui.answers import refuse_open
 from compose.web.agui.intake import AguiInput
 from compose.web.agui.past import open_runs_of, tree_of

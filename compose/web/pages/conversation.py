@@ -13,7 +13,7 @@ from actors.kernel.runtime.rows import RunRow
 from actors.kernel.stores.conversations import SessionRow
 from actors.runtime.runtime import Runtime
 from actors.sessions.artifacts import SessionArtifact, artifacts_of
-from actors.sessions.cursor import EventCursor
+from actors.sessions.events import EventCursor
 from actors.sessions.run import ChildInspection, state_of
 from compose.web.endpoint import FoundSession
 from compose.web.pages.branches import Fork, forks_of

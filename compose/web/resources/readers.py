@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from actors.kernel.runtime.ids import AgentId, RunId
-from actors.sessions.cursor import EventCursor
-from actors.sessions.events import EVENTS, SessionEvent
+from actors.sessions.events import EVENTS, EventCursor, SessionEvent
 from actors.sessions.feed import SessionFeed
 from compose.web.endpoint import Done, ShownModel, WebCall
 from compose.web.resources.pages import Limit, OfApp

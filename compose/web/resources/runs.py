@@ -20,8 +20,8 @@ from actors.kernel.runtime.scheduler import TERMINAL, RunStatus
 from actors.kernel.stores.runs import OnConflict, RunFilter
 from actors.kernel.text import MAX_INT, is_name
 from actors.runtime.replay.verdict import error_of_row, row_of
+from actors.sessions.artifacts import UserMessage, check_blocks_of_user
 from actors.sessions.errors import UnknownChildError, UnknownModeError
-from actors.sessions.message import UserMessage, check_blocks_of_user
 from actors.sessions.run import RunPhase, SessionRun, state_of
 from actors.sessions.runtime import AgentRuntime
 from compose.web.changes import thing_of_session

@@ -6,7 +6,7 @@ import pytest
 
 from actors.context.turns import NOT_OF_USERS, turn_of
 from actors.kernel.json import JsonValue
-from actors.sessions.message import UserMessage
+from actors.sessions.artifacts import UserMessage
 
 
 @pytest.mark.parametrize("type_", sorted(NOT_OF_USERS))

@@ -65,30 +65,31 @@ if TYPE_CHECKING:
         QueryableRunStore,
         RunStore,
     )
-    from actors.workflow.actor.flows import Flows
-    from actors.workflow.actor.runs import FlowRuns
-    from actors.workflow.actor.starting import schedule_flow
     from actors.workflow.documents.findings import FlowError, FlowFinding
-    from actors.workflow.embedded.fingerprint import ActorFingerprint
-    from actors.workflow.embedded.histories.bundle import (
+    from actors.workflow.embedded.held_run import run_mutation_lock
+    from actors.workflow.embedded.histories import (
         RUN_HISTORY_BUNDLE_VERSION_V1,
         export_run_history_bundle,
         import_run_history_bundle,
         persist_workflow_snapshot,
         replay_run_history,
     )
-    from actors.workflow.embedded.registry import WorkflowRegistry
-    from actors.workflow.embedded.restoring import restore_snapshot
-    from actors.workflow.embedded.run_locks import run_mutation_lock
+    from actors.workflow.embedded.registry import (
+        ActorFingerprint,
+        WorkflowRegistry,
+        restore_snapshot,
+    )
     from actors.workflow.embedded.runtime import WorkflowRuntime
     from actors.workflow.embedded.scheduled import ScheduledRuntime, create_scheduled_runtime
     from actors.workflow.embedded.scheduler import Scheduler, SchedulerStats
-    from actors.workflow.embedded.stores.artifact_store import InMemoryArtifactStore
-    from actors.workflow.embedded.stores.command_store import (
+    from actors.workflow.embedded.stores.in_memory import (
+        InMemoryArtifactStore,
         InMemoryCommandCursorStore,
         InMemoryCommandStore,
+        InMemoryLedgerStore,
+        InMemoryRunStore,
+        InMemorySnapshotStore,
     )
-    from actors.workflow.embedded.stores.ledger_store import InMemoryLedgerStore
     from actors.workflow.embedded.stores.ledgers import (
         HashChainedLedgerStore,
         ObservableLedgerStore,
@@ -98,19 +99,24 @@ if TYPE_CHECKING:
         OffloadingRunStore,
         offload_large_values,
     )
-    from actors.workflow.embedded.stores.run_store import InMemoryRunStore
-    from actors.workflow.embedded.stores.snapshot_store import InMemorySnapshotStore
     from actors.workflow.handlers import ReconciledHandler, tool_calls
-    from actors.workflow.machine.limits import LimitWarning, RuntimeConfig
-    from actors.workflow.machine.policy import (
+    from actors.workflow.hosted.flows import Flows
+    from actors.workflow.hosted.runs import FlowRuns
+    from actors.workflow.hosted.starting import schedule_flow
+    from actors.workflow.machine.spec import (
         DefaultEffectPolicy,
         EffectPolicy,
         NoRetryPolicy,
         RetryPolicy,
+        WorkflowSpec,
         compute_idempotency_key,
     )
-    from actors.workflow.machine.spec import WorkflowSpec
-    from actors.workflow.machine.variables import branch_of, ensure_namespaces
+    from actors.workflow.machine.variables import (
+        LimitWarning,
+        RuntimeConfig,
+        branch_of,
+        ensure_namespaces,
+    )
     from actors.workflow.visual.loading import (
         check_flow,
         compile_visualflow,
@@ -181,25 +187,31 @@ else:
                 "SnapshotStore",
             ),
             "actors.kernel.workflow.step_record": ("StepRecord", "verify_ledger_chain"),
-            "actors.workflow.actor.flows": ("Flows",),
-            "actors.workflow.actor.runs": ("FlowRuns",),
-            "actors.workflow.actor.starting": ("schedule_flow",),
-            "actors.workflow.embedded.stores.artifact_store": ("InMemoryArtifactStore",),
-            "actors.workflow.embedded.stores.command_store": (
+            "actors.workflow.hosted.flows": ("Flows",),
+            "actors.workflow.hosted.runs": ("FlowRuns",),
+            "actors.workflow.hosted.starting": ("schedule_flow",),
+            "actors.workflow.embedded.stores.in_memory": (
+                "InMemoryArtifactStore",
                 "InMemoryCommandCursorStore",
                 "InMemoryCommandStore",
+                "InMemoryLedgerStore",
+                "InMemoryRunStore",
+                "InMemorySnapshotStore",
             ),
             "actors.workflow.documents.findings": ("FlowError", "FlowFinding"),
-            "actors.workflow.embedded.fingerprint": ("ActorFingerprint",),
+            "actors.workflow.embedded.registry": (
+                "ActorFingerprint",
+                "WorkflowRegistry",
+                "restore_snapshot",
+            ),
             "actors.workflow.handlers": ("ReconciledHandler", "tool_calls"),
-            "actors.workflow.embedded.histories.bundle": (
+            "actors.workflow.embedded.histories": (
                 "RUN_HISTORY_BUNDLE_VERSION_V1",
                 "export_run_history_bundle",
                 "import_run_history_bundle",
                 "persist_workflow_snapshot",
                 "replay_run_history",
             ),
-            "actors.workflow.embedded.stores.ledger_store": ("InMemoryLedgerStore",),
             "actors.workflow.embedded.stores.ledgers": (
                 "HashChainedLedgerStore",
                 "ObservableLedgerStore",
@@ -209,24 +221,24 @@ else:
                 "OffloadingRunStore",
                 "offload_large_values",
             ),
-            "actors.workflow.embedded.registry": ("WorkflowRegistry",),
-            "actors.workflow.embedded.restoring": ("restore_snapshot",),
-            "actors.workflow.embedded.run_locks": ("run_mutation_lock",),
-            "actors.workflow.embedded.stores.run_store": ("InMemoryRunStore",),
+            "actors.workflow.embedded.held_run": ("run_mutation_lock",),
             "actors.workflow.embedded.runtime": ("WorkflowRuntime",),
             "actors.workflow.embedded.scheduled": ("ScheduledRuntime", "create_scheduled_runtime"),
             "actors.workflow.embedded.scheduler": ("Scheduler", "SchedulerStats"),
-            "actors.workflow.embedded.stores.snapshot_store": ("InMemorySnapshotStore",),
-            "actors.workflow.machine.limits": ("LimitWarning", "RuntimeConfig"),
-            "actors.workflow.machine.policy": (
+            "actors.workflow.machine.variables": (
+                "LimitWarning",
+                "RuntimeConfig",
+                "branch_of",
+                "ensure_namespaces",
+            ),
+            "actors.workflow.machine.spec": (
                 "DefaultEffectPolicy",
                 "EffectPolicy",
                 "NoRetryPolicy",
                 "RetryPolicy",
                 "compute_idempotency_key",
+                "WorkflowSpec",
             ),
-            "actors.workflow.machine.spec": ("WorkflowSpec",),
-            "actors.workflow.machine.variables": ("branch_of", "ensure_namespaces"),
             "actors.workflow.visual.loading": (
                 "check_flow",
                 "compile_visualflow",

@@ -11,9 +11,9 @@ from actors.errors import EffectDidNotHappen, ModelError
 from actors.kernel.workflow.durable import plain_copy
 from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
 from actors.kernel.workflow.run_state import RunState
-from actors.workflow.machine.asking import settled
 from actors.workflow.machine.attempts import in_doubt, reconciled
-from actors.workflow.machine.deltas import OpenStep
+from actors.workflow.machine.plans import settled
+from actors.workflow.machine.records import OpenStep
 
 Handler: TypeAlias = Callable[..., Any]
 """A function that gets the run, the effect and, with three parameters, the next node.

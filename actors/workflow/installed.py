@@ -12,11 +12,10 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.workflow.errors import FlowMissingError
 from actors.runtime.runtime import Runtime
 from actors.runtime.verbs.run_context import RunContext
-from actors.workflow.actor.agent import FlowAgent
-from actors.workflow.actor.flow_address import flow_and_id
-from actors.workflow.actor.flows import Flows
 from actors.workflow.bundles import INSTALLED_APP, BundleRecord, StoredBundles
 from actors.workflow.bundles.stored import graphs_of
+from actors.workflow.hosted.flow_address import flow_and_id
+from actors.workflow.hosted.flows import FlowAgent, Flows
 
 MOST_KEPT: Final = 64
 """Maximum number of loaded bundles that a host keeps for later runs."""

@@ -18,7 +18,7 @@ from actors.kernel.runtime.ids import AgentId
 if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
     from actors.runtime import Runtime
-    from actors.workflow.actor.flows import Flows
+    from actors.workflow.hosted.flows import Flows
 
 ALLOWED = (
     "an agent, a list of agents, an agent class with `id`, a mapping {type: factory}, a SessionAgent, Flows, "
@@ -97,8 +97,8 @@ def are_flow_files(spec: str) -> bool:
 
 def flows_of_files(path: str) -> Flows:
     """Return the flows of a file or of a folder as the app ``flows``. See `find_served`."""
-    from actors.workflow.actor.flows import Flows  # noqa: PLC0415 - few hosts serve flows
     from actors.workflow.bundles import open_workflow_bundle  # noqa: PLC0415
+    from actors.workflow.hosted.flows import Flows  # noqa: PLC0415 - few hosts serve flows
     from actors.workflow.visual.loading import load_flow  # noqa: PLC0415
 
     folder = Path(path)
@@ -177,7 +177,7 @@ async def _register(runtime: Runtime, spec: str, one: object) -> None:
 
 def are_flows(one: object) -> TypeIs[Flows]:
     """Return True for the flows of an app. The function does not import their module."""
-    module = sys.modules.get("actors.workflow.actor.flows")
+    module = sys.modules.get("actors.workflow.hosted.flows")
     return module is not None and isinstance(one, module.Flows)
 
 

@@ -16,11 +16,11 @@ from actors.kernel.agent.message import Message
 from actors.kernel.agent.tools import Risk, Tool
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
 from actors.runtime import Runtime
-from actors.workflow.actor.flows import Flows
-from actors.workflow.actor.ledger_feed import ledger_feed
-from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.bundles import INSTALLED_APP, BundleRecord, StoredBundles
 from actors.workflow.bundles.stored import inputs_of
+from actors.workflow.hosted.flows import Flows
+from actors.workflow.hosted.ledger_feed import ledger_feed
+from actors.workflow.hosted.runs import FlowRuns
 from compose.host.loader import ServeError, agent_of, are_flows, instance_of
 from compose.mcp.server import ID_KEY, Report, client_call
 

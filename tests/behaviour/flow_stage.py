@@ -14,8 +14,8 @@ from actors.workflow import (
     WorkflowSpec,
     verify_ledger_chain,
 )
-from actors.workflow.actor.flows import Flows
-from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.hosted.flows import Flows
+from actors.workflow.hosted.runs import FlowRuns
 from actors.workflow.machine.variables import NAMESPACES
 from tests.behaviour.bed import LIMIT_S
 

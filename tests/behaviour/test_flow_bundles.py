@@ -26,7 +26,7 @@ from actors.workflow import (
     replay_run_history,
     verify_ledger_chain,
 )
-from actors.workflow.actor import graph_run
+from actors.workflow.hosted import graph_run
 from compose.tools import graph_bundle
 from compose.tools.graph_bundle import BundleError, RunBusyError, bundle_of, read_bundle
 from tests.behaviour.flow_stage import Stage, asking, completing, ending, single, staged

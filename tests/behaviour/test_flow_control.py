@@ -25,7 +25,7 @@ from actors.workflow import (
     WorkflowSpec,
     verify_ledger_chain,
 )
-from actors.workflow.actor import graph_run
+from actors.workflow.hosted import graph_run
 from tests.behaviour.bed import LIMIT_S
 
 if TYPE_CHECKING:

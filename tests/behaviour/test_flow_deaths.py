@@ -25,7 +25,7 @@ from actors.workflow import (
     StepPlan,
     WorkflowSpec,
 )
-from actors.workflow.actor import graph_run
+from actors.workflow.hosted import graph_run
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import Stage, asking, ending, single, without_doubts
 from tests.behaviour.test_conversation_deaths import is_a_runs

@@ -27,11 +27,11 @@ from actors.workflow import (
     load_flow,
     tool_calls,
 )
-from actors.workflow.actor import graph_run
-from actors.workflow.machine.deltas import OpenStep
-from actors.workflow.memory.evidence import evidence_in, evidence_of
-from actors.workflow.memory.host_memory import HostMemory
-from actors.workflow.memory.spans import spans_of
+from actors.workflow.hosted import graph_run
+from actors.workflow.machine.records import OpenStep
+from actors.workflow.notes.evidence import evidence_in, evidence_of
+from actors.workflow.notes.host_memory import HostMemory
+from actors.workflow.notes.spans import spans_of
 from persistence.files import FileArtifactStore
 from tests.behaviour.flow_stage import Stage, asking, ending, single, staged
 from tests.behaviour.test_conversation_deaths import is_a_runs

@@ -19,8 +19,8 @@ from actors.workflow import (
     WaitReason,
     WorkflowSpec,
 )
-from actors.workflow.actor import graph_run
-from actors.workflow.actor.step_entry import OPENED_STEP, STATE
+from actors.workflow.hosted import graph_run
+from actors.workflow.hosted.step_entry import OPENED_STEP, STATE
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import Stage, asking, completing, ending, single, staged
 

@@ -13,7 +13,7 @@ from actors.errors import MessageTooLargeError, ScheduleExistsError, UnknownSche
 from actors.kernel.runtime.ids import DEFAULT_TENANT, derive_id, run_id_of_mail
 from actors.kernel.runtime.scheduler import RunStatus as RowStatus
 from actors.workflow import EffectType, GraphError, WorkflowSpec, schedule_flow
-from actors.workflow.actor.flow_address import flow_address
+from actors.workflow.hosted.flow_address import flow_address
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import Stage, asking, ending, staged
 

@@ -31,8 +31,8 @@ from actors.workflow import (
     tool_calls,
     verify_ledger_chain,
 )
-from actors.workflow.actor import graph_run
-from actors.workflow.machine.limits import check_limits
+from actors.workflow.hosted import graph_run
+from actors.workflow.machine.variables import check_limits
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import asking, completing, ending, single, staged
 

@@ -26,9 +26,9 @@ from actors.workflow import (
     WorkflowSpec,
     tool_calls,
 )
-from actors.workflow.actor import graph_run, ledger_feed
-from actors.workflow.actor.runs import FlowRuns
-from actors.workflow.actor.starting import keep_snapshot
+from actors.workflow.hosted import graph_run, ledger_feed
+from actors.workflow.hosted.runs import FlowRuns
+from actors.workflow.hosted.starting import keep_snapshot
 from compose.web import app
 from compose.web.pages.graphs import flow_pages, graph_steps
 from tests.behaviour.guarded import guarded_on

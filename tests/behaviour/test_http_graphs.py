@@ -21,7 +21,8 @@ from actors.workflow import (
     WorkflowSpec,
     verify_ledger_chain,
 )
-from actors.workflow.actor import graph_run, ledger_feed, run_lists
+from actors.workflow.hosted import graph_run, ledger_feed
+from actors.workflow.hosted import ledger_feed as run_lists
 from compose.host.loader import serve_all
 from compose.host.session_app import serve_app
 from compose.web import app

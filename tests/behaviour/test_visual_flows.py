@@ -10,7 +10,7 @@ import pytest
 
 from actors.errors import RegistrationError
 from actors.workflow import compile_visualflow, compile_visualflow_tree
-from actors.workflow.actor.flows import Flows
+from actors.workflow.hosted.flows import Flows
 from actors.workflow.integrations import local_llm
 from compose.mcp.toolsets.files import file_tools
 from compose.mcp.toolsets.folder import ConfinedFolder

@@ -24,9 +24,9 @@ from actors.workflow import (
     WorkflowRuntime,
     WorkflowSpec,
 )
-from actors.workflow.actor.graph_run import ENTRIES_KEPT
-from actors.workflow.actor.runs import FlowRuns
-from actors.workflow.machine import deltas
+from actors.workflow.hosted.graph_run import ENTRIES_KEPT
+from actors.workflow.hosted.runs import FlowRuns
+from actors.workflow.machine import records as deltas
 from persistence.sqlite import SqliteDatabase, SqliteLedgerStore, SqliteRunStore
 from tests.benchmarks.flows import flows
 from tests.benchmarks.lone import Lone

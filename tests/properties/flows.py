@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.workflow import EffectOutcome, EffectType, RetryPolicy, verify_ledger_chain
-from actors.workflow.actor.flows import Flows
-from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.hosted.flows import Flows
+from actors.workflow.hosted.runs import FlowRuns
 from tests.behaviour.flow_stage import without_doubts
 from tests.model.graphs import ATTEMPTS, Expected, expected
 from tests.properties.documents import Written

@@ -39,7 +39,7 @@ class StepRecord:
         session_id: The run's session.
         attempt: From 1.
         idempotency_key: The name of this effect of this step: equal for all its attempts, also after a crash.
-        delta: The change of the run's state; see `actors.workflow.machine.deltas`. None: no change.
+        delta: The change of the run's state; see `actors.workflow.machine.records`. None: no change.
         prev_hash: `record_hash` of the record before, in a chained ledger.
         record_hash: SHA-256 of all the others but `signature`.
         signature: Reserved.

@@ -1,4 +1,7 @@
-"""Packing of a flow and all flows that it refers to into one file. Equal flows give equal bytes."""
+"""Packing of a flow and all flows that it refers to into one file. Equal flows give equal bytes.
+
+Processing of the bytes of bundles, which may take seconds of CPU time.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,22 @@ import os
 import re
 import secrets
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
+from actors.runtime.loop.tasks import in_thread
 from actors.workflow.bundles.bundle import MANIFEST, WorkflowBundle, open_workflow_bundle
 from actors.workflow.bundles.manifest import WorkflowBundleEntrypoint, WorkflowBundleError
 from actors.workflow.documents.compiling import compile_document
 from actors.workflow.documents.document import FlowNode
 from actors.workflow.documents.reading import ENDINGS, document_of, read_data
 from actors.workflow.visual.compiling import compile_drawing
+from actors.workflow.visual.drawing import is_visualflow, one_by_one
 from actors.workflow.visual.loading import subflows_of
-from actors.workflow.visual.reading import is_visualflow, one_by_one
 
 _WHEN: Final = (1980, 1, 1, 0, 0, 0)
 """The time of each file in a zip file. It is constant, so equal contents give equal bytes."""
@@ -268,3 +272,15 @@ def write_whole(path: Path, data: bytes, *, is_new: bool = False) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+T = TypeVar("T")
+
+
+async def unpacked(call: Callable[..., T], *args: Any) -> T:
+    """Return the result of a function that reads, checks or compiles flows, called in a thread.
+
+    Small flows are processed there, too: 50 KiB may take as long as a megabyte.
+    """
+    found: T = await in_thread(call, *args)
+    return found

@@ -14,15 +14,14 @@ from typing_extensions import override
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.artifacts import ArtifactStores
 from actors.kernel.stores.flows import FLOWS_SCOPE, FlowBundleRow, FlowBundleStore, NewFlowBundle
-from actors.workflow.bundles.bundle import WorkflowBundle, open_workflow_bundle
-from actors.workflow.bundles.inputs import input_schema
+from actors.workflow.bundles.bundle import WorkflowBundle, input_schema, open_workflow_bundle
 from actors.workflow.bundles.manifest import WorkflowBundleManifest
+from actors.workflow.bundles.packing import unpacked
 from actors.workflow.bundles.registry import (
     WorkflowBundleRegistry,
     WorkflowBundleRegistryError,
     order_of,
 )
-from actors.workflow.bundles.unpacking import unpacked
 from actors.workflow.machine.spec import WorkflowSpec
 
 _log = logging.getLogger("callboard.workflow")

@@ -10,6 +10,7 @@ from typing import Any, Final
 from actors.kernel.workflow.effects import EffectType
 from actors.workflow.documents import sandbox
 from actors.workflow.documents.document import (
+    REDUCERS,
     TIMEOUT_MARK,
     AnyNode,
     CodeNode,
@@ -33,7 +34,6 @@ from actors.workflow.documents.nodes import (
     switch_step,
     timeout_step,
 )
-from actors.workflow.documents.reducers import REDUCERS
 from actors.workflow.documents.templates import DataPlace, Template, template
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import RUNTIME, TEMP

@@ -1,14 +1,106 @@
-"""The flow document, version 1: a graph as data."""
+"""The flow document, version 1: a graph as data.
+
+Durations in flow documents: seconds, or texts such as ``90s``, ``15m``, ``2h30m`` and ``3d``.
+
+Reducers by name. A reducer merges the values that several branches changed at a join.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+)
 
 from actors.kernel.workflow.effects import EffectType
-from actors.workflow.documents.durations import Duration
-from actors.workflow.documents.reducers import ReducerName
+from actors.workflow.machine.spec import Reducer
+
+LONGEST_S: Final = 100 * 365 * 86400.0
+_UNITS: Final = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|m|s)")
+_TEXT: Final = r"^(\d+(\.\d+)?(ms|d|h|m|s))+$"
+
+
+def seconds_in(duration: Any) -> float:
+    """Return a duration in seconds.
+
+    Raises:
+        ValueError: The value is not a duration, or not between 0 and 100 years.
+    """
+    if isinstance(duration, str) and re.fullmatch(_TEXT, duration):
+        seconds = sum(float(count) * _UNITS[unit] for count, unit in _PART.findall(duration))
+    elif isinstance(duration, int | float) and not isinstance(duration, bool):
+        seconds = float(duration)
+    else:
+        raise ValueError(f"{duration!r} is no duration; write seconds, or 90s, 15m, 2h30m or 3d")
+    if not 0 <= seconds <= LONGEST_S:
+        raise ValueError(f"{duration!r} is not between 0 and 100 years")
+    return seconds
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(seconds_in),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": _TEXT}]}
+    ),
+]
+
+
+ReducerName: TypeAlias = Literal["add", "append", "merge", "max", "min", "last"]
+
+
+def add(before: Any, values: list[Any]) -> Any:
+    """Return the number plus the changes of all branches."""
+    start = before or 0
+    return start + sum(value - start for value in values)
+
+
+def append(before: Any, values: list[Any]) -> list[Any]:
+    """Return the list plus the items that each branch appended."""
+    start = list(before or [])
+    return start + [one for value in values for one in value[len(start) :]]
+
+
+def merge(before: Any, values: list[Any]) -> dict[str, Any]:
+    """Return an object with the names of all branches. Of equal names the value of the last branch is taken."""
+    return dict(before or {}) | {name: value for one in values for name, value in one.items()}
+
+
+def largest(before: Any, values: list[Any]) -> Any:
+    """Return the largest value."""
+    return max(values if before is None else [before, *values])
+
+
+def smallest(before: Any, values: list[Any]) -> Any:
+    """Return the smallest value."""
+    return min(values if before is None else [before, *values])
+
+
+def last(before: Any, values: list[Any]) -> Any:
+    """Return the value of the last branch."""
+    del before
+    return values[-1]
+
+
+REDUCERS: Final[Mapping[ReducerName, Reducer]] = {
+    "add": add,
+    "append": append,
+    "merge": merge,
+    "max": largest,
+    "min": smallest,
+    "last": last,
+}
+
 
 MOST_NODES: Final = 10_000
 TIMEOUT_MARK: Final = "~"

@@ -24,7 +24,7 @@ from actors.workflow.documents.document import (
 )
 from actors.workflow.documents.expressions import Expression, ExpressionError, NodeScope
 from actors.workflow.documents.templates import Template
-from actors.workflow.machine.asking import NodeContext
+from actors.workflow.machine.plans import NodeContext
 from actors.workflow.machine.variables import TEMP, branch_of, split_key, with_path
 
 DEADLINES: Final = frozenset({EffectType.ASK_USER, EffectType.WAIT_EVENT})

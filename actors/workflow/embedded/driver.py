@@ -1,14 +1,19 @@
-"""The loop of one run. It calls nodes, executes effects, appends records and saves checkpoints."""
+"""The loop of one run. It calls nodes, executes effects, appends records and saves checkpoints.
+
+Requests to pause, continue or cancel a run. The thread that drives it applies them between steps.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from actors.errors import EffectDidNotHappen
 from actors.kernel.basics import Clock
@@ -17,19 +22,56 @@ from actors.kernel.workflow.effects import EffectType, WaitReason
 from actors.kernel.workflow.run_state import RunState, open_wait
 from actors.kernel.workflow.stores import Fault, RunStore
 from actors.workflow.embedded.held_run import HeldRun
-from actors.workflow.embedded.wishes import Wish, Wishes
 from actors.workflow.handlers import EffectHandlers
 from actors.workflow.machine import attempts, records, waits
-from actors.workflow.machine.asking import NodeContext, asked
 from actors.workflow.machine.branches import Leaf, Path, joined, keys_beside, leaves, seen_at
-from actors.workflow.machine.deltas import OpenStep, seen_by_handler
-from actors.workflow.machine.loop_watch import LoopWatch, endless
-from actors.workflow.machine.policy import EffectPolicy
-from actors.workflow.machine.records import CONTROL, Transition, is_paused
-from actors.workflow.machine.requests import outcome_of
-from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.plans import LoopWatch, NodeContext, asked, endless
+from actors.workflow.machine.records import (
+    CONTROL,
+    OpenStep,
+    Transition,
+    is_paused,
+    seen_by_handler,
+)
+from actors.workflow.machine.spec import EffectPolicy, WorkflowSpec
 from actors.workflow.machine.variables import RUNTIME
-from actors.workflow.memory.effects import MEMORY_EFFECTS, MemoryEffects
+from actors.workflow.machine.waits import outcome_of
+from actors.workflow.notes.effects import MEMORY_EFFECTS, MemoryEffects
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A request to pause, continue or cancel a run."""
+
+    kind: Literal["pause", "unpause", "cancel"]
+    reason: str | None = None
+    by: str = "api"
+
+
+class Wishes:
+    """Requests of this process that were not applied yet, by run. Other processes wait for the run's lock."""
+
+    def __init__(self) -> None:
+        self._open: defaultdict[str, list[Wish]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def add(self, run_id: str, wish: Wish) -> None:
+        """Keep a wish until it is taken."""
+        with self._lock:
+            self._open[run_id].append(wish)
+
+    def take(self, run_id: str) -> list[Wish]:
+        """Return the wishes for a run in order, and remove them."""
+        if run_id not in self._open:
+            return []
+        with self._lock:
+            return self._open.pop(run_id, [])
+
+    def cancelled(self, run_id: str) -> Wish | None:
+        """Return a wish to cancel the run, or None. The wish is not removed."""
+        with self._lock:
+            return next((one for one in self._open.get(run_id, ()) if one.kind == "cancel"), None)
+
 
 _log = logging.getLogger("callboard.workflow")
 TRAILS_S: Final = 1.0

@@ -1,13 +1,21 @@
-"""A run that a driver holds: its state, records that are not stored yet, and effects that have started."""
+"""A run that a driver holds: its state, records that are not stored yet, and effects that have started.
+
+Locks of runs: a run has only one driver at a time.
+
+The locks hold among threads and, if the store has locks, among processes.
+"""
 
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from actors.kernel.workflow.effects import RunStatus
-from actors.kernel.workflow.errors import LedgerBrokenError, NoSuchRunError
+from actors.kernel.workflow.errors import LedgerBrokenError, NoSuchRunError, StoreBusyError
 from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.kernel.workflow.step_record import StepRecord
 from actors.kernel.workflow.stores import CreatingRunStore, GroupingRunStore, LedgerStore, RunStore
@@ -20,8 +28,7 @@ from actors.workflow.embedded.stores.ledgers import (
     sync_records,
 )
 from actors.workflow.machine.branches import Path, lifted, seen_at
-from actors.workflow.machine.deltas import OpenStep
-from actors.workflow.machine.records import Transition
+from actors.workflow.machine.records import OpenStep, Transition
 from actors.workflow.machine.recovery import folded
 from actors.workflow.machine.starting import start_record
 from actors.workflow.machine.variables import RECORDS, RUNTIME, SEQ, namespace, with_path
@@ -202,3 +209,55 @@ class HeldRun:
             if len(page) < PAGE:
                 break
         return folded(saved, records)
+
+
+_locks: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()
+_guard = threading.Lock()
+
+
+def run_mutation_lock(run_id: str) -> threading.RLock:
+    """Return the lock that a driver holds while it works on a run.
+
+    All callers in this process get the same lock.
+
+    Hold it around a load, change and save of the run outside of a driver.
+    """
+    with _guard:
+        lock = _locks.get(run_id)
+        if lock is None:
+            lock = _locks[run_id] = threading.RLock()
+        return lock
+
+
+class RunLocks:
+    """The locks of the runs of one store: the locks of this process, and the locks of the store if it has some.
+
+    Args:
+        store: A `LockingRunStore`, or a store that only this process uses.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._lock_of = getattr(store, "lock", None)
+        self._held: set[str] = set()
+
+    @contextmanager
+    def hold(self, run_id: str, *, wait: bool = True) -> Iterator[bool]:
+        """Hold the lock of a run. The context's value is True if this thread held it before.
+
+        Raises:
+            StoreBusyError: A driver in another process holds the lock for too long. If `wait` is false: any
+                other driver holds the lock now.
+        """
+        own = run_mutation_lock(run_id)
+        if not own.acquire(blocking=wait):
+            raise StoreBusyError(f"run {run_id}", 0.0)
+        with ExitStack() as stack:
+            stack.push(own)
+            if run_id in self._held:
+                yield True
+                return
+            if self._lock_of is not None:
+                stack.enter_context(self._lock_of(run_id, wait=wait))
+            self._held.add(run_id)
+            stack.callback(self._held.remove, run_id)
+            yield False

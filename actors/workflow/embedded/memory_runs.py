@@ -16,10 +16,9 @@ from actors.workflow.handlers import EffectHandlers
 from actors.workflow.machine.records import Transition, noted
 from actors.workflow.machine.starting import start_record
 from actors.workflow.machine.variables import RUNTIME, ensure_namespaces, with_item
-from actors.workflow.memory.compaction import summarizing
-from actors.workflow.memory.effects import MemoryEffects
-from actors.workflow.memory.owners import GLOBAL
-from actors.workflow.memory.spans import SPAN_ID, SPANS, SPANS_PATH, Span, spans_of
+from actors.workflow.notes.compaction import summarizing
+from actors.workflow.notes.effects import MemoryEffects
+from actors.workflow.notes.spans import GLOBAL, SPAN_ID, SPANS, SPANS_PATH, Span, spans_of
 
 GLOBAL_RUN: Final = "global_memory"
 SESSION_RUN: Final = "session_memory_"
@@ -42,7 +41,7 @@ class MemoryHost(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRuns:
-    """See `actors.workflow.memory.owners.SharedMemory`.
+    """See `actors.workflow.notes.spans.SharedMemory`.
 
     Attributes:
         host: The runtime.

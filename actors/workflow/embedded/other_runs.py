@@ -11,10 +11,8 @@ from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus,
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState, event_keys
 from actors.kernel.workflow.stores import EventWaitStore, QueryableRunStore
-from actors.workflow.machine.deltas import OpenStep
-from actors.workflow.machine.event_keys import event_from, key_of_payload
-from actors.workflow.machine.records import Transition
-from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.records import OpenStep, Transition
+from actors.workflow.machine.spec import WorkflowSpec, event_from, key_of_payload
 from actors.workflow.machine.starting import child_id, child_vars
 from actors.workflow.machine.waits import heard, waiting_for
 

@@ -1,8 +1,25 @@
-"""Graphs by name, for callers that have only a run."""
+"""Graphs by name, for callers that have only a run.
+
+Runs that begin with the state of another run.
+
+The deletion of runs.
+
+Identities of actors: ids that are equal for equal facts.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+from actors.kernel.workflow.artifacts import CollectableArtifactStore
+from actors.kernel.workflow.durable import durable_copy, json_digest, new_id, utc_now_iso
+from actors.kernel.workflow.errors import GraphError, RunIdentityConflict
+from actors.kernel.workflow.run_state import Snapshot
+from actors.kernel.workflow.stores import tree_of
+from actors.workflow.embedded.stores.ledgers import delete_records
 from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.starting import restored_run, start_record
 
 
 class WorkflowRegistry:
@@ -54,3 +71,83 @@ class WorkflowRegistry:
     def list_ids(self) -> list[str]:
         """Return the names, in the order of registration."""
         return [*self._specs]
+
+
+def restore_snapshot(
+    snapshot: Snapshot,
+    workflow: WorkflowSpec,
+    *,
+    run_store: Any,
+    ledger_store: Any,
+    run_id: str | None = None,
+    force: bool = False,
+) -> str:
+    """Create a run that begins with the state of a snapshot and its open wait; return the run's id.
+
+    The run of the snapshot stays as it is. The new run has a ledger of its own, whose first record names the
+    snapshot.
+
+    Raises:
+        SpecChangedError: The graph is not the snapshot's graph, and `force` is false.
+        GraphError: The run of the snapshot had ended, or the graph does not have the run's next node.
+        RunIdentityConflict: A run with this `run_id` exists.
+    """
+    run = restored_run(snapshot, workflow, run_id=run_id or new_id(), at=utc_now_iso(), force=force)
+    _, made = run_store.create_if_absent(run)
+    if not made:
+        raise RunIdentityConflict(run.run_id, "it is there already")
+    ledger_store.append(start_record(run, restored_from=snapshot.snapshot_id))
+    return run.run_id
+
+
+def deleted_tree(
+    runs: Any, ledger: Any, artifacts: Any, run_id: str, *, commands: Any = None
+) -> int:
+    """Delete a run and the runs below it, the lowest first, with their commands; return the number of runs.
+
+    The run itself is deleted last. If the process dies before that, the deletion can be repeated.
+
+    Raises:
+        GraphError: A run of the tree has not ended. Nothing is deleted.
+    """
+    root = runs.load(run_id)
+    tree = [] if root is None else tree_of(runs, root)
+    for run in tree:
+        if not run.status.is_terminal:
+            raise GraphError(f"run {run.run_id}", f"it is {run.status.value}: cancel it first")
+    for run in reversed(tree):
+        delete_records(ledger, run.run_id)
+        if artifacts is not None:
+            artifacts.delete_by_run(run.run_id)
+        if commands is not None:
+            commands.delete(run.run_id)
+        if run is root and isinstance(artifacts, CollectableArtifactStore):
+            artifacts.gc(dry_run=False)
+        runs.delete(run.run_id)
+    return len(tree)
+
+
+@dataclass(frozen=True, slots=True)
+class ActorFingerprint:
+    """An identity.
+
+    Attributes:
+        actor_id: The id, derived from the other attributes: ``ar_`` and 24 hexadecimal digits.
+        kind: For example ``agent`` or ``human``.
+        display_name: A name for people to read.
+        metadata: Further facts, as JSON data.
+    """
+
+    actor_id: str
+    kind: str
+    display_name: str
+    metadata: dict[str, Any]
+
+    @classmethod
+    def from_metadata(
+        cls, *, kind: str, display_name: str = "", **metadata: Any
+    ) -> ActorFingerprint:
+        """Return the identity of these facts. Equal facts have the same `actor_id`."""
+        clean = durable_copy(metadata, "metadata")
+        digest = json_digest([kind, display_name, clean])
+        return cls(f"ar_{digest[:24]}", kind, display_name, clean)

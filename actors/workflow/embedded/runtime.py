@@ -25,24 +25,26 @@ from actors.kernel.workflow.stores import (
     no_fault,
 )
 from actors.runtime.loop.clock import SystemClock
-from actors.workflow.embedded.deletion import deleted_tree
-from actors.workflow.embedded.driver import Driver
-from actors.workflow.embedded.held_run import HeldRun, begun
+from actors.workflow.embedded.driver import Driver, Wish, Wishes
+from actors.workflow.embedded.held_run import HeldRun, RunLocks, begun
 from actors.workflow.embedded.memory_runs import memory_effects
 from actors.workflow.embedded.other_runs import GraphLookup, RunEffects
-from actors.workflow.embedded.run_locks import RunLocks
-from actors.workflow.embedded.wishes import Wish, Wishes
+from actors.workflow.embedded.registry import deleted_tree
 from actors.workflow.handlers import EffectHandlers, Handler
-from actors.workflow.machine import limits, records, waits
-from actors.workflow.machine.asking import NodeContext
-from actors.workflow.machine.deltas import TRACES
-from actors.workflow.machine.limits import LimitWarning, RuntimeConfig
-from actors.workflow.machine.policy import DefaultEffectPolicy, EffectPolicy
-from actors.workflow.machine.records import ANSWERS, Transition
-from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine import records, waits
+from actors.workflow.machine import variables as limits
+from actors.workflow.machine.plans import NodeContext
+from actors.workflow.machine.records import ANSWERS, TRACES, Transition
+from actors.workflow.machine.spec import DefaultEffectPolicy, EffectPolicy, WorkflowSpec
 from actors.workflow.machine.starting import check_graph, check_identity, new_run
-from actors.workflow.machine.variables import LIMITS, RUNTIME, namespace
-from actors.workflow.memory.evidence import evidence_in, evidence_of
+from actors.workflow.machine.variables import (
+    LIMITS,
+    RUNTIME,
+    LimitWarning,
+    RuntimeConfig,
+    namespace,
+)
+from actors.workflow.notes.evidence import evidence_in, evidence_of
 
 
 class WorkflowRuntime:

@@ -12,12 +12,10 @@ from actors.kernel.workflow.stores import LedgerStore, RunStore
 from actors.workflow.embedded.registry import WorkflowRegistry
 from actors.workflow.embedded.runtime import WorkflowRuntime
 from actors.workflow.embedded.scheduler import Scheduler
-from actors.workflow.embedded.stores.ledger_store import InMemoryLedgerStore
+from actors.workflow.embedded.stores.in_memory import InMemoryLedgerStore, InMemoryRunStore
 from actors.workflow.embedded.stores.ledgers import ObservableLedgerStore
-from actors.workflow.embedded.stores.run_store import InMemoryRunStore
 from actors.workflow.handlers import Handler
-from actors.workflow.machine.policy import EffectPolicy
-from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.spec import EffectPolicy, WorkflowSpec
 
 
 class ScheduledRuntime:

@@ -13,11 +13,10 @@ objects, whose values are in headers only.
 
 from __future__ import annotations
 
-from actors.workflow.integrations.http_requests import RemoteModelError
 from actors.workflow.integrations.knowledge import GraphStoreKnowledge, KnowledgeGraph
-from actors.workflow.integrations.prompt_cache import CachingModel, PromptCache
-from actors.workflow.integrations.remote_agent import RemoteAgent
-from actors.workflow.integrations.remote_model import RemoteModel
+from actors.workflow.integrations.models import CachingModel, PromptCache
+from actors.workflow.integrations.remote_model import RemoteModel, RemoteModelError
+from actors.workflow.integrations.tools import RemoteAgent
 from actors.workflow.integrations.wiring import Integration, hybrid_llm, local_llm, remote_llm
 
 __all__ = [

@@ -11,11 +11,9 @@ from actors.kernel.workflow.run_state import RunState
 from actors.workflow.handlers import Handler
 from actors.workflow.integrations.background_loop import BackgroundLoop
 from actors.workflow.integrations.knowledge import KnowledgeGraph, KnowledgeHandlers
-from actors.workflow.integrations.model_calls import ModelCalls
-from actors.workflow.integrations.prompt_cache import PromptCache
-from actors.workflow.integrations.remote_agent import AgentCalls, RemoteAgent
+from actors.workflow.integrations.models import ModelCalls, PromptCache
 from actors.workflow.integrations.remote_model import RemoteModel
-from actors.workflow.integrations.tool_runs import ToolMode, ToolRuns
+from actors.workflow.integrations.tools import AgentCalls, RemoteAgent, ToolMode, ToolRuns
 
 Models = LLMClient | Mapping[str, LLMClient]
 _KG = (EffectType.MEMORY_KG_ASSERT, EffectType.MEMORY_KG_QUERY, EffectType.MEMORY_KG_RESOLVE)

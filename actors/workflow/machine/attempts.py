@@ -25,11 +25,9 @@ from actors.kernel.workflow.effects import (
 )
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
-from actors.workflow.machine.deltas import OpenStep
-from actors.workflow.machine.event_keys import is_event_key
 from actors.workflow.machine.plans import attempt_of, started, told_to_model
-from actors.workflow.machine.policy import EffectPolicy
-from actors.workflow.machine.records import ANSWERS, Transition, behind, told_of_end
+from actors.workflow.machine.records import ANSWERS, OpenStep, Transition, behind, told_of_end
+from actors.workflow.machine.spec import EffectPolicy, is_event_key
 from actors.workflow.machine.variables import RUNTIME, namespace, place_of
 from actors.workflow.machine.waits import delta_behind, ended_with, reply, room_at
 

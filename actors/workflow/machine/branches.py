@@ -17,8 +17,7 @@ from actors.kernel.workflow.effects import RunStatus, StepStatus, WaitReason, Wa
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import GraphBranch, GraphFork, RunState, open_wait
 from actors.kernel.workflow.step_record import StepRecord
-from actors.workflow.machine.deltas import varied
-from actors.workflow.machine.records import Transition, behind, failed, recorded
+from actors.workflow.machine.records import Transition, behind, failed, recorded, varied
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import (
     BRANCH,

@@ -1,8 +1,15 @@
-"""The answer of a node: a move, a fork, an effect that begins, or the end."""
+"""The answer of a node: a move, a fork, an effect that begins, or the end.
+
+The call of a node. Code of a graph's author is called here and by reducers only.
+
+Detection of endless loops of nodes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from actors.errors import NotSerializableError
@@ -12,15 +19,24 @@ from actors.kernel.workflow.effects import DECISIONS, Effect, EffectType, StepPl
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import StepRecord
-from actors.workflow.machine.deltas import OpenStep, varied
-from actors.workflow.machine.policy import compute_idempotency_key
-from actors.workflow.machine.records import Transition, behind, completed, failed, recorded
-from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine import records
+from actors.workflow.machine.records import (
+    OpenStep,
+    Transition,
+    behind,
+    completed,
+    failed,
+    recorded,
+    varied,
+)
+from actors.workflow.machine.spec import WorkflowSpec, compute_idempotency_key
 from actors.workflow.machine.variables import (
+    BRANCH,
     RUNTIME,
     branch_of,
     changes,
     is_runtimes,
+    namespace,
     place_of,
     seq_of,
     split_key,
@@ -224,3 +240,85 @@ def told_to_model(effect: Effect, opened: OpenStep) -> Effect:
     }
     payload = {**effect.payload, "params": {**params, "trace_metadata": told}}
     return replace(effect, payload=payload)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """Second argument of a node.
+
+    Attributes:
+        now: Function that returns the instant, in ISO 8601 in UTC.
+        artifacts: The artifact store of the driver, or None.
+    """
+
+    now: Callable[[], str]
+    artifacts: Any = None
+
+
+def asked(
+    spec: WorkflowSpec, state: RunState, context: NodeContext, now: Callable[[], str]
+) -> Transition:
+    """Call the current node with a copy of the run and `context`; return the decision on its answer."""
+    node = spec.nodes.get(state.current_node)
+    if node is None:
+        problem = f"graph {spec.workflow_id!r} has no node {state.current_node!r}"
+        return records.failed(state, problem, at=now())
+    copy = state.cloned()
+    try:
+        plan = settled(node(copy, context))
+    except Exception as exc:  # noqa: BLE001 - the exception of an author's function is recorded
+        problem = f"node {state.current_node!r} raised {type(exc).__name__}: {exc}"
+        return records.failed(state, problem, at=now())
+    return planned(spec, state, copy.vars, plan, at=now())
+
+
+def settled(answer: Any) -> Any:
+    """Return a function's result. A coroutine is closed, since it will not be awaited."""
+    if inspect.iscoroutine(answer):
+        answer.close()
+    return answer
+
+
+BEGIN = 64
+
+
+class LoopWatch:
+    """A watch of the pure steps of a run for a state that comes again (Brent's algorithm).
+
+    It keeps one state, and replaces it each time the number of steps has doubled. If a node is called again
+    with the same vars and without an effect in between, the loop is endless.
+    """
+
+    def __init__(self) -> None:
+        self._steps, self._next = 0, BEGIN
+        self._seen: tuple[object, ...] | None = None
+
+    def is_endless(self, state: RunState) -> bool:
+        """Return True if the kept state comes again. Called after each pure step."""
+        self._steps += 1
+        if self._seen is None and self._steps < BEGIN:
+            return False
+        now = self._picture(state)
+        if now == self._seen:
+            return True
+        if self._steps >= self._next:
+            self._seen, self._next = now, self._next * 2
+        return False
+
+    def forget(self) -> None:
+        """Start again, since an effect or a wait may change the next steps."""
+        self._steps, self._next, self._seen = 0, BEGIN, None
+
+    def _picture(self, state: RunState) -> tuple[object, ...]:
+        own = {name: value for name, value in state.vars.items() if name != RUNTIME}
+        branch = namespace(state.vars, RUNTIME).get(BRANCH)
+        return state.current_node, state.status, branch, own
+
+
+def endless(state: RunState, *, at: str) -> Transition:
+    """Decide on a run in an endless loop: it fails."""
+    problem = (
+        f"node {state.current_node!r} is called again with the same vars and without an effect: "
+        "an endless loop"
+    )
+    return failed(state, problem, at=at)

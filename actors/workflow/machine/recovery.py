@@ -11,8 +11,8 @@ from actors.kernel.workflow.effects import Effect, StepStatus
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import FIELDS, StepRecord
 from actors.workflow.machine.branches import Path, put, seen_at
-from actors.workflow.machine.deltas import OpenStep, applied
-from actors.workflow.machine.policy import compute_idempotency_key
+from actors.workflow.machine.records import OpenStep, applied
+from actors.workflow.machine.spec import compute_idempotency_key
 from actors.workflow.machine.variables import place_of, seq_of
 
 THEN: Final = "then"

@@ -1,14 +1,19 @@
-"""A graph: named nodes, one of which is the entry node."""
+"""A graph: named nodes, one of which is the entry node.
+
+The policies of effects: the number of attempts, the pauses between them, and the idempotency key.
+
+The names of events, which a wait and an emission have in common.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from actors.kernel.workflow.durable import durable_copy, json_digest
-from actors.kernel.workflow.effects import StepPlan
+from actors.kernel.workflow.effects import Effect, EffectType, StepPlan
 from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 
@@ -107,3 +112,144 @@ def _code_of(node: Node | Reducer) -> str:
     except (OSError, TypeError):
         code = getattr(node, "__code__", None)
         return repr(node if code is None else (code.co_code, code.co_consts, code.co_names))
+
+
+@runtime_checkable
+class EffectPolicy(Protocol):
+    """The rules of an effect's attempts."""
+
+    def max_attempts(self, effect: Effect) -> int:
+        """Return the maximum number of attempts of the effect, at least 1."""
+
+    def backoff_seconds(self, *, effect: Effect, attempt: int) -> float:
+        """Return the pause after a failed attempt, in seconds. Attempts are counted from 1."""
+
+
+class DefaultEffectPolicy:
+    """A policy with one attempt of each effect, unless set otherwise. Pauses double up to a limit.
+
+    Args:
+        default_max_attempts: Attempts of effects that `effect_max_attempts` does not name.
+        default_backoff_base: The pause after the first attempt, in seconds.
+        default_backoff_max: The longest pause, in seconds.
+        effect_max_attempts: Attempts by the name of the effect's type, for example ``llm_call``.
+    """
+
+    def __init__(
+        self,
+        default_max_attempts: int = 1,
+        default_backoff_base: float = 1.0,
+        default_backoff_max: float = 60.0,
+        effect_max_attempts: Mapping[str, int] | None = None,
+    ) -> None:
+        self._attempts = max(1, default_max_attempts)
+        self._base, self._longest = default_backoff_base, default_backoff_max
+        self._by_type = {str(name): n for name, n in (effect_max_attempts or {}).items()}
+
+    def max_attempts(self, effect: Effect) -> int:
+        """See `EffectPolicy.max_attempts`. An effect may set it in its payload as ``retry.max_attempts``."""
+        own = effect.payload.get("retry")
+        wanted = own.get("max_attempts") if isinstance(own, dict) else None
+        if isinstance(wanted, int) and wanted > 0:
+            return wanted
+        return max(1, self._by_type.get(effect.type.value, self._attempts))
+
+    def backoff_seconds(self, *, effect: Effect, attempt: int) -> float:
+        """See `EffectPolicy.backoff_seconds`.
+
+        The pause is the base, then doubles each time, up to the maximum.
+        """
+        del effect
+        doublings = min(max(attempt - 1, 0), 60)
+        return float(min(self._longest, self._base * 2.0**doublings))
+
+
+class RetryPolicy(DefaultEffectPolicy):
+    """A policy with three attempts of a model call, two of a batch of tools, and one of every other effect."""
+
+    def __init__(
+        self,
+        *,
+        llm_max_attempts: int = 3,
+        tool_max_attempts: int = 2,
+        backoff_base: float = 1.0,
+        backoff_max: float = 60.0,
+    ) -> None:
+        super().__init__(
+            default_backoff_base=backoff_base,
+            default_backoff_max=backoff_max,
+            effect_max_attempts={
+                EffectType.LLM_CALL: llm_max_attempts,
+                EffectType.TOOL_CALLS: tool_max_attempts,
+            },
+        )
+
+
+class NoRetryPolicy(DefaultEffectPolicy):
+    """A policy with one attempt of each effect, unless the effect's payload sets more."""
+
+    def __init__(self) -> None:
+        super().__init__(default_max_attempts=1)
+
+
+def compute_idempotency_key(*, run_id: str, node_id: str, effect: Effect, seq: int = 0) -> str:
+    """Return the idempotency key of an effect of one step: 32 hexadecimal digits.
+
+    All attempts of the effect have the same key, also after a crash. If the node asks again, the key is another
+    one, since `seq`, the number of the step, has changed.
+    """
+    told = [run_id, node_id, effect.type.value, effect.payload, effect.result_key, seq]
+    return json_digest(told)[:32]
+
+
+SCOPES = ("session", "workflow", "run", "global")
+_BEGINNING = "evt:"
+
+
+def event_key(name: str, *, scope: str, scope_id: str) -> str:
+    """Return the wait key of an event of this name in this scope.
+
+    Raises:
+        GraphError: The name is empty, or the scope does not exist.
+    """
+    if not name:
+        raise GraphError("an event", "it has no name. Give its payload a `name`")
+    if scope not in SCOPES:
+        raise GraphError(f"event {name!r}", f"scope {scope!r} is none of {', '.join(SCOPES)}")
+    return f"{_BEGINNING}{scope}:{scope_id}:{name}"
+
+
+def is_event_key(wait_key: str) -> bool:
+    """Return True if the key is that of an event, which any number of waits may have."""
+    return wait_key.startswith(_BEGINNING)
+
+
+def key_of_payload(run: RunState, payload: dict[str, Any]) -> str:
+    """Return the key of the event that an effect of `run` waits for or emits.
+
+    The scope is the run's session, or the run's own id if it has no session. The payload may set another scope
+    with `scope`, `session_id`, `workflow_id` or `run_id`.
+
+    Raises:
+        GraphError: See `event_key`.
+    """
+    scope = str(payload.get("scope") or "session")
+    own = {
+        "session": run.session_id or run.run_id,
+        "workflow": run.workflow_id,
+        "run": run.run_id,
+        "global": "global",
+    }
+    scope_id = str(payload.get(f"{scope}_id") or own.get(scope, ""))
+    return event_key(str(payload.get("name") or ""), scope=scope, scope_id=scope_id)
+
+
+def event_from(payload: dict[str, Any], id_: str, run_id: str) -> dict[str, Any]:
+    """Return the data that an answered wait for an event gets."""
+    return {
+        "event_id": id_,
+        "name": payload.get("name"),
+        "scope": payload.get("scope") or "session",
+        "payload": payload.get("payload"),
+        "run_id": run_id,
+    }

@@ -13,14 +13,14 @@ from actors.kernel.workflow.errors import GraphError, RunIdentityConflict, SpecC
 from actors.kernel.workflow.run_state import RunState, Snapshot
 from actors.kernel.workflow.step_record import StepRecord
 from actors.workflow.machine.branches import leaves, seen_at
-from actors.workflow.machine.deltas import OpenStep
-from actors.workflow.machine.limits import RuntimeConfig
+from actors.workflow.machine.records import OpenStep
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import (
     DEPTH,
     LIMITS,
     RECORDS,
     RUNTIME,
+    RuntimeConfig,
     begun_vars,
     ensure_namespaces,
     namespace,

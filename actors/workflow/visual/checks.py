@@ -14,7 +14,6 @@ from actors.workflow.visual.drawing import (
     DrawnNode,
     DrawnWire,
 )
-from actors.workflow.visual.lowering import CODE
 from actors.workflow.visual.nodes import code
 from actors.workflow.visual.nodes.control import CONTROL
 from actors.workflow.visual.nodes.effects import (
@@ -26,6 +25,7 @@ from actors.workflow.visual.nodes.effects import (
 )
 from actors.workflow.visual.nodes.values import VALUES
 from actors.workflow.visual.nodes.variables import VARIABLES, names_set
+from actors.workflow.visual.passes import CODE
 
 STEPS: Final = frozenset({*CONTROL, *VARIABLES, *EFFECTS})
 """The types of nodes that are always executed. Other nodes are executed if a wire of execution touches them."""

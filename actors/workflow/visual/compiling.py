@@ -15,28 +15,43 @@ from actors.workflow.documents.findings import FlowFinding
 from actors.workflow.documents.nodes import DocumentNode, Step
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.checks import TYPES, check, check_bodies, controlled_in, is_step
-from actors.workflow.visual.drawing import Drawing, DrawingFindings, DrawnNode, DrawnWire
-from actors.workflow.visual.entries import with_routes
+from actors.workflow.visual.drawing import (
+    RETURN_MARK,
+    SEQUENTIAL,
+    Drawing,
+    DrawingFindings,
+    DrawnNode,
+    DrawnWire,
+    read_drawing,
+)
+from actors.workflow.visual.expressions import PinExpression, expressions_in
 from actors.workflow.visual.flow_state import PLACE, FlowState, in_turn
-from actors.workflow.visual.lowering import (
+from actors.workflow.visual.nodes import code
+from actors.workflow.visual.nodes.control import CONTROL
+from actors.workflow.visual.nodes.effects import (
+    EFFECTS,
+    FILES,
+    ask,
+    begin_file,
+    end_file,
+    listen,
+    subflow_name,
+    tick,
+)
+from actors.workflow.visual.nodes.results import RESULTS
+from actors.workflow.visual.nodes.values import VALUES
+from actors.workflow.visual.nodes.variables import VARIABLES
+from actors.workflow.visual.passes import (
     AGENT,
     CODE,
     SUBFLOW,
     Pin,
     with_known_types,
+    with_routes,
     without_branches,
     without_limited_wires,
     without_reroutes,
 )
-from actors.workflow.visual.nodes import code
-from actors.workflow.visual.nodes.control import CONTROL
-from actors.workflow.visual.nodes.effects import EFFECTS, ask, listen, subflow_name, tick
-from actors.workflow.visual.nodes.files import FILES, begin_file, end_file
-from actors.workflow.visual.nodes.results import RESULTS
-from actors.workflow.visual.nodes.values import VALUES
-from actors.workflow.visual.nodes.variables import VARIABLES
-from actors.workflow.visual.pin_expressions import PinExpression, expressions_in
-from actors.workflow.visual.reading import RETURN_MARK, SEQUENTIAL, read_drawing
 from actors.workflow.visual.visits import WHOLE, Visit, WiredNode
 
 _OWN_PINS: Final = frozenset(

@@ -11,10 +11,15 @@ from actors.workflow.documents.findings import MOST_FINDINGS, FlowError, FlowFin
 from actors.workflow.documents.reading import document_of, name_of, read_data
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.compiling import compile_drawing
-from actors.workflow.visual.drawing import DrawingFindings
-from actors.workflow.visual.lowering import AGENT, named_agent
+from actors.workflow.visual.drawing import (
+    DrawingFindings,
+    is_visualflow,
+    one_by_one,
+    plain_flow,
+    read_drawing,
+)
 from actors.workflow.visual.nodes.effects import subflow_name
-from actors.workflow.visual.reading import is_visualflow, one_by_one, plain_flow, read_drawing
+from actors.workflow.visual.passes import AGENT, named_agent
 
 FlowSource = str | Path | bytes | Mapping[str, Any]
 

@@ -13,9 +13,8 @@ from actors.workflow.documents.findings import FlowError, FlowFinding
 from actors.workflow.documents.reading import name_of, read_data
 from actors.workflow.visual.checks import TYPES
 from actors.workflow.visual.compiling import compile_drawing
-from actors.workflow.visual.drawing import DrawingFindings, DrawnNode
+from actors.workflow.visual.drawing import DrawingFindings, DrawnNode, is_visualflow, read_drawing
 from actors.workflow.visual.nodes.effects import EFFECTS
-from actors.workflow.visual.reading import is_visualflow, read_drawing
 
 _PASSES: Final = frozenset({"reroute", "function"})
 """Types that a pass of the compiler replaces by others."""

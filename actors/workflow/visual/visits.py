@@ -11,12 +11,10 @@ from actors.kernel.workflow.effects import StepPlan
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.documents.expressions import ExpressionError, NodeScope
 from actors.workflow.machine.variables import branch_of
-from actors.workflow.visual.drawing import OUT_OF_CONTROL, DrawnNode, DrawnWire
-from actors.workflow.visual.entries import MUX
+from actors.workflow.visual.drawing import OUT_OF_CONTROL, RETURN_MARK, DrawnNode, DrawnWire
+from actors.workflow.visual.expressions import PinExpression
 from actors.workflow.visual.flow_state import FlowState
-from actors.workflow.visual.lowering import Pin
-from actors.workflow.visual.pin_expressions import PinExpression
-from actors.workflow.visual.reading import RETURN_MARK
+from actors.workflow.visual.passes import MUX, Pin
 
 WHOLE: Final = ""
 """Name in the outputs of a node. Its value is the value of each pin that has no value of its own."""

@@ -13,8 +13,7 @@ from cyclopts import Parameter
 from actors.workflow.bundles import open_workflow_bundle
 from actors.workflow.documents.document import FlowDocument
 from actors.workflow.documents.findings import FlowFinding
-from actors.workflow.machine.policy import RetryPolicy
-from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.spec import RetryPolicy, WorkflowSpec
 from actors.workflow.visual.loading import check_flow, load_flow
 from compose.commands.api import NO_SERVER, ApiTarget
 from compose.commands.flows.served import ServedBundles

@@ -17,7 +17,7 @@ from actors.workflow.bundles import (
     WorkflowBundleManifest,
     open_workflow_bundle,
 )
-from actors.workflow.bundles.unpacking import unpacked
+from actors.workflow.bundles.packing import unpacked
 from actors.workflow.documents.findings import FlowFinding
 from compose.commands.api import Api, ApiNotFoundError, ApiRefusedError, quoted
 

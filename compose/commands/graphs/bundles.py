@@ -13,7 +13,7 @@ from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.workflow.errors import GraphError
 from actors.workflow import RunState, Snapshot, WorkflowSpec
-from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.hosted.runs import FlowRuns
 from compose.commands import options as opt
 from compose.commands.files import writing
 from compose.commands.graphs.look import AppArg, OwnerOpt, open_graph_run

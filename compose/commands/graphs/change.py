@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.runtime.scheduler import TERMINAL
-from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.hosted.runs import FlowRuns
 from compose.commands import options as opt
 from compose.commands.api import NO_SERVER, Api, ApiTarget, quoted, repeated
 from compose.commands.graphs.look import OwnerOpt, open_graph_run

@@ -16,11 +16,10 @@ from actors.kernel.workflow.effects import WaitState
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import verify_ledger_chain
 from actors.runtime.replay.verdict import known_id
-from actors.workflow.actor.flow_address import flow_and_id
-from actors.workflow.actor.ledger_feed import ledger_feed
-from actors.workflow.actor.run_lists import flow_of, flow_runs
-from actors.workflow.actor.runs import FlowRuns
-from actors.workflow.machine.limits import limit_status
+from actors.workflow.hosted.flow_address import flow_and_id
+from actors.workflow.hosted.ledger_feed import flow_of, flow_runs, ledger_feed
+from actors.workflow.hosted.runs import FlowRuns
+from actors.workflow.machine.variables import limit_status
 from compose.commands import options as opt
 from compose.commands.api import NO_SERVER, ApiTarget
 from compose.commands.graphs.served import RunData, list_served, print_run, served_run

@@ -10,7 +10,7 @@ from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
 from actors.kernel.stores.flows import RunSnapshot
 from actors.workflow import Snapshot
-from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.hosted.runs import FlowRuns
 from compose.commands import options as opt
 from compose.commands.api import NO_SERVER, ApiTarget
 from compose.commands.graphs.look import AppArg, OwnerOpt, open_graph_run

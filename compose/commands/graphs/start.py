@@ -14,9 +14,9 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
 from actors.runtime import Runtime
 from actors.runtime.replay.verdict import row_of
-from actors.workflow.actor.flow_address import flow_address
-from actors.workflow.actor.run_lists import run_of_id
-from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.hosted.flow_address import flow_address
+from actors.workflow.hosted.ledger_feed import run_of_id
+from actors.workflow.hosted.runs import FlowRuns
 from compose.commands import options as opt
 from compose.commands.api import NO_SERVER, Api, ApiTarget, quoted, repeated
 from compose.commands.graphs.look import AppArg, OwnerOpt, print_ledger, stored_ledger

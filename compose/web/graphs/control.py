@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import Field, JsonValue
 
-from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.hosted.runs import FlowRuns
 from actors.workflow.machine.variables import LIMITS
 from compose.web.endpoint import (
     Done,

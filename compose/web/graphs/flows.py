@@ -12,11 +12,11 @@ from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.runtime import Runtime, host_of
-from actors.workflow.actor.flow_address import flow_address
-from actors.workflow.actor.flows import Flows
-from actors.workflow.actor.run_lists import run_of_id
-from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.bundles import INSTALLED_APP
+from actors.workflow.hosted.flow_address import flow_address
+from actors.workflow.hosted.flows import Flows
+from actors.workflow.hosted.ledger_feed import run_of_id
+from actors.workflow.hosted.runs import FlowRuns
 from actors.workflow.machine.variables import check_callers
 from compose.web.endpoint import (
     Done,

@@ -19,11 +19,11 @@ from actors.kernel.workflow.effects import WaitReason, WaitState
 from actors.kernel.workflow.errors import NoSuchRunError
 from actors.kernel.workflow.run_state import RunState, open_waits
 from actors.runtime.replay.verdict import row_of
-from actors.workflow.actor.run_lists import flow_of, flow_runs
-from actors.workflow.actor.runs import FlowRuns
 from actors.workflow.bundles import INSTALLED_APP
-from actors.workflow.machine.limits import limit_status
+from actors.workflow.hosted.ledger_feed import flow_of, flow_runs
+from actors.workflow.hosted.runs import FlowRuns
 from actors.workflow.machine.records import is_paused
+from actors.workflow.machine.variables import limit_status
 from compose.web.changes import thing_of_run
 from compose.web.endpoint import Done, NoQuery, ShownModel, StrictModel, WebCall, WebEndpoint
 from compose.web.graphs.flows import (

@@ -14,9 +14,9 @@ from actors.workflow.bundles import (
     WorkflowBundleRegistryError,
     packed_flow,
 )
-from actors.workflow.bundles.inputs import input_schema
+from actors.workflow.bundles.bundle import input_schema
+from actors.workflow.bundles.packing import unpacked
 from actors.workflow.bundles.stored import BUNDLE_TYPE, inputs_of
-from actors.workflow.bundles.unpacking import unpacked
 from actors.workflow.documents.findings import FlowError
 from actors.workflow.machine.spec import WorkflowSpec
 from compose.web.endpoint import (

@@ -15,7 +15,7 @@ from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.rows import RunRow
 from actors.runtime.replay.verdict import row_of
 from actors.sessions.errors import CursorError
-from actors.workflow.actor.ledger_feed import (
+from actors.workflow.hosted.ledger_feed import (
     BEGIN,
     LedgerPlace,
     PlacedRecord,

@@ -13,9 +13,9 @@ from actors.kernel.runtime.ids import RunId
 from actors.kernel.stores.flows import MAX_TAGS, RunSnapshot, SnapshotFilter
 from actors.kernel.text import is_name
 from actors.kernel.workflow.errors import NoSuchSnapshotError
-from actors.workflow.actor.runs import FlowRuns
-from actors.workflow.actor.starting import snapshot_from
 from actors.workflow.bundles import INSTALLED_APP
+from actors.workflow.hosted.runs import FlowRuns
+from actors.workflow.hosted.starting import snapshot_from
 from compose.web.changes import WebChange, thing_of_run
 from compose.web.endpoint import (
     Done,

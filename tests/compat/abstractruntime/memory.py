@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actors.workflow import Effect, EffectOutcome, EffectType
-from actors.workflow.machine.deltas import OpenStep, varied
-from actors.workflow.memory.evidence import EvidenceRecorder as Recorder
-from actors.workflow.memory.evidence import evidence_of
-from actors.workflow.memory.spans import SpanFilter, newest_first, spans_of
+from actors.workflow.machine.records import OpenStep, varied
+from actors.workflow.notes.evidence import EvidenceRecorder as Recorder
+from actors.workflow.notes.evidence import evidence_of
+from actors.workflow.notes.spans import SpanFilter, newest_first, spans_of
 
 if TYPE_CHECKING:
     from actors.workflow import RunState

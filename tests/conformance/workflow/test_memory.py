@@ -16,7 +16,7 @@ from actors.workflow import (
     StepPlan,
     WorkflowSpec,
 )
-from actors.workflow.memory.spans import spans_of
+from actors.workflow.notes.spans import spans_of
 from tests.conformance.workflow.stores import effect_then, end_node, one_effect
 from tests.conformance.workflow.test_effects import Deaths, Dying
 

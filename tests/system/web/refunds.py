@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors import Runtime
 from actors.workflow import Effect, EffectOutcome, EffectType, Flows, StepPlan, WorkflowSpec
-from actors.workflow.actor.runs import FlowRuns
+from actors.workflow.hosted.runs import FlowRuns
 from compose.web import Authentication, app
 from compose.web.server import serve_web
 

@@ -15,7 +15,7 @@ from actors.inmemory.administration import BEARER, digest_of, new_secret
 from actors.kernel.stores.administration import NewToken
 from actors.runtime.replay.verdict import row_of
 from actors.workflow import Snapshot
-from actors.workflow.actor.starting import keep_snapshot
+from actors.workflow.hosted.starting import keep_snapshot
 from compose.web import app
 from compose.web.server import serve_web
 from tests.harness.chromium import chromium, watched
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import Runtime
-    from actors.workflow.actor.runs import FlowRuns
+    from actors.workflow.hosted.runs import FlowRuns
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

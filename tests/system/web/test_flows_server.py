@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from actors.runtime import Runtime
-    from actors.workflow.actor.runs import FlowRuns
+    from actors.workflow.hosted.runs import FlowRuns
     from tests.integration.compose.commandline import Said
 
 pytestmark = pytest.mark.item(469)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors.workflow.documents import sandbox
-from actors.workflow.documents.direct import LARGEST, LONGEST
-from actors.workflow.documents.expressions import ExpressionError, NodeScope, parse
+from actors.workflow.documents.expressions import LARGEST, ExpressionError, NodeScope, parse
+from actors.workflow.documents.expressions import LONGEST_DIRECT as LONGEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,8 +19,7 @@ from actors.workflow import (
     check_flow,
     load_flow,
 )
-from actors.workflow.documents.document import FlowDocument
-from actors.workflow.documents.durations import seconds_in
+from actors.workflow.documents.document import FlowDocument, seconds_in
 from actors.workflow.documents.reading import LARGEST, read_flow
 from tests.unit.documents import ROOT, blocks
 

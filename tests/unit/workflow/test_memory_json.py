@@ -20,8 +20,8 @@ from actors.workflow import (
     WorkflowRuntime,
     WorkflowSpec,
 )
-from actors.workflow.memory.effects import MEMORY_EFFECTS
-from actors.workflow.memory.spans import spans_of
+from actors.workflow.notes.effects import MEMORY_EFFECTS
+from actors.workflow.notes.spans import spans_of
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=5)
 VALUES = st.recursive(

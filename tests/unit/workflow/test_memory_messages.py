@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.workflow.memory.messages import (
+from actors.workflow.notes.messages import (
     normalize_messages,
     note_message,
     placed,

@@ -8,7 +8,7 @@ import pytest
 
 from actors.kernel.workflow.errors import GraphError
 from actors.workflow.machine.variables import with_item
-from actors.workflow.memory.spans import (
+from actors.workflow.notes.spans import (
     SpanFilter,
     has_words,
     neighbours,

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from actors.workflow.documents import sandbox
 from actors.workflow.visual.drawing import DrawnNode
-from actors.workflow.visual.lowering import INPUT
-from actors.workflow.visual.sandbox_functions import functions_for
+from actors.workflow.visual.expressions import functions_for
+from actors.workflow.visual.passes import INPUT
 from actors.workflow.visual.visits import Outputs, Visit, VisualNodeError
 
 _LIMITS: Final = sandbox.SandboxLimits()

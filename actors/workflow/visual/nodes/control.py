@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from actors.kernel.workflow.effects import StepPlan
 from actors.workflow.machine.variables import branch_of
-from actors.workflow.visual.frames import FORK, Frame
+from actors.workflow.visual.drawing import RETURN_MARK
+from actors.workflow.visual.flow_state import FORK, Frame
 from actors.workflow.visual.nodes.texts import text_of
-from actors.workflow.visual.reading import RETURN_MARK
 from actors.workflow.visual.visits import Visit, VisualNodeError, ending_in
 
 MOST_PASSES: Final = 10_000

@@ -8,8 +8,15 @@ from typing import Any, Final
 
 from actors.kernel.json import unfenced
 from actors.workflow.visual.drawing import DrawnNode
-from actors.workflow.visual.nodes.paths import look_up, put
-from actors.workflow.visual.nodes.texts import TEXTS, Given, decoded, rendered, text_of
+from actors.workflow.visual.nodes.texts import (
+    TEXTS,
+    Given,
+    decoded,
+    look_up,
+    put,
+    rendered,
+    text_of,
+)
 from actors.workflow.visual.visits import WHOLE, Compute, Outputs, Visit, VisualNodeError
 
 

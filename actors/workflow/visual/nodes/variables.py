@@ -8,8 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from actors.kernel.workflow.effects import StepPlan
-from actors.workflow.visual.nodes.paths import look_up, put
-from actors.workflow.visual.nodes.texts import text_of
+from actors.workflow.visual.nodes.texts import look_up, put, text_of
 from actors.workflow.visual.visits import Visit, VisualNodeError
 
 _EMPTY: Final[dict[str, Any]] = {"boolean": False, "number": 0, "string": ""}

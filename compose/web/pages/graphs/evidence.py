@@ -17,7 +17,7 @@ from actors.kernel.workflow.artifacts import (
     is_artifact_ref,
 )
 from actors.kernel.workflow.run_state import RunState
-from actors.workflow.memory.evidence import evidence_in, evidence_of
+from actors.workflow.notes.evidence import evidence_in, evidence_of
 from compose.web.endpoint import Done, NoQuery, WebCall
 from compose.web.graphs.flows import flows_of
 from compose.web.graphs.graph_runs import graph_run, present

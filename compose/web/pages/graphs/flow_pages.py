@@ -10,8 +10,8 @@ from actors.kernel.runtime.ids import RunId
 from actors.kernel.stores.runs import RunFilter
 from actors.kernel.text import is_name
 from actors.kernel.workflow.errors import NoSuchRunError
-from actors.workflow.actor.run_lists import flow_of, flow_runs
 from actors.workflow.bundles import INSTALLED_APP
+from actors.workflow.hosted.ledger_feed import flow_of, flow_runs
 from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall
 from compose.web.graphs.bundles import bundles_of, installed_spec
 from compose.web.graphs.flows import RowPhase, app_of, flows_of, phase_of

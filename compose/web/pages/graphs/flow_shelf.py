@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from actors.runtime.loop.tasks import in_thread
-from actors.workflow.actor.flows import Flows
-from actors.workflow.machine.policy import EffectPolicy, RetryPolicy
-from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.hosted.flows import Flows
+from actors.workflow.machine.spec import EffectPolicy, RetryPolicy, WorkflowSpec
 from compose.web.pages.graphs.drawing import Edge, GraphLayout, layout_of
 from compose.web.pages.graphs.node_facts import NodeFacts, facts_of
 

@@ -7,8 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from actors.runtime.loop.tasks import in_thread
-from actors.workflow.machine.policy import RetryPolicy
-from actors.workflow.machine.spec import WorkflowSpec
+from actors.workflow.machine.spec import RetryPolicy, WorkflowSpec
 from compose.web.endpoint import Done, NoQuery, WebCall, WebEndpoint
 from compose.web.graphs.installs import spec_named
 from compose.web.pages.graphs.drawing import GraphMarks, standalone, svg_of

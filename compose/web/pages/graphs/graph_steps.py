@@ -11,8 +11,8 @@ from actors.kernel.runtime.rows import RunRow
 from actors.kernel.workflow.run_state import RunState
 from actors.kernel.workflow.step_record import verify_ledger_chain
 from actors.runtime.runtime import Runtime
-from actors.workflow.actor.ledger_feed import LedgerPlace, begin_of_generation
-from actors.workflow.actor.step_entry import Folded
+from actors.workflow.hosted.ledger_feed import LedgerPlace, begin_of_generation
+from actors.workflow.hosted.step_entry import Folded
 from actors.workflow.machine.branches import seen_at
 from actors.workflow.machine.variables import LIMITS, RUNTIME, changes
 

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from actors.kernel.workflow.effects import Effect, EffectType
 from actors.workflow.documents.nodes import DocumentNode
-from actors.workflow.machine.policy import EffectPolicy
-from actors.workflow.machine.spec import Node, WorkflowSpec
+from actors.workflow.machine.spec import EffectPolicy, Node, WorkflowSpec
 
 _DEADLINES: Final = ("until", "timeout_s")
 _BY_NAME: Final = {one.name: one for one in EffectType} | {one.value: one for one in EffectType}

@@ -11,8 +11,7 @@ from actors.kernel.runtime.rows import RunRow
 from actors.kernel.stores.flows import RunSnapshot, SnapshotFilter
 from actors.kernel.workflow.errors import NoSuchRunError
 from actors.kernel.workflow.run_state import RunState
-from actors.workflow.actor.ledger_feed import BEGIN, LedgerPlace
-from actors.workflow.actor.run_lists import flow_of
+from actors.workflow.hosted.ledger_feed import BEGIN, LedgerPlace, flow_of
 from actors.workflow.machine.records import is_paused
 from compose.web.changes import thing_of_run
 from compose.web.endpoint import Done, StrictModel, WebCall

@@ -11,9 +11,9 @@ from actors.kernel.workflow.errors import NoSuchRunError
 from actors.kernel.workflow.run_state import RunState
 from actors.runtime import Runtime as Host
 from actors.workflow import DefaultEffectPolicy, FlowRuns, Flows, WorkflowSpec
-from actors.workflow.actor.run_lists import flow_runs
-from actors.workflow.machine import limits
-from actors.workflow.machine.deltas import TRACES
+from actors.workflow.hosted.ledger_feed import flow_runs
+from actors.workflow.machine import variables as limits
+from actors.workflow.machine.records import TRACES
 from actors.workflow.machine.variables import RUNTIME, namespace
 from tests.compat.abstractruntime.actor_driver.place import PLACE
 from tests.compat.abstractruntime.actor_driver.rest import until_rest

@@ -17,7 +17,7 @@ from actors.workflow.bundles import (
     open_workflow_bundle,
     pack_workflow_bundle,
 )
-from actors.workflow.bundles.inputs import input_schema
+from actors.workflow.bundles.bundle import input_schema
 from compose.commands.output import Exit
 from compose.host.loader import find_served, serve_all
 from tests.unit.workflow.test_bundles import files_of, zipped

@@ -5,7 +5,7 @@ Calls enter through `client`, are checked in `requests`, travel over `connection
 """
 
 from broker.client.client import ActorClient
-from broker.client.values import Event, Patience, Result, RunRef, Status
+from broker.client.requests import Event, Patience, Result, RunRef, Status
 from broker.client_errors import (
     AskTimeoutError,
     BadRequestError,

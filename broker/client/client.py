@@ -19,8 +19,18 @@ from actors.kernel.runtime.ids import AgentId, TopicId, token
 from broker.client import responses as answers
 from broker.client.connection import ClientConnection
 from broker.client.events import Watch
-from broker.client.requests import Request, RequestFactory, bad, checked_run, checked_wait
-from broker.client.values import Event, Patience, Result, RunRef, Status
+from broker.client.requests import (
+    Event,
+    Patience,
+    Request,
+    RequestFactory,
+    Result,
+    RunRef,
+    Status,
+    bad,
+    checked_run,
+    checked_wait,
+)
 from broker.client_errors import BadRequestError, OutcomeUnknownError
 from broker.nats.client import ConnectOptions
 from broker.nats.permissions import may_be_answered

@@ -14,10 +14,16 @@ from weakref import WeakValueDictionary
 
 from nats.errors import Error as NatsError
 
-from broker.client.requests import Request
-from broker.client.responses import STOPPED, TOO_MANY, Response
-from broker.client.retry import Missed, Tries, in_our_words, unreachable
-from broker.client.values import Patience
+from broker.client.requests import Patience, Request
+from broker.client.responses import (
+    STOPPED,
+    TOO_MANY,
+    Missed,
+    Response,
+    Tries,
+    in_our_words,
+    unreachable,
+)
 from broker.nats.client import ConnectOptions, NatsConnection, open_client
 from broker.nats.requests import Requests
 from broker.nats_client import ServerError

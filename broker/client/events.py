@@ -11,10 +11,18 @@ from typing import Any, Final
 
 from actors.kernel.basics import Backoff
 from broker.client.connection import ClientConnection
-from broker.client.requests import Request, RequestFactory
-from broker.client.responses import STOPPED, TOO_MANY, Response, event_of, failure
-from broker.client.retry import Missed, in_our_words, unreachable, unserved
-from broker.client.values import Event, Patience
+from broker.client.requests import Event, Patience, Request, RequestFactory
+from broker.client.responses import (
+    STOPPED,
+    TOO_MANY,
+    Missed,
+    Response,
+    event_of,
+    failure,
+    in_our_words,
+    unreachable,
+    unserved,
+)
 from broker.nats.requests import Reply, Requests
 from broker.nats_client import ServerError
 from broker.wire.headers import EVENT, STREAM

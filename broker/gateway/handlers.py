@@ -29,8 +29,7 @@ from broker.gateway.responses import (
 )
 from broker.wire import bodies
 from broker.wire import headers as names
-from broker.wire.parsing import ApiOrigin, parse_ask
-from broker.wire.subjects import Subjects
+from broker.wire.subjects import ApiOrigin, Subjects, parse_ask
 
 TIMEOUT_S: Final = 30.0
 MAX_TIMEOUT_S: Final = 3600.0

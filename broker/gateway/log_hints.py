@@ -1,21 +1,128 @@
-"""Hints over core NATS that a log has grown: published while another process has said that it follows it."""
+"""Hints over core NATS that a log has grown: published while another process has said that it follows it.
+
+Subjects of core NATS on which processes notify each other, over one connection at a time.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Final, TypeAlias
 
+from nats.aio.subscription import Subscription
+from nats.errors import MaxPayloadError
 from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from actors.kernel.runtime.hints import FollowedLogs
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import RunLogEntry
-from broker.gateway.core_subjects import CoreSubjects
-from broker.nats.client import NatsConnection
-from broker.nats.reconnecting import Tasks
+from broker.nats.client import NatsConnection, Tasks
 from broker.wire.subjects import Subjects, hint_subject
+
+Handler: TypeAlias = "Callable[[bytes], None]"
+
+MAX_OUTGOING: Final = 10_000
+"""Messages that wait to be sent; of more the oldest are dropped."""
+
+
+class CoreSubjects:
+    """A `ConnectionUser` that publishes, and subscribes to subjects while this process has subscribers.
+
+    Messages leave in the order in which they were given. While the connection is lost, nothing is published or
+    received.
+    """
+
+    def __init__(self, subjects: Subjects) -> None:
+        self._subjects = subjects
+        self._outgoing: deque[tuple[str, bytes, str]] = deque(maxlen=MAX_OUTGOING)
+        self._handlers: dict[str, list[Handler]] = {}
+        self._changed: set[str] = set()
+        self._subscribed: dict[str, Subscription] = {}
+        self._work = asyncio.Event()
+        self._client: NatsConnection | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """True if what other processes publish arrives at the moment."""
+        return self._client is not None
+
+    def _send(self, subject: str, data: bytes, reply: str = "") -> None:
+        """Publish after the pending subscriptions. Without a connection, drop the message."""
+        client = self._client
+        if client is None:
+            return
+        waits = self._changed or self._outgoing
+        if waits or not client.publish_now(subject, data, reply):
+            self._outgoing.append((subject, data, reply))
+            self._work.set()
+
+    def _subscribe_local(self, subject: str, handler: Handler) -> Callable[[], None]:
+        """Call `handler` with what arrives on a subject; return what ends that."""
+        self._handlers.setdefault(subject, []).append(handler)
+        self._change(subject)
+
+        def forget() -> None:
+            handlers = self._handlers.get(subject, [])
+            if handler in handlers:
+                handlers.remove(handler)
+            if not handlers:
+                self._handlers.pop(subject, None)
+            self._change(subject)
+
+        return forget
+
+    def _change(self, subject: str) -> None:
+        self._changed.add(subject)
+        self._work.set()
+
+    async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
+        """See `ConnectionUser.attach`."""
+        del inbox
+        self._subscribed, self._changed = {}, set(self._handlers)
+        self._client = client
+        self._work.set()
+        tasks.start(self._pump(client), name="core subjects")
+
+    def detach(self) -> None:
+        """See `ConnectionUser.detach`."""
+        self._client = None
+        self._outgoing.clear()
+
+    async def leave(self) -> None:
+        """See `ConnectionUser.leave`. Nothing is done: runs that execute here still publish their pieces."""
+
+    async def shut(self) -> None:
+        """See `ConnectionUser.shut`: no caller waits for an answer."""
+
+    async def _pump(self, client: NatsConnection) -> None:
+        while not client.lost.is_set():
+            await self._work.wait()
+            self._work.clear()
+            while self._changed:
+                await self._adjust(client, self._changed.pop())
+            while self._outgoing:
+                subject, data, reply = self._outgoing.popleft()
+                # One message less is no harm; no pump is.
+                with contextlib.suppress(MaxPayloadError):
+                    await client.publish(subject, data, reply)
+
+    async def _adjust(self, client: NatsConnection, subject: str) -> None:
+        """Subscribe if this process has subscribers, else unsubscribe."""
+        known = self._subscribed.get(subject)
+        if subject in self._handlers and known is None:
+
+            def sink(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
+                for handler in tuple(self._handlers.get(subject, ())):
+                    handler(data)
+
+            self._subscribed[subject] = await client.listen(subject, sink)
+        elif subject not in self._handlers and known is not None:
+            del self._subscribed[subject]
+            await client.forget(known)
 
 
 class NatsLogHints(CoreSubjects):

@@ -20,12 +20,11 @@ from actors.kernel.stores.transport import Cursor, MailBatch, OutboxRow, StreamS
 from broker.errors import SubjectError, UnpublishableError
 from broker.mail.pulls import Pulls
 from broker.mail.reader import ShardReader
-from broker.mail.stream_plan import StreamNames
+from broker.mail.streams import StreamNames
 from broker.nats.client import CLOSE_LIMIT_S, NatsConnection
 from broker.nats.requests import BodyTooLargeError, Requests, instant_of, parse_nanoseconds
 from broker.wire.codec import Decoder, encode
-from broker.wire.parsing import mailbox_of
-from broker.wire.subjects import Subjects
+from broker.wire.subjects import Subjects, mailbox_of
 
 _log = logging.getLogger("callboard.mail")
 PAUSE_AFTER: Final = 1000

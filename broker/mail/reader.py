@@ -30,8 +30,7 @@ from actors.errors import BrokerError
 from actors.kernel.runtime.ids import derive_id
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.stores.transport import Cursor, MailBatch, Received
-from broker.mail.backlog import Backlog, Delivered, Reached, parse_pending
-from broker.mail.body_budget import BodyBudget
+from broker.mail.backlog import Backlog, BodyBudget, Delivered, Reached, parse_pending
 from broker.mail.pulls import Pulls
 from broker.nats.requests import instant_of
 from broker.nats_client import JetStreamOffError

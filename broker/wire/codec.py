@@ -24,8 +24,9 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, derive_id, letters_of, place_of
 from actors.kernel.stores.transport import KEPT_BYTES, OutboxRow, Received, SentSignal, Undecodable
 from broker.errors import BadMessageError
-from broker.wire import bodies, parsing
+from broker.wire import bodies
 from broker.wire import headers as wire_headers
+from broker.wire import subjects as parsing
 from broker.wire.headers import MAX_MAIL_BYTES, TEXT, header_text, header_value
 from broker.wire.subjects import Subjects, has_hash
 

@@ -14,12 +14,11 @@ from actors.runtime import Runtime
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.runtime import host_of
-from broker.gateway.deltas import NatsDeltaBus
-from broker.gateway.gateway import Gateway
+from broker.gateway.gateway import Gateway, HostFacts
 from broker.gateway.log_hints import NatsLogHints
-from broker.gateway.micro import HostFacts
+from broker.gateway.streams import NatsDeltaBus
+from broker.nats.client import ConnectionUser, ReconnectingConnection
 from broker.nats.permissions import HOST_INBOX
-from broker.nats.reconnecting import ConnectionUser, ReconnectingConnection
 from broker.wire.subjects import Subjects
 from compose.assembly.nats import nats_server
 from compose.assembly.settings import Settings

@@ -10,8 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from actors.kernel.json import JsonValue
 from broker import JetStreamOffError, RefusedError, ServerError, Subjects
-from broker.mail.stream_plan import EXTERNAL, Config, StreamPlan
-from broker.mail.streams import OPERATORS, differing
+from broker.mail.streams import EXTERNAL, OPERATORS, Config, StreamPlan, differing
 from broker.nats.client import ConnectOptions, NatsConnection
 from broker.nats.permissions import HOST_INBOX
 from broker.nats.requests import TURN_ON, Requests, connected

@@ -19,8 +19,8 @@ from actors.runtime.verbs.conversation import windows as request_window
 from actors.runtime.verbs.conversation.sessions import Sessions
 from actors.runtime.verbs.conversation.windows import RecordedCalls
 from actors.runtime.worker import launcher as forking
-from broker.client.retry import Tries
-from broker.mail import body_budget
+from broker.client.responses import Tries
+from broker.mail import backlog as body_budget
 from broker.nats import client as nats_client
 from persistence.postgres.sharding.heartbeat import Contact
 from tests.harness.planting import Planted
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import ChatMessage
     from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse
     from actors.kernel.runtime.ids import AgentId
-    from broker.client.retry import Missed
+    from broker.client.responses import Missed
 
 
 def open_runs_are_swept(patch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from actors.runtime.verbs.waits import Waits
 from actors.runtime.worker.admission import Admission, Slots, WaitQueue
 from actors.runtime.worker.intake import Intake
 from actors.runtime.worker.mailbox_table import MailboxTable
-from broker.client import retry
+from broker.client import responses as retry
 from broker.wire import bodies, codec, headers
 from persistence.postgres.sharding.heartbeat import Contact
 from tests.harness.planting import Planted

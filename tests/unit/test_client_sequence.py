@@ -8,10 +8,10 @@ import pytest
 
 from broker.client import Event
 from broker.client.events import MAX_CALLS, Sequence
-from broker.client.retry import Missed
+from broker.client.responses import Missed
 
 if TYPE_CHECKING:
-    from broker.client.values import EventKind
+    from broker.client.requests import EventKind
 
 
 def event(kind: EventKind, seq: int, *, attempt: int = 1, **more: Any) -> Event:

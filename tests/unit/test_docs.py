@@ -16,7 +16,7 @@ from actors.kernel.agent.agent import SpawnBudget
 from actors.kernel.runtime.ids import AgentId, token
 from broker import Subjects
 from broker.wire.headers import TARGET
-from broker.wire.parsing import parse_origin, parse_post_origin
+from broker.wire.subjects import parse_origin, parse_post_origin
 from tests.unit.documents import ROOT, blocks, published
 
 if TYPE_CHECKING:

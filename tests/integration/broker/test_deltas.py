@@ -15,10 +15,9 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.runtime.client.live_events import CatchUp, LiveEvents, OpenAnswers
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import TaskScope
-from broker.gateway import deltas
-from broker.gateway.deltas import NatsDeltaBus
-from broker.nats.client import ConnectOptions
-from broker.nats.reconnecting import ReconnectingConnection
+from broker.gateway import streams as deltas
+from broker.gateway.streams import NatsDeltaBus
+from broker.nats.client import ConnectOptions, ReconnectingConnection
 from broker.wire.subjects import Subjects
 from tests.harness.rawnats import raw_nats
 from tests.system.waiting import until
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from broker.nats.client import NatsConnection
-    from broker.nats.reconnecting import Tasks
+    from broker.nats.client import NatsConnection, Tasks
     from tests.harness.servers import TestNats
 
 AGENT, RUN = AgentId("teller", "a b"), RunId("0" * 32)

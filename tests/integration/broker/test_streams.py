@@ -17,8 +17,7 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId, partition_hash
 from actors.kernel.stores.transport import OutboxRow, SentSignal, Undecodable
 from broker.errors import StreamMismatchError
-from broker.mail.stream_plan import StreamNames, StreamPlan
-from broker.mail.streams import differing, ensure
+from broker.mail.streams import StreamNames, StreamPlan, differing, ensure
 from broker.wire.codec import Decoder, Wire, encode
 from broker.wire.headers import parse_headers
 from broker.wire.subjects import Subjects

@@ -12,8 +12,7 @@ import pytest
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.runtime.loop.tasks import TaskScope
 from broker.gateway.log_hints import NatsLogHints
-from broker.nats.client import ConnectOptions
-from broker.nats.reconnecting import ReconnectingConnection
+from broker.nats.client import ConnectOptions, ReconnectingConnection
 from broker.wire.subjects import Subjects
 from persistence.postgres.reads import reads
 from tests.conformance.bed import result

@@ -23,7 +23,7 @@ from broker.client import (
     UnknownRunError,
     UnservedError,
 )
-from broker.gateway.deltas import NatsDeltaBus
+from broker.gateway.streams import NatsDeltaBus
 from tests.behaviour.agents import greeter
 from tests.harness.proxy import FaultProxy
 from tests.system.outside import make_bed

@@ -13,7 +13,7 @@ from nats.errors import NoRespondersError
 
 from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
 from actors.kernel.tracing import trace_id_of
-from broker.gateway import event_stream as events_stream
+from broker.gateway import streams as events_stream
 from broker.gateway.gateway import Gateway
 from compose import Settings
 from compose.assembly.runtime import build_runtime

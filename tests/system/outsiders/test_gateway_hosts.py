@@ -13,8 +13,8 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
-from broker.gateway.deltas import NatsDeltaBus
 from broker.gateway.gateway import Gateway
+from broker.gateway.streams import NatsDeltaBus
 from compose import Settings
 from compose.assembly.runtime import build_runtime
 from tests.system.asking import PIECES, Waiter, outside

@@ -12,7 +12,7 @@ import pytest
 from nats.errors import Error as NatsError
 
 from actors.kernel.runtime.ids import AgentId
-from broker.gateway import event_stream as events_stream
+from broker.gateway import streams as events_stream
 from compose import Settings
 from compose.assembly.runtime import build_runtime
 from tests.harness.rawnats import raw_nats

@@ -5,7 +5,7 @@ from __future__ import annotations
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.transport import Received, Undecodable
-from broker.mail.body_budget import MAX_SENDERS, PERIOD_S, REASONS_OF_ONE, TOO_MANY, BodyBudget
+from broker.mail.backlog import MAX_SENDERS, PERIOD_S, REASONS_OF_ONE, TOO_MANY, BodyBudget
 
 DESK = AgentId("desk", "1")
 OTHER = AgentId("desk", "2")

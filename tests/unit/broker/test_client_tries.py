@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from broker.client.requests import Request
-from broker.client.retry import Missed, Tries, Why
+from broker.client.responses import Missed, Tries, Why
 from broker.client_errors import ClientError, OutcomeUnknownError, UnreachableError, UnservedError
 
 ASKED = Request(doing="ask desk/a", subject="s", headers={}, id="m-1")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from actors.runtime.loop.tasks import TaskScope
-from broker.gateway.event_stream import EventStreams
 from broker.gateway.responses import GatewayRequest
-from broker.wire.parsing import ApiOrigin
+from broker.gateway.streams import EventStreams
+from broker.wire.subjects import ApiOrigin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

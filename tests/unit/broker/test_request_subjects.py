@@ -6,7 +6,7 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId, RunId
 from broker import SubjectError, Subjects
-from broker.wire.parsing import parse_api, parse_ask
+from broker.wire.subjects import parse_api, parse_ask
 
 RUN = RunId("0" * 32)
 LONG = AgentId("desk", "k" * 200)

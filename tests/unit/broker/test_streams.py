@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.mail.stream_plan import StreamPlan
-from broker.mail.streams import ensure
+from broker.mail.streams import StreamPlan, ensure
 from broker.nats_client import JetStreamOffError
 from broker.wire.subjects import Subjects
 

@@ -17,16 +17,18 @@ from actors.kernel.runtime.ids import (
     undeclared_shard,
 )
 from broker.errors import SubjectError
-from broker.wire.parsing import (
+from broker.wire.subjects import (
     AgentOrigin,
     PostOrigin,
+    Subjects,
+    has_hash,
     mailbox_of,
     parse_origin,
     parse_post_origin,
     parse_stored,
     parse_stored_post,
+    untoken,
 )
-from broker.wire.subjects import Subjects, has_hash, untoken
 
 PLAIN = Subjects()
 NAMED = Subjects("ns-1")

@@ -1,6 +1,10 @@
 """Bringing a schema to what the files of this release say, once each, by the first process that comes.
 
 See `persistence.schema_files` for the files.
+
+Log lines that name the session which blocks another one, while that one waits for a lock.
+
+SQL functions: which of a schema's are not what the files of this release say, and their replacement.
 """
 
 from __future__ import annotations
@@ -11,16 +15,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, LiteralString
+from typing import TYPE_CHECKING, Final, LiteralString, TypeAlias
 
 import asyncpg
 
 from actors.kernel.basics import Backoff
-from persistence.blockers import Connect, Connection, Waiting, blockers_named
-from persistence.errors import MigrationError
-from persistence.functions import replace_functions, stale_functions
+from persistence.background import background
+from persistence.errors import DRIVER_ERRORS, MigrationError
 from persistence.schema_files import (
     OLDEST,
+    REVISION,
     Function,
     Migration,
     known_functions,
@@ -28,7 +32,101 @@ from persistence.schema_files import (
     on_an_empty_schema,
 )
 
+if TYPE_CHECKING:
+    pass
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+Connect: TypeAlias = Callable[[], Awaitable[Connection]]
+
 _log = logging.getLogger("callboard.postgres")
+
+POLL_S: Final = 0.1
+SAY_EVERY_S: Final = 10.0
+
+# Of another role's session a role sees who it is; what it does, only with pg_read_all_stats.
+SQL_BLOCKERS: Final[LiteralString] = """
+select a.pid, a.application_name as name, a.query,
+    round(extract(epoch from clock_timestamp() - a.xact_start))::int as age_s
+  from unnest(pg_blocking_pids($1)) b(pid) join pg_stat_activity a on a.pid = b.pid
+  order by a.xact_start
+"""
+# Sessions that have had a lock of a table of this schema for longer than a migration waits.
+SQL_READERS: Final[LiteralString] = """
+select a.pid, a.application_name as name, a.query,
+    round(extract(epoch from clock_timestamp() - a.xact_start))::int as age_s
+  from pg_stat_activity a
+  where a.pid <> pg_backend_pid() and a.xact_start < clock_timestamp() - interval '0.5 s' and exists (
+    select from pg_locks l join pg_class c on c.oid = l.relation
+      where l.pid = a.pid and l.granted and c.relnamespace = current_schema()::regnamespace)
+  order by a.xact_start limit 10
+"""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A session whose statement may have to wait for a lock.
+
+    Attributes:
+        pid: Process id of its server process.
+        doing: What it is at now, for the log.
+    """
+
+    pid: int
+    doing: str = ""
+
+
+@asynccontextmanager
+async def blockers_named(
+    waiting: Waiting, connect: Connect | None, **facts: object
+) -> AsyncIterator[None]:
+    """Log who blocks the session, at once and every ten seconds, while the block lasts.
+
+    Args:
+        waiting: The session.
+        connect: Makes the connection that polls; None: there is no polling.
+        facts: More for the log line.
+    """
+    if connect is None:
+        yield
+        return
+
+    async def poll() -> None:
+        await asyncio.sleep(POLL_S)  # most are done by then
+        try:
+            connection = await connect()
+        except DRIVER_ERRORS:
+            return
+        try:
+            await _poll(connection, waiting, facts)
+        except DRIVER_ERRORS:
+            pass  # the session that waits will say what is wrong with the server
+        finally:
+            connection.terminate()
+
+    async with background([poll], [], stop=lambda: None):
+        yield
+
+
+async def _poll(connection: Connection, waiting: Waiting, facts: dict[str, object]) -> None:
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    said = begun - SAY_EVERY_S
+    while True:
+        rows = await connection.fetch(SQL_BLOCKERS, waiting.pid)
+        if rows and loop.time() >= said + SAY_EVERY_S:
+            said = loop.time()
+            say_blockers(rows, **facts, migration=waiting.doing, waited_s=round(said - begun))
+        await asyncio.sleep(POLL_S)
+
+
+def say_blockers(rows: Sequence[asyncpg.Record], **facts: object) -> None:
+    """Log who keeps a migration waiting, rows of `SQL_BLOCKERS` or `SQL_READERS`, with these facts."""
+    blockers = [
+        f"pid {row['pid']} ({row['name']}, for {row['age_s']} s): {row['query'][:200]}"
+        for row in rows
+    ]
+    _log.warning("a migration waits for other sessions", extra={**facts, "blockers": blockers})
+
 
 LOCK_WAIT_S: Final = 0.5
 """Seconds that a migration asks for a lock: sessions that need the same rows wait as long, and no longer."""
@@ -270,3 +368,76 @@ async def _record(connection: Connection, steps: Sequence[Migration]) -> None:
         [step.name for step in steps],
         [step.checksum for step in steps],
     )
+
+
+SQL_HAS_FUNCTIONS: Final[LiteralString] = "select to_regclass('schema_functions') is not null"
+SQL_CREATE_FUNCTIONS: Final[LiteralString] = """
+create table if not exists schema_functions (
+  name text primary key, checksum text not null, revision int not null,
+  applied_at timestamptz not null default clock_timestamp())
+"""
+SQL_SELECT_FUNCTIONS: Final[LiteralString] = "select name, checksum, revision from schema_functions"
+SQL_KEEP_FUNCTIONS: Final[LiteralString] = """
+insert into schema_functions as f (name, checksum, revision)
+  select n.name, n.checksum, $3 from unnest($1::text[], $2::text[]) n(name, checksum)
+  on conflict (name) do update set checksum = excluded.checksum, revision = excluded.revision,
+    applied_at = clock_timestamp()
+"""
+SQL_SIGNATURES: Final[LiteralString] = """
+select p.proname as name, p.oid::regprocedure::text as signature from pg_proc p
+  where p.pronamespace = current_schema()::regnamespace and p.proname = any($1)
+"""
+
+
+async def stale_functions(
+    connection: Connection, functions: Sequence[Function]
+) -> Sequence[Function]:
+    """Return those that the schema does not have as they are here; none if a newer release was there."""
+    if not functions or not await connection.fetchval(SQL_HAS_FUNCTIONS):
+        return functions
+    rows = await connection.fetch(SQL_SELECT_FUNCTIONS)
+    if any(row["revision"] > REVISION for row in rows):
+        return []
+    known = {row["name"]: row["checksum"] for row in rows}
+    return [one for one in functions if known.get(one.name) != one.checksum]
+
+
+async def replace_functions(connection: Connection, functions: Sequence[Function]) -> None:
+    """Make the functions what they are here, in the transaction that is open.
+
+    One whose parameters or columns changed replaces the old one. Bodies are not looked at: they
+    may be about tables that come later in the transaction.
+    """
+    await connection.execute("set local check_function_bodies = off")
+    names = [one.name for one in functions]
+    if await connection.fetch(SQL_SIGNATURES, names):
+        for one in functions:
+            await _replace(connection, one)
+    else:
+        await connection.execute("\n".join(one.sql for one in functions))
+    await connection.execute(SQL_CREATE_FUNCTIONS)
+    await connection.execute(
+        SQL_KEEP_FUNCTIONS, names, [one.checksum for one in functions], REVISION
+    )
+
+
+async def _replace(connection: Connection, function: Function) -> None:
+    before = await _signatures(connection, function.name)
+    try:
+        async with connection.transaction():
+            await connection.execute(function.sql)
+    except asyncpg.InvalidFunctionDefinitionError:  # it returns something else
+        await _drop(connection, before)
+        await connection.execute(function.sql)
+    else:
+        if await _signatures(connection, function.name) != before:
+            await _drop(connection, before)
+
+
+async def _signatures(connection: Connection, name: str) -> set[str]:
+    return {row["signature"] for row in await connection.fetch(SQL_SIGNATURES, [name])}
+
+
+async def _drop(connection: Connection, signatures: set[str]) -> None:
+    for signature in signatures:
+        await connection.execute(f"drop function {signature}")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, LiteralString, TypeAlias
 from actors.kernel.json import JsonValue
 from actors.runtime.loop.clock import SystemClock
 from compose.diagnosis.finding import Finding, is_this_machine, judge
-from persistence.functions import stale_functions
-from persistence.postgres.stores.indexes import EXACT_ROWS, SearchIndexes, SearchScope
+from persistence.migrate import stale_functions
+from persistence.postgres.data.indexes import EXACT_ROWS, SearchIndexes, SearchScope
 from persistence.schema_files import known_functions, known_migrations
 
 if TYPE_CHECKING:

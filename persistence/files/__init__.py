@@ -5,10 +5,13 @@ share a folder. Below everything is `atomic`.
 """
 
 from persistence.files.artifacts import FileArtifactStore
-from persistence.files.commands import JsonFileCommandCursorStore, JsonlCommandStore
-from persistence.files.ledger import JsonlLedgerStore
-from persistence.files.runs import JsonFileRunStore
-from persistence.files.snapshots import JsonSnapshotStore
+from persistence.files.stores import (
+    JsonFileCommandCursorStore,
+    JsonFileRunStore,
+    JsonlCommandStore,
+    JsonlLedgerStore,
+    JsonSnapshotStore,
+)
 
 __all__ = [
     "FileArtifactStore",

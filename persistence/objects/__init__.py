@@ -4,9 +4,8 @@ Keys and bytes enter by `FileStore`; requests of a client leave, and errors of t
 database. Each store is bound to one tenant and one scope, which are the head of every name in the bucket.
 """
 
-from persistence.objects.artifacts import ObjectArtifactBytes
 from persistence.objects.errors import BucketRefusedError, BucketUnreachableError
-from persistence.objects.files import FolderFileStore, S3FileStore
+from persistence.objects.files import FolderFileStore, ObjectArtifactBytes, S3FileStore
 from persistence.objects.settings import BucketSettingsError, S3Settings
 
 __all__ = [

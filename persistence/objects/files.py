@@ -1,8 +1,12 @@
-"""Files by key, each an object of a bucket or of a folder."""
+"""Files by key, each an object of a bucket or of a folder.
+
+Bytes of artifacts, each an object of a bucket or of a folder; references and pins are in a database.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -13,11 +17,10 @@ from typing_extensions import override
 from actors.errors import ContractError, InvalidTextError
 from actors.kernel.basics import check_expiry_s
 from actors.kernel.runtime.ids import check_name
-from actors.kernel.stores.artifacts import FileStore
+from actors.kernel.stores.artifacts import ArtifactBytes, FileStore
 from actors.kernel.text import check_file_key, check_name_of, check_text_of
 from persistence.objects.bucket import Bucket, bucket_of, folder_of
-from persistence.objects.naming import name_of_file
-from persistence.objects.settings import S3Settings
+from persistence.objects.settings import S3Settings, name_of_file, new_name_of_artifact
 
 MAX_SCOPE_BYTES: Final = 1_000
 """The same as on Postgres."""
@@ -138,3 +141,45 @@ class FolderFileStore(_ObjectFiles):
         self._name(key)
         check_expiry_s(expires_s)
         return f"callboard://{quote(key)}"
+
+
+class ObjectArtifactBytes(ArtifactBytes):
+    """Bytes of artifacts in a bucket or a folder, of all tenants of a deployment.
+
+    Each object is written once, under a name of its own, and never replaced. One whose writer died is seen by
+    nobody: the database has its name from before it was begun, and hosts remove it a day later. Calls raise
+    `BucketRefusedError` and `BucketUnreachableError`.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    @classmethod
+    def in_s3(cls, settings: S3Settings) -> ObjectArtifactBytes:
+        """Return those of a bucket, which has to exist. No request is made."""
+        return cls(bucket_of(settings))
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> ObjectArtifactBytes:
+        """Return the bytes of artifacts in a folder that all hosts share. The first write makes the folder."""
+        return cls(folder_of(folder))
+
+    @override
+    def new_name(self, tenant: str, scope: str) -> str:
+        return new_name_of_artifact(tenant, scope)
+
+    @override
+    async def put(self, name: str, pieces: AsyncIterable[bytes]) -> None:
+        await self._bucket.put_pieces(name, pieces)
+
+    @override
+    async def read(self, name: str, *, offset: int, limit: int) -> bytes:
+        return await self._bucket.read(name, offset=offset, limit=limit)
+
+    @override
+    async def delete(self, name: str) -> None:
+        await self._bucket.delete(name)
+
+    @override
+    async def probe(self) -> None:
+        await self._bucket.probe()

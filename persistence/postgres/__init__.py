@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.exports import lazy_exports
-from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.features.history import PostgresHistoryProvider
+from persistence.postgres.connection.link import StoreSettings
+from persistence.postgres.conversations.transcripts import PostgresHistoryProvider
 from persistence.postgres.opening import (
     catch_up_beside_work,
     open_postgres_history,
@@ -14,19 +14,18 @@ from persistence.postgres.opening import (
     open_store,
 )
 from persistence.postgres.sharding.heartbeat import Heartbeat, Host
-from persistence.postgres.sharding.takeover import Takeover
+from persistence.postgres.sharding.ownership import Takeover
 from persistence.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
-    from persistence.postgres.opening_stores import (
+    from persistence.postgres.data.graphs import AGEGraphStore, PostgresGraphStore
+    from persistence.postgres.data.vectors import PgVectorStore
+    from persistence.postgres.opening import (
         open_age_graph,
         open_postgres_files,
         open_postgres_graph,
         open_postgres_vectors,
     )
-    from persistence.postgres.stores.age import AGEGraphStore
-    from persistence.postgres.stores.graphs import PostgresGraphStore
-    from persistence.postgres.stores.vectors import PgVectorStore
 
 __all__ = [
     "AGEGraphStore",
@@ -52,14 +51,13 @@ if not TYPE_CHECKING:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "persistence.postgres.opening_stores": (
+            "persistence.postgres.opening": (
                 "open_age_graph",
                 "open_postgres_files",
                 "open_postgres_graph",
                 "open_postgres_vectors",
             ),
-            "persistence.postgres.stores.age": ("AGEGraphStore",),
-            "persistence.postgres.stores.graphs": ("PostgresGraphStore",),
-            "persistence.postgres.stores.vectors": ("PgVectorStore",),
+            "persistence.postgres.data.graphs": ("AGEGraphStore", "PostgresGraphStore"),
+            "persistence.postgres.data.vectors": ("PgVectorStore",),
         },
     )

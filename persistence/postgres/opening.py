@@ -1,4 +1,7 @@
-"""Opening a store: wait for the server, migrate, connect; close all in reverse."""
+"""Opening a store: wait for the server, migrate, connect; close all in reverse.
+
+Opening the stores of one tenant, for programs with or without a runtime.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from typing_extensions import TypedDict, Unpack
 
 from actors.errors import ActorsError
 from actors.kernel.basics import Backoff
-from actors.kernel.runtime.ids import HostIncarnation
+from actors.kernel.runtime.ids import DEFAULT_TENANT, HostIncarnation
 from actors.kernel.stores.artifacts import ArtifactBytes
+from actors.kernel.stores.data import EmbeddingClient
 from persistence.errors import (
     DRIVER_ERRORS,
     DatabaseUnreachableError,
@@ -25,14 +29,24 @@ from persistence.errors import (
     translate,
 )
 from persistence.migrate import SQL_SELECT_APPLIED, catch_up, is_behind, migrate
-from persistence.postgres.connection.clock import PostgresClock, read_clock
-from persistence.postgres.connection.link import Connection, Link, Links, connect, shut
-from persistence.postgres.connection.outage import ServerOutage, address
-from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.features.history import PostgresHistoryProvider
-from persistence.postgres.features.transcripts import Transcripts
+from persistence.postgres.connection.link import (
+    Connection,
+    Link,
+    Links,
+    ServerOutage,
+    StoreSettings,
+    address,
+    connect,
+    shut,
+)
+from persistence.postgres.connection.listener import PostgresClock, read_clock
+from persistence.postgres.conversations.transcripts import PostgresHistoryProvider, Transcripts
+from persistence.postgres.data.artifacts import PostgresArtifacts, PostgresFiles, PostgresFileStore
+from persistence.postgres.data.first_use import StoreTables
+from persistence.postgres.data.graphs import QUERY_S, AGEGraphStore, PostgresGraphStore
+from persistence.postgres.data.indexes import SearchIndexes
+from persistence.postgres.data.vectors import PgVectorStore
 from persistence.postgres.store import PostgresStore
-from persistence.postgres.stores.artifacts import PostgresArtifacts
 
 _log = logging.getLogger("callboard.postgres")
 SAY_EVERY_S: Final = 3.0
@@ -262,3 +276,130 @@ async def wait_for_server(settings: StoreSettings) -> Connection:
                     extra={"server": address(settings), "problem": str(exc)},
                 )
         await asyncio.sleep(backoff.next_s())
+
+
+COPY_S: Final = 600.0
+"""Seconds that copying a graph for Apache AGE may take. 200,000 entities with 200,000 edges took 12 s."""
+
+CYPHER_SESSION: Final = {"statement_timeout": f"{QUERY_S:g}s"}
+"""Settings of sessions that run Cypher."""
+
+
+@asynccontextmanager
+async def open_postgres_vectors(
+    url: str,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    embedder: EmbeddingClient | None = None,
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[PgVectorStore]:
+    """Yield the vector store of one tenant, for programs with or without a runtime.
+
+    The schema is brought up to date as hosts do it; the store's tables are made on first use.
+
+    Args:
+        url: See `open_postgres_store`, whose errors it raises; so for the others.
+        tenant: Owner of all that the store reads and writes.
+        embedder: Computes embeddings of documents that have none.
+        schema: The schema; made if it is missing.
+        outage_s: Seconds for which calls wait for a server that went away.
+        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
+    """
+    async with open_links(
+        url, "vectors", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
+    ) as links:
+        yield PgVectorStore(StoreTables(links, "vectors"), tenant=tenant, embedder=embedder)
+
+
+@asynccontextmanager
+async def open_postgres_graph(
+    url: str,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[PostgresGraphStore]:
+    """Yield the graph of one tenant, for programs with or without a runtime. See `open_postgres_vectors`."""
+    async with open_links(
+        url, "graph", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
+    ) as links:
+        yield PostgresGraphStore(StoreTables(links, "graphs"), tenant=tenant)
+
+
+@asynccontextmanager
+async def open_age_graph(
+    url: str,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[AGEGraphStore]:
+    """Yield the graph of one tenant that also runs Cypher, by Apache AGE. See `open_postgres_vectors`.
+
+    It is the graph of `open_postgres_graph`. The first opening copies what is there.
+
+    Raises:
+        AGEMissingError: The database has no AGE that this user may use; the message has the remedy.
+    """
+    opened = partial(
+        open_links, url, "graph", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s
+    )
+    async with (
+        opened(extra=BY_INDEX) as links,
+        opened(extra=CYPHER_SESSION) as queries,
+        opened(answer_s=COPY_S, readers=1) as copying,
+    ):
+        store = AGEGraphStore(
+            StoreTables(links, "graphs"),
+            StoreTables(copying, "graphs_cypher"),
+            StoreTables(queries, "graphs_cypher"),
+            tenant=tenant,
+        )
+        await store.make_ready()
+        yield store
+
+
+@asynccontextmanager
+async def open_postgres_files(
+    url: str,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    scope: str = "main",
+    schema: str = "callboard",
+    outage_s: float = 60.0,
+    start_wait_s: float | None = None,
+) -> AsyncIterator[PostgresFileStore]:
+    """Yield the files of one tenant and one scope within it. See `open_postgres_vectors`.
+
+    Args:
+        url: See `open_postgres_store`, whose errors it raises; so for the others.
+        tenant: Owner of the files.
+        scope: A name within the tenant, for example of an application; 1,000 bytes at most.
+        schema: The schema; made if it is missing.
+        outage_s: Seconds for which calls wait for a server that went away.
+        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
+    """
+    async with open_links(
+        url, "files", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
+    ) as links:
+        yield PostgresFiles(links).of(tenant, scope)
+
+
+@asynccontextmanager
+async def open_search_indexes(
+    url: str, *, schema: str = "callboard", start_wait_s: float | None = None
+) -> AsyncIterator[SearchIndexes]:
+    """Yield the indexes of large scopes, of all tenants of a schema. See `open_postgres_vectors`."""
+    settings = StoreSettings(
+        url=url, owner=HostIncarnation("indexes"), schema=schema, start_wait_s=start_wait_s
+    )
+    await bring_up_to_date(settings)
+    connection = await connect(settings)
+    try:
+        yield SearchIndexes(connection)
+    finally:
+        await shut(connection)

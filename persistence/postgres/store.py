@@ -16,39 +16,33 @@ from actors.kernel.runtime.hints import LogHints, Nudge
 from actors.kernel.stores.artifacts import ArtifactBytes
 from actors.kernel.stores.run_store import RunStore
 from persistence.background import background
+from persistence.postgres.administration.erasure import Retention
+from persistence.postgres.administration.tables import PostgresUsage
 from persistence.postgres.commits.committer import Committer
-from persistence.postgres.commits.hand_over import HandOver
-from persistence.postgres.connection.clock import PostgresClock, Reading
-from persistence.postgres.connection.link import KEYED, Link, Links
-from persistence.postgres.connection.listener import Listener
-from persistence.postgres.connection.outage import ServerOutage
-from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.features.fact_readers import FactReaders, PostgresFollowedRuns
-from persistence.postgres.features.follows import Follows
-from persistence.postgres.features.limits import PostgresLimits
-from persistence.postgres.features.retention import Retention
-from persistence.postgres.features.schedules import PostgresSchedules
-from persistence.postgres.features.sessions import PostgresSessions
-from persistence.postgres.features.transcripts import Transcripts
-from persistence.postgres.features.usage import PostgresUsage
+from persistence.postgres.commits.outcomes import HandOver
+from persistence.postgres.connection.link import KEYED, Link, Links, ServerOutage, StoreSettings
+from persistence.postgres.connection.listener import Listener, PostgresClock, Reading
+from persistence.postgres.conversations.fact_readers import FactReaders, PostgresFollowedRuns
+from persistence.postgres.conversations.sessions import PostgresSessions
+from persistence.postgres.conversations.transcripts import Transcripts
+from persistence.postgres.data.artifacts import PostgresArtifacts
 from persistence.postgres.mail.arrivals import Arrivals
-from persistence.postgres.mail.mail import Mail
-from persistence.postgres.mail.outbox import Outbox
+from persistence.postgres.mail.mail import Mail, Outbox
 from persistence.postgres.operators import Operators
 from persistence.postgres.reads.insight import Insight
 from persistence.postgres.reads.lists import Lists
-from persistence.postgres.reads.log_readers import LogReaders, NotifiedLogs
-from persistence.postgres.reads.reads import Reads
+from persistence.postgres.reads.reads import LogReaders, NotifiedLogs, Reads
 from persistence.postgres.sharding.backlog import PostgresBacklog
 from persistence.postgres.sharding.ownership import ShardLeases
-from persistence.postgres.stores.artifacts import PostgresArtifacts
+from persistence.postgres.topics.follows import Follows
+from persistence.postgres.topics.schedules import PostgresLimits, PostgresSchedules
 
 if TYPE_CHECKING:
     from actors.kernel.stores.administration import AuditStore, ErasureStore, TokenStore
     from actors.kernel.stores.conversations import SessionDirectory
     from actors.kernel.stores.flows import FlowBundleStore, RunSnapshotStore
     from actors.kernel.stores.memory import LongTermMemories
-    from persistence.postgres.stores.boards import PgTaskBoards
+    from persistence.postgres.data.boards import PgTaskBoards
 
 _log = logging.getLogger("callboard.postgres")
 
@@ -58,28 +52,28 @@ TIME_EVERY_S: Final = 10.0
 
 def _tokens_of(store: PostgresStore) -> TokenStore:
     """Return the tokens of the API."""
-    from persistence.postgres.features.tokens import PostgresTokens  # noqa: PLC0415 - no host uses it
+    from persistence.postgres.administration.tables import PostgresTokens  # noqa: PLC0415 - no host uses it
 
     return PostgresTokens(store._links)  # noqa: SLF001 - a part of the class
 
 
 def _flow_bundles_of(store: PostgresStore) -> FlowBundleStore:
     """Return the installed bundles of flows."""
-    from persistence.postgres.features.flow_bundles import PostgresFlowBundles  # noqa: PLC0415 - few use it
+    from persistence.postgres.administration.tables import PostgresFlowBundles  # noqa: PLC0415 - few use it
 
     return PostgresFlowBundles(store._links)  # noqa: SLF001 - a part of the class
 
 
 def _run_snapshots_of(store: PostgresStore) -> RunSnapshotStore:
     """Return the snapshots of runs of graphs."""
-    from persistence.postgres.features.run_snapshots import PostgresRunSnapshots  # noqa: PLC0415 - few use it
+    from persistence.postgres.administration.tables import PostgresRunSnapshots  # noqa: PLC0415 - few use it
 
     return PostgresRunSnapshots(store._links)  # noqa: SLF001 - a part of the class
 
 
 def _audit_of(store: PostgresStore) -> AuditStore:
     """Return the audit rows."""
-    from persistence.postgres.features.audit import PostgresAudit  # noqa: PLC0415 - no host uses it
+    from persistence.postgres.administration.tables import PostgresAudit  # noqa: PLC0415 - no host uses it
 
     return PostgresAudit(store._links)  # noqa: SLF001 - a part of the class
 
@@ -168,28 +162,28 @@ class PostgresStore(RunStore):
     @cached_property
     def boards(self) -> PgTaskBoards:
         """The boards of all tenants."""
-        from persistence.postgres.stores.boards import PgTaskBoards  # noqa: PLC0415 - few use it
+        from persistence.postgres.data.boards import PgTaskBoards  # noqa: PLC0415 - few use it
 
         return PgTaskBoards(self._keyed_links)
 
     @cached_property
     @override
     def memories(self) -> LongTermMemories:  # type: ignore[override]  # nobody sets it
-        from persistence.postgres.stores.memories import PostgresLongTermMemories  # noqa: PLC0415 - few use it
+        from persistence.postgres.data.memories import PostgresLongTermMemories  # noqa: PLC0415 - few use it
 
         return PostgresLongTermMemories(self._links)
 
     @cached_property
     @override
     def directory(self) -> SessionDirectory:  # type: ignore[override]  # nobody sets it
-        from persistence.postgres.features.session_directory import PostgresSessionDirectory  # noqa: PLC0415 - no host uses it
+        from persistence.postgres.conversations.sessions import PostgresSessionDirectory  # noqa: PLC0415 - no host uses it
 
         return PostgresSessionDirectory(self._links)
 
     @cached_property
     @override
     def erasure(self) -> ErasureStore:  # type: ignore[override]  # nobody sets it
-        from persistence.postgres.features.erasure import PostgresErasure  # noqa: PLC0415 - no host uses it
+        from persistence.postgres.administration.erasure import PostgresErasure  # noqa: PLC0415 - no host uses it
 
         return PostgresErasure(self._links, self.retention, self.artifacts.remove_objects)
 

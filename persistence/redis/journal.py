@@ -20,8 +20,7 @@ from redis.exceptions import ResponseError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.effects import EffectId, EffectResult
 from actors.kernel.runtime.ids import check_name
-from persistence.redis.client import open_redis
-from persistence.redis.line import Command, Line, LineClosedError, Reply, pack
+from persistence.redis.client import Command, Line, LineClosedError, Reply, open_redis, pack
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

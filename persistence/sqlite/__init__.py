@@ -4,12 +4,15 @@ Every write is one transaction, and on the disk when it returns (WAL, full synch
 machine may share a file; SQLite lets one of them write at a time.
 """
 
-from persistence.sqlite.artifacts import SqliteArtifactStore
-from persistence.sqlite.commands import SqliteCommandCursorStore, SqliteCommandStore
 from persistence.sqlite.database import SqliteDatabase
-from persistence.sqlite.ledger import SqliteLedgerStore
-from persistence.sqlite.runs import SqliteRunStore
-from persistence.sqlite.snapshots import SqliteSnapshotStore
+from persistence.sqlite.stores import (
+    SqliteArtifactStore,
+    SqliteCommandCursorStore,
+    SqliteCommandStore,
+    SqliteLedgerStore,
+    SqliteRunStore,
+    SqliteSnapshotStore,
+)
 
 __all__ = [
     "SqliteArtifactStore",

@@ -30,7 +30,7 @@ from actors.workflow.bundles import StoredBundles, packed_flow
 from actors.workflow.documents import sandbox
 from actors.workflow.documents.document import FlowDocument
 from actors.workflow.documents.expressions import NodeScope, parse
-from persistence.postgres.features.flow_bundles import SQL_GET_FLOW
+from persistence.postgres.administration.tables import SQL_GET_FLOW
 from tests.benchmarks.bench import open_store, report
 
 if TYPE_CHECKING:

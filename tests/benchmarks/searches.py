@@ -14,8 +14,8 @@ import asyncpg
 
 from actors.kernel.search_rules import unit_vector
 from persistence.postgres import open_postgres_vectors
-from persistence.postgres.opening_stores import open_search_indexes
-from persistence.postgres.stores.indexes import EXACT_ROWS
+from persistence.postgres.data.indexes import EXACT_ROWS
+from persistence.postgres.opening import open_search_indexes
 from tests.benchmarks.bench import report
 
 if TYPE_CHECKING:

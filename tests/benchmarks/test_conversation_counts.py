@@ -25,8 +25,8 @@ from actors.runtime.verbs.conversation import windows
 from actors.runtime.verbs.conversation import windows as request_window
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
-from persistence.postgres.features import fact_readers
-from persistence.postgres.features.transcripts import Transcripts
+from persistence.postgres.conversations import fact_readers
+from persistence.postgres.conversations.transcripts import Transcripts
 from persistence.postgres.reads import reads
 from tests.benchmarks import http
 from tests.benchmarks.bench import TYPE, agent_id, open_runtime, woken_s

@@ -22,7 +22,7 @@ from actors.runtime.parts import (
     MemoryStore,
 )
 from persistence.postgres import StoreSettings, open_store
-from persistence.postgres.connection.builtin_types import TypedConnection
+from persistence.postgres.connection.link import TypedConnection
 from tests.conformance.bed import Bed
 from tests.conformance.clock import ManualClock
 from tests.conformance.source import Source

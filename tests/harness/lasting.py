@@ -16,7 +16,7 @@ import asyncpg
 from typing_extensions import override
 
 from persistence.errors import DRIVER_ERRORS
-from persistence.postgres.connection.builtin_types import TypedConnection
+from persistence.postgres.connection.link import TypedConnection
 from tests.harness.servers.postgres import OBSERVER
 
 if TYPE_CHECKING:

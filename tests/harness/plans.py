@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import asyncpg
     import pytest
 
-    from persistence.postgres.connection.link import Connection
-    from persistence.postgres.connection.settings import StoreSettings
+    from persistence.postgres.connection.link import Connection, StoreSettings
 
 SETTINGS: Final[Mapping[str, str]] = {
     "session_preload_libraries": "auto_explain",

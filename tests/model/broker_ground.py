@@ -26,7 +26,7 @@ from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.stores.shards import Serves
 from broker import JetStreamTransport, Subjects
 from persistence.postgres import PostgresStore, StoreSettings, open_store
-from persistence.postgres.connection.clock import PostgresClock, Reading
+from persistence.postgres.connection.listener import PostgresClock, Reading
 from tests.harness.faulty_store import Faults, Manner
 from tests.harness.heldloop import PATIENCE_S
 from tests.harness.simloop import EPOCH

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target, within
 from compose.commands.output import NoDataError, picked
-from persistence.postgres.stores.indexes import BUILD_MEMORY_MB, EXACT_ROWS, SearchScope
+from persistence.postgres.data.indexes import BUILD_MEMORY_MB, EXACT_ROWS, SearchScope
 
 if TYPE_CHECKING:
-    from persistence.postgres.stores.indexes import SearchIndexes
+    from persistence.postgres.data.indexes import SearchIndexes
 
 Store: TypeAlias = Literal["documents", "memories"]
 MemoryMb: TypeAlias = Annotated[int, within(1, 2**20, "Give 1 or more MiB.")]
@@ -114,7 +114,7 @@ async def drop(store: Store, name: str, /, *, tenant: str, target: Target = HERE
 @asynccontextmanager
 async def _opened(target: Target) -> AsyncIterator[SearchIndexes]:
     # Imported here, because the module imports the database driver.
-    from persistence.postgres.opening_stores import open_search_indexes  # noqa: PLC0415
+    from persistence.postgres.opening import open_search_indexes  # noqa: PLC0415
 
     async with (
         target.server() as (url, settings),

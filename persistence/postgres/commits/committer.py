@@ -37,18 +37,22 @@ from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.stores.runs import CommitStore
 from actors.kernel.stores.transport import OutboxRow
 from persistence.errors import DRIVER_ERRORS, is_full, is_lost, is_passing, translate
+from persistence.postgres.commits.columns import is_usual
 from persistence.postgres.commits.encode import columns
-from persistence.postgres.commits.fast_path import is_usual
-from persistence.postgres.commits.hand_over import HandOver, Written
 from persistence.postgres.commits.outcomes import (
     SQL_FIND_NUDGES,
     CommitNudges,
+    HandOver,
     Verdicts,
+    Written,
     append_error,
+    are_appends,
     nudges_by_unit,
+    write_appends,
+    write_commits,
 )
-from persistence.postgres.commits.transcript_rows import ArtifactsOf, put_apart
 from persistence.postgres.commits.unit import (
+    ArtifactsOf,
     Ended,
     Unit,
     Unknown,
@@ -56,13 +60,19 @@ from persistence.postgres.commits.unit import (
     WriteCall,
     WriteResult,
     check_commit,
+    put_apart,
     units_of,
 )
-from persistence.postgres.commits.writing import are_appends, write_appends, write_commits
 from persistence.postgres.connection.batch import Batcher
-from persistence.postgres.connection.link import KEYED, PASSING_RETRIES, Connection, Link, Row
-from persistence.postgres.connection.outage import ServerOutage
-from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.connection.link import (
+    KEYED,
+    PASSING_RETRIES,
+    Connection,
+    Link,
+    Row,
+    ServerOutage,
+    StoreSettings,
+)
 
 FOR_EVER: Final = inf
 """A commit waits this long for its server: the result of an effect may be nowhere else."""

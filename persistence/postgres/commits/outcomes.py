@@ -1,10 +1,21 @@
-"""The rows that `commit_turns` returns, sorted by commit and turned into the kernel's values."""
+"""The rows that `commit_turns` returns, sorted by commit and turned into the kernel's values.
+
+A group of commits in one round trip: appends, the fast path, or the general function.
+
+Hand-over of commits to readers of logs and of sessions, so that these need not read them.
+
+A statement of commits returns the instants and the facts that it has written, if somebody reads them. Texts of
+entries are known here. A commit whose answer is lost hands over nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, LiteralString
+from datetime import UTC, datetime, timedelta
+from typing import Final, LiteralString, TypeAlias
+
+from pydantic_core import from_json
 
 from actors.errors import (
     ConcurrentAppendError,
@@ -13,7 +24,7 @@ from actors.errors import (
     OutOfOrderError,
     UnknownRunError,
 )
-from actors.kernel.agent.message import MessageKey
+from actors.kernel.agent.message import ChatMessage, MessageKey
 from actors.kernel.runtime.commit import (
     Answered,
     Conflict,
@@ -24,12 +35,25 @@ from actors.kernel.runtime.commit import (
     Spawned,
 )
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.runtime.waits import WaitCycle
-from persistence.postgres.commits.hand_over import Written
+from actors.kernel.stores.conversations import SessionFact
+from persistence.errors import DRIVER_ERRORS
+from persistence.postgres.commits.columns import (
+    COMMIT_ARGUMENTS,
+    FAST_ARGUMENTS,
+    append_arguments,
+    commit_arguments,
+    fast_arguments,
+    talk_arguments,
+    transcripts_argument,
+    usage_argument,
+)
+from persistence.postgres.commits.encode import columns
 from persistence.postgres.commits.unit import Ended, Unit, Unknown, WriteResult
-from persistence.postgres.connection.link import Row
+from persistence.postgres.connection.link import Connection, Row, StoreSettings
 from persistence.postgres.connection.listener import nudge_of
 
 # The nudges of commits whose first answer was lost. Posts need none: scans of the shards' owners find them.
@@ -207,3 +231,181 @@ def append_error(result: WriteResult, lease: Lease, expected_seq: int) -> Except
             return IllegalTransitionError(lease.run_id, status, "RUNNING")
         case _:
             return UnknownRunError(lease.run_id)
+
+
+SQL_APPEND_ENTRIES: Final[LiteralString] = (
+    "select turn, outcome, actual, detail"
+    " from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
+)
+SQL_APPEND_ASKED: Final[LiteralString] = (
+    SQL_APPEND_ENTRIES  # noqa: S608 - constants only
+    + " union all select turn, outcome, actual, detail from written($15,$16,$17,$18,$19)"
+)
+
+
+def _call(function: str, count: int, first: int = 1) -> str:
+    args = ",".join(f"${n}" for n in range(first, first + count))
+    return f"select * from {function}({args})"  # noqa: S608
+
+
+def _asking(statement: str, count: int) -> str:
+    """Return a statement with these arguments that also calls `written`, behind its own function."""
+    return f"{statement} union all {_call('written', 5, count + 1)}"
+
+
+SQL_COMMIT_TURNS: Final = _call("commit_turns", COMMIT_ARGUMENTS + 6)
+SQL_COMMIT_TURNS_ASKED: Final = _asking(SQL_COMMIT_TURNS, COMMIT_ARGUMENTS + 6)
+SQL_COMMIT_FAST: Final = _call("commit_fast", FAST_ARGUMENTS)
+SQL_COMMIT_FAST_ASKED: Final = _asking(SQL_COMMIT_FAST, FAST_ARGUMENTS)
+_GENERAL: Final = "general"
+"""The outcome of the one row that says: nothing was written, `commit_turns` decides."""
+_NOT_THERE: Final = "CB002"
+"""The SQLSTATE that says the same."""
+
+
+def are_appends(units: list[Unit]) -> bool:
+    """Return True if the units only add entries to the logs of runs that execute."""
+    return all(unit.parts is None and unit.log_from is None for unit in units)
+
+
+async def write_appends(
+    connection: Connection, units: list[Unit], settings: StoreSettings, asked: Asked | None
+) -> list[Row]:
+    """Write a group of appends; return what its function says of it, and what is `asked` of `written`."""
+    args = append_arguments(units)
+    if asked is None:
+        return await connection.fetch(SQL_APPEND_ENTRIES, *args, timeout=settings.answer_s)
+    return await connection.fetch(SQL_APPEND_ASKED, *args, *asked, timeout=settings.answer_s)
+
+
+async def write_commits(
+    connection: Connection, units: list[Unit], settings: StoreSettings, asked: Asked | None
+) -> tuple[list[Row], bool]:
+    """Write any group; return what its function says of it, and whether that was the fast path.
+
+    What is `asked` of `written` comes behind.
+    """
+    timeout, more = settings.answer_s, asked or ()
+    if (args_or_none := fast_arguments(units)) is not None:
+        statement = SQL_COMMIT_FAST if asked is None else SQL_COMMIT_FAST_ASKED
+        rows = await _fast(connection, statement, [*args_or_none, *more], timeout)
+        if rows is not None:
+            return rows, True
+    args = commit_arguments(units)
+    mode = (settings.brokered, settings.local_delivery)
+    rare = (*talk_arguments(units), transcripts_argument(units), usage_argument(units))
+    statement = SQL_COMMIT_TURNS if asked is None else SQL_COMMIT_TURNS_ASKED
+    found = await connection.fetch(statement, *args, *mode, *rare, *more, timeout=timeout)
+    return found, False
+
+
+async def _fast(
+    connection: Connection, statement: str, args: Sequence[object], timeout: float
+) -> list[Row] | None:
+    """Return the rows of the fast path; None: it has written nothing, for something is not as usual."""
+    try:
+        rows: list[Row] = await connection.fetch(statement, *args, timeout=timeout)
+    except DRIVER_ERRORS as exc:
+        if getattr(exc, "sqlstate", None) != _NOT_THERE:
+            raise
+        return None
+    return None if rows and rows[0]["outcome"] == _GENERAL else rows
+
+
+Asked: TypeAlias = "Sequence[Sequence[object]]"
+"""The arguments of `written`."""
+
+MAX_HANDED_CHARS: Final = 64 * 1024
+"""Largest text of the entries that a commit hands over. Readers read larger commits."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Written:
+    """Answer of a statement about a commit that it has written.
+
+    Attributes:
+        at: The instant of the commit's entries; None: nobody reads them.
+        facts: The last facts of the commit's session, by number.
+    """
+
+    at: datetime | None = None
+    facts: list[SessionFact] = field(default_factory=list)
+
+    def take(self, row: Row) -> None:
+        """Take a row of `written`."""
+        at = _EPOCH + timedelta(microseconds=int(row["detail"]))
+        if row["outcome"] == "entries":
+            self.at = at
+        else:
+            run_id = RunId(row["message_id"])
+            fact = SessionFact(row["actual"], row["sender"], run_id, row["arrival"], at)
+            self.facts.append(fact)
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The readers to whom commits are handed over.
+
+    Attributes:
+        is_log_read: Returns True if somebody reads the log of a run, here or in another process.
+        is_session_read: Returns True if somebody reads the facts of a session here.
+        on_entries: Called with the new entries of a log; with none if they have to be read.
+        on_facts: Called with new facts of a session; with none if they have to be read.
+    """
+
+    is_log_read: Callable[[RunId], bool]
+    is_session_read: Callable[[AgentId], bool]
+    on_entries: Callable[[RunId, Sequence[RunLogEntry]], None]
+    on_facts: Callable[[AgentId, Sequence[SessionFact]], None]
+
+    def asked(self, units: Sequence[Unit]) -> Asked | None:
+        """Return what has to be asked of a statement that writes these commits; None: nobody reads them."""
+        rows = [row for i, unit in enumerate(units, 1) if (row := self._asked_of(i, unit))]
+        return columns(rows, 5) if rows else None
+
+    def _asked_of(self, number: int, unit: Unit) -> tuple[object, ...] | None:
+        lease, commit = unit.first.lease, unit.calls[-1].args.commit
+        facts = () if commit is None or commit.session is None else commit.session.facts
+        is_log_read = bool(unit.rows) and self.is_log_read(lease.run_id)
+        if is_log_read and sum(len(text) for _, _, text in unit.rows) > MAX_HANDED_CHARS:
+            is_log_read = False
+        log = (lease.run_id, unit.last) if is_log_read else (None, None)
+        if facts and self.is_session_read(lease.agent_id):
+            return (number, *log, str(lease.agent_id), len(facts))
+        return (number, *log, None, None) if is_log_read else None
+
+    def give(self, unit: Unit, written: Written | None) -> None:
+        """Notify the readers of a commit, and hand over what is known of it."""
+        at = None if written is None else written.at
+        self.on_entries(unit.first.lease.run_id, () if at is None else _entries(unit, at))
+        commit = unit.calls[-1].args.commit
+        if commit is not None and commit.session is not None:
+            self.on_facts(commit.lease.agent_id, () if written is None else written.facts)
+
+
+def _entries(unit: Unit, at: datetime) -> tuple[RunLogEntry, ...]:
+    run_id, first, said = unit.first.lease.run_id, unit.first.expected + 1, _said(unit)
+    return tuple(
+        RunLogEntry(run_id, seq, kind, position, from_json(text), at, said)
+        for seq, (kind, position, text) in enumerate(unit.rows, first)
+    )
+
+
+def _said(unit: Unit) -> Mapping[str, ChatMessage] | None:
+    """Return the turns of a commit that are nodes of a session, as readers would read them.
+
+    None: they have to be read, because they are cleared or large.
+    """
+    rows = None if unit.parts is None else unit.parts.transcripts
+    if rows is None or rows.keys().isdisjoint(("turns", "artifacts", "clear")):
+        return {}
+    key = unit.first.lease.agent_id.key
+    bodies = {
+        str(row["id"]): str(row["body"])
+        for row in rows.get("turns", ())
+        if row is not None and row["session"] == key
+    }
+    if "clear" in rows or "artifacts" in rows or sum(map(len, bodies.values())) > MAX_HANDED_CHARS:
+        return None
+    return {id_: ChatMessage.model_validate_json(body) for id_, body in bodies.items()}

@@ -1,11 +1,30 @@
-"""Commits as the committer groups them: encoded where they are called, merged where they meet."""
+"""Commits as the committer groups them: encoded where they are called, merged where they meet.
+
+Columns that few commits have, as the one JSON argument of `commit_turns`: null when no commit has any.
+
+Spawns, answers, waits, what is spent, follows, posts, messages given back and refused questions. Author data
+goes as text inside it, so that it is stored as it was written.
+
+Turns and cuts of conversations as `write_transcripts` takes them.
+
+Each message goes as text: it is stored as it was written. A large one is kept apart, as an artifact that is
+stored before the row that names it: a crash in between leaves an artifact without a pin.
+
+Answers of models as `add_usage` takes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, TypeAlias, assert_never
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, assert_never
+
+from pydantic_core import from_json
 
 from actors.errors import ContractError
+from actors.kernel.agent.agent import SessionChange
+from actors.kernel.agent.message import ChatMessage, MessageKey
+from actors.kernel.agent.transcript import NewTurn, answer_of, is_visible, message_json
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import (
     Answered,
@@ -26,15 +45,292 @@ from actors.kernel.runtime.commit import (
     Suspend,
     Then,
 )
-from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
+from actors.kernel.runtime.ids import AgentId, RunId, TopicId, partition_hash, place_of
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry, check_entry
-from actors.kernel.runtime.scheduler import Lease
+from actors.kernel.runtime.scheduler import Lease, RunStatus
+from actors.kernel.runtime.waits import Wait
+from actors.kernel.stores.artifacts import ArtifactStore
 from actors.kernel.stores.topics import check_topics
 from persistence.postgres.commits.encode import json_text, message_text, run_columns
-from persistence.postgres.commits.rare_columns import runs_named, talk_of
-from persistence.postgres.commits.transcript_rows import transcript_rows
-from persistence.postgres.commits.usage_rows import UsageRow, usage_row
 from persistence.postgres.connection.batch import Batched
+
+TalkRow: TypeAlias = "dict[str, Any]"
+Talk: TypeAlias = "Mapping[str, list[TalkRow]]"
+"""Spawns, answers, waits, spends, follows, posts, releases and withdraws of a commit."""
+
+WAITING: Final = "waiting"
+"""Key of commits that replace all waits of their run, because they are few or the stored rows are unknown."""
+
+_MUST: Final = "must"
+"""Mark of a wait without which the run cannot continue."""
+
+FEW_WAITS: Final = 16
+"""Largest number of waits that a commit replaces as a whole; of more it writes the changes."""
+
+_ANY_ORDER: Final = "any_order"
+"""See `Commit.any_order`."""
+
+
+def talk_of(commit: Commit) -> Talk | None:
+    """Return the rare rows of the commit, None if it has none."""
+    posts = [out for out in commit.outgoing if isinstance(out.target, TopicId)]
+    if not (
+        posts
+        or commit.spawned
+        or commit.answers
+        or commit.follows
+        or commit.waits is not None
+        or commit.budget is not None
+        or commit.any_order
+        or commit.withdraw
+        or (isinstance(commit.then, Retry) and commit.then.release)
+        or commit.unless_answered
+    ):
+        return None
+    sender = f"spawn:{commit.lease.agent_id}"
+    talk: dict[str, list[TalkRow]] = {
+        "spawns": [_spawn(child, sender) for child in commit.spawned],
+        "answers": _answers(commit),
+        "spends": _spends(commit),
+        "follows": _follows(commit),
+        "posts": [_post(out) for out in posts],
+        "releases": _releases(commit.then),
+        "withdraws": [_withdraw(question) for question in commit.withdraw],
+        "unanswered": [{"key": key} for key in commit.unless_answered],
+    }
+    if commit.waits is not None:
+        talk |= _waits(commit.waits, commit.known_waits)
+    if commit.any_order:
+        talk[_ANY_ORDER] = [{}]
+    return talk
+
+
+def talk_argument(talks: Iterable[tuple[int, Talk]]) -> str | None:
+    """Return JSON with the rows of these commits, each with its commit's number; None if there are no rows."""
+    merged: dict[str, list[Any]] = {}
+    for number, talk in talks:
+        for name, rows in talk.items():
+            if not rows:
+                continue
+            if name in (WAITING, _MUST, _ANY_ORDER):
+                merged.setdefault(name, []).append(number)
+            else:
+                merged.setdefault(name, []).extend({"t": number, **row} for row in rows)
+    return json_text(merged, "turn") if merged else None
+
+
+def runs_named(talk: Talk) -> list[str]:
+    """Return the ids of runs that this commit answers or begins to wait for. The commit locks them, too."""
+    named: list[str] = [answer["run"] for answer in talk["answers"]]
+    named += [wait["target"] for wait in talk.get("waits", ()) if wait["target"] is not None]
+    return named
+
+
+def text_or_none(value: JsonValue, where: str) -> str | None:
+    """Return JSON data as text; None stays None."""
+    return None if value is None else json_text(value, where)
+
+
+def _spawn(child: Spawned, sender: str) -> TalkRow:
+    row: TalkRow = {"run": child.run.run_id, "place": child.position}
+    if child.boot is not None:
+        body = message_text(child.boot, sender)
+        row |= {"sender": sender, "id": child.boot.id, "body": body}
+    return row
+
+
+def _answers(commit: Commit) -> list[TalkRow]:
+    return [
+        {
+            "run": answer.run_id,
+            "key": answer.key,
+            "status": answer.status,
+            "result": text_or_none(answer.result, "reply"),
+            "error": text_or_none(answer.error, "reply"),
+            "by": answer.by,
+            "last": answer.last_seq,
+        }
+        for answer in commit.answers
+    ]
+
+
+def _waits(waits: Sequence[Wait], known: Sequence[Wait] | None) -> dict[str, list[TalkRow]]:
+    """Return the rows that change a run's waits. A wait that did not change is the same object in `known`."""
+    if known is None or len(waits) <= FEW_WAITS:
+        return {WAITING: [{}], "waits": [_wait(wait) for wait in waits]}
+    before, now = set(map(id, known)), set(map(id, waits))
+    new = [wait for wait in waits if id(wait) not in before]
+    changed = {(wait.position, wait.key) for wait in new}
+    gone = [
+        {"position": wait.position, "key": wait.key}
+        for wait in known
+        if id(wait) not in now and (wait.position, wait.key) not in changed
+    ]
+    must: list[TalkRow] = [{}] if any(wait.must for wait in waits) else []
+    return {"waits": [_wait(wait) for wait in new], "gone": gone, _MUST: must}
+
+
+def _wait(wait: Wait) -> TalkRow:
+    return {
+        "position": wait.position,
+        "key": wait.key,
+        "kind": wait.kind,
+        "agent": None if wait.agent is None else str(wait.agent),
+        "target": wait.target_run,
+        "must": wait.must,
+        "request": text_or_none(wait.request, "request"),
+        "expires_at": wait.expires_at,
+    }
+
+
+def _spends(commit: Commit) -> list[TalkRow]:
+    spent = commit.budget
+    if spent is None:
+        return []
+    return [
+        {
+            "tokens": spent.tokens,
+            "cost_usd": spent.cost_usd,
+            "turns": spent.turns,
+            "place": spent.position,
+        }
+    ]
+
+
+def _withdraw(question: MessageKey) -> TalkRow:
+    return {
+        "agent": str(question.agent),
+        "hash": partition_hash(question.agent),
+        "sender": question.sender,
+        "id": question.message_id,
+    }
+
+
+def _follows(commit: Commit) -> list[TalkRow]:
+    follower = partition_hash(commit.lease.agent_id)
+    return [
+        {"hash": follower, "topic": str(change.topic), "mode": change.mode}
+        for change in commit.follows
+    ]
+
+
+def _releases(then: Then) -> list[TalkRow]:
+    if not isinstance(then, Retry):
+        return []
+    return [{"sender": key.sender, "id": key.message_id} for key in then.release]
+
+
+def _post(out: Outgoing) -> TalkRow:
+    assert isinstance(out.target, TopicId)
+    return {
+        "topic": str(out.target),
+        "hash": partition_hash(place_of(out.target)),
+        "sender": out.sender,
+        "id": out.message.id,
+        "body": message_text(out.message, out.sender),
+    }
+
+
+TranscriptRows: TypeAlias = "dict[str, list[dict[str, JsonValue] | None]]"
+"""Rows by name: ``turns``, ``artifacts`` (of turns that are kept apart), ``cuts``, ``kept`` (conversations of
+sessions with a cut), ``clear``, ``sessions``."""
+ArtifactsOf: TypeAlias = "Callable[[str, str], ArtifactStore]"
+"""Returns the artifacts of a tenant and a scope."""
+MAX_ROW_BYTES: Final = 256 * 1024
+"""Largest JSON of a turn in its row. A larger turn is stored as an artifact."""
+
+
+def transcript_rows(commit: Commit) -> TranscriptRows | None:
+    """Return the commit's turns, cuts and cleared sessions, by name; None: it has none of them."""
+    rows: TranscriptRows = {}
+    key = commit.lease.agent_id.key
+    if commit.turns:
+        rows["turns"] = turn_rows(commit.turns, key)
+    if commit.cuts:
+        rows["cuts"] = [
+            {
+                "session": cut.session,
+                "upto": cut.upto,
+                "previous": cut.previous,
+                "strategy": cut.strategy,
+                "summary": None if cut.summary is None else _message_text(cut.summary),
+                "changes": _changes_text(cut.changes) if cut.changes else None,
+            }
+            for cut in commit.cuts
+        ]
+        if any(cut.session == key for cut in commit.cuts):
+            rows["kept"] = [{"session": key}]
+    if commit.clear_turns:
+        rows["clear"] = [None]
+    if commit.session is not None:
+        rows["sessions"] = [_change_row(commit, commit.session)]
+    return rows or None
+
+
+def turn_rows(turns: Iterable[NewTurn], key: str) -> list[dict[str, JsonValue] | None]:
+    """Return turns as `write_transcripts` takes them.
+
+    Args:
+        turns: Turns of one agent.
+        key: The agent's key. In the conversation with this name, rows have a mark if a user sees the turn.
+    """
+    rows: list[dict[str, JsonValue] | None] = []
+    for new in turns:
+        row: dict[str, JsonValue] = {
+            "session": new.session,
+            "id": new.id,
+            "parent": new.parent,
+            "tokens": new.tokens,
+            "body": _message_text(new.message),
+        }
+        if new.session == key and is_visible(new.message):
+            row["visible"] = True
+        rows.append(row)
+    return rows
+
+
+def _change_row(commit: Commit, change: SessionChange) -> dict[str, JsonValue]:
+    then = commit.then
+    is_success = isinstance(then, Finish) and then.status is RunStatus.COMPLETED
+    return {
+        "session": commit.lease.agent_id.key,
+        "facts": list(change.facts),
+        "head": change.head,
+        "failed": "ended" in change.facts and not is_success,
+    }
+
+
+def _message_text(message: ChatMessage) -> str:
+    return json_text(message_json(message), "turn")
+
+
+def _changes_text(changes: Mapping[str, ChatMessage | None]) -> str:
+    found = {turn: None if one is None else message_json(one) for turn, one in changes.items()}
+    return json_text(found, "turn")
+
+
+async def put_apart(rows: TranscriptRows, agent: AgentId, artifacts_of: ArtifactsOf) -> None:
+    """Store the bodies of turns over 256 KiB as artifacts, and let their rows refer to them.
+
+    Rows that are changed already stay. Without a large turn nothing is asked of a server.
+
+    Raises:
+        PersistenceError: The server could not be asked. The same may be done again.
+    """
+    for row in rows.get("turns", ()):
+        assert row is not None
+        body = row["body"]
+        assert isinstance(body, str)
+        if 4 * len(body) <= MAX_ROW_BYTES or len(data := body.encode()) <= MAX_ROW_BYTES:
+            continue
+        words = f"{agent}\n{row['session']}\n{row['id']}"
+        scope = f"turn:{hashlib.sha256(words.encode(errors='surrogatepass')).hexdigest()}"
+        ref = await artifacts_of(agent.tenant, scope).store(data, content_type="application/json")
+        short = {"role": from_json(body)["role"], "artifact": ref.model_dump(mode="json")}
+        row["body"], row["artifact"] = json_text(short, "turn"), scope
+        named = {"scope": scope, "artifact": ref.id, "session": row["session"], "turn": row["id"]}
+        rows.setdefault("artifacts", []).append(named)
+
 
 _CONTINUED: Final = EntryKind.RUN_CONTINUED
 _ANSWERED: Final = EntryKind.LLM_CALL
@@ -290,3 +586,22 @@ def _spawned_rows(commit: Commit) -> list[tuple[object, ...]]:
 
 def _state_text(value: JsonValue | Deleted) -> str | None:
     return None if isinstance(value, Deleted) else json_text(value, "state")
+
+
+UsageRow: TypeAlias = "dict[str, JsonValue]"
+
+
+def usage_row(agent: AgentId, payload: Mapping[str, JsonValue]) -> UsageRow | None:
+    """Return the usage row of an `llm.call` entry with this payload; None: the entry records an error."""
+    answer = answer_of(payload)
+    if answer is None:
+        return None
+    return {
+        "agent": str(agent),
+        "model": answer.model,
+        "input": answer.usage.input,
+        "output": answer.usage.output,
+        "cached": answer.usage.cached,
+        "cache_written": answer.usage.cache_written,
+        "cost_usd": answer.usage.cost_usd,
+    }

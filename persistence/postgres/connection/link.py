@@ -1,17 +1,33 @@
-"""A connection that is opened again after a loss."""
+"""A connection that is opened again after a loss.
+
+The outage that all connections of a store share: said once, ended once.
+
+Settings of the store: the connection, and its time limits.
+
+PostgreSQL's own types, looked up once a process: the driver asks each new connection for them.
+
+Its statement for that is a recursion over the catalog, which takes the server 7 ms of CPU a connection,
+more than all else that opening one takes it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, LiteralString, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
+from urllib.parse import urlsplit
 
 import asyncpg
 
+from actors.errors import InvalidNameError
 from actors.kernel.basics import Backoff
+from actors.kernel.runtime.ids import HostIncarnation
 from persistence.errors import (
     DRIVER_ERRORS,
     DatabaseFullError,
@@ -24,9 +40,6 @@ from persistence.errors import (
     translate,
     want_of,
 )
-from persistence.postgres.connection.builtin_types import TypedConnection
-from persistence.postgres.connection.outage import ServerOutage, address
-from persistence.postgres.connection.settings import StoreSettings
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Row: TypeAlias = asyncpg.Record
@@ -337,3 +350,195 @@ class Links:
         """Close them all."""
         for link in self._links:
             await link.close()
+
+
+def address(settings: StoreSettings) -> str:
+    """Return host and port for log lines."""
+    parts = urlsplit(settings.url)
+    return parts.netloc.rpartition("@")[2] or "the default host"
+
+
+class ServerOutage:
+    """The state of an outage of the server: one log line when it begins and one when it ends.
+
+    Attributes:
+        incarnation: The incarnation of the server that was met last.
+        on_new_incarnation: Called on the event loop when another one is met, before anything is asked of it.
+            It may be behind: a standby that took over without the last commits.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self._where = address(settings)
+        self._since: float | None = None
+        self._over_at = 0.0
+        self._full_since = 0.0
+        self._full: str | None = None
+        self._refused: str | None = None
+        self.incarnation: datetime | None = None
+        self.on_new_incarnation: Callable[[], None] = lambda: None
+
+    def meets(self, incarnation: datetime) -> None:
+        """Note whose connection was made."""
+        known, self.incarnation = self.incarnation, incarnation
+        if known not in {None, incarnation}:
+            self.on_new_incarnation()
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason why a server that answers takes nothing; None if no reason is known."""
+        return self._full or self._refused
+
+    def refuses(self, problem: BaseException) -> None:
+        """Note that the server had no capacity for a statement."""
+        if self._full is None:
+            self._full_since = asyncio.get_running_loop().time()
+            _log.warning(
+                "PostgreSQL refuses to write; calls wait for it",
+                extra={"server": self._where, "problem": want_of(problem)},
+            )
+        self._full = f"refuses to write: {want_of(problem)}"
+
+    def writes(self) -> None:
+        """Note that the server took a statement for which it had no capacity before."""
+        if self._full is not None:
+            self._full = None
+            away_s = asyncio.get_running_loop().time() - self._full_since
+            _log.warning(
+                "PostgreSQL writes again", extra={"server": self._where, "away_s": round(away_s, 3)}
+            )
+
+    def begins(self, problem: BaseException, opened_at: float | None = None) -> None:
+        """Note that a connection, opened at that time of the event loop's clock, was lost.
+
+        One that is older than the end of the last outage was lost in that one already.
+        """
+        if is_full(problem):
+            self._refused = f"refuses connections: {want_of(problem)}"
+        if self._since is None and (opened_at is None or opened_at > self._over_at):
+            self._since = asyncio.get_running_loop().time()
+            _log.warning(
+                "connection to PostgreSQL lost; calls wait for it",
+                extra={"server": self._where, "problem": f"{type(problem).__name__}: {problem}"},
+            )
+
+    def ends(self) -> None:
+        """Note that a connection was made."""
+        self._refused = None
+        if self._since is not None:
+            self._over_at = asyncio.get_running_loop().time()
+            away_s = self._over_at - self._since
+            self._since = None
+            _log.warning(
+                "connection to PostgreSQL is back",
+                extra={"server": self._where, "away_s": round(away_s, 3)},
+            )
+
+
+_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Everything a `PostgresStore` and its heartbeat need to know.
+
+    Attributes:
+        url: ``postgresql://user:password@host:port/database``.
+        schema: The schema of the tables; 1 to 40 of ``a-z 0-9 _``.
+        owner: This incarnation of this host.
+        lease_s: Seconds of ownership after a heartbeat.
+        heartbeat_s: Seconds between heartbeats.
+        blocked_s: Seconds for which a blocked event loop keeps the shard of the agent that blocks it.
+        outage_s: Seconds for which calls wait for a server that went away, then PersistenceError.
+        answer_s: Time limit of a statement in seconds; then its connection counts as lost.
+        start_wait_s: Seconds for which opening waits for a server that is not there yet; None: for ever.
+        group_limit: Most calls that one round trip carries.
+        readers: Connections for reads and rare writes.
+        capacity: The host's share of the shards, relative to other hosts, in any unit they share.
+        brokered: Whether a broker takes what agents send to agents of other hosts.
+        local_delivery: Whether, with a broker, messages between agents of this host go without it.
+    """
+
+    url: str
+    owner: HostIncarnation
+    schema: str = "callboard"
+    lease_s: float = 10.0
+    heartbeat_s: float = 3.0
+    blocked_s: float = 60.0
+    outage_s: float = 60.0
+    answer_s: float = 30.0
+    start_wait_s: float | None = None
+    group_limit: int = 250
+    readers: int = 2
+    capacity: int = 1000
+    brokered: bool = False
+    local_delivery: bool = True
+
+    def __post_init__(self) -> None:
+        if _SCHEMA.fullmatch(self.schema) is None:
+            raise InvalidNameError("schema", self.schema, "1 to 40 of a-z, 0-9 and _")
+
+    @property
+    def lease(self) -> timedelta:
+        """`lease_s` as the driver takes it."""
+        return timedelta(seconds=self.lease_s)
+
+    @property
+    def own_channel(self) -> str:
+        """The channel on which others NOTIFY this host; the SQL function `nudge_channel` says the same."""
+        digest = hashlib.md5(self.owner.encode(), usedforsecurity=False).hexdigest()
+        return f"{self.schema}:{digest[:16]}"
+
+    @property
+    def common_channel(self) -> str:
+        """The channel on which every host listens: shards were made or given up."""
+        return f"{self.schema}:all"
+
+    @property
+    def sessions_channel(self) -> str:
+        """The channel of hosts that follow sessions: new facts of those that have readers."""
+        return f"{self.schema}:sessions"
+
+    @property
+    def followed_channel(self) -> str:
+        """The channel on which every host hears that another process follows a log."""
+        return f"{self.schema}:followed"
+
+    @property
+    def growth_channel(self) -> str:
+        """Channel of notifications that logs have grown, for the processes that follow them."""
+        return f"{self.schema}:growth"
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    _Base = asyncpg.Connection[asyncpg.Record]
+else:
+    _Base = asyncpg.Connection
+
+FIRST_UNSTABLE_OID: Final = 10_000
+"""Below it the same number is the same type on every server (PostgreSQL's transam.h)."""
+
+_known: dict[int, asyncpg.Record] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _NoStatement:
+    """Says to the driver that nothing was prepared, so that what it has prepared is still there."""
+
+    name: str = "known"
+
+
+class TypedConnection(_Base):
+    """A connection that knows the types that another connection of this process has learned."""
+
+    __slots__ = ()
+
+    async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> Any:
+        """Return rows on these types, and the statement that asked for them; the driver's own hook."""
+        oids = set(typeoids)
+        if oids <= _known.keys():
+            return [_known[oid] for oid in oids], _NoStatement()
+        rows, statement = await super()._introspect_types(oids, timeout)  # type: ignore[misc]
+        _known.update({row["oid"]: row for row in rows if row["oid"] < FIRST_UNSTABLE_OID})
+        return rows, statement

@@ -27,10 +27,9 @@ from actors.kernel.stores.runs import (
     sender_of_message,
 )
 from persistence.postgres.commits.encode import columns, json_text, message_text, run_columns
-from persistence.postgres.commits.rare_columns import text_or_none
+from persistence.postgres.commits.unit import text_or_none
 from persistence.postgres.connection.batch import Batched, Batcher
-from persistence.postgres.connection.link import Link, Links, Row
-from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.connection.link import Link, Links, Row, StoreSettings
 from persistence.postgres.reads.reads import Reads
 
 SQL_SUBMIT_RUNS: Final[LiteralString] = (

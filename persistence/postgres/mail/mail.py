@@ -1,42 +1,52 @@
 """MailStore on PostgreSQL: messages that a broker delivers, as rows.
 
 `ingest` is grouped: batches of different shards that come together are one statement.
+
+Batches of arrived messages as the arguments and answers of one `ingest_mail` statement.
+
+OutboxStore on PostgreSQL. The rows are written by the committer.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Final, LiteralString
+from typing import Final, LiteralString, NamedTuple, TypeAlias
 
+from pydantic_core import from_json
 from typing_extensions import override
 
+from actors.errors import NotSerializableError
+from actors.kernel.agent.message import Message, stored_message
 from actors.kernel.faults import armed
+from actors.kernel.json import JsonValue, read_or
 from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, ShardId, partition_hash
+from actors.kernel.runtime.ids import AgentId, RunId, ShardId, TopicId, partition_hash, place_of
+from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.stores.transport import (
+    KEPT_BYTES,
     Cursor,
+    Ingested,
     IngestOutcome,
     MailBatch,
     MailStore,
+    OutboxRow,
+    OutboxStore,
+    Received,
+    SentSignal,
     StaleStream,
     StreamRecord,
     StreamState,
+    Undecodable,
 )
-from persistence.postgres.commits.encode import columns
-from persistence.postgres.connection.batch import Batcher
-from persistence.postgres.connection.link import Link, Links, Row
-from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.mail.batches import (
-    IngestBatch,
-    IngestCall,
-    answer_of,
-    arguments_of,
-    encoded,
-    group_of,
-)
+from persistence.postgres.commits.committer import Committer
+from persistence.postgres.commits.encode import columns, json_text, message_text
+from persistence.postgres.connection.batch import Batched, Batcher
+from persistence.postgres.connection.link import Link, Links, Row, StoreSettings
 
 _AGAIN: Final = "looking for messages that may be written"
 SQL_DEPLOYMENT: Final[LiteralString] = "select id from deployment"
@@ -208,3 +218,241 @@ class Mail(MailStore):
         rows = [(row["sender"], ShardId(row["agent"])) for row in posted]
         mine = [shard for owner, shard in rows if owner == self._me]
         return mine, [row for row in rows if row[0] not in (None, self._me)]
+
+
+GROUP_ROWS: Final = 2000
+"""Maximum number of messages in one statement, unless it has only one batch."""
+Key: TypeAlias = tuple[str, str, str]
+"""Agent, sender and message id."""
+
+
+class IngestBatch(NamedTuple):
+    """A batch as rows of columns, encoded by the caller and not by the task that writes."""
+
+    lease: ShardLease
+    upto: Cursor
+    behind: int
+    mail: dict[Key, tuple[object, ...]]
+    messages: dict[Key, Message]
+    signals: dict[tuple[str, ...], tuple[object, ...]]
+    """Rows of signals, by agent, sender, message id and run."""
+    posts: dict[Key, tuple[object, ...]]
+    """Rows of posts, by topic, sender and message id."""
+
+
+IngestCall: TypeAlias = "Batched[IngestBatch, IngestOutcome]"
+
+
+def encoded(batch: MailBatch) -> IngestBatch:
+    """Return the batch as the rows of its messages, signals, posts and dead letters."""
+    mail: dict[Key, tuple[object, ...]] = {}
+    messages: dict[Key, Message] = {}
+    signals: dict[tuple[str, ...], tuple[object, ...]] = {}
+    posts: dict[Key, tuple[object, ...]] = {}
+    for item in batch.received:
+        key = (str(item.agent_id), item.sender, item.message_id)
+        where = (key[0], partition_hash(item.agent_id), *key[1:])
+        content = item.content
+        try:
+            if isinstance(content, SentSignal):
+                text = json_text(content.payload, f"signal {content.name}")
+                row = (*where, content.run_id, content.name, text)
+                signals.setdefault((*key, content.run_id), row)
+                continue
+            if isinstance(content, Message) and isinstance(content.target, TopicId):
+                topic, body = content.target, message_text(content, item.sender)
+                post = (str(topic), *key[1:])
+                posts.setdefault(post, (post[0], partition_hash(place_of(topic)), *key[1:], body))
+                continue
+            if key in mail:
+                continue
+            if isinstance(content, Message):
+                mail[key] = (*where, message_text(content, item.sender), None, item.sourced)
+                messages[key] = content
+                continue
+        except NotSerializableError as exc:
+            content = Undecodable(str(exc), repr(content).encode(errors="replace")[:KEPT_BYTES])
+        problem = content.problem.replace("\x00", "")
+        mail.setdefault(key, (*where, _dead_letter_text(item, content.data), problem, item.sourced))
+    return IngestBatch(batch.lease, batch.upto, batch.behind, mail, messages, signals, posts)
+
+
+def _dead_letter_text(item: Received, data: bytes) -> str:
+    """The body of the dead letter that bytes become."""
+    payload: JsonValue = {
+        "encoding": "base64",
+        "data": base64.b64encode(data).decode(),
+        "bytes": len(data),
+    }
+    return message_text(Message(item.message_id, item.agent_id, payload), item.sender)
+
+
+def group_of(calls: list[IngestCall]) -> tuple[list[IngestCall], list[IngestCall]]:
+    """Split the calls into those of one statement, in order, and the others. A shard is in a statement once.
+
+    A small batch after large ones joins the next statement if it fits. So a shard with few messages waits
+    only for the statement under way, even if one client sends thousands of messages to another shard.
+    """
+    group: list[IngestCall] = []
+    later: list[IngestCall] = []
+    shards: set[ShardId] = set()
+    count = 0
+    for call in calls:
+        batch = call.args
+        size = len(batch.mail) + len(batch.signals) + len(batch.posts)
+        if batch.lease.shard in shards or (group and count + size > GROUP_ROWS):
+            later.append(call)
+        else:
+            group.append(call)
+            count += size
+        shards.add(batch.lease.shard)
+    return group, later
+
+
+def arguments_of(batches: list[IngestBatch]) -> list[Sequence[object]]:
+    """Return the columns of all batches, as the statement takes them."""
+    heads = [
+        (
+            batch.lease.shard,
+            batch.lease.owner,
+            batch.lease.epoch,
+            batch.upto.stream_epoch,
+            batch.upto.sequence,
+            batch.upto.at,
+        )
+        for batch in batches
+    ]
+    numbered = list(enumerate(batches, 1))
+    mail = ((i, *row) for i, batch in numbered for row in batch.mail.values())
+    signals = ((i, *row) for i, batch in numbered for row in batch.signals.values())
+    posts = ((i, *row) for i, batch in numbered for row in batch.posts.values())
+    behind = [batch.behind for batch in batches]
+    return [*columns(heads, 6), *columns(mail, 8), *columns(signals, 8), *columns(posts, 6), behind]
+
+
+def answer_of(
+    calls: list[IngestCall], arrived: list[Row], signalled: list[Row], posted: list[ShardId]
+) -> None:
+    """Tell each call which of its messages and signals are new; of posts, the first that had some."""
+    whose: dict[Key, int] = {}
+    runs: dict[str, int] = {}
+    for i, call in enumerate(calls):
+        for key in call.args.messages:
+            whose.setdefault(key, i)
+        for signal in call.args.signals:
+            runs.setdefault(signal[3], i)
+    mail: list[list[Arrived]] = [[] for _ in calls]
+    for row in sorted(arrived, key=lambda row: row["arrival"]):
+        key = (row["agent"], row["sender"], row["message_id"])
+        i = whose[key]
+        message = calls[i].args.messages[key]
+        assert isinstance(message.target, AgentId)
+        mail[i].append(Arrived(message, row["sender"], message.target, row["arrival"]))
+    woken: list[list[tuple[RunId, AgentId]]] = [[] for _ in calls]
+    for row in signalled:
+        run_id = RunId(row["run_id"])
+        woken[runs[run_id]].append((run_id, AgentId.parse(row["agent"])))
+    for call, messages, signals in zip(calls, mail, woken, strict=True):
+        shards: tuple[ShardId, ...] = ()
+        if call.args.posts:
+            shards, posted = tuple(posted), []
+        call.answer(Ingested(tuple(messages), tuple(signals), shards))
+
+
+SQL_OUTBOX: Final[LiteralString] = "select n, body, dead, target_read from outbox_page($1,$2,$3)"
+# Of the few rows that cannot be read.
+SQL_OUTBOX_KEYS: Final[LiteralString] = """
+select o.n, o.sender, o.target, o.message_id from unnest($1::text[]) s(shard)
+  cross join lateral (select x.* from outbox x where x.shard = s.shard and x.n = any($2::bigint[]) offset 0) o
+"""
+SQL_FORGET_SENT: Final[LiteralString] = "select forget_sent($1,$2,$3)"
+SQL_BURY: Final[LiteralString] = "select bury_outbox($1,$2,$3,$4)"
+SQL_HAND_OVER: Final[LiteralString] = "select n from hand_over($1,$2,$3)"
+
+
+class Outbox(OutboxStore):
+    """See `OutboxStore`.
+
+    Args:
+        links: The connections for statements.
+        committer: The committer, which notifies of new rows.
+        limit: Maximum number of rows that one statement hands over.
+    """
+
+    def __init__(self, links: Links, committer: Committer, *, limit: int) -> None:
+        self._links, self._committer = links, committer
+        self._rows: Batcher[OutboxRow, bool] = Batcher(self._hand_over, limit=limit)
+        self.batchers = (self._rows,)
+
+    @override
+    async def page(
+        self, leases: Sequence[ShardLease], *, after: int = -1, limit: int = 1000
+    ) -> list[OutboxRow]:
+        shards = [lease.shard for lease in leases]
+        rows = await self._links.fetch("reading the outbox", SQL_OUTBOX, shards, after, limit)
+        found, damaged = list[OutboxRow](), dict[int, Row]()
+        for row in rows:
+            message = read_or(row["body"], _message_of, lambda _: None)
+            if message is None:
+                damaged[row["n"]] = row
+            else:
+                found.append(OutboxRow(row["n"], message, row["dead"], row["target_read"]))
+        if damaged:
+            found = sorted(
+                [*found, *await self._unreadable(shards, damaged)], key=lambda row: row.n
+            )
+        return found
+
+    async def _unreadable(self, shards: list[ShardId], damaged: dict[int, Row]) -> list[OutboxRow]:
+        """Return rows whose bodies cannot be read, with sender, target and id as their columns have them."""
+        keys = await self._links.fetch("reading the outbox", SQL_OUTBOX_KEYS, shards, [*damaged])
+        return [_unreadable_row(damaged[key["n"]], key) for key in keys]
+
+    @override
+    async def forget(self, rows: Sequence[OutboxRow]) -> None:
+        keys = columns(map(_key, rows), 3)
+        await self._links.fetch("forgetting what was sent", SQL_FORGET_SENT, *keys)
+
+    @override
+    async def bury(self, row: OutboxRow, problem: str) -> None:
+        args = (*_key(row), problem.replace("\x00", ""))
+        await self._links.fetch("giving up what cannot be published", SQL_BURY, *args)
+
+    @override
+    async def hand_over(self, row: OutboxRow) -> bool:
+        return await self._rows.call(row)
+
+    async def _hand_over(self, calls: list[Batched[OutboxRow, bool]]) -> None:
+        rows = (call.args for call in calls)
+        keys = columns(((row.message.sender, str(row.message.target), row.n) for row in rows), 3)
+        left = await self._links.fetch("handing messages over", SQL_HAND_OVER, *keys)
+        waiting = {row["n"] for row in left}
+        for call in calls:
+            call.answer(call.args.n not in waiting)
+
+    @override
+    def set_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
+        self._committer.on_posted = hook
+
+
+def _message_of(body: str) -> Message:
+    return Message.from_json(from_json(body))
+
+
+def _unreadable_row(row: Row, key: Row) -> OutboxRow:
+    kind, _, rest = key["target"].partition(":")
+    place = AgentId.parse(rest if kind in ("dead", "topic") else key["target"])
+    message = stored_message(row["body"], id_=key["message_id"], target=place, sender=key["sender"])
+    if kind == "topic":
+        message = replace(message, target=TopicId(place.type, place.key, place.tenant))
+    return OutboxRow(row["n"], message, row["dead"], row["target_read"])
+
+
+def _key(row: OutboxRow) -> tuple[str | None, str, int]:
+    """Return sender, target and `n` as in the table. A prefix of the target marks dead letters and posts."""
+    target = str(row.message.target)
+    if row.dead_letter is not None:
+        target = f"dead:{target}"
+    elif isinstance(row.message.target, TopicId):
+        target = f"topic:{target}"
+    return row.message.sender, target, row.n

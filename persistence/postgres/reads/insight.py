@@ -23,8 +23,7 @@ from actors.kernel.stores.insight import (
     Totals,
     reason_of,
 )
-from persistence.postgres.connection.link import Links, Row
-from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.connection.link import Links, Row, StoreSettings
 
 SQL_AGENTS: Final[LiteralString] = """
 with live as materialized (

@@ -20,8 +20,7 @@ from actors.kernel.stores.runs import (
     RunFilter,
     TaskRun,
 )
-from persistence.postgres.commits.encode import columns
-from persistence.postgres.commits.rows import RUN_COLUMNS, dead_letter_of, run_of
+from persistence.postgres.commits.encode import RUN_COLUMNS, columns, dead_letter_of, run_of
 from persistence.postgres.connection.batch import lookups
 from persistence.postgres.connection.link import Link, Links, Row
 

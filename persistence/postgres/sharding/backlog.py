@@ -14,9 +14,9 @@ from actors.kernel.runtime.rows import Arrived, RunRow, Timer
 from actors.kernel.runtime.waits import WaitCycle
 from actors.kernel.stores.runs import Blocking
 from actors.kernel.stores.shards import BacklogStore
-from persistence.postgres.commits.rows import RUN_COLUMNS, arrived_of, run_of
-from persistence.postgres.connection.clock import PostgresClock, Reading
+from persistence.postgres.commits.encode import RUN_COLUMNS, arrived_of, run_of
 from persistence.postgres.connection.link import Link, Links, Row
+from persistence.postgres.connection.listener import PostgresClock, Reading
 
 SQL_OPEN_RUNS: Final[LiteralString] = (
     "select"

@@ -24,9 +24,8 @@ from actors.kernel.runtime.rows import HostReport
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.stores.runs import Blocker
 from persistence.postgres.commits.encode import lease_columns
-from persistence.postgres.connection.clock import PostgresClock, Reading
-from persistence.postgres.connection.link import Connection, connect
-from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.connection.link import Connection, StoreSettings, connect
+from persistence.postgres.connection.listener import PostgresClock, Reading
 from persistence.postgres.sharding.ownership import (
     SQL_GIVE_UP_BLOCKED,
     SQL_HEARTBEAT,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from actors.kernel.stores.memory import LongTermMemories, LongTermMemory
-from persistence.postgres.stores.first_use import StoreTables
-from persistence.postgres.stores.memories import PostgresLongTermMemory
-from persistence.postgres.stores.vectors import PgVectorStore
+from persistence.postgres.data.first_use import StoreTables
+from persistence.postgres.data.memories import PostgresLongTermMemory
+from persistence.postgres.data.vectors import PgVectorStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from actors.kernel.stores.data import EmbeddingClient, VectorDocument
     from actors.kernel.stores.memory import Memory, NewMemory
     from persistence.postgres.connection.link import Links
-    from persistence.postgres.stores.indexes import SearchIndexes
+    from persistence.postgres.data.indexes import SearchIndexes
 
 
 class Indexing:

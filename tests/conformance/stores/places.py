@@ -13,8 +13,7 @@ from persistence.postgres import (
     open_postgres_graph,
     open_postgres_vectors,
 )
-from persistence.postgres.connection.link import Links
-from persistence.postgres.connection.outage import ServerOutage
+from persistence.postgres.connection.link import Links, ServerOutage
 from tests.integration.persistence.hosts import sql
 
 if TYPE_CHECKING:

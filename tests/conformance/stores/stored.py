@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from actors.kernel.runtime.ids import HostIncarnation
 from persistence.postgres import open_postgres_history
-from persistence.postgres.connection.link import Links
-from persistence.postgres.connection.outage import ServerOutage
-from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.connection.link import Links, ServerOutage, StoreSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from typing_extensions import override
 from actors.errors import ContractError, InvalidTextError
 from actors.inmemory.artifacts import ComposedBlobStore, InMemoryArtifacts, InMemoryFileStore
 from persistence.objects import ObjectArtifactBytes
-from persistence.postgres.stores.artifacts import CHUNK_BYTES, PostgresArtifacts
+from persistence.postgres.data.artifacts import CHUNK_BYTES, PostgresArtifacts
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
 from tests.harness import servers

@@ -19,7 +19,7 @@ from actors.kernel.stores.administration import (
     EraseRequest,
     NewAuditRow,
 )
-from persistence.postgres.features.audit import PostgresAudit
+from persistence.postgres.administration.tables import PostgresAudit
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
 

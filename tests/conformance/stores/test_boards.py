@@ -14,7 +14,7 @@ from actors.inmemory.boards import InMemoryTaskBoards
 from actors.kernel import board_rules as rules
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.data import Task, TaskList, TaskStatus, TaskStore, TaskStores
-from persistence.postgres.stores.boards import PgTaskBoards
+from persistence.postgres.data.boards import PgTaskBoards
 from tests.conformance.stores.stored import lent_links
 
 if TYPE_CHECKING:

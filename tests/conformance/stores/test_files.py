@@ -15,8 +15,7 @@ from actors.errors import ContractError, InvalidTextError
 from actors.inmemory.artifacts import ComposedBlobStore, InMemoryArtifacts, InMemoryFileStore
 from actors.kernel.stores.artifacts import BlobStore, FileStore
 from persistence.objects import FolderFileStore, S3FileStore
-from persistence.postgres.stores.artifacts import PostgresArtifacts
-from persistence.postgres.stores.files import PostgresFiles
+from persistence.postgres.data.artifacts import PostgresArtifacts, PostgresFiles
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
 from tests.harness import servers

@@ -28,8 +28,8 @@ from actors.workflow.bundles import (
     WorkflowBundleRegistryError,
 )
 from persistence.objects import ObjectArtifactBytes
-from persistence.postgres.features.flow_bundles import PostgresFlowBundles
-from persistence.postgres.stores.artifacts import PostgresArtifacts
+from persistence.postgres.administration.tables import PostgresFlowBundles
+from persistence.postgres.data.artifacts import PostgresArtifacts
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
 

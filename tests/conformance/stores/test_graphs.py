@@ -17,9 +17,8 @@ from actors.inmemory.knowledge import InMemoryGraphStore
 from actors.kernel.search_rules import MAX_DEPTH, MAX_RELATIONSHIPS
 from actors.kernel.stores.data import CypherCapable, Entity, GraphStore, Relationship, SubGraph
 from actors.kernel.stores.errors import SubGraphTooLargeError
-from persistence.postgres.stores.age import AGEGraphStore
-from persistence.postgres.stores.first_use import StoreTables
-from persistence.postgres.stores.graphs import PostgresGraphStore
+from persistence.postgres.data.first_use import StoreTables
+from persistence.postgres.data.graphs import AGEGraphStore, PostgresGraphStore
 from tests.conformance.stores.places import Place, copy_faults, links_to
 from tests.harness import slow
 

@@ -24,8 +24,8 @@ from actors.kernel.stores.memory import (
     MemoryQuery,
     NewMemory,
 )
-from persistence.postgres.opening_stores import open_search_indexes
-from persistence.postgres.stores.memories import PostgresLongTermMemories
+from persistence.postgres.data.memories import PostgresLongTermMemories
+from persistence.postgres.opening import open_search_indexes
 from tests.conformance.bed import DESK
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.indexed import IndexedMemories, Indexing

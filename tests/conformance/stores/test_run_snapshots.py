@@ -10,7 +10,7 @@ import pytest
 from actors.inmemory.flows import InMemoryRunSnapshots
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.stores.flows import NewRunSnapshot, RunSnapshotStore, SnapshotFilter
-from persistence.postgres.features.run_snapshots import PostgresRunSnapshots
+from persistence.postgres.administration.tables import PostgresRunSnapshots
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
 

@@ -17,9 +17,9 @@ from actors.errors import ContractError, InvalidTextError, NotSerializableError
 from actors.inmemory.knowledge import InMemoryVectorStore
 from actors.kernel.search_rules import MAX_CONTENT_BYTES, MAX_DIMENSIONS, MAX_DOCUMENTS, MAX_HITS
 from actors.kernel.stores.data import SearchResult, VectorDocument, VectorStore
-from persistence.postgres.opening_stores import open_search_indexes
-from persistence.postgres.stores.first_use import StoreTables
-from persistence.postgres.stores.vectors import PgVectorStore
+from persistence.postgres.data.first_use import StoreTables
+from persistence.postgres.data.vectors import PgVectorStore
+from persistence.postgres.opening import open_search_indexes
 from tests.conformance.stores.indexed import IndexedVectors, Indexing
 from tests.conformance.stores.places import Place, links_to
 

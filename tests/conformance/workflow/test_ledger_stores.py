@@ -177,7 +177,7 @@ def test_a_link_of_a_chain_reads_one_record(
     """A chain of n records costs n reads of one, also of a large record and behind a line that was torn."""
     store = JsonlLedgerStore(tmp_path)
     chain = HashChainedLedgerStore(store)
-    monkeypatch.setattr("persistence.files.ledger.read_lines", None)
+    monkeypatch.setattr("persistence.files.stores.read_lines", None)
     for size in (1, 100_000, 1):
         chain.append(record_of("a", result={"x": "y" * size}))
     (path,) = tmp_path.glob("*.jsonl")

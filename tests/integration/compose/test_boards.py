@@ -14,7 +14,7 @@ from actors.kernel.agent.tools import ToolCall
 from actors.testing import ModelReply, ScriptedModel
 from compose import build_postgres_runtime
 from compose.assembly.settings import read_settings
-from persistence.postgres.stores.boards import PgTaskStore
+from persistence.postgres.data.boards import PgTaskStore
 
 if TYPE_CHECKING:
     from actors.runtime import Runtime

@@ -21,7 +21,7 @@ from persistence.postgres import (
     open_postgres_graph,
     open_postgres_vectors,
 )
-from persistence.postgres.opening_stores import open_search_indexes
+from persistence.postgres.opening import open_search_indexes
 from tests.integration.compose.commandline import Cli
 from tests.integration.persistence.hosts import sql
 

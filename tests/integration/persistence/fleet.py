@@ -12,7 +12,7 @@ from actors.kernel.stores.runs import Blocker
 from actors.kernel.stores.shards import Serves
 from actors.runtime.loop.clock import SystemClock
 from persistence.postgres import Heartbeat, Host, StoreSettings, open_store
-from persistence.postgres.sharding.takeover import Takeover
+from persistence.postgres.sharding.ownership import Takeover
 from tests.integration.persistence.hosts import sql
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import asyncpg
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime.loop.clock import SystemClock
 from persistence.postgres import StoreSettings, open_store
-from persistence.postgres.connection.builtin_types import TypedConnection
+from persistence.postgres.connection.link import TypedConnection
 from tests.conformance.bed import Bed
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from actors.kernel.stores.errors import CypherError
 from compose.assembly.runtime import build_postgres_runtime
 from compose.assembly.settings import Settings
 from persistence.errors import AGEMissingError, RefusedError
-from persistence.postgres import open_age_graph, open_postgres_graph, opening_stores
-from persistence.postgres.stores import age
-from persistence.postgres.stores.cypher_query import CypherQuery
+from persistence.postgres import open_age_graph, open_postgres_graph
+from persistence.postgres import opening as opening_stores
+from persistence.postgres.data import graphs as age
+from persistence.postgres.data.graphs import CypherQuery
 from tests.conformance.stores.places import Place, copy_faults, links_to
 from tests.integration.compose.commandline import Cli
 from tests.integration.persistence.hosts import connected, sql

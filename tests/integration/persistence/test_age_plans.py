@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from persistence.postgres import open_age_graph
-from persistence.postgres.stores import graphs
-from persistence.postgres.stores.age import SQL_RUN_CYPHER
+from persistence.postgres.data import graphs
+from persistence.postgres.data.graphs import SQL_RUN_CYPHER
 from tests.integration.persistence.hosts import connected
 
 if TYPE_CHECKING:

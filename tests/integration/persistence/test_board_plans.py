@@ -9,7 +9,8 @@ import pytest
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.stores.data import Task, TaskStatus
 from persistence.postgres import StoreSettings, open_postgres_files, open_store
-from persistence.postgres.stores import boards, files
+from persistence.postgres.data import artifacts as files
+from persistence.postgres.data import boards
 from tests.harness.plans import faults
 from tests.integration.persistence.hosts import write
 

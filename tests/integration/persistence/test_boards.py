@@ -11,10 +11,8 @@ from actors.errors import InvalidTextError
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.stores.data import Task, TaskStatus
 from persistence.postgres import open_postgres_files
-from persistence.postgres.connection.link import Links
-from persistence.postgres.connection.outage import ServerOutage
-from persistence.postgres.connection.settings import StoreSettings
-from persistence.postgres.stores.boards import PgTaskBoards
+from persistence.postgres.connection.link import Links, ServerOutage, StoreSettings
+from persistence.postgres.data.boards import PgTaskBoards
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import host
 

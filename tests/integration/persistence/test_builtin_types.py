@@ -8,9 +8,8 @@ import asyncpg
 import pytest
 
 from actors.kernel.runtime.ids import HostIncarnation
-from persistence.postgres.connection import builtin_types
-from persistence.postgres.connection.link import connect
-from persistence.postgres.connection.settings import StoreSettings
+from persistence.postgres.connection import link as builtin_types
+from persistence.postgres.connection.link import StoreSettings, connect
 
 ARRAYS = "select $1::int[] as numbers, $2::timestamptz[] as instants, $3::bool[] as flags"
 

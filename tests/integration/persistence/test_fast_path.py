@@ -24,7 +24,7 @@ from actors.kernel.runtime.commit import (
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, Wait, WakeSet
-from persistence.postgres.commits import writing
+from persistence.postgres.commits import outcomes as writing
 from tests.conformance.bed import EPOCH, Turns, child_spawned, completed, result, started, suspended
 from tests.integration.persistence.hosts import host, sql, store_of
 

@@ -16,9 +16,10 @@ from actors.runtime.client import live_events
 from actors.runtime.client.live_events import LiveEvents
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import Ahead
-from persistence.postgres.commits import hand_over
-from persistence.postgres.features import fact_readers
-from persistence.postgres.reads import log_readers, reads
+from persistence.postgres.commits import outcomes as hand_over
+from persistence.postgres.conversations import fact_readers
+from persistence.postgres.reads import reads
+from persistence.postgres.reads import reads as log_readers
 from tests.conformance.bed import Turns, result, started
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, STARTED, node
 from tests.integration.persistence.hosts import host, store_of

@@ -29,9 +29,9 @@ from actors.kernel.runtime.rows import NewRun
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, Wait, WakeSet
 from actors.kernel.stores.shards import Serves
+from persistence.postgres.commits.columns import commit_arguments
+from persistence.postgres.commits.outcomes import SQL_COMMIT_TURNS
 from persistence.postgres.commits.unit import Unit, Write
-from persistence.postgres.commits.unit_columns import commit_arguments
-from persistence.postgres.commits.writing import SQL_COMMIT_TURNS
 from persistence.postgres.connection.batch import Batched
 from persistence.postgres.connection.link import KEYED, Link
 from persistence.postgres.mail import arrivals

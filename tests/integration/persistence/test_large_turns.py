@@ -16,11 +16,10 @@ from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from persistence.errors import RefusedError
 from persistence.postgres import open_postgres_store
 from persistence.postgres.commits.encode import json_text
-from persistence.postgres.commits.transcript_rows import put_apart, turn_rows
-from persistence.postgres.connection.link import Links
-from persistence.postgres.connection.outage import ServerOutage
-from persistence.postgres.features.transcripts import SQL_APPEND
-from persistence.postgres.stores.artifacts import PostgresArtifacts
+from persistence.postgres.commits.unit import put_apart, turn_rows
+from persistence.postgres.connection.link import Links, ServerOutage
+from persistence.postgres.conversations.transcripts import SQL_APPEND
+from persistence.postgres.data.artifacts import PostgresArtifacts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

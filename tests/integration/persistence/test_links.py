@@ -9,8 +9,7 @@ import pytest
 
 from actors.kernel.runtime.ids import HostIncarnation
 from persistence.postgres import StoreSettings
-from persistence.postgres.connection.link import Links
-from persistence.postgres.connection.outage import ServerOutage
+from persistence.postgres.connection.link import Links, ServerOutage
 
 pytestmark = pytest.mark.postgres
 WAITERS = "select count(*) from pg_locks where not granted"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from actors.kernel.runtime.log_entry import RunLogEntry
-    from persistence.postgres.reads.log_readers import LogReaders
+    from persistence.postgres.reads.reads import LogReaders
     from tests.conformance.bed import Bed
     from tests.harness.servers import TestNats
 
@@ -217,7 +217,7 @@ async def test_a_log_whose_hints_are_lost_is_polled(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever was told nothing sees the entry all the same."""
-    monkeypatch.setattr("persistence.postgres.reads.log_readers.NotifiedLogs._say", lambda *_: None)
+    monkeypatch.setattr("persistence.postgres.reads.reads.NotifiedLogs._say", lambda *_: None)
     async with host(postgres_dsn, schema) as writer, writer.rival() as reader:
         run = await writer.begin()
         async with aclosing(reader.store.reads.tail(run.run_id)) as tail:  # type: ignore[type-var]

@@ -12,7 +12,7 @@ from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.ids import AgentId, undeclared_shard
 from actors.kernel.stores.shards import Serves
 from actors.kernel.stores.transport import Ingested, StaleStream
-from persistence.postgres.mail import batches as ingest_batches
+from persistence.postgres.mail import mail as ingest_batches
 from tests.integration.persistence.hosts import sql
 from tests.integration.persistence.mailing import BERT, ids_of, post_of, post_office
 

@@ -13,9 +13,8 @@ import pytest
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.stores.memory import MemoryQuery, NewMemory
 from persistence.postgres import StoreSettings, open_postgres_history, open_store
-from persistence.postgres.connection.link import Links
-from persistence.postgres.connection.outage import ServerOutage
-from persistence.postgres.stores.memories import (
+from persistence.postgres.connection.link import Links, ServerOutage
+from persistence.postgres.data.memories import (
     SQL_LIST_SCOPE,
     SQL_SEARCH_MEMORIES,
     SQL_SELECT_VERSIONS,

@@ -16,9 +16,9 @@ from persistence import migrate as module
 from persistence.errors import MigrationError
 from persistence.migrate import SQL_LOCK, TABLES, catch_up, migrate
 from persistence.postgres import open_postgres_store
-from persistence.postgres.stores import first_use
-from persistence.postgres.stores.first_use import StoreTables
-from persistence.postgres.stores.vectors import PgVectorStore
+from persistence.postgres.data import first_use
+from persistence.postgres.data.first_use import StoreTables
+from persistence.postgres.data.vectors import PgVectorStore
 from persistence.schema_files import LATER, NO_TRANSACTION, Migration, known_migrations
 from tests.conformance.bed import message
 from tests.conformance.stores.places import Place, links_to, make

@@ -11,8 +11,8 @@ import pytest
 
 from actors.kernel.runtime.commit import LeaseLost, Suspend
 from actors.kernel.runtime.waits import WakeSet
-from persistence.postgres.commits import hand_over
-from persistence.postgres.features import fact_readers, sessions
+from persistence.postgres.commits import outcomes as hand_over
+from persistence.postgres.conversations import fact_readers, sessions
 from persistence.postgres.reads import reads
 from tests.conformance.bed import Turns, outgoing, result, started, suspended
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, STARTED, said, submit

@@ -24,7 +24,7 @@ from persistence.redis import (
     open_redis_history,
 )
 from persistence.redis import history as histories
-from persistence.redis.history_scripts import READ
+from persistence.redis.history import READ
 from tests.harness.servers import wipe
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from redis.asyncio import Connection, Redis
 
 from actors.errors import ContractError, InvalidNameError
 from actors.kernel.runtime.effects import EffectResult, Journal, ResultCache
-from persistence.redis import RedisJournal, RedisUrlError, line, open_redis, open_redis_journal
-from persistence.redis.client import ANSWER_S
+from persistence.redis import RedisJournal, RedisUrlError, open_redis, open_redis_journal
+from persistence.redis import client as line
+from persistence.redis.client import ANSWER_S, QUEUE_BYTES, QUEUE_LIMIT
 from persistence.redis.journal import LOOKUP_LIMIT_S, MAX_VALUE_BYTES
-from persistence.redis.line import QUEUE_BYTES, QUEUE_LIMIT
 from tests.harness.proxy import FaultProxy
 from tests.harness.slow import BUSY_S
 

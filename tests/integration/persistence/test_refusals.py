@@ -15,9 +15,8 @@ from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, TopicId
 from actors.kernel.runtime.rows import NewRun
 from persistence.postgres import StoreSettings, Takeover, open_store
-from persistence.postgres.connection.link import Link
+from persistence.postgres.connection.link import Link, ServerOutage
 from persistence.postgres.connection.listener import Listener
-from persistence.postgres.connection.outage import ServerOutage
 from tests.conformance.bed import message
 from tests.integration.persistence.hosts import host, sql, store_of
 

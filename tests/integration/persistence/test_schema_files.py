@@ -15,8 +15,7 @@ import pytest
 from actors import RunContext, RunId, agent
 from compose import Settings, build_postgres_runtime
 from persistence.errors import MigrationError
-from persistence.functions import stale_functions
-from persistence.migrate import catch_up, migrate
+from persistence.migrate import catch_up, migrate, stale_functions
 from persistence.schema_files import (
     OLDEST,
     REVISION,
@@ -261,7 +260,7 @@ async def test_a_host_leaves_functions_of_a_newer_release_alone(
     """It starts beside hosts that need them."""
     newer = replace(TWICE, sql="create function twice(n int) returns int return n + n;\n")
     with monkeypatch.context() as release:
-        release.setattr("persistence.functions.REVISION", REVISION + 1)
+        release.setattr("persistence.migrate.REVISION", REVISION + 1)
         await bring_up(postgres_dsn, schema, functions=[*known_functions(), newer])
 
     assert await bring_up(postgres_dsn, schema, functions=[*known_functions(), TWICE]) == []

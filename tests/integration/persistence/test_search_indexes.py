@@ -12,13 +12,13 @@ from actors.kernel.stores.administration import EraseRequest
 from actors.kernel.stores.data import VectorDocument
 from actors.kernel.stores.memory import MemoryQuery, NewMemory
 from persistence.errors import IndexInUseError
-from persistence.postgres.features import erasure
-from persistence.postgres.features.erasure import PostgresErasure
-from persistence.postgres.opening_stores import open_search_indexes
-from persistence.postgres.stores.artifacts import PostgresArtifacts
-from persistence.postgres.stores.first_use import StoreTables
-from persistence.postgres.stores.memories import PostgresLongTermMemories
-from persistence.postgres.stores.vectors import PgVectorStore
+from persistence.postgres.administration import erasure
+from persistence.postgres.administration.erasure import PostgresErasure
+from persistence.postgres.data.artifacts import PostgresArtifacts
+from persistence.postgres.data.first_use import StoreTables
+from persistence.postgres.data.memories import PostgresLongTermMemories
+from persistence.postgres.data.vectors import PgVectorStore
+from persistence.postgres.opening import open_search_indexes
 from tests.conformance.stores.places import Place, links_to, make
 from tests.integration.persistence.hosts import connected, sql
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from persistence.postgres.connection.link import Links
-    from persistence.postgres.stores.indexes import SearchIndexes
+    from persistence.postgres.data.indexes import SearchIndexes
     from tests.harness.plans import Plan, PlanBook
 
 COUNT = 600

@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
-from persistence.postgres.features import fact_readers, sessions
+from persistence.postgres.conversations import fact_readers, sessions
 from tests.conformance.run_store.test_sessions import CHAT, FOREIGN, kinds, said, submit
 from tests.integration.persistence.hosts import connected, host, sql
 

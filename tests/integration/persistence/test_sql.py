@@ -10,14 +10,14 @@ import pytest
 from pydantic_core import from_json, to_json
 
 import persistence
-from persistence.postgres.stores.first_use import StoreName, first_use
+from persistence.postgres.data.first_use import StoreName, first_use
 from tests.conformance.bed import DESK, result
 from tests.integration.persistence.hosts import connected, host, sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA_MODULES: Final = ("persistence.functions", "persistence.migrate")
+SCHEMA_MODULES: Final = ("persistence.migrate", "persistence.migrate")
 
 
 def statements() -> Iterator[tuple[str, str]]:

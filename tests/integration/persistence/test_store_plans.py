@@ -9,7 +9,7 @@ import pytest
 
 from actors.kernel.stores.data import Entity, Relationship, VectorDocument
 from persistence.postgres import open_postgres_graph, open_postgres_vectors
-from persistence.postgres.stores import graphs, vectors
+from persistence.postgres.data import graphs, vectors
 from tests.conformance.stores.places import Place, make
 from tests.harness.plans import MODES, faults
 from tests.integration.persistence.hosts import sql, write

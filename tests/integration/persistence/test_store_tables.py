@@ -14,9 +14,9 @@ from actors.errors import InvalidNameError
 from actors.kernel.stores.data import Entity, Relationship, VectorDocument
 from persistence.errors import RefusedError
 from persistence.postgres import open_postgres_graph, open_postgres_vectors
-from persistence.postgres.stores.first_use import StoreTables, first_use
-from persistence.postgres.stores.graphs import PostgresGraphStore
-from persistence.postgres.stores.vectors import PgVectorStore
+from persistence.postgres.data.first_use import StoreTables, first_use
+from persistence.postgres.data.graphs import PostgresGraphStore
+from persistence.postgres.data.vectors import PgVectorStore
 from tests.conformance.stores.places import Place, links_to, make
 from tests.harness.servers import drop_schema
 from tests.integration.persistence.hosts import connected, sql

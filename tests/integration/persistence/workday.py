@@ -43,14 +43,13 @@ from actors.kernel.stores.transport import SentSignal, Undecodable
 from persistence.postgres.commits import committer
 from persistence.postgres.commits.committer import SQL_FIND_ROUTED, SQL_FIND_TURNS
 from persistence.postgres.commits.outcomes import SQL_FIND_NUDGES
-from persistence.postgres.commits.transcript_rows import MAX_ROW_BYTES
-from persistence.postgres.connection.link import KEYED, Link, Links
-from persistence.postgres.connection.outage import ServerOutage
+from persistence.postgres.commits.unit import MAX_ROW_BYTES
+from persistence.postgres.connection.link import KEYED, Link, Links, ServerOutage
+from persistence.postgres.data.artifacts import PostgresArtifacts
 from persistence.postgres.mail import mail
 from persistence.postgres.mail.arrivals import SQL_NUDGE
 from persistence.postgres.mail.mail import SQL_FIND_INGESTED, SQL_FIND_SIGNALLED
-from persistence.postgres.sharding.takeover import SQL_NEXT_DEATH
-from persistence.postgres.stores.artifacts import PostgresArtifacts
+from persistence.postgres.sharding.ownership import SQL_NEXT_DEATH
 from tests.conformance.bed import (
     EPOCH,
     SERVES,

@@ -17,7 +17,7 @@ import pytest_asyncio
 from actors.kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
 from actors.runtime.delivery import mail_service as mail
 from broker.mail.backlog import REASONS_OF_ONE
-from persistence.postgres.mail.outbox import Outbox
+from persistence.postgres.mail.mail import Outbox
 from tests.system.outside import PATIENCE_S, make_bed
 from tests.system.waiting import until
 

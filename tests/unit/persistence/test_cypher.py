@@ -6,8 +6,7 @@ import pytest
 
 from actors.errors import InvalidTextError
 from actors.kernel.stores.errors import CypherError
-from persistence.postgres.stores.cypher_query import read_query
-from persistence.postgres.stores.cypher_rows import cypher_value
+from persistence.postgres.data.graphs import cypher_value, read_query
 
 pytestmark = pytest.mark.item(323)
 

@@ -19,7 +19,7 @@ from persistence.objects import (
     S3Settings,
 )
 from persistence.objects.errors import is_missing_object, translate_objects
-from persistence.objects.naming import name_of_file
+from persistence.objects.settings import name_of_file
 
 SECRET = "s3cr3t/with+signs"
 ANSWER = (

@@ -1,0 +1,1 @@
+"""Topics: who follows them, and the schedules that post."""

@@ -1,4 +1,7 @@
-"""The NATS connection for external clients, which the gateway and the bus of live events use."""
+"""The NATS connection for external clients, which the gateway and the bus of live events use.
+
+The NATS login of all processes of a deployment, from the settings.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import asyncio
 import importlib.metadata
 import logging
 import re
+import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from actors.errors import ContractError
 from actors.runtime import Runtime
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import TaskScope
@@ -17,10 +22,9 @@ from actors.runtime.runtime import host_of
 from broker.gateway.gateway import Gateway, HostFacts
 from broker.gateway.log_hints import NatsLogHints
 from broker.gateway.streams import NatsDeltaBus
-from broker.nats.client import ConnectionUser, ReconnectingConnection
+from broker.nats.client import ConnectionUser, ConnectOptions, ReconnectingConnection
 from broker.nats.permissions import HOST_INBOX
 from broker.wire.subjects import Subjects
-from compose.assembly.nats import nats_server
 from compose.assembly.settings import Settings
 
 _log = logging.getLogger("callboard.host")
@@ -73,3 +77,59 @@ def _version() -> str:
     except importlib.metadata.PackageNotFoundError:  # run from a folder that was not installed
         found = None
     return "0.0.0" if found is None else found[0]
+
+
+CONNECT_S: Final = 5.0
+
+
+def nats_server(
+    urls: str, settings: Settings, *, name: str = "callboard", connect_timeout_s: float = CONNECT_S
+) -> ConnectOptions:
+    """Return the options to connect to NATS, with the credentials and the TLS context of the settings.
+
+    Args:
+        urls: ``nats://user:password@host:port``, several separated by commas.
+        settings: The settings. The function reads those whose name begins with ``nats_``.
+        name: Name of the connection in the server's lists.
+        connect_timeout_s: Longest attempt to connect to one server, in seconds.
+
+    Raises:
+        ContractError: The file of a certificate or key is missing or invalid. The message names the setting.
+    """
+    credentials, seed = settings.nats_credentials, settings.nats_nkey_seed_file
+    return ConnectOptions(
+        urls=tuple(url.strip() for url in urls.split(",")),
+        name=name,
+        connect_timeout_s=connect_timeout_s,
+        user_credentials=None if credentials is None else str(credentials),
+        nkey_seed_file=None if seed is None else str(seed),
+        tls=tls_context(settings),
+    )
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """Return the TLS context of connections to NATS, or None if the settings name no certificate.
+
+    The context verifies the server's certificate and its host name.
+
+    Raises:
+        ContractError: See `nats_server`.
+    """
+    ca, cert, key = settings.nats_tls_ca, settings.nats_tls_cert, settings.nats_tls_key
+    if ca is None and cert is None and key is None:
+        return None
+    if (cert is None) != (key is None):
+        msg = "CALLBOARD_NATS_TLS_CERT and CALLBOARD_NATS_TLS_KEY belong together: set both"
+        raise ContractError(msg)
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except OSError as exc:
+        msg = f"CALLBOARD_NATS_TLS_CA={ca}: {exc.strerror or exc}; give a PEM file with the CA"
+        raise ContractError(msg) from exc
+    if cert is not None:
+        try:
+            context.load_cert_chain(cert, key)
+        except OSError as exc:
+            msg = f"CALLBOARD_NATS_TLS_CERT={cert}, CALLBOARD_NATS_TLS_KEY={key}: {exc}; give PEM files"
+            raise ContractError(msg) from exc
+    return context

@@ -2,6 +2,8 @@
 
 Every builder yields a started `Runtime`. At the end, and after an error or a cancellation, it closes what it
 opened, in reverse order. No set-up is needed, because missing tables and streams are created.
+
+The bucket or folder of artifacts' bytes that the settings name.
 """
 
 from __future__ import annotations
@@ -10,13 +12,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlsplit
 
-from actors.errors import BrokerError
+from actors.errors import BrokerError, ContractError
 from actors.kernel.hidden import HiddenNames
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.kernel.runtime.rows import HostReport
+from actors.kernel.stores.artifacts import ArtifactBytes
 from actors.runtime import Runtime
 from actors.runtime.delivery.mail_service import Broker, MailService
 from actors.runtime.host_parts import HostParts
@@ -27,7 +32,6 @@ from actors.runtime.sharding.retention import sweep_for_ever
 from actors.runtime.telemetry.spans import Tracing
 from actors.runtime.verbs.secrets import FileSecrets
 from actors.runtime.worker.blocking import blocker_in
-from compose.assembly.artifacts import artifact_bytes
 from compose.assembly.settings import NATS_LOGIN, Settings, read_settings
 from persistence.postgres import (
     Heartbeat,
@@ -329,7 +333,7 @@ def _broker(settings: Settings, owner: HostIncarnation, store: PostgresStore) ->
     if settings.nats_url is None:
         return None
     from broker import JetStreamTransport  # noqa: PLC0415 - as they need NATS
-    from compose.assembly.nats import nats_server  # noqa: PLC0415
+    from compose.assembly.gateway import nats_server  # noqa: PLC0415
 
     transport = JetStreamTransport(
         nats_server(settings.nats_url, settings),
@@ -356,3 +360,41 @@ async def _until_connected(mail: MailService | None, settings: Settings) -> None
         last = mail.trouble or "no NATS server answered; check CALLBOARD_NATS_URL"
         msg = f"no messages are sent or read after {settings.start_wait_s:g} s: {last}"
         raise BrokerError(msg) from None
+
+
+_OPTIONS: Final = frozenset({"endpoint", "region"})
+
+
+def artifact_bytes(place: str | None) -> ArtifactBytes | None:
+    """Return a store of artifacts' bytes in a bucket or a folder, or None if `place` is None.
+
+    The function sends no request.
+
+    Args:
+        place: ``s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION``, or the absolute path of a folder.
+            Keys come from the environment: ``AWS_ACCESS_KEY_ID``, or the role of the container or machine.
+
+    Raises:
+        ContractError: `place` is not a valid location, or the extra ``s3`` is not installed.
+    """
+    if place is None:
+        return None
+    parts = urlsplit(place)
+    options = dict(parse_qsl(parts.query))
+    is_bucket = parts.scheme == "s3" and options.keys() <= _OPTIONS and "@" not in parts.netloc
+    if not is_bucket and not Path(place).is_absolute():
+        remedy = "s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION, or an absolute path"
+        raise ContractError(f"CALLBOARD_ARTIFACTS names no bucket and no folder: write {remedy}")
+    if find_spec("obstore") is None:
+        raise ContractError("CALLBOARD_ARTIFACTS needs an extra: pip install 'callboard[s3]'")
+    from persistence.objects import ObjectArtifactBytes, S3Settings  # noqa: PLC0415 - few use it
+
+    if is_bucket:
+        settings = S3Settings(
+            bucket=parts.netloc,
+            prefix=parts.path.strip("/"),
+            endpoint=options.get("endpoint"),
+            region=options.get("region", "us-east-1"),
+        )
+        return ObjectArtifactBytes.in_s3(settings)
+    return ObjectArtifactBytes.in_folder(Path(place))

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from compose.host.visible import visible
+from compose.host.logs import visible
 
 PIPE_WIDTH = 200
 """Width in columns if the output is not a terminal. At 80 columns a run id would be cut."""

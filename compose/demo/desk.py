@@ -2,21 +2,197 @@
 
 `Desk.run` has no code for crashes. Each `ctx.step` is recorded before it returns, so a second host continues
 after the last recorded step: see `examples/desk/README.md`.
+
+The ledger: a file with a line for every execution of a step on any host.
+
+The runtime does not use this file, so it is independent evidence about the runtime.
+
+TextRank: find the most central sentences of a text by graph ranking, without a model or training.
+
+Sentences are nodes. The weight of an edge is the number of words that two sentences share, divided by the sum
+of the logarithms of their lengths. The weighted PageRank of this graph ranks the sentences.
+
+Source: Rada Mihalcea and Paul Tarau, "TextRank: Bringing Order into Texts", EMNLP 2004,
+section 4 (sentence extraction); damping 0.85 and the threshold 0.0001 are the paper's.
+
+The texts that the demo reads: a folder of yours, or documentation in the Python installation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
+import inspect
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final, NamedTuple, ParamSpec, TypedDict, TypeVar
 
-from actors.errors import EffectDidNotHappen
+from actors.errors import ContractError, EffectDidNotHappen
 from actors.kernel.agent.message import Message
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime import RunContext, idempotency_key
-from compose.demo.ledger import append_line, lines_of, noted
-from compose.demo.textrank import telling_sentences
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LedgerEntry(NamedTuple):
+    """A line of the ledger, which records one call of a step's function."""
+
+    effect: str
+    """The effect's id, which is the same for every execution of one step of one run."""
+    name: str
+    pid: int
+
+
+def noted(ledger: str, step: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that appends a line to the ledger, and then calls `step`."""
+
+    @functools.wraps(step)
+    def execute(*args: P.args, **kwargs: P.kwargs) -> T:
+        line = LedgerEntry(idempotency_key(), step.__name__, os.getpid())
+        append_line(ledger, json.dumps(line._asdict()))
+        return step(*args, **kwargs)
+
+    return execute
+
+
+def executions(ledger: Path) -> list[LedgerEntry]:
+    """Return the lines of the ledger so far, in order."""
+    return [LedgerEntry(**json.loads(line)) for line in lines_of(str(ledger))]
+
+
+def lines_of(path: str) -> list[str]:
+    """Return the complete lines of a file to which other processes append; empty if there is no file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    return text.rpartition("\n")[0].splitlines()
+
+
+def append_line(path: str, line: str) -> None:
+    """Append one line by one write, so that a killed process leaves a whole line or none."""
+    data = (line.replace("\n", " ") + "\n").encode()
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, data)
+    finally:
+        os.close(file)
+
+
+DAMPING: Final = 0.85
+THRESHOLD: Final = 0.0001
+MAX_ROUNDS: Final = 100
+MAX_SENTENCES: Final = 200
+"""Greatest number of ranked sentences: of a longer text only the first ones. Edges grow with its square."""
+
+_SHORTEST, _LONGEST = 6, 60
+_WORD: Final = re.compile(r"[^\W\d_]{2,}")
+_ABBREVIATION: Final = re.compile(
+    r"\b(?:e\.g|i\.e|etc|cf|vs|Mr|Dr|St|No|Fig|p|pp)\.$", re.IGNORECASE
+)
+_END: Final = re.compile(r"[.!?][\"')\]]*\s+(?=[\"'(\[]?[A-Z])")
+# The most common English words, which do not show that two sentences have a common topic.
+_STOP_WORDS: Final = frozenset(
+    """a about after all also an and any are as at be because been but by can could did do does for
+    from had has have he her his how if in into is it its may more most must no not of on only or
+    other our out over she should so some such than that the their them then there these they this
+    those to under up use used was we were what when where which while who will with would you your
+    """.split()  # noqa: SIM905 - a list of words is read as words
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A sentence, its index in the text (0 is the first) and its rank. The mean rank of a text is about 1."""
+
+    text: str
+    index: int
+    score: float
+
+
+def telling_sentences(text: str, count: int) -> list[Ranked]:
+    """Return the `count` highest ranked sentences in the order of the text, or all if it has fewer."""
+    sentences = split_sentences(text)[:MAX_SENTENCES]
+    scores = rank([_words(sentence) for sentence in sentences])
+    ranked = [
+        Ranked(sentence, index, score)
+        for index, (sentence, score) in enumerate(zip(sentences, scores, strict=True))
+    ]
+    best = sorted(ranked, key=lambda one: (-one.score, one.index))[:count]
+    return sorted(best, key=lambda one: one.index)
+
+
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences of the prose in a text, without headings, code, lists and tables."""
+    found: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", text):
+        lines = paragraph.splitlines()
+        if not _is_prose(lines):
+            continue
+        flat = " ".join(line.strip() for line in lines)
+        start = 0
+        for end in [*(match.end() for match in _END.finditer(flat)), len(flat)]:
+            sentence = flat[start:end].strip()
+            if _ABBREVIATION.search(sentence):
+                continue
+            start = end
+            if _SHORTEST <= len(sentence.split()) <= _LONGEST and sentence[-1] in ".!?\"')":
+                found.append(sentence)
+    return found
+
+
+def _is_prose(lines: Sequence[str]) -> bool:
+    if not lines or any(re.fullmatch(r"\s*[-=*~^+#|]{3,}.*", line) for line in lines):
+        return False
+    if re.match(r"\s*(?:[#>|*+\-]|>>>|\.\.|\d+\.\s)", lines[0]) or lines[0][:1] == "\t":
+        return False
+    indented = sum(line.startswith("    ") for line in lines)
+    letters = sum(character.isalpha() or character == " " for line in lines for character in line)
+    return indented < len(lines) and letters > 0.9 * sum(map(len, lines))
+
+
+def _words(sentence: str) -> frozenset[str]:
+    found = (word.lower() for word in _WORD.findall(sentence))
+    return frozenset(word for word in found if word not in _STOP_WORDS)
+
+
+def similarity(one: frozenset[str], other: frozenset[str]) -> float:
+    """Return the number of shared words divided by the sum of the logarithms of both lengths."""
+    shared = len(one & other)
+    size = math.log(len(one)) + math.log(len(other)) if one and other else 0.0
+    return shared / size if shared and size > 0 else 0.0
+
+
+def rank(sentences: Sequence[frozenset[str]]) -> list[float]:
+    """Return the weighted PageRank of each sentence in the graph of their similarities."""
+    edges: list[list[tuple[int, float]]] = [[] for _ in sentences]
+    for i, one in enumerate(sentences):
+        for j in range(i):
+            weight = similarity(one, sentences[j])
+            if weight > 0:
+                edges[i].append((j, weight))
+                edges[j].append((i, weight))
+    strength = [sum(weight for _, weight in row) for row in edges]
+    scores = [1.0] * len(sentences)
+    for _ in range(MAX_ROUNDS):
+        fresh = [
+            (1 - DAMPING) + DAMPING * sum(weight / strength[j] * scores[j] for j, weight in row)
+            for row in edges
+        ]
+        moved = max((abs(a - b) for a, b in zip(fresh, scores, strict=True)), default=0.0)
+        scores = fresh
+        if moved < THRESHOLD:
+            break
+    return scores
+
 
 MAX_CHARACTERS: Final = 60_000
 """Greatest number of characters that are read of each document, because the run's log keeps a step's result."""
@@ -129,3 +305,69 @@ def write_report(report: str, sections: list[Section]) -> str:
 
 AGENTS: Final = [Desk()]
 """Agents that `callboard host compose.demo.desk:AGENTS` serves."""
+
+
+MAX_DOCUMENTS: Final = 40
+SUFFIXES: Final = (".txt", ".md", ".rst")
+# Long prose chapters of the language reference, as `help()` shows them on every installation.
+_TOPICS: Final = (
+    "execmodel exceptions objects import numbers debugger try with typesmapping class function naming "
+    "attribute-access customization"
+)
+_DEFAULT_COUNT: Final = 8
+_FALLBACK_MODULES: Final = (
+    "argparse asyncio contextlib decimal difflib doctest http.client logging optparse random "
+    "statistics string subprocess tarfile threading unittest zipfile"
+)
+_ENOUGH_CHARACTERS: Final = 1500
+
+
+def documents_in(folder: Path) -> list[Path]:
+    """Return the text files of a folder and its subfolders, by name, at most 40.
+
+    Raises:
+        ContractError: The path is not a folder, or the folder has no text file.
+    """
+    if not folder.is_dir():
+        raise ContractError(f"{folder} is not a folder: name one that holds text files")
+    found = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and path.is_file() and path.stat().st_size
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    if not found:
+        raise ContractError(f"{folder} holds no {', '.join(SUFFIXES)} file: name another folder")
+    return found[:MAX_DOCUMENTS]
+
+
+def write_default_documents(folder: Path) -> list[Path]:
+    """Write eight chapters of Python's documentation into `folder`, and return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in _default_texts():
+        path = folder / f"{name}.txt"
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _default_texts() -> list[tuple[str, str]]:
+    """Return names and texts: chapters of the language reference, else documentation of modules."""
+    try:
+        topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
+    except ImportError:
+        topics = {}
+    chapters = [(name, topics[name]) for name in _TOPICS.split() if name in topics]
+    if len(chapters) < _DEFAULT_COUNT:
+        chapters += [(f"module-{name}", _documentation(name)) for name in _FALLBACK_MODULES.split()]
+    enough = [pair for pair in chapters if len(pair[1]) >= _ENOUGH_CHARACTERS] or chapters
+    return [(re.sub(r"[^\w-]", "-", name), text) for name, text in enough[:_DEFAULT_COUNT]]
+
+
+def _documentation(name: str) -> str:
+    """Return the docstrings of a module, its classes and its functions as one text."""
+    module = importlib.import_module(name)
+    public = [vars(module)[key] for key in sorted(vars(module)) if not key.startswith("_")]
+    own = [one for one in public if getattr(one, "__module__", None) == name]
+    return "\n\n".join(filter(None, (inspect.getdoc(one) for one in (module, *own))))

@@ -7,11 +7,16 @@ the owner's server.
 """
 
 from compose.embedded.errors import DataDirInUseError, EmbeddedServerMissingError, ServerFailedError
-from compose.embedded.nats import NatsServer, start_nats
 from compose.embedded.owned import EmbeddedServer, check_data_dir, url_if_running
-from compose.embedded.postgres import PostgresServer, start_postgres
+from compose.embedded.postgres import (
+    NatsServer,
+    PostgresServer,
+    ValkeyServer,
+    start_nats,
+    start_postgres,
+    start_valkey,
+)
 from compose.embedded.server import Server
-from compose.embedded.valkey import ValkeyServer, start_valkey
 
 __all__ = [
     "DataDirInUseError",

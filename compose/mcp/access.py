@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from actors.errors import ContractError
 from compose.host.own_address import is_own_address
-from compose.web.origins import authority_of
+from compose.web.requests import authority_of
 
 _log = logging.getLogger("callboard.mcp")
 

@@ -13,33 +13,32 @@ from typing import TYPE_CHECKING
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from compose.models.embedders.offline import LocalEmbedder, local_embedder
-    from compose.models.embedders.provider import ProviderEmbedder, embedder
-    from compose.models.fallback_model import FallbackModel
+    from compose.models.combined import FallbackModel, RetryingModel, Router, TryLimits
+    from compose.models.embedders import LocalEmbedder, ProviderEmbedder, embedder, local_embedder
     from compose.models.local_model import LocalModel, local
     from compose.models.mcp.session import McpServerError
     from compose.models.mcp.toolset import McpTools, mcp_tools
     from compose.models.opening import model
     from compose.models.pricing import known_models
     from compose.models.provider_model import ProviderModel
-    from compose.models.retrying_model import RetryingModel, TryLimits
-    from compose.models.router import Router
     from compose.models.semantic_cache import SemanticCache
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "compose.models.fallback_model": ("FallbackModel",),
-            "compose.models.embedders.offline": ("LocalEmbedder", "local_embedder"),
+            "compose.models.combined": ("FallbackModel", "RetryingModel", "TryLimits", "Router"),
+            "compose.models.embedders": (
+                "LocalEmbedder",
+                "local_embedder",
+                "ProviderEmbedder",
+                "embedder",
+            ),
             "compose.models.local_model": ("LocalModel", "local"),
             "compose.models.mcp.session": ("McpServerError",),
             "compose.models.mcp.toolset": ("McpTools", "mcp_tools"),
             "compose.models.opening": ("model",),
             "compose.models.pricing": ("known_models",),
-            "compose.models.embedders.provider": ("ProviderEmbedder", "embedder"),
             "compose.models.provider_model": ("ProviderModel",),
-            "compose.models.retrying_model": ("RetryingModel", "TryLimits"),
-            "compose.models.router": ("Router",),
             "compose.models.semantic_cache": ("SemanticCache",),
         },
     )

@@ -16,9 +16,9 @@ from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.models import GenerationOptions, LLMResponse, StreamEvent, collected
 from actors.kernel.json_data import clean
+from compose.models.combined import RetryingModel, TryLimits
 from compose.models.llama_server import LlamaServer
 from compose.models.provider_model import ProviderModel
-from compose.models.retrying_model import RetryingModel, TryLimits
 
 LOCAL: Final = "local"
 """The name of the model that runs in this process."""

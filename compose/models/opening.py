@@ -8,9 +8,9 @@ from typing import Any
 
 from actors.errors import ContractError
 from actors.kernel.agent.models import ModelRegistry
+from compose.models.combined import RetryingModel, TryLimits
 from compose.models.local_model import LOCAL, local
 from compose.models.provider_model import ProviderModel
-from compose.models.retrying_model import RetryingModel, TryLimits
 
 
 def model(

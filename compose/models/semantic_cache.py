@@ -26,7 +26,7 @@ from actors.kernel.basics import Clock
 from actors.kernel.json import canonical_json
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.telemetry.span_attributes import executing
-from compose.models.retrying_model import close, context_window_of, stream_of
+from compose.models.combined import close, context_window_of, stream_of
 
 Similarity: TypeAlias = "Callable[[str, str], float | Awaitable[float]]"
 """Returns the similarity of two texts from 0 to 1, for example by embeddings."""

@@ -26,7 +26,7 @@ from broker.nats.client import NatsConnection, open_client
 from broker.nats_client import NotPermittedError
 from broker.wire import headers as wire
 from broker.wire.subjects import Subjects, untoken
-from compose.assembly.nats import nats_server
+from compose.assembly.gateway import nats_server
 from compose.assembly.settings import Settings
 
 MAX_WAITING: Final = 10_000

@@ -9,6 +9,6 @@ hosts: no state that a later request needs is kept in a process.
 from actors.kernel.stores.administration import Scope
 from compose.web.application import app
 from compose.web.identity.authentication import Authentication
-from compose.web.principal import LOCAL, Principal
+from compose.web.requests import LOCAL, Principal
 
 __all__ = ["LOCAL", "Authentication", "Principal", "Scope", "app"]

@@ -16,52 +16,53 @@ from starlette.types import ASGIApp
 
 from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
-from compose.web.access import OPENAPI, access_of
-from compose.web.changes import action_of
-from compose.web.endpoint import Handler, WebApi, WebCall, WebEndpoint
-from compose.web.graphs import control as graph_control
-from compose.web.graphs import events as graph_events
-from compose.web.graphs import flows, graph_runs, installs, ledger, snapshots
-from compose.web.identity.authentication import Authentication
-from compose.web.limits import Limited
-from compose.web.openapi import openapi_of
-from compose.web.origins import Origins, checked_origins
-from compose.web.principal import LOCAL, Authenticate, Principal
-from compose.web.problems import HttpProblem, ProblemError, problem_of
-from compose.web.resources import agents as any_agents
-from compose.web.resources import (
-    approvals,
-    apps,
-    artifacts,
-    audit,
-    cleanup,
-    events,
-    login,
-    nodes,
-    runs,
-    sessions,
+from compose.web.endpoint import (
+    OPENAPI,
+    Handler,
+    WebApi,
+    WebCall,
+    WebEndpoint,
+    access_of,
+    action_of,
+    openapi_of,
 )
+from compose.web.graphs import flows, snapshots
+from compose.web.graphs import flows as installs
+from compose.web.graphs import runs as graph_control
+from compose.web.graphs import runs as graph_events
+from compose.web.graphs import runs as graph_runs
+from compose.web.graphs import runs as ledger
+from compose.web.identity.authentication import Authentication
+from compose.web.problems import HttpProblem, ProblemError, problem_of
+from compose.web.requests import LOCAL, Authenticate, Limited, Origins, Principal, checked_origins
+from compose.web.resources import access as audit
+from compose.web.resources import access as login
+from compose.web.resources import agents as any_agents
+from compose.web.resources import agents as apps
+from compose.web.resources import approvals, artifacts, events, runs, sessions
+from compose.web.resources import artifacts as cleanup
+from compose.web.resources import runs as nodes
 from compose.web.streams import Streams
 
 ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
     *login.ENDPOINTS,
-    *audit.ENDPOINTS,
-    *apps.ENDPOINTS,
+    *audit.ENDPOINTS_AUDIT,
+    *apps.ENDPOINTS_APPS,
     *sessions.ENDPOINTS,
     *runs.ENDPOINTS,
     *events.ENDPOINTS,
-    *nodes.ENDPOINTS,
+    *nodes.ENDPOINTS_NODES,
     *approvals.ENDPOINTS,
     *artifacts.ENDPOINTS,
-    *cleanup.ENDPOINTS,
+    *cleanup.ENDPOINTS_CLEANUP,
     *any_agents.ENDPOINTS,
     *flows.ENDPOINTS,
-    *installs.ENDPOINTS,
+    *installs.ENDPOINTS_INSTALLS,
     *snapshots.ENDPOINTS,
     *graph_runs.ENDPOINTS,
-    *ledger.ENDPOINTS,
-    *graph_control.ENDPOINTS,
-    *graph_events.ENDPOINTS,
+    *ledger.ENDPOINTS_LEDGER,
+    *graph_control.ENDPOINTS_CONTROL,
+    *graph_events.ENDPOINTS_EVENTS,
 )
 SIGN_IN: Final = "/login"
 _Answer: TypeAlias = "Callable[[Request], Awaitable[Response]]"

@@ -1,29 +1,183 @@
-"""Endpoints: a method and a path, the models that validate query and body, and the handler."""
+"""Endpoints: a method and a path, the models that validate query and body, and the handler.
+
+Changes by HTTP: the action of each endpoint that changes something, and the audit rows of a request.
+
+Access table: each endpoint, and the scope that it needs.
+
+The OpenAPI document, generated from the endpoints and their models.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, TypeAlias
+from importlib.metadata import version
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
+from actors.kernel.hidden import HiddenNames
 from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.administration import DONE, Facts
+from actors.kernel.runtime.ids import AgentId, RunId
+from actors.kernel.stores.administration import (
+    DONE,
+    MAX_FACTS_BYTES,
+    AuditStore,
+    Facts,
+    NewAuditRow,
+    Scope,
+)
 from actors.kernel.stores.conversations import SessionRow
 from actors.kernel.stores.errors import UnknownSessionError
 from actors.runtime.runtime import Runtime
 from actors.sessions.runtime import APP, AgentRuntime
-from compose.web.access import Access
-from compose.web.changes import WebChange, action_of, write_changes
-from compose.web.limits import MAX_BODY_BYTES, parse_body, parse_id, parse_query, read_body
-from compose.web.principal import LOCAL, NOBODY, Authenticate, Principal
-from compose.web.problems import HttpProblem, ProblemError, problem_of, problem_of_input
+from compose.web.problems import (
+    MEDIA_TYPE,
+    HttpProblem,
+    ProblemError,
+    ProblemJson,
+    problem_of,
+    problem_of_input,
+)
+from compose.web.requests import (
+    LOCAL,
+    MAX_BODY_BYTES,
+    NOBODY,
+    Authenticate,
+    Principal,
+    parse_body,
+    parse_id,
+    parse_query,
+    read_body,
+)
+from compose.web.streams import MEDIA_TYPE as STREAM
 from compose.web.streams import Streams
+
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+ACTIONS: Final[Mapping[str, str | None]] = {
+    "POST /agui/{app}": "approval.decide",
+    "POST /v1/login": None,
+    "POST /v1/logout": None,
+    "POST /v1/sessions": "session.create",
+    "PATCH /v1/sessions/{session}": "session.relabel",
+    "DELETE /v1/sessions/{session}": "session.delete",
+    "PUT /v1/sessions/{session}/active-node": "session.switch",
+    "POST /v1/sessions/{session}/runs": None,
+    "POST /v1/sessions/{session}/runs/{run}/cancel": "run.cancel",
+    "POST /v1/approvals/{approval}": "approval.decide",
+    "POST /v1/artifacts": "artifact.store",
+    "DELETE /v1/artifacts/{artifact}": "artifact.delete",
+    "POST /v1/cleanup/artifacts": "cleanup.artifacts",
+    "POST /v1/cleanup/tasks": "cleanup.tasks",
+    "POST /v1/agents/{type}/{key}/messages": None,
+    "POST /v1/flows": "flow.install",
+    "DELETE /v1/flows/{flow}": "flow.remove",
+    "POST /v1/flows/{flow}/runs": None,
+    "POST /v1/graph-runs/{graph_run}/waits/{wait}": "wait.answer",
+    "POST /v1/graph-runs/{graph_run}/cancel": "run.cancel",
+    "POST /v1/graph-runs/{graph_run}/pause": "run.pause",
+    "POST /v1/graph-runs/{graph_run}/resume": "run.resume",
+    "POST /v1/graph-runs/{graph_run}/steer": "run.steer",
+    "POST /v1/graph-runs/{graph_run}/limits": "run.limits",
+    "POST /v1/graph-runs/{graph_run}/snapshots": "snapshot.create",
+    "POST /v1/graph-snapshots/{snapshot}/restore": "snapshot.restore",
+    "DELETE /v1/graph-snapshots/{snapshot}": "snapshot.delete",
+    "POST /v1/events": None,
+}
+"""Actions of audit rows by method and path.
+
+None: the endpoint writes no row. These endpoints start runs, send messages and events, which the logs of runs
+have with their senders, or make and end logins, which the table of tokens has.
+"""
+
+
+def action_of(method: str, path: str) -> str | None:
+    """Return the action of an endpoint; None if it changes nothing, or writes no audit rows.
+
+    Raises:
+        LookupError: The endpoint is not in the table. No application can be made with it.
+    """
+    name = f"{method} {path}"
+    if method not in _READS and name not in ACTIONS:
+        raise LookupError(f"{name}: add the endpoint to ACTIONS in compose/web/endpoint.py")
+    return ACTIONS.get(name)
+
+
+def thing_of_session(agent: AgentId) -> str:
+    """Return the thing of audit rows about a session."""
+    return f"session:{agent.type}/{agent.key}"
+
+
+def thing_of_run(run_id: RunId) -> str:
+    """Return the thing of audit rows about a run that belongs to no session."""
+    return f"run:{run_id}"
+
+
+@dataclass(slots=True, kw_only=True)
+class WebChange:
+    """A change that a request makes. A handler may set `after` when the change is made.
+
+    Attributes:
+        thing: See `NewAuditRow`.
+        agent: See `NewAuditRow`.
+        before: Values before the change.
+        after: Values after the change, or the values that the request asks for.
+    """
+
+    thing: str
+    agent: AgentId | None = None
+    before: Facts | None = None
+    after: Facts | None = None
+
+
+async def write_changes(
+    store: AuditStore,
+    principal: Principal,
+    action: str | None,
+    changes: Iterable[WebChange],
+    *,
+    names: HiddenNames,
+    outcome: str = DONE,
+) -> None:
+    """Write an audit row for each change of a request.
+
+    Values under hidden names are not written. Values of more than 4 KiB are replaced by their size. A change
+    has one row also if the answer of the store is lost, and the row is sent again.
+    """
+    for one in changes:
+        if action is None:
+            raise LookupError(
+                f"{one.thing}: give its endpoint an action in compose/web/endpoint.py"
+            )
+        await store.add(
+            NewAuditRow(
+                tenant=principal.tenant,
+                principal=principal.name,
+                action=action,
+                thing=one.thing,
+                agent=one.agent,
+                before=_bounded(one.before, names),
+                after=_bounded(one.after, names),
+                outcome=outcome,
+                write_id=secrets.token_hex(16),
+            )
+        )
+
+
+def _bounded(facts: Facts | None, names: HiddenNames) -> Facts | None:
+    if facts is None:
+        return None
+    shown: Facts = names.shown({**facts})
+    size = len(to_json(shown))
+    return shown if size <= MAX_FACTS_BYTES else {"size_bytes": size}
+
 
 MOST_CLIENTS: Final = 1_024
 """Maximum number of `AgentRuntime`s that a process keeps, one per principal and app."""
@@ -299,3 +453,174 @@ def json_response(
     """Return a model as a response that no cache stores, because it belongs to one principal."""
     more = {"cache-control": "no-store", **(headers or {})}
     return Response(value.model_dump_json(), status, more, media_type="application/json")
+
+
+Access: TypeAlias = Scope | Literal["public", "signed in"]
+"""A scope; ``public``: no login is needed; ``signed in``: any principal with a login, whatever its scopes."""
+OPENAPI: Final = "/v1/openapi.json"
+
+ACCESS: Final[Mapping[str, Access]] = {
+    f"GET {OPENAPI}": "public",
+    "GET /": "sessions:own",
+    "GET /login": "public",
+    "GET /chat/{app}": "sessions:own",
+    "GET /chat/{app}/{session}": "sessions:own",
+    "GET /chat/{app}/{session}/runs/{run}": "sessions:own",
+    "GET /chat/{app}/{session}/runs/{run}/children/{child}": "sessions:own",
+    "GET /flows": "flows:run",
+    "GET /flows/{flow_app}/{flow}": "flows:run",
+    "GET /graph-runs/{graph_run}": "flows:run",
+    "GET /graph-runs/{graph_run}/evidence/{evidence}/{text}": "flows:run",
+    "POST /agui/{app}": "sessions:own",
+    "POST /v1/login": "public",
+    "GET /v1/login": "signed in",
+    "POST /v1/logout": "signed in",
+    "GET /v1/apps": "sessions:own",
+    "POST /v1/sessions": "sessions:own",
+    "GET /v1/sessions": "sessions:own",
+    "GET /v1/sessions/{session}": "sessions:own",
+    "PATCH /v1/sessions/{session}": "sessions:own",
+    "DELETE /v1/sessions/{session}": "sessions:own",
+    "GET /v1/sessions/{session}/events": "sessions:own",
+    "GET /v1/sessions/{session}/nodes": "sessions:own",
+    "PUT /v1/sessions/{session}/active-node": "sessions:own",
+    "POST /v1/sessions/{session}/runs": "sessions:own",
+    "GET /v1/sessions/{session}/runs": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/events": "sessions:own",
+    "POST /v1/sessions/{session}/runs/{run}/cancel": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/children": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/children/{child}": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/children/{child}/events": "sessions:own",
+    "GET /v1/approvals": "sessions:own",
+    "POST /v1/approvals/{approval}": "sessions:own",
+    "POST /v1/artifacts": "sessions:own",
+    "GET /v1/artifacts": "sessions:own",
+    "GET /v1/artifacts/{artifact}": "sessions:own",
+    "DELETE /v1/artifacts/{artifact}": "sessions:own",
+    "POST /v1/cleanup/artifacts": "cleanup",
+    "POST /v1/cleanup/tasks": "cleanup",
+    "GET /v1/audit": "operate",
+    "POST /v1/agents/{type}/{key}/messages": "operate",
+    "GET /v1/runs/{run}": "operate",
+    "GET /v1/runs/{run}/events": "operate",
+    "GET /v1/flows": "flows:run",
+    "POST /v1/flows": "flows:install",
+    "GET /v1/flows/{flow}": "flows:run",
+    "GET /v1/flows/{flow}/bundle": "flows:run",
+    "GET /v1/flows/{flow}/svg": "flows:run",
+    "GET /v1/flows/{flow}/schema": "flows:run",
+    "DELETE /v1/flows/{flow}": "flows:install",
+    "POST /v1/flows/{flow}/runs": "flows:run",
+    "GET /v1/graph-runs": "flows:run",
+    "GET /v1/graph-runs/{graph_run}": "flows:run",
+    "GET /v1/graph-runs/{graph_run}/ledger": "flows:run",
+    "GET /v1/graph-runs/{graph_run}/snapshot": "flows:run",
+    "POST /v1/graph-runs/{graph_run}/waits/{wait}": "flows:run",
+    "POST /v1/graph-runs/{graph_run}/cancel": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/pause": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/resume": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/steer": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/limits": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/snapshots": "flows:operate",
+    "GET /v1/graph-snapshots": "flows:run",
+    "GET /v1/graph-snapshots/{snapshot}": "flows:run",
+    "POST /v1/graph-snapshots/{snapshot}/restore": "flows:operate",
+    "DELETE /v1/graph-snapshots/{snapshot}": "flows:operate",
+    "POST /v1/events": "flows:run",
+}
+"""Access by method and path. `Principal.sees` decides which sessions a principal sees."""
+
+
+def access_of(method: str, path: str) -> Access:
+    """Return the access that an endpoint needs.
+
+    Raises:
+        LookupError: The endpoint is not in the table. No application can be made with it.
+    """
+    name = f"{method} {path}"
+    if name not in ACCESS:
+        raise LookupError(f"{name}: add the endpoint to ACCESS in compose/web/endpoint.py")
+    return ACCESS[name]
+
+
+_REF: Final = "#/components/schemas/{model}"
+_JSON: Final = "application/json"
+_ACCESS: Final[Mapping[Access, str]] = {
+    "public": "No login is needed.",
+    "signed in": "Any principal with a login has access.",
+}
+_Refs: TypeAlias = "Mapping[Any, dict[str, Any]]"
+"""References to schemas, by model and mode."""
+
+
+def openapi_of(endpoints: Sequence[WebEndpoint]) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document."""
+    wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {
+        (ProblemJson, "serialization"): None
+    }
+    for one in endpoints:
+        if one.body is not None:
+            wanted[one.body, "validation"] = None
+        if one.answer is not None:
+            wanted[one.answer, "serialization"] = None
+    refs, schemas = models_json_schema(list(wanted), ref_template=_REF)
+    paths: dict[str, Any] = {}
+    for one in endpoints:
+        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, refs)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Callboard", "version": version("callboard")},
+        "paths": paths,
+        "components": {"schemas": schemas.get("$defs", {})},
+    }
+
+
+def _operation(one: WebEndpoint, refs: _Refs) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": one.says}
+    if one.answer is not None:
+        answer["content"] = {one.media_type: {"schema": refs[one.answer, "serialization"]}}
+        if one.streams:
+            answer["content"][STREAM] = {"schema": {"type": "string"}}
+    elif one.media_type != _JSON:
+        answer["content"] = {one.media_type: {"schema": {"type": "string", "format": "binary"}}}
+    problem = {
+        "description": "The request is refused.",
+        "content": {MEDIA_TYPE: {"schema": refs[ProblemJson, "serialization"]}},
+    }
+    statuses = {str(one.status)} | ({"200"} if one.method == "POST" and one.answer else set())
+    names = re.findall(r"{(\w+)}", one.path)
+    access = access_of(one.method, one.path)
+    operation: dict[str, Any] = {
+        "operationId": re.sub(r"\W+", "_", f"{one.method.lower()}{one.path}").strip("_"),
+        "summary": one.says,
+        "description": _ACCESS.get(access, f"Needs the scope {access}."),
+        "parameters": [_path_parameter(name) for name in names] + _query_parameters(one.query),
+        "responses": {**dict.fromkeys(sorted(statuses), answer), "default": problem},
+    }
+    if one.body is not None:
+        required = any(field.is_required() for field in one.body.model_fields.values())
+        schema = refs[one.body, "validation"]
+        operation["requestBody"] = {"required": required, "content": {_JSON: {"schema": schema}}}
+    elif one.takes is not None:
+        schema = {"type": "string", "format": "binary"}
+        operation["requestBody"] = {"required": True, "content": {one.takes: {"schema": schema}}}
+    return operation
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1},
+    }
+
+
+def _query_parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
+    schema = query.model_json_schema(ref_template=_REF)
+    required = schema.get("required", [])
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": part}
+        for name, part in schema.get("properties", {}).items()
+    ]

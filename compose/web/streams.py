@@ -19,8 +19,8 @@ from typing_extensions import override
 
 from actors.errors import ActorsError
 from actors.runtime.loop.tasks import TaskScope
-from compose.web.principal import Principal
 from compose.web.problems import HttpProblem, ProblemError, problem_of
+from compose.web.requests import Principal
 
 _log = logging.getLogger("callboard.web")
 

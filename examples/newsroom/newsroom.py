@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors import AgentId, RetryPolicy, Runtime, TopicId
 from compose import build_local_runtime
-from compose.demo.textrank import telling_sentences
+from compose.demo.desk import telling_sentences
 
 if TYPE_CHECKING:
     from actors import Message, RunContext

@@ -32,7 +32,7 @@ from actors.workflow import (
 )
 from compose import Settings, build_postgres_runtime
 from compose.assembly.runtime import settings_of_client
-from compose.demo.ledger import append_line, lines_of
+from compose.demo.desk import append_line, lines_of
 
 FILES: Final = 50
 ANSWERED: Final = 25

@@ -26,7 +26,7 @@ from actors.kernel.agent.tools import Tool, ToolCall
 from actors.kernel.hidden import HiddenNames
 from actors.testing import ModelReply, ScriptedModel
 from compose.assembly.telemetry import Redaction
-from compose.host.model_metrics import of_model_calls
+from compose.host.metrics import of_model_calls
 from tests.behaviour.test_traces import CANARY, Backend, in_memory
 
 if TYPE_CHECKING:

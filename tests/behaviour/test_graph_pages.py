@@ -30,7 +30,8 @@ from actors.workflow.hosted import graph_run, ledger_feed
 from actors.workflow.hosted.runs import FlowRuns
 from actors.workflow.hosted.starting import keep_snapshot
 from compose.web import app
-from compose.web.pages.graphs import flow_pages, graph_steps
+from compose.web.pages.graphs import flows as flow_pages
+from compose.web.pages.graphs import run_page as graph_steps
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.test_http_graphs import flowing, run_of, started, waiting_at
 from tests.behaviour.test_pages import EVIL, HTML, page_of

@@ -9,11 +9,9 @@ import pytest
 
 from actors.kernel.runtime.ids import AgentId
 from actors.sessions import AgentRuntime
-from compose.web.access import ACCESS, access_of
 from compose.web.agui.endpoint import ENDPOINTS as AGUI
 from compose.web.application import ENDPOINTS
-from compose.web.changes import ACTIONS, action_of
-from compose.web.endpoint import WebEndpoint
+from compose.web.endpoint import ACCESS, ACTIONS, WebEndpoint, access_of, action_of
 from compose.web.pages.routes import PAGES
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.talks import Echo, parent_on

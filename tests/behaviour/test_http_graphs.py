@@ -23,8 +23,7 @@ from actors.workflow import (
 )
 from actors.workflow.hosted import graph_run, ledger_feed
 from actors.workflow.hosted import ledger_feed as run_lists
-from compose.host.loader import serve_all
-from compose.host.session_app import serve_app
+from compose.host.loader import serve_all, serve_app
 from compose.web import app
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import asking

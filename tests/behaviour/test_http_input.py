@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from compose.web.access import access_of
 from compose.web.agui.endpoint import ENDPOINTS as AGUI
 from compose.web.application import ENDPOINTS, app
-from compose.web.limits import MAX_BODY_BYTES, MAX_HEAD_BYTES
-from compose.web.principal import LOCAL, Principal
+from compose.web.endpoint import access_of
 from compose.web.problems import HttpProblem, ProblemError
+from compose.web.requests import LOCAL, MAX_BODY_BYTES, MAX_HEAD_BYTES, Principal
 from tests.behaviour.talks import Echo
 from tests.behaviour.test_http_graphs import flows_at
 from tests.behaviour.web import Answer, WebClient, made, told, web_on

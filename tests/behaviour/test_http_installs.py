@@ -12,8 +12,8 @@ import pytest
 
 from actors.workflow.bundles import open_workflow_bundle
 from compose.web import app
-from compose.web.graphs import installs
-from compose.web.pages.graphs import flow_shelf
+from compose.web.graphs import flows as installs
+from compose.web.pages.graphs import flows as flow_shelf
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.test_pages import page_of
 from tests.behaviour.web import WebClient

@@ -13,8 +13,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from compose.web.identity.json_web_tokens import ClaimNames, JsonWebTokens
-from compose.web.identity.key_set import REFRESH_S, RETRY_S, KeySet
+from compose.web.identity.json_web_tokens import (
+    REFRESH_S,
+    RETRY_S,
+    ClaimNames,
+    JsonWebTokens,
+    KeySet,
+)
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.web import Answer, made
 

@@ -11,8 +11,8 @@ import pytest
 
 from actors.sessions import EVENTS
 from compose.web import streams
-from compose.web.principal import LOCAL
 from compose.web.problems import ProblemError
+from compose.web.requests import LOCAL
 from compose.web.streams import EventLine, EventStream, Streams
 from tests.behaviour.talks import Echo, parent_on
 from tests.behaviour.web import WebClient, made, pages_of, told, web_elsewhere, web_on

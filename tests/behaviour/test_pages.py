@@ -18,8 +18,8 @@ from actors.testing import FunctionModel, ModelReply
 from compose.web import app as api_of
 from compose.web.pages.conversation import WINDOW
 from compose.web.pages.html import POLICY
-from compose.web.principal import LOCAL, Principal
 from compose.web.problems import HttpProblem, ProblemError
+from compose.web.requests import LOCAL, Principal
 from tests.behaviour.agents import Acting
 from tests.behaviour.bed import FAST
 from tests.behaviour.guarded import guarded_on

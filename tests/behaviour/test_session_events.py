@@ -13,7 +13,7 @@ from actors.agents import ReActAgent
 from actors.kernel.agent.message import ChatMessage
 from actors.sessions import EVENT_TYPES, EVENTS, ConsumedError, CursorError, SessionEvent
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
-from compose.commands.sessions.nodes import lines_of_blocks
+from compose.commands.sessions.look import lines_of_blocks
 from compose.web.pages.cards import message_card
 from tests.behaviour.bed import FAST, LIMIT_S
 from tests.behaviour.talks import Echo, all_of, past_of, said, sessions_on, types_of

@@ -25,8 +25,8 @@ from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel, ModelReply
 from compose.web import Principal, app
 from compose.web import streams as web_streams
-from compose.web.principal import SCOPES
-from compose.web.server import serve_web
+from compose.web.process import serve_web
+from compose.web.requests import SCOPES
 from tests.benchmarks.bench import open_runtime, report
 from tests.benchmarks.timers import share
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import TerminalError
 from actors.kernel.runtime.ids import AgentId
-from compose.demo.ledger import append_line, lines_of
+from compose.demo.desk import append_line, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.runtime.ids import AgentId
-from compose.demo.ledger import append_line, lines_of
+from compose.demo.desk import append_line, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 
 from actors.kernel.runtime.ids import AgentId
-from compose.demo.ledger import append_line, lines_of
+from compose.demo.desk import append_line, lines_of
 from tests.system.waiting import until
 
 if TYPE_CHECKING:

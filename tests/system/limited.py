@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from compose.demo.ledger import append_line, lines_of
+from compose.demo.desk import append_line, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -22,7 +22,7 @@ from actors.context import (
 )
 from actors.kernel.agent.models import GenerationOptions, collected
 from actors.testing import FunctionModel
-from compose.demo.ledger import append_line, lines_of
+from compose.demo.desk import append_line, lines_of
 from compose.models import local
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ _FORKED.set_forkserver_preload(
         "broker",
         "persistence.redis",
         "compose.commands.app",
-        "compose.commands.serve.host",
+        "compose.commands.serve.serve",
     ]
 )
 

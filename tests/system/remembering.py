@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from compose.demo.ledger import append_line
+from compose.demo.desk import append_line
 from tests.system.agents import executed
 
 if TYPE_CHECKING:

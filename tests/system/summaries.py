@@ -17,7 +17,7 @@ from actors.context import (
 )
 from actors.kernel.runtime.ids import AgentId
 from actors.testing import FunctionModel
-from compose.demo.ledger import append_line
+from compose.demo.desk import append_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

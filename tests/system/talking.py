@@ -20,7 +20,7 @@ from actors.kernel.agent.message import Message
 from actors.kernel.runtime.communication import AskKind
 from actors.kernel.runtime.ids import AgentId, TopicId
 from actors.runtime import idempotency_key
-from compose.demo.ledger import append_line, lines_of
+from compose.demo.desk import append_line, lines_of
 from tests.system.fleet import Node
 from tests.system.waiting import until
 

@@ -12,7 +12,7 @@ from actors.context import CompactionPipeline, ContextConfig, StoreHistory, Summ
 from actors.kernel.agent.message import ContentBlock
 from actors.kernel.agent.models import Completion, LLMResponse, TextDelta, collected
 from actors.testing import FunctionModel
-from compose.demo.ledger import append_line
+from compose.demo.desk import append_line
 from tests.system.agents import executed
 
 if TYPE_CHECKING:

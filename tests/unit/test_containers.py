@@ -25,8 +25,7 @@ from compose.commands.app import app as command_line
 from compose.commands.serve.serve import serve
 from compose.host.http import parse_address
 from compose.host.metrics import HostProbes
-from compose.web.process import WebOptions
-from compose.web.server import STOP_LIMIT_S
+from compose.web.process import STOP_LIMIT_S, WebOptions
 from compose.web.streams import BEAT_S
 from tests.harness.tools import docker_compose, installed
 from tests.unit.documents import ROOT

@@ -14,8 +14,7 @@ from actors.workflow.hosted.runs import FlowRuns
 from compose.commands import options as opt
 from compose.commands.api import NO_SERVER, ApiTarget
 from compose.commands.graphs.look import AppArg, OwnerOpt, open_graph_run
-from compose.commands.graphs.served import served_run
-from compose.commands.graphs.served_snapshots import ServedSnapshots, kept_snapshot
+from compose.commands.graphs.served import ServedSnapshots, kept_snapshot, served_run
 from compose.commands.options import HERE, Target, parse_json
 from compose.commands.output import ago, picked, print_json
 from compose.commands.terminal import say

@@ -1,19 +1,49 @@
-"""`callboard agents list|inbox|state|forget` and `callboard hosts`: agents with work, and live hosts."""
+"""`callboard agents list|inbox|state|forget` and `callboard hosts`: agents with work, and live hosts.
+
+`callboard describe`: describe an application's agents as a table or a document.
+
+`callboard tap`: watch the live traffic on the broker.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Annotated, Any, Final, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
 
 from actors.errors import ContractError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.stores.insight import AgentRow, HostRow, InsightStore
+from actors.runtime.client.gateway_api import describe as describe_agents
+from actors.runtime.loop.clock import SystemClock
 from actors.runtime.sharding.retention import forget_agent
+from compose.assembly.settings import read_settings
 from compose.commands import options as opt
-from compose.commands.options import HERE, Target
-from compose.commands.output import ago, picked, print_json, short
-from compose.commands.terminal import print_table
+from compose.commands.options import (
+    BROKER,
+    HERE,
+    DebugFlag,
+    Flag,
+    JsonFlag,
+    Limit,
+    NamespaceOpt,
+    NatsTarget,
+    Seconds,
+    ServedArg,
+    Target,
+    TypeOpt,
+)
+from compose.commands.output import Exit, ago, picked, print_json, short
+from compose.commands.terminal import console, print_table
+from compose.host.loader import find_served, serve_all
+from compose.tools.asyncapi import asyncapi_document
+from compose.tools.replay import Catalogue
+from compose.tools.traffic import Filter, Seen, listen
 
 MOST: Final = 10_000
 """Greatest number of agents that `--unserved` reads of one type."""
@@ -195,3 +225,168 @@ def _host_to_json(row: HostRow) -> dict[str, JsonValue]:
         "seen_s": round(row.seen_s, 3),
         "expires_s": round(row.expires_s, 3),
     }
+
+
+async def describe(
+    module_attr: ServedArg,
+    /,
+    *,
+    form: Annotated[
+        Literal["table", "asyncapi", "json-schema"] | None, Parameter(name="--format")
+    ] = None,
+    title: str | None = None,
+    app_version: str = "0",
+    namespace: NamespaceOpt = None,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> int:
+    """Describe agents for their clients: payloads, results, followed topics and tools.
+
+    The command needs no server and executes no agent. `--json` without a format means `json-schema`.
+
+    Examples:
+    `callboard describe shop.agents:app`;
+    `callboard describe shop.agents:app --format asyncapi > asyncapi.json`;
+    `callboard describe shop.agents:app --json`
+
+    Parameters
+    ----------
+    form
+        table: for people. json-schema: each agent with the JSON Schemas of payload and result.
+        asyncapi: an AsyncAPI 3.0 document with the subjects.
+    title
+        Title of the AsyncAPI document. Default: the first MODULE:ATTR.
+    app_version
+        Version of the application in the AsyncAPI document.
+    """
+    del debug  # `compose.cli` reads this option for every command
+    catalogue = Catalogue()
+    await serve_all(catalogue, {spec: find_served(spec) for spec in module_attr})
+    found = describe_agents(catalogue.agents)
+    if form == "asyncapi":
+        prefix = read_settings(namespace=namespace).namespace
+        name = title or module_attr[0]
+        print_json(asyncapi_document(found, title=name, version=app_version, namespace=prefix))
+    elif form == "json-schema" or (json and form is None):
+        print_json(found)
+    else:
+        _show(found)
+    return Exit.OK
+
+
+def _show(found: JsonValue) -> None:
+    assert isinstance(found, dict)
+    agents: Any = found["agents"]
+    print_table(
+        ("agent", "what", "takes", "gives", "follows", "tools", "version"),
+        [
+            (
+                f"{one['type']}/{one['key'] or '*'}",
+                one["description"].partition("\n")[0],
+                _brief(one["input"]),
+                _brief(one["output"]),
+                ", ".join(one["follows"]),
+                ", ".join(tool["name"] for tool in one["tools"]),
+                one["version"] or "",
+            )
+            for one in agents
+        ],
+        empty="no agents",
+    )
+
+
+def _brief(schema: dict[str, Any]) -> str:
+    """Return a short text of a schema: the names of its fields, else its title or type."""
+    fields = schema.get("properties")
+    if fields:
+        needed = schema.get("required", ())
+        names = (name if name in needed else f"{name}?" for name in fields)
+        return f"{{{', '.join(names)}}}"
+    return str(schema.get("title") or schema.get("type") or "anything")
+
+
+STYLES = {
+    "dead": "red",
+    "ask": "cyan",
+    "answer": "cyan",
+    "post": "magenta",
+    "live": "dim",
+    "signal": "yellow",
+}
+_BODY = 400
+
+
+async def tap(
+    pattern: str | None = None,
+    /,
+    *,
+    type_: TypeOpt = None,
+    agent: str | None = None,
+    run: str | None = None,
+    body: Flag = False,
+    limit: Limit | None = None,
+    seconds: Seconds | None = None,
+    target: NatsTarget = BROKER,
+) -> int:
+    """Watch live traffic, one line each: messages, posts, signals, questions, dead letters and tokens.
+
+    The command changes nothing on the broker, and shows no earlier traffic. Messages between agents of one
+    host may skip the broker (CALLBOARD_LOCAL_DELIVERY). Content is shown only with `--body`. The user
+    of the broker needs the permission to subscribe to the watched subjects. Ctrl-C ends the command.
+
+    Examples:
+    `callboard tap --nats-url nats://127.0.0.1:4222`;
+    `callboard tap --agent desk/main --body --data ./data`;
+    `callboard tap 'dead.v1.>' --json`
+
+    Parameters
+    ----------
+    pattern
+        A subject pattern of NATS, without the namespace. Default: all traffic of agents.
+    type_
+        Only agents of this type.
+    agent
+        Only this agent, TYPE/KEY or TENANT:TYPE/KEY.
+    run
+        Only live pieces of this run, and signals to it.
+    body
+        Show the content.
+    limit
+        End after this number of lines.
+    seconds
+        End after this number of seconds.
+    """
+    wanted = Filter(
+        pattern=pattern, type=type_, agent=None if agent is None else AgentId.parse(agent), run=run
+    )
+    url, settings = target.found()
+    out, shown = console(), 0
+    try:
+        async with asyncio.timeout(seconds), listen(url, settings, wanted) as traffic:
+            async for seen in traffic:
+                if target.json:
+                    at = SystemClock().now().isoformat()
+                    print_json({"at": at, **seen.to_json(body=body)}, compact=True)
+                else:
+                    _show_tap(out, seen, body=body)
+                shown += 1
+                if shown == limit:
+                    break
+    except TimeoutError:
+        pass
+    return Exit.OK
+
+
+def _show_tap(out: Console, seen: Seen, *, body: bool) -> None:
+    at = SystemClock().now().strftime("%H:%M:%S.%f")[:12]
+    line = Text(f"{at}  ", "dim")
+    line += Text(f"{seen.kind:7}", STYLES.get(seen.kind, "green"))
+    line += Text(f" {seen.place}", "bold")
+    facts = {"from": seen.sender, "run": seen.run, "name": seen.name, "id": seen.message_id}
+    facts["reason"] = seen.reason
+    line += Text("".join(f"  {name} {value}" for name, value in facts.items() if value))
+    line += Text(f"  {seen.size} B", "dim")
+    if body:
+        text = seen.content_text()
+        line += Text(f"  {text if len(text) <= _BODY else text[: _BODY - 1] + '…'}")
+    out.print(line, soft_wrap=True)

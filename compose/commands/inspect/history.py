@@ -1,4 +1,9 @@
-"""`callboard history list|show|export`: conversations of agents in the runtime's store."""
+"""`callboard history list|show|export`: conversations of agents in the runtime's store.
+
+`callboard memory list|show|forget`: long-term memories of a tenant, by scope.
+
+`callboard context`: show the window of a session that the runtime sends to a model.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +16,26 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 from rich.text import Text
 
+from actors.context.compaction.steps import CompactionStep
 from actors.errors import ContractError
+from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ContentBlock
-from actors.kernel.agent.transcript import SessionInfo, Turn
-from actors.kernel.runtime.ids import AgentId
+from actors.kernel.agent.transcript import NO_CUT, Cut, SessionInfo, Turn
+from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
 from actors.kernel.stores.conversations import TranscriptStore
+from actors.kernel.stores.memory import Memory
+from actors.kernel.stores.run_store import RunStore
+from actors.runtime.verbs.conversation.windows import WindowReport, window_report
 from compose.commands import options as opt
 from compose.commands.files import progress, reading, writing
-from compose.commands.options import HERE, Target
+from compose.commands.options import HERE, AgentArg, Target
 from compose.commands.output import Exit, NoDataError, ago, picked, print_json, short
-from compose.commands.terminal import console, say
-from compose.host.visible import visible
+from compose.commands.terminal import console, print_facts, print_table, say
+from compose.host.loader import find_served, serve_all
+from compose.host.logs import visible
 from compose.tools.export import read_export
-from compose.tools.history import turn_to_json, turns_of
+from compose.tools.history import SentWindow, last_window, turn_to_json, turns_of
+from compose.tools.replay import Catalogue
 
 SHOWN: Final = 50
 """Number of turns that `show` prints by default."""
@@ -249,3 +261,266 @@ def no_sessions(agent: AgentId) -> NoDataError:
     return NoDataError(
         f"{agent} has no session here: {remedy}; a history of its own is not read by this command"
     )
+
+
+async def list_memories(
+    about: str | None = None,
+    /,
+    *,
+    tenant: opt.TenantOpt = None,
+    limit: opt.LimitOpt = 50,
+    offset: opt.Count = 0,
+    target: Target = HERE,
+) -> None:
+    """List the present memories of a scope or, without a scope, of a tenant, newest first.
+
+    The scope of an agent's own memories is `agent:` and its id, and the scope of its blocks is `blocks:agent:`
+    and its id. The output has the texts: protect it like the database.
+
+    Examples:
+    `callboard memory list`;
+    `callboard memory list user:7 --limit 5 --json`
+
+    Parameters
+    ----------
+    about
+        The scope, such as user:7.
+    offset
+        Leave out this number of the newest memories.
+    """
+    async with target.client() as runtime:
+        memories = runtime.memory(tenant or DEFAULT_TENANT)
+        found = await memories.page(about=about, limit=limit, offset=offset)
+    target.table(
+        found,
+        _json,
+        ("about", "key or id", "text", "source", "version", "since"),
+        _row,
+        empty="there are no memories here",
+    )
+    if len(found) == limit and not target.json:
+        say(f"there may be more: give --offset {offset + limit}")
+
+
+async def show_memory(
+    key_or_id: str, /, *, about: str, tenant: opt.TenantOpt = None, target: Target = HERE
+) -> None:
+    """Print a memory with its earlier versions, the present version first.
+
+    Examples:
+    `callboard memory show units --about user:7`;
+    `callboard memory show units --about agent:helper/main --json`
+
+    Parameters
+    ----------
+    key_or_id
+        The memory's key, or the id of any of its versions.
+    about
+        The memory's scope.
+    """
+    async with target.client() as runtime:
+        found = await runtime.memory(tenant or DEFAULT_TENANT).versions(key_or_id, about=about)
+    if not found:
+        raise _unknown(key_or_id, about)
+    if target.json:
+        print_json([_json(one) for one in found])
+        return
+    out = console()
+    for one in found:
+        until = "" if one.valid_until is None else f" until {one.valid_until:%Y-%m-%d %H:%M:%S}"
+        run = f"  run {one.run_id}" if one.run_id else ""
+        facts = f"{one.updated_at:%Y-%m-%d %H:%M:%S}{until}  {one.source}{run}  {one.id}"
+        out.print(Text(visible(f"version {one.version}  {facts}"), style="bold"), soft_wrap=True)
+        for line in one.text.split("\n"):
+            out.print(Text(visible(f"    {line}")), soft_wrap=True)
+
+
+async def forget(
+    key_or_id: str, /, *, about: str, tenant: opt.TenantOpt = None, target: Target = HERE
+) -> None:
+    """Remove a memory with its earlier versions and their embeddings for good.
+
+    Logs of runs that kept or recalled the memory have its text until these runs are swept.
+
+    Examples:
+    `callboard memory forget units --about user:7`
+
+    Parameters
+    ----------
+    key_or_id
+        The memory's key, or the id of any of its versions.
+    about
+        The memory's scope.
+    """
+    async with target.client() as runtime:
+        removed = await runtime.memory(tenant or DEFAULT_TENANT).forget(key_or_id, about=about)
+    if not removed:
+        raise _unknown(key_or_id, about)
+    if target.json:
+        print_json({"about": about, "memory": key_or_id, "versions": removed})
+        return
+    say(f"forgotten: {key_or_id!r} of {about!r}, {removed} version(s)")
+
+
+def _json(one: Memory) -> dict[str, object]:
+    return one.model_dump(mode="json", exclude={"score"})
+
+
+def _row(one: Memory) -> tuple[object, ...]:
+    return (
+        one.about,
+        one.key or one.id,
+        short(one.text),
+        one.source,
+        one.version,
+        ago(one.updated_at),
+    )
+
+
+def _unknown(key_or_id: str, about: str) -> NoDataError:
+    remedy = f"`callboard memory list {about}` lists the existing ones"
+    return NoDataError(f"there is no memory {key_or_id!r} about {about!r}: {remedy}")
+
+
+async def context(
+    agent: AgentArg,
+    /,
+    *,
+    session: str | None = None,
+    module_attr: Annotated[str | None, Parameter(name="--app")] = None,
+    target: Target = HERE,
+) -> int:
+    """Show the window of a session: its parts with their tokens, and the turns that each strategy left out.
+
+    With `--app` the agent's code makes the window now, from the stored turns, before a new turn. The command
+    asks no model. A strategy that needs a model is shown as `would ask MODEL`, and does not change
+    the window. Without `--app` the command shows the window of the session's last model call, as the
+    log describes it.
+
+    Examples:
+    `callboard context helper/main`;
+    `callboard context helper/main --app shop.agents:app`;
+    `callboard context acme:helper/main --session support-7 --app shop.agents:app --json`
+
+    Parameters
+    ----------
+    session
+        The session, as `callboard history list` names it. Default with --app: the agent's own session.
+        Default without --app: the session that was written last.
+    module_attr
+        MODULE:ATTR as of `callboard host`.
+    """
+    code = None if module_attr is None else await _agent(module_attr, agent)
+    async with target.client() as runtime:
+        if code is not None:
+            report = await _made_now(code, runtime.store, session)
+            _show_report(report, target)
+            return Exit.OK
+        name = session or await _newest(runtime.store.transcripts, agent)
+        await counted(runtime.store.transcripts, agent, name)
+        sent = await last_window(runtime.store, agent, name)
+    if sent is None:
+        remedy = "give --app MODULE:ATTR to make it from the stored turns"
+        raise NoDataError(f"no log has a model call in session {name!r} of {agent}: {remedy}")
+    _show_sent(sent, agent, target)
+    return Exit.OK
+
+
+async def _agent(module_attr: str, agent: AgentId) -> Agent:
+    catalogue = Catalogue()
+    await serve_all(catalogue, {module_attr: find_served(module_attr)})
+    found = catalogue.agents.find(agent)
+    if found is None:
+        remedy = f"see `callboard describe {module_attr}`"
+        raise ContractError(f"{module_attr} does not serve {agent}: {remedy}")
+    return found
+
+
+async def _made_now(code: Agent, store: RunStore, session: str | None) -> WindowReport:
+    report = await window_report(code, store, session)
+    if session is not None and not report.turns:
+        if report.history == "StoreHistory":
+            await counted(store.transcripts, code.id, session)
+        remedy = "name another session; a history in memory exists only in its own process"
+        raise NoDataError(f"{report.history} has no session {session!r} of {code.id}: {remedy}")
+    return report
+
+
+async def _newest(store: TranscriptStore, agent: AgentId) -> str:
+    found = await store.sessions(agent, limit=1)
+    if not found:
+        raise no_sessions(agent)
+    return found[0].name
+
+
+def _show_report(report: WindowReport, target: Target) -> None:
+    if target.json:
+        print_json(_report_to_json(report))
+        return
+    budget = report.budget
+    size = "" if report.context_size is None else f" (context of {report.context_size} tokens)"
+    goal = "" if budget is None or budget.target == budget.tokens else f", then {budget.target}"
+    print_facts(
+        (
+            ("agent", report.agent),
+            ("session", report.session),
+            ("model", None if report.model is None else report.model + size),
+            ("history", f"{report.turns} turn(s) in {report.history}, {report.read} read"),
+            ("cut", None if report.cut is None else _cut_text(report.cut)),
+            ("budget", None if budget is None else f"{budget.tokens} tokens{goal}"),
+        )
+    )
+    parts = [(part.name, part.count, part.tokens) for part in report.parts]
+    rows = [*parts, ("in all", "", report.tokens)] if parts else []
+    print_table(("part", "count", "tokens"), rows, empty="the window is empty")
+    columns = ("strategy", "kept", "dropped", "changed", "added", "tokens", "")
+    steps = [_step_row(step) for step in report.steps]
+    print_table(columns, steps, empty="no strategy had to run: the turns fit")
+
+
+def _cut_text(cut: Cut) -> str:
+    place = "of shortened turns" if cut.upto == NO_CUT else f"behind turn {cut.upto}"
+    return f"{place}, by {cut.strategy} in run {cut.run_id}, {ago(cut.at)} ago"
+
+
+def _step_row(step: CompactionStep) -> tuple[object, ...]:
+    tokens = f"{step.tokens_before} → {step.tokens_after}"
+    asks = f"would ask {step.would_ask}" if step.would_ask is not None else ""
+    return step.name, step.kept, step.dropped, step.changed, step.added, tokens, asks
+
+
+def _report_to_json(report: WindowReport) -> dict[str, Any]:
+    steps = "strategy=name kept dropped changed added tokens_before tokens_after would_ask"
+    return {
+        "made": "now",
+        **picked(report, "agent session model context_size history turns read"),
+        "cut": None if report.cut is None else picked(report.cut, "upto strategy run=run_id at"),
+        "budget": None if report.budget is None else picked(report.budget, "tokens target"),
+        "parts": [picked(part, "name count tokens") for part in report.parts],
+        "tokens": report.tokens,
+        "steps": [picked(step, steps) for step in report.steps],
+    }
+
+
+def _show_sent(sent: SentWindow, agent: AgentId, target: Target) -> None:
+    receipt = sent.receipt
+    if target.json:
+        made = {"made": "sent", "agent": str(agent), "session": receipt["session"]}
+        print_json({**made, **picked(sent, "run at model receipt")})
+        return
+    cut = receipt["cut"]
+    print_facts(
+        (
+            ("agent", agent),
+            ("session", receipt["session"]),
+            ("model", sent.model),
+            ("sent", f"in run {sent.run}, {ago(sent.at)} ago"),
+            ("cut", None if cut == NO_CUT else f"behind turn {cut}"),
+            ("turns", receipt["turns"]),
+            ("tokens", f"{receipt['tokens']}, without instructions and tools"),
+        )
+    )
+    names = ("strategy", "dropped", "changed", "added", "tokens")
+    rows = [tuple(step[name] for name in names) for step in receipt["steps"]]
+    print_table(names, rows, empty="no strategy changed it")
+    say("--app MODULE:ATTR makes the window that would be sent now")

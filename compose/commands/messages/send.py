@@ -176,7 +176,7 @@ def _asks_the_broker(nats_url: str | None, target: Target) -> bool:
 
 def _gateway(broker: NatsTarget, tenant: str, publisher: str, timeout_s: float) -> ActorClient:
     from broker.client import ActorClient  # noqa: PLC0415 - a caller of the database needs none
-    from compose.assembly.nats import nats_server  # noqa: PLC0415
+    from compose.assembly.gateway import nats_server  # noqa: PLC0415
 
     url, settings = broker.found()
     server = nats_server(url, settings)

@@ -16,9 +16,8 @@ from rich.text import Text
 from compose.commands.options import DebugFlag, Flag
 from compose.commands.output import Exit, print_json
 from compose.commands.terminal import console
-from compose.demo.director import Director, Outcome, Stage
-from compose.demo.documents import documents_in, write_default_documents
-from compose.demo.proof import StepProof
+from compose.demo.desk import documents_in, write_default_documents
+from compose.demo.director import Director, Outcome, Stage, StepProof
 
 BAR: Final = 30
 YES, NO = "[green]✓[/]", "[red]✗[/]"

@@ -19,11 +19,18 @@ from compose.commands import options as opt
 from compose.commands.files import progress, writing
 from compose.commands.options import HERE, Target
 from compose.commands.output import Exit
-from compose.commands.sessions.look import AppOpt, OwnerOpt, SessionArg, node_to_json, sessions_of
-from compose.commands.sessions.nodes import all_nodes, find_node
-from compose.commands.sessions.tree import tree_of
+from compose.commands.sessions.look import (
+    AppOpt,
+    OwnerOpt,
+    SessionArg,
+    all_nodes,
+    find_node,
+    node_to_json,
+    sessions_of,
+    tree_of,
+)
 from compose.commands.terminal import console
-from compose.host.visible import visible
+from compose.host.logs import visible
 
 
 async def switch(

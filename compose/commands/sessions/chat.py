@@ -25,19 +25,18 @@ from actors.sessions.errors import UnknownModeError
 from actors.sessions.runtime import AgentRuntime
 from compose.assembly.settings import Settings, read_settings
 from compose.commands import options as opt
-from compose.commands.messages.approvals import user_name
+from compose.commands.messages.topics import user_name
 from compose.commands.options import CLIENT_WAIT_S, HERE, Target
 from compose.commands.output import Exit
 from compose.commands.sessions.screen import ChatScreen, JsonScreen, TextScreen
-from compose.commands.sessions.slash import Commands, talk_with
-from compose.commands.sessions.talk import Chat, say_all
+from compose.commands.sessions.talk import Chat, Commands, say_all, talk_with
 from compose.commands.terminal import console
 from compose.host.collector import loading
 from compose.host.loader import ServeError, check_spec, find_served
 from compose.host.process import opened
 
 if TYPE_CHECKING:
-    from compose.commands.sessions.keyboard import Person
+    from compose.commands.sessions.screen import Person
 
 DATA: Final = Path(".callboard")
 """Default folder of the embedded servers, the same as that of `callboard dev`."""
@@ -132,7 +131,7 @@ def _person(target: Target) -> Iterator[Person | None]:
     if target.json or not sys.stdin.isatty():
         yield None
         return
-    from compose.commands.sessions.keyboard import Keyboard, terminal_kept  # noqa: PLC0415
+    from compose.commands.sessions.screen import Keyboard, terminal_kept  # noqa: PLC0415
 
     with terminal_kept():
         yield Keyboard()
@@ -198,7 +197,7 @@ async def _opened(
         with loading():  # while the servers start
             found = find_served(spec)
             from compose.assembly.runtime import build_as_set  # noqa: PLC0415
-            from compose.host.session_app import serve_app  # noqa: PLC0415
+            from compose.host.loader import serve_app  # noqa: PLC0415
         building = build_as_set(settings, client="chat", opening=opening)
         runtime = await stack.enter_async_context(building)
         served = await serve_app(runtime, spec, found, app=app)

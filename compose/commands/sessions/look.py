@@ -1,28 +1,37 @@
-"""`callboard sessions list|show|nodes`: list sessions, show a conversation or its nodes."""
+"""`callboard sessions list|show|nodes`: list sessions, show a conversation or its nodes.
+
+The nodes of a session: read them, find one by a prefix of its id, show one as text.
+
+The nodes of a session as a tree: lines with branch marks, for people.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 from rich.text import Text
 
+from actors.kernel.agent.message import ChatMessage
+from actors.kernel.agent.models import CUT_OFF
+from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.stores.conversations import SessionRow
+from actors.kernel.stores.errors import UnknownNodeError
 from actors.sessions.artifacts import project_folder
 from actors.sessions.runtime import APP, AgentRuntime
 from compose.commands import options as opt
 from compose.commands.inspect.history import print_turn
 from compose.commands.options import HERE, Target
-from compose.commands.output import ago, picked, print_json
-from compose.commands.sessions.nodes import all_nodes, node_text
-from compose.commands.sessions.tree import NodeLine, tree_of
+from compose.commands.output import NoDataError, ago, picked, print_json, short
 from compose.commands.terminal import console, say
-from compose.host.visible import visible
+from compose.host.logs import visible
 from compose.tools.history import turn_to_json
 
 SHOWN: Final = 50
@@ -167,3 +176,117 @@ async def nodes(
 def node_to_json(line: NodeLine) -> dict[str, JsonValue]:
     """Return a node as JSON data."""
     return {**turn_to_json(line.turn), "active": line.is_active, "on_path": line.is_on_path}
+
+
+PAGE: Final = 500
+"""Number of nodes per read."""
+ENDS_EARLY: Final = "(a limit of tokens cut the answer off)"
+"""Line below an answer that has no end."""
+
+
+async def all_nodes(agents: AgentRuntime, session_id: str) -> list[Turn]:
+    """Return the nodes of all branches, oldest first, each with its parent's id."""
+    agent, after = agents.agent_id(session_id), NO_CUT
+    found: list[Turn] = []
+    store = agents.runtime.store
+    while page := await store.transcripts.page(
+        agent, agent.key, limit=PAGE, after=after, branches=True
+    ):
+        found += await store.sessions.nodes(agent, [turn.id for turn in page])
+        after = page[-1].ordinal
+    return found
+
+
+async def find_node(agents: AgentRuntime, session_id: str, text: str) -> Turn:
+    """Return the node whose id is `text`, else the only node whose id begins with it.
+
+    Raises:
+        UnknownNodeError: No node has such an id.
+        NoDataError: Several ids begin with `text`.
+    """
+    agent = agents.agent_id(session_id)
+    if found := await agents.runtime.store.sessions.nodes(agent, [text]):
+        return found[0]
+    nodes = [turn for turn in await all_nodes(agents, session_id) if turn.id.startswith(text)]
+    if len(nodes) > 1:
+        raise NoDataError(f"{len(nodes)} nodes begin with {text!r}: give more of the id")
+    if not nodes or not text:
+        raise UnknownNodeError(str(agent), text)
+    return nodes[0]
+
+
+def node_text(line: NodeLine) -> str:
+    """Return a line for a node: its branch marks, its short id, its role and the start of its text."""
+    turn, mark = line.turn, "*" if line.is_active else " "
+    said = turn.message.text or ", ".join(lines_of_blocks(turn.message))
+    return f"{mark} {line.marks}{turn.id[:SHOWN_ID]} {turn.message.role}: {short(said)}"
+
+
+def lines_of_blocks(message: ChatMessage) -> Iterator[str]:
+    """Yield a line for each call of a tool, each result, and the mark of an answer that was cut off."""
+    for block in message.content:
+        data: dict[str, Any] = block.model_extra or {}
+        if block.type == "tool_call":
+            yield f"→ {data.get('name')} {short(data.get('arguments'))}".rstrip()
+        elif block.type == "tool_result":
+            yield f"← {data.get('name')}: {short(block.text)}"
+        elif block.type == CUT_OFF:
+            yield ENDS_EARLY
+
+
+SHOWN_ID: Final = 8
+"""Number of characters of a node's id in output for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A node at its position in the tree.
+
+    Attributes:
+        turn: The node.
+        marks: Text before the node, which draws the lines of its branch and of the branches beside it.
+        is_active: True if the next run continues from the node.
+        is_on_path: True if the node is on the path from the first node to the active node.
+    """
+
+    turn: Turn
+    marks: str
+    is_active: bool
+    is_on_path: bool
+
+
+def tree_of(turns: Sequence[Turn], head: str | None) -> Iterator[NodeLine]:
+    """Yield the nodes, each after its parent, and branches in the order of their first nodes.
+
+    Args:
+        turns: All nodes of a session, oldest first.
+        head: Id of the active node.
+    """
+    by_id = {turn.id: turn for turn in turns}
+    below: defaultdict[str | None, list[Turn]] = defaultdict(list)
+    for turn in turns:
+        below[turn.parent if turn.parent in by_id else None].append(turn)
+    path = set(_path_to(by_id, head))
+    waiting = [*reversed(list(_placed(below[None], "")))]
+    while waiting:
+        turn, marks, behind = waiting.pop()
+        yield NodeLine(turn, marks, turn.id == head, turn.id in path)
+        waiting += reversed(list(_placed(below[turn.id], behind)))
+
+
+def _placed(children: Sequence[Turn], behind: str) -> Iterator[tuple[Turn, str, str]]:
+    """Yield each child with the marks before it, and the marks before its descendants."""
+    if len(children) == 1:
+        yield children[0], behind, behind
+        return
+    for number, child in enumerate(children, 1):
+        is_last = number == len(children)
+        yield child, behind + ("└─ " if is_last else "├─ "), behind + ("   " if is_last else "│  ")
+
+
+def _path_to(by_id: dict[str, Turn], head: str | None) -> Iterator[str]:
+    """Yield the ids of the nodes from `head` up to the first node."""
+    while head in by_id:
+        assert head is not None
+        yield head
+        head = by_id[head].parent

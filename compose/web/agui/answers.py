@@ -8,10 +8,10 @@ from ag_ui.core import ResumeEntry
 
 from actors.errors import UnknownApprovalError
 from actors.kernel.runtime.ids import RunId
+from compose.web.agui.events import RunTree
 from compose.web.agui.intake import AguiInput
-from compose.web.agui.past import last_runs_of, tree_of
+from compose.web.agui.snapshot import last_runs_of, tree_of
 from compose.web.agui.stream import Gate, open_interrupts
-from compose.web.agui.tree import RunTree
 from compose.web.endpoint import FoundSession, WebCall
 from compose.web.problems import HttpProblem, ProblemError
 from compose.web.resources.approvals import audit_decision

@@ -1,22 +1,46 @@
-"""Flows that are served, and the start of their runs."""
+"""Flows that are served, and the start of their runs.
+
+Installed flows: their bundles, and the cache of their graphs.
+
+Installed flows: install, show, input schema, remove.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from types import MethodType
 from typing import Final, Literal, TypeAlias
 
 from pydantic import Field, JsonValue, field_validator
+from starlette.responses import Response
 
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.runtime.runtime import Runtime, host_of
-from actors.workflow.bundles import INSTALLED_APP
+from actors.workflow.bundles import (
+    INSTALLED_APP,
+    BundleRecord,
+    StoredBundles,
+    WorkflowBundleError,
+    WorkflowBundleManifest,
+    WorkflowBundleRegistryError,
+    packed_flow,
+)
+from actors.workflow.bundles.bundle import input_schema
+from actors.workflow.bundles.packing import unpacked
+from actors.workflow.bundles.stored import BUNDLE_TYPE, inputs_of
+from actors.workflow.bundles.stored import graphs_of as loaded_graphs
+from actors.workflow.documents.findings import FlowError
 from actors.workflow.hosted.flow_address import flow_address
 from actors.workflow.hosted.flows import Flows
 from actors.workflow.hosted.ledger_feed import run_of_id
 from actors.workflow.hosted.runs import FlowRuns
+from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.machine.variables import check_callers
 from compose.web.endpoint import (
     Done,
@@ -27,9 +51,107 @@ from compose.web.endpoint import (
     WebEndpoint,
     json_response,
 )
-from compose.web.graphs.bundles import InstalledFlowJson, bundles_of, shown_bundle
 from compose.web.problems import HttpProblem, ProblemError
+from compose.web.requests import read_body
+from compose.web.resources.artifacts import NEVER_SHOWN
 from compose.web.resources.runs import KEY
+
+MOST_KEPT: Final = 32
+"""Maximum number of bundles whose graphs a process caches."""
+
+
+class InstalledFlowJson(ShownModel):
+    """An installed bundle of flows.
+
+    Attributes:
+        flow: ``id@version`` of the bundle, which names its entry flow.
+        hash: SHA-256 of the bundle's content.
+        title: Title of the entry flow.
+        flows: Names of all flows of the bundle.
+        interfaces: Names of the interfaces that the entry flow implements.
+        size_bytes: Size of the bundle's file.
+        installed_by: The principal that installed it; empty if it is not installed.
+        installed_at: The instant of the install; null if it is not installed.
+        manifest: The bundle's manifest.
+    """
+
+    flow: str
+    hash: str
+    title: str
+    flows: list[str]
+    interfaces: list[str]
+    size_bytes: int
+    installed_by: str
+    installed_at: datetime | None
+    manifest: WorkflowBundleManifest
+
+
+@dataclass(slots=True)
+class InstalledGraphs:
+    """Cache of the graphs of installed flows in one process.
+
+    Attributes:
+        installing: Lock around the check of a bundle, so that a process unpacks one bundle at a time.
+        kept: Graphs by the hash of their bundle, in the order of their last use.
+    """
+
+    installing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    kept: dict[str, Mapping[str, WorkflowSpec]] = field(default_factory=dict)
+
+
+def bundles_of(call: WebCall) -> StoredBundles:
+    """Return the installed bundles of the principal's tenant."""
+    store = call.runtime.store
+    return StoredBundles(store.flow_bundles, store.artifacts, call.principal.tenant)
+
+
+def graphs_of(call: WebCall) -> InstalledGraphs:
+    """Return this process's cache of installed flows."""
+    found: InstalledGraphs = call.api.kept.setdefault(InstalledGraphs, InstalledGraphs())
+    return found
+
+
+async def specs_of(call: WebCall, record: BundleRecord) -> Mapping[str, WorkflowSpec]:
+    """Return the graphs of a bundle by name.
+
+    Raises:
+        WorkflowBundleRegistryError: The bundle was removed meanwhile.
+        FlowError: A flow of the bundle cannot be compiled here.
+    """
+    kept = graphs_of(call).kept
+    found = kept.pop(record.hash, None)
+    if found is None:
+        found = await loaded_graphs(bundles_of(call), record)
+    kept[record.hash] = found
+    if len(kept) > MOST_KEPT:
+        del kept[next(iter(kept))]
+    return found
+
+
+async def installed_spec(call: WebCall, flow: str) -> WorkflowSpec | None:
+    """Return the graph of an installed flow; None if no installed flow has this name."""
+    found = await bundles_of(call).find_flow(flow)
+    if found is None:
+        return None
+    record, flow_id = found
+    return (await specs_of(call, record)).get(record.manifest.graph_names[flow_id])
+
+
+def shown_bundle(record: BundleRecord) -> InstalledFlowJson:
+    """Return a bundle in the form in which clients receive it."""
+    manifest = record.manifest
+    return InstalledFlowJson(
+        flow=manifest.ref,
+        hash=record.hash,
+        title=manifest.entry.name or manifest.bundle_id,
+        flows=sorted(manifest.graph_names.values()),
+        interfaces=[*manifest.entry.interfaces],
+        size_bytes=record.size_bytes,
+        installed_by=record.installed_by,
+        installed_at=record.installed_at,
+        manifest=manifest,
+    )
+
 
 RowPhase: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
 """The status of a run in its row. There a waiting run is ``running``."""
@@ -225,5 +347,175 @@ ENDPOINTS: Final = (
         body=NewGraphRunJson,
         answer=GraphRunNameJson,
         status=201,
+    ),
+)
+
+
+MAX_BUNDLE_BYTES: Final = 64 * 2**20
+"""Largest body of an install."""
+_OCTETS: Final = "application/octet-stream"
+_CORRECT: Final = "correct the flow; `callboard flows check` finds the same mistakes"
+
+
+class InputSchemaJson(ShownModel):
+    """The JSON Schema of the initial vars of a flow's runs."""
+
+    type: Literal["object"]
+    properties: dict[str, JsonValue]
+    additionalProperties: bool  # noqa: N815 - the name of JSON Schema
+
+
+class InstallQuery(StrictModel):
+    """The query of an install.
+
+    Attributes:
+        version: The version of a flow document that has none.
+        dry_run: Check the flow and install nothing.
+    """
+
+    version: str | None = None
+    dry_run: bool = False
+
+
+async def install(call: WebCall, query: InstallQuery, _: None) -> Done:
+    """Install a flow: 201, or 200 if the same content is already installed, or for a dry run."""
+    data = await read_body(call.request, MAX_BUNDLE_BYTES)
+    try:
+        async with graphs_of(call).installing:
+            packed = await unpacked(partial(packed_flow, version=query.version), data)
+            record, is_new = await bundles_of(call).install(
+                packed, by=call.principal.name, dry_run=query.dry_run
+            )
+            if query.dry_run:
+                return json_response(shown_bundle(record))
+            if is_new:
+                after = {"version": record.manifest.bundle_version, "hash": record.hash}
+                call.audit(_thing(record), after=after)
+    except FlowError as exc:
+        found = [
+            {"where": f"{one.file}#{one.pointer}", "problem": one.problem, "remedy": one.remedy}
+            for one in exc.findings
+        ]
+        detail = "; ".join(f"{one['where']}: {one['problem']}" for one in found[:3])
+        raise ProblemError(
+            HttpProblem(422, "flow_refused", detail, _CORRECT, errors=found)
+        ) from None
+    except WorkflowBundleError as exc:
+        problem = HttpProblem(422, "bundle_refused", f"{exc.bundle}: {exc.problem}", exc.remedy)
+        raise ProblemError(problem) from None
+    except WorkflowBundleRegistryError as exc:
+        raise _conflict("flow_exists", exc) from None
+    place = {"location": f"/v1/flows/{record.manifest.ref}"}
+    return json_response(shown_bundle(record), 201 if is_new else 200, place)
+
+
+async def show(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return an installed bundle."""
+    return shown_bundle(await _found(call))
+
+
+async def download(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the file of an installed bundle."""
+    record = await _found(call)
+    headers = {
+        "content-disposition": f'attachment; filename="{record.manifest.ref}.flow"',
+        **NEVER_SHOWN,
+    }
+    try:
+        data = await bundles_of(call).read(record)
+    except WorkflowBundleRegistryError:  # removed meanwhile
+        raise unknown_flow(call.names["flow"]) from None
+    return Response(data, headers=headers, media_type=BUNDLE_TYPE)
+
+
+async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the JSON Schema of the initial vars of a flow's runs."""
+    found = await bundles_of(call).find_flow(call.names["flow"])
+    if found is None:
+        await spec_named(call)
+        told = input_schema({})
+    else:
+        record, flow_id = found
+        told = await inputs_of(bundles_of(call), record, flow_id)
+    return InputSchemaJson.model_validate(told)
+
+
+async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Remove a version of a bundle, or all versions by its id. A version with open runs is not removed."""
+    flow, bundles = call.names["flow"], bundles_of(call)
+    found = await bundles.versions(flow)
+    if not found:
+        raise unknown_flow(flow)
+    call.audit(_thing(found[0]), before={"flow": flow, "hash": found[0].hash})
+    try:
+        if not await bundles.remove_found(found):
+            raise unknown_flow(flow)
+    except WorkflowBundleRegistryError as exc:
+        raise _conflict("open_runs", exc) from None
+    return Response(status_code=204)
+
+
+async def _found(call: WebCall) -> BundleRecord:
+    found = await bundles_of(call).find_flow(call.names["flow"])
+    if found is None:
+        raise unknown_flow(call.names["flow"])
+    return found[0]
+
+
+def _thing(record: BundleRecord) -> str:
+    return f"flow:{record.manifest.bundle_id}"
+
+
+async def spec_named(call: WebCall) -> WorkflowSpec:
+    """Return the graph of the served or installed flow that the path names."""
+    flow = call.names["flow"]
+    served = (one.specs[flow] for one in flows_of(call.runtime).values() if flow in one.specs)
+    spec = next(served, None) or await installed_spec(call, flow)
+    if spec is None:
+        raise unknown_flow(flow)
+    return spec
+
+
+def _conflict(code: str, exc: WorkflowBundleRegistryError) -> ProblemError:
+    detail = f"bundle {exc.bundle}: {exc.problem}"
+    return ProblemError(HttpProblem(409, code, detail, exc.remedy, exc.bundle))
+
+
+_FLOWS: Final = "/v1/flows"
+_FLOW: Final = f"{_FLOWS}/{{flow}}"
+ENDPOINTS_INSTALLS: Final = (
+    WebEndpoint(
+        method="POST",
+        path=_FLOWS,
+        call=install,
+        says="Install a flow document, a VisualFlow or a bundle.",
+        query=InstallQuery,
+        answer=InstalledFlowJson,
+        status=201,
+        takes=_OCTETS,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_FLOW,
+        call=show,
+        says="Show an installed flow.",
+        answer=InstalledFlowJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{_FLOW}/bundle",
+        call=download,
+        says="Download the bundle of an installed flow.",
+        media_type=BUNDLE_TYPE,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{_FLOW}/schema",
+        call=schema,
+        says="Return the JSON Schema of the initial vars of a flow's runs.",
+        answer=InputSchemaJson,
+    ),
+    WebEndpoint(
+        method="DELETE", path=_FLOW, call=remove, says="Remove an installed flow.", status=204
     ),
 )

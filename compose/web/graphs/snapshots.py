@@ -16,18 +16,19 @@ from actors.kernel.workflow.errors import NoSuchSnapshotError
 from actors.workflow.bundles import INSTALLED_APP
 from actors.workflow.hosted.runs import FlowRuns
 from actors.workflow.hosted.starting import snapshot_from
-from compose.web.changes import WebChange, thing_of_run
 from compose.web.endpoint import (
     Done,
     NoQuery,
     ShownModel,
     StrictModel,
     WebCall,
+    WebChange,
     WebEndpoint,
     json_response,
+    thing_of_run,
 )
 from compose.web.graphs.flows import GraphRunNameJson, flows_of, started_once
-from compose.web.graphs.graph_runs import RUN, audit_run, graph_run
+from compose.web.graphs.runs import RUN, audit_run, graph_run
 from compose.web.resources.pages import Paged
 
 

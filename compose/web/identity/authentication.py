@@ -1,7 +1,15 @@
-"""Authentication of requests: by stored tokens, by tokens of another system, or by cookies."""
+"""Authentication of requests: by stored tokens, by tokens of another system, or by cookies.
+
+Bearer tokens in requests, and the refusal of requests with no token or a wrong one.
+
+Cookies of browsers: a login, and the CSRF token that proves which page sends a change.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -9,14 +17,14 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from actors.inmemory.administration import LOGIN, digest_of, new_secret
 from actors.kernel.basics import Clock
 from actors.kernel.stores.administration import ApiToken, NewToken, TokenState, TokenStore
-from compose.web.identity.bearer import bearer_of, refused
-from compose.web.identity.cookies import LOGIN_LASTS, login_of
-from compose.web.principal import SCOPES, Principal
-from compose.web.problems import ProblemError
+from compose.host.own_address import is_own_address
+from compose.web.problems import HttpProblem, ProblemError
+from compose.web.requests import SCOPES, Principal, authority_of
 
 FRESH_S: Final = 2.0
 """Seconds for which a process caches a token. A revoked token works at most that long."""
@@ -154,3 +162,103 @@ def _principal(token: ApiToken) -> Principal:
     """Return the principal of a stored token. Scopes that this release does not know are dropped."""
     scopes = SCOPES.intersection(token.scopes)
     return Principal(token.tenant, token.principal, scopes, token.id, token.expires_at)
+
+
+_SECRET: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,8192}=*")
+"""See RFC 6750, 2.1. A token of more than 8,192 characters, before its padding, does not match."""
+_ASKS: Final = 'Bearer realm="callboard"'
+_REMEDY: Final = "send `Authorization: Bearer TOKEN`, with a token of `callboard tokens create`"
+
+
+def refused(code: str, detail: str, remedy: str = _REMEDY) -> ProblemError:
+    """Return the error to raise if a request cannot be authenticated."""
+    asks = _ASKS if code == "unauthenticated" else f'{_ASKS}, error="invalid_token"'
+    return ProblemError(HttpProblem(401, code, detail, remedy, headers={"www-authenticate": asks}))
+
+
+def bearer_of(request: Request) -> str | None:
+    """Return the bearer token of a request; None if it has no header Authorization.
+
+    Raises:
+        ProblemError: The request has two such headers, or one of another form.
+    """
+    given = request.headers.getlist("authorization")
+    if not given:
+        return None
+    if len(given) > 1:
+        problem = "the header Authorization comes twice"
+        raise ProblemError(HttpProblem(400, "malformed", problem, "send it once"))
+    scheme, _, secret = given[0].partition(" ")
+    if scheme.lower() != "bearer":
+        raise refused("unauthenticated", "the header Authorization is not of the scheme Bearer")
+    secret = secret.strip(" ")
+    if not _SECRET.fullmatch(secret):
+        raise refused("bad_token", "the token has invalid characters, or is too long")
+    return secret
+
+
+LOGIN_LASTS: Final = timedelta(hours=12)
+CSRF_HEADER: Final = "x-csrf-token"
+_READS: Final = ("GET", "HEAD", "OPTIONS")
+_LOGIN: Final = "callboard_login"
+_CSRF: Final = "callboard_csrf"
+
+
+def csrf_of(secret: str) -> str:
+    """Return the CSRF token that a page has to send with a change. The page cannot read the login's cookie."""
+    return hmac.new(secret.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def login_of(request: Request) -> str | None:
+    """Return the secret of a request's login cookie; None if it has no such cookie.
+
+    Raises:
+        ProblemError: The request is from a page of another origin, or is a change without the login's CSRF
+            token.
+    """
+    secret = request.cookies.get(_name(_LOGIN, request))
+    if not secret:
+        return None
+    origin = request.headers.get("origin")
+    if origin is not None and authority_of(origin) != request.headers.get("host"):
+        problem, remedy = "a page of another origin sent a cookie", "send a bearer token"
+        raise ProblemError(HttpProblem(403, "csrf", problem, remedy))
+    said = request.headers.get(CSRF_HEADER, "").encode()
+    is_change = request.method not in _READS
+    if is_change and not hmac.compare_digest(said, csrf_of(secret).encode()):
+        problem = "a change by cookie needs the CSRF token of the login"
+        remedy = f"send X-CSRF-Token, which POST /v1/login and the cookie {_CSRF} give"
+        raise ProblemError(HttpProblem(403, "csrf", problem, remedy))
+    return secret
+
+
+def set_login(request: Request, response: Response, secret: str, lasts: timedelta) -> None:
+    """Set the cookies of a login. Scripts can read the CSRF token, but not the secret."""
+    for name, value, is_hidden in ((_LOGIN, secret, True), (_CSRF, csrf_of(secret), False)):
+        response.set_cookie(
+            _name(name, request),
+            value,
+            max_age=int(lasts.total_seconds()),
+            path="/",
+            secure=_is_secure(request),
+            httponly=is_hidden,
+            samesite="strict",
+        )
+
+
+def forget_login(request: Request, response: Response) -> None:
+    """Delete the cookies of a login."""
+    for name in (_LOGIN, _CSRF):
+        response.delete_cookie(
+            _name(name, request), path="/", secure=_is_secure(request), samesite="strict"
+        )
+
+
+def _is_secure(request: Request) -> bool:
+    """Return False for this machine's own address, where there is no TLS and no proxy in between."""
+    return not is_own_address(request.headers.get("host", ""))
+
+
+def _name(name: str, request: Request) -> str:
+    """Return a cookie's name, with the prefix ``__Host-`` if secure: no other site of the domain can set it."""
+    return f"__Host-{name}" if _is_secure(request) else name

@@ -9,9 +9,9 @@ from pydantic import Field
 from actors.kernel.text import MAX_INT
 from actors.runtime.replay.verdict import row_of
 from actors.sessions.artifacts import artifacts_of
-from compose.web.changes import thing_of_session
-from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall
+from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall, thing_of_session
 from compose.web.graphs.flows import flows_of
+from compose.web.pages.cards import Folds
 from compose.web.pages.conversation import (
     child_section,
     forks_of_section,
@@ -19,10 +19,9 @@ from compose.web.pages.conversation import (
     run_section,
     view_of,
 )
-from compose.web.pages.folds import Folds
 from compose.web.pages.html import PageEndpoint, page
-from compose.web.resources.apps import apps_of
-from compose.web.resources.audit import changes_of
+from compose.web.resources.access import changes_of
+from compose.web.resources.agents import apps_of
 from compose.web.resources.runs import child_of, run_of
 from compose.web.resources.sessions import SessionsQuery, page_of_sessions
 

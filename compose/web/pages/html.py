@@ -1,24 +1,32 @@
-"""HTML responses: templates, and headers that keep a page from executing or loading foreign content."""
+"""HTML responses: templates, and headers that keep a page from executing or loading foreign content.
+
+Answers of models as HTML: rendered Markdown, reduced to harmless elements.
+
+Scripts and styles of the pages. They are read once; their URLs have a version that changes with them.
+"""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+import nh3
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from typing_extensions import override
 
 from compose.web.endpoint import WebApi, WebEndpoint
-from compose.web.pages.assets import Assets
-from compose.web.pages.markup import html_of_markdown
 from compose.web.problems import HttpProblem
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -123,3 +131,91 @@ def _size(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GiB"
+
+
+MAX_MARKDOWN: Final = 64 * 1024
+"""Maximum number of characters to render. Longer text is shown as plain text: rendering could take seconds."""
+_TAGS: Final = {
+    *("a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li"),
+    *("ol", "p", "pre", "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+}
+_ATTRIBUTES: Final = {"a": {"href", "title"}, "ol": {"start"}}
+_SCHEMES: Final = {"http", "https", "mailto"}
+_MARKDOWN: Final = (
+    MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
+)
+
+
+@lru_cache(maxsize=1024)
+def html_of_markdown(text: str) -> Markup:
+    """Render a text as HTML that cannot execute or load anything, or imitate a part of the page.
+
+    Images are not loaded, because their server would learn who reads the page.
+    """
+    if len(text) > MAX_MARKDOWN:
+        return Markup('<pre class="plain">{}</pre>').format(text)
+    clean = nh3.clean(
+        _MARKDOWN.render(text),
+        tags=_TAGS,
+        attributes=_ATTRIBUTES,
+        url_schemes=_SCHEMES,
+        link_rel="noopener noreferrer nofollow",
+    )
+    return Markup(clean)  # noqa: S704 - cleaned by nh3
+
+
+FOLDER: Final = Path(__file__).parent / "static"
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_YEAR_S: Final = 31_536_000
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """The files of scripts and styles.
+
+    Attributes:
+        version: A digest of all files.
+        files: The compressed bytes by file name.
+    """
+
+    version: str
+    files: dict[str, bytes]
+
+    @classmethod
+    @cache
+    def load(cls) -> Assets:
+        """Return the files of the package."""
+        found = {
+            file.name: file.read_bytes()
+            for file in sorted(FOLDER.iterdir())
+            if file.suffix in _TYPES
+        }
+        digest = hashlib.sha256()
+        for name, data in found.items():
+            digest.update(name.encode() + b"\0" + data)
+        files = {name: gzip.compress(data, mtime=0) for name, data in found.items()}
+        return cls(digest.hexdigest()[:16], files)
+
+    def response(self, request: Request, version: str, name: str) -> Response | None:
+        """Return a file; None if no file has this name.
+
+        If the URL has another version, because another process wrote it, this process's file is sent as not
+        cacheable.
+        """
+        data = self.files.get(name)
+        if data is None:
+            return None
+        kept = f"public, max-age={_YEAR_S}, immutable" if version == self.version else "no-store"
+        headers = {
+            "content-type": _TYPES[Path(name).suffix],
+            "cache-control": kept,
+            "x-content-type-options": "nosniff",
+            "vary": "accept-encoding",
+        }
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(data, headers={**headers, "content-encoding": "gzip"})
+        return Response(gzip.decompress(data), headers=headers)

@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from compose.web.pages.assets import Assets
 from compose.web.pages.chat import PAGES as CHAT
-from compose.web.pages.graphs.flow_svg import DRAWING
-from compose.web.pages.graphs.graph_routes import GRAPH_PAGES
+from compose.web.pages.graphs.flows import DRAWING
+from compose.web.pages.graphs.routes import GRAPH_PAGES
+from compose.web.pages.html import Assets
 from compose.web.problems import HttpProblem
 
 STATIC: Final = "/static/{version}/{name}"

@@ -12,8 +12,15 @@ from actors.kernel.stores.runs import ApprovalFilter
 from actors.kernel.text import is_name
 from actors.runtime.client.approvals import request_of
 from actors.runtime.replay.verdict import row_of
-from compose.web.changes import thing_of_run, thing_of_session
-from compose.web.endpoint import Done, ShownModel, StrictModel, WebCall, WebEndpoint
+from compose.web.endpoint import (
+    Done,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebEndpoint,
+    thing_of_run,
+    thing_of_session,
+)
 from compose.web.resources.pages import Paged, parse_wait_place, wait_place_text
 
 

@@ -13,7 +13,6 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.administration import Facts
 from actors.kernel.stores.conversations import SessionFilter, SessionLabel, SessionPlace, SessionRow
 from actors.kernel.stores.errors import UnknownSessionError
-from compose.web.changes import thing_of_session
 from compose.web.endpoint import (
     Done,
     FoundSession,
@@ -22,6 +21,7 @@ from compose.web.endpoint import (
     WebCall,
     WebEndpoint,
     json_response,
+    thing_of_session,
 )
 from compose.web.resources.pages import OfApp, PagedOfApp, parse_place, place_text
 from compose.web.resources.runs import OPEN, RunJson, run_json

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import ContractError
-from compose.demo.documents import documents_in, write_default_documents
-from compose.demo.ledger import append_line, executions, lines_of
-from compose.demo.textrank import rank, similarity, split_sentences, telling_sentences
+from compose.demo.desk import (
+    append_line,
+    documents_in,
+    executions,
+    lines_of,
+    rank,
+    similarity,
+    split_sentences,
+    telling_sentences,
+    write_default_documents,
+)
 from compose.host.logs import LineFormatter
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ AWAY = "127.0.0.1:1"
 def limit(monkeypatch: pytest.MonkeyPatch, answer_s: float) -> None:
     """Let servers have so long for an answer."""
     monkeypatch.setattr("compose.diagnosis.nats.CONNECT_S", answer_s)
-    monkeypatch.setattr("compose.diagnosis.redis.ANSWER_S", answer_s)
+    monkeypatch.setattr("compose.diagnosis.others.ANSWER_S", answer_s)
 
 
 @pytest.fixture(autouse=True)

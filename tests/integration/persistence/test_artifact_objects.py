@@ -18,8 +18,7 @@ from actors.kernel.stores.runs import agent_scope
 from actors.sessions import AgentRuntime, SessionArtifacts
 from actors.sessions.artifacts import artifacts_of
 from actors.testing import FunctionModel
-from compose.assembly.artifacts import artifact_bytes
-from compose.assembly.runtime import build_postgres_runtime
+from compose.assembly.runtime import artifact_bytes, build_postgres_runtime
 from compose.assembly.settings import Settings
 from persistence.errors import BytesElsewhereError
 from persistence.objects import ObjectArtifactBytes

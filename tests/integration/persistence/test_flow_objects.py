@@ -15,8 +15,7 @@ from actors.kernel.stores.flows import FLOWS_SCOPE
 from actors.workflow import EffectOutcome, EffectType, FlowRuns
 from actors.workflow.bundles import INSTALLED_APP, open_workflow_bundle
 from actors.workflow.installed import InstalledFlows
-from compose.assembly.artifacts import artifact_bytes
-from compose.assembly.runtime import build_postgres_runtime
+from compose.assembly.runtime import artifact_bytes, build_postgres_runtime
 from compose.assembly.settings import Settings
 from compose.web import app
 from persistence.objects.bucket import PART_BYTES

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from actors.kernel.runtime.ids import AgentId
-from compose.demo.ledger import lines_of
+from compose.demo.desk import lines_of
 from tests.system.limited import most_inside, processes
 from tests.system.waiting import until
 

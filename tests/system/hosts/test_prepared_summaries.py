@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.agent.message import ChatMessage
-from compose.demo.ledger import lines_of
+from compose.demo.desk import lines_of
 from tests.system.fleet import publish
 from tests.system.summaries import HERE, SESSION, Clerk
 from tests.system.waiting import until

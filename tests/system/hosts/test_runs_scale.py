@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors.kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
-from compose.demo.ledger import append_line, lines_of
+from compose.demo.desk import append_line, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from actors.runtime.function_agent import FunctionAgent
 from broker import JetStreamTransport, UnreachableError
 from broker.nats import client as nats_client
 from compose import Settings
-from compose.assembly.nats import nats_server
+from compose.assembly.gateway import nats_server
 from compose.assembly.nats_config import HOST, NatsAccounts
 from compose.assembly.runtime import build_postgres_runtime
 from compose.assembly.settings import read_settings

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compose.demo.ledger import LedgerEntry
-from compose.demo.proof import prove
+from compose.demo.desk import LedgerEntry
+from compose.demo.director import prove
 from tests.harness.servers import refuse
 from tests.harness.slow import BUSY_S
 from tests.system.processes import ROOT

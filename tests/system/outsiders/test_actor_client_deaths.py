@@ -12,7 +12,7 @@ from actors.kernel.runtime.ids import AgentId
 from broker.client import ActorClient, Patience
 from compose import Settings
 from compose.assembly.runtime import build_runtime
-from compose.demo.ledger import lines_of
+from compose.demo.desk import lines_of
 from tests.system.agents import Waiter
 from tests.system.outside import Desk, Notes
 from tests.system.waiting import until

@@ -19,7 +19,7 @@ from actors.sessions import AgentRuntime
 from actors.sessions.artifacts import session_artifacts
 from actors.testing import FunctionModel, ModelReply
 from compose.web import Authentication, app
-from compose.web.server import serve_web
+from compose.web.process import serve_web
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

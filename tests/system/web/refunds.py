@@ -9,7 +9,7 @@ from actors import Runtime
 from actors.workflow import Effect, EffectOutcome, EffectType, Flows, StepPlan, WorkflowSpec
 from actors.workflow.hosted.runs import FlowRuns
 from compose.web import Authentication, app
-from compose.web.server import serve_web
+from compose.web.process import serve_web
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

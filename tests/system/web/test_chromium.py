@@ -17,7 +17,7 @@ from actors.kernel.stores.administration import NewToken
 from actors.kernel.stores.conversations import SessionLabel
 from actors.sessions import AgentRuntime
 from compose.web import app
-from compose.web.server import serve_web
+from compose.web.process import serve_web
 from tests.harness.chromium import chromium, watched
 from tests.harness.slow import IS_SLOW
 from tests.system.web.desk import APP_NAME, Desk, served

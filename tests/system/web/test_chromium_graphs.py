@@ -17,7 +17,7 @@ from actors.runtime.replay.verdict import row_of
 from actors.workflow import Snapshot
 from actors.workflow.hosted.starting import keep_snapshot
 from compose.web import app
-from compose.web.server import serve_web
+from compose.web.process import serve_web
 from tests.harness.chromium import chromium, watched
 from tests.harness.slow import IS_SLOW
 from tests.system.web.refunds import EVIL, flows_served

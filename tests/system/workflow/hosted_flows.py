@@ -15,7 +15,7 @@ from actors.workflow import (
     StepPlan,
     WorkflowSpec,
 )
-from compose.demo.ledger import append_line
+from compose.demo.desk import append_line
 from tests.system import blockers
 
 if TYPE_CHECKING:

@@ -9,8 +9,13 @@ from pydantic_ai.messages import CachePoint, ModelRequest, TextPart, ThinkingPar
 
 from actors import ChatMessage, ContentBlock
 from actors.context.compaction.steps import summary_message
-from compose.models.cache_points import behind_the_last_answer, behind_the_summary, takes_points
-from compose.models.outgoing import messages_of, model_messages
+from compose.models.messages import (
+    behind_the_last_answer,
+    behind_the_summary,
+    messages_of,
+    model_messages,
+    takes_points,
+)
 
 SUMMARY = summary_message("so far", upto="t1")
 HI, ANSWER = ChatMessage.of("user", "hi"), ChatMessage.of("assistant", "hello")

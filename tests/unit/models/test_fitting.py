@@ -21,8 +21,8 @@ from pydantic_ai.messages import (
 from actors import ChatMessage, ContentBlock, GenerationOptions, ToolSpec
 from actors.context import repaired
 from actors.context.fitting import RULES, STRICT, ProviderRules, by_sent_name, names_for, rules_of
-from compose.models.fitting.turns import called_names, fitted_options, fitted_turns
-from compose.models.outgoing import model_messages
+from compose.models.fitting import called_names, fitted_options, fitted_turns
+from compose.models.messages import model_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,8 +30,7 @@ from pydantic_ai.messages import (
 
 from actors import ChatMessage, ContentBlock
 from actors.kernel.agent.models import LLMResponse
-from compose.models.incoming import blocks_of, response_of
-from compose.models.outgoing import messages_of, model_messages
+from compose.models.messages import blocks_of, messages_of, model_messages, response_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 WORD = st.text("abcxyz-_1", min_size=1, max_size=8)

@@ -19,10 +19,8 @@ from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel, ModelReply
 from compose.commands.output import Exit
-from compose.commands.sessions.keyboard import Person
-from compose.commands.sessions.screen import TextScreen
-from compose.commands.sessions.slash import Commands, talk_with
-from compose.commands.sessions.talk import Chat, say_all
+from compose.commands.sessions.screen import Person, TextScreen
+from compose.commands.sessions.talk import Chat, Commands, say_all, talk_with
 from compose.commands.terminal import Terminal
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.transcript import Turn
-from compose.commands.sessions.nodes import lines_of_blocks, node_text
-from compose.commands.sessions.tree import tree_of
+from compose.commands.sessions.look import lines_of_blocks, node_text, tree_of
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from actors import AgentId, Message, RunContext, Runtime
 from actors.runtime.replay.verdict import row_of
-from compose.web.pages import folds
-from compose.web.pages.folds import Folds
+from compose.web.pages import cards as folds
+from compose.web.pages.cards import Folds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.transcript import Turn
-from compose.web.pages.branches import Fork, forks_among
+from compose.web.pages.conversation import Fork, forks_among
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

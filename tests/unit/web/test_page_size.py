@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from compose.web.pages.assets import FOLDER, Assets
-from compose.web.pages.html import POLICY, TEMPLATES
+from compose.web.pages.html import FOLDER, POLICY, TEMPLATES, Assets
 
 MOST_LINES = 1_500
 MOST_BYTES = 60 * 1024

@@ -9,7 +9,7 @@ import pytest
 from pydantic import JsonValue, ValidationError
 
 from compose.web.endpoint import StrictModel
-from compose.web.limits import parse_body
+from compose.web.requests import parse_body
 from compose.web.streams import EventLine, EventStream
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compose.web import streams
-from compose.web.principal import LOCAL
 from compose.web.problems import ProblemError
+from compose.web.requests import LOCAL
 from compose.web.streams import EventLine, EventStream, Streams
 
 if TYPE_CHECKING:

@@ -1,38 +1,43 @@
-"""The page of a flow run: its drawing, one step, its waits, and its ledger."""
+"""The page of a flow run: its drawing, one step, its waits, and its ledger.
+
+The steps of a flow run: the records of its ledger, each with the run's state before and after it.
+
+A run on its graph: the states of nodes at a step, the path to the step, and pending waits.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from markupsafe import Markup
 
+from actors.kernel.runtime.ids import RunId
+from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.stores.flows import RunSnapshot, SnapshotFilter
+from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
 from actors.kernel.workflow.errors import NoSuchRunError
-from actors.kernel.workflow.run_state import RunState
-from actors.workflow.hosted.ledger_feed import BEGIN, LedgerPlace, flow_of
+from actors.kernel.workflow.run_state import GraphFork, RunState
+from actors.kernel.workflow.step_record import verify_ledger_chain
+from actors.runtime.runtime import Runtime
+from actors.workflow.hosted.ledger_feed import BEGIN, LedgerPlace, begin_of_generation, flow_of
+from actors.workflow.hosted.step_entry import Folded
+from actors.workflow.machine.branches import Path, leaves, seen_at
 from actors.workflow.machine.records import is_paused
-from compose.web.changes import thing_of_run
-from compose.web.endpoint import Done, StrictModel, WebCall
-from compose.web.graphs.bundles import installed_spec
-from compose.web.graphs.flows import flows_of
-from compose.web.graphs.graph_runs import flow_run_of, graph_run, present
-from compose.web.pages.graphs.drawing import svg_of
+from actors.workflow.machine.variables import LIMITS, NAMESPACES, RUNTIME, changes
+from compose.web.endpoint import Done, StrictModel, WebCall, thing_of_run
+from compose.web.graphs.flows import flows_of, installed_spec
+from compose.web.graphs.runs import flow_run_of, graph_run, present
+from compose.web.pages.graphs.drawing import Edge, GraphMarks, NodeFacts, svg_of
 from compose.web.pages.graphs.evidence import shown_evidence
-from compose.web.pages.graphs.flow_pages import shelf_of
-from compose.web.pages.graphs.flow_shelf import ShownFlow
-from compose.web.pages.graphs.graph_steps import LedgerPart, read_part
-from compose.web.pages.graphs.graph_view import (
-    GraphPath,
-    marks_of,
-    node_states,
-    public_vars,
-    shown_waits,
-    sub_runs,
-)
+from compose.web.pages.graphs.flows import ShownFlow, shelf_of
 from compose.web.pages.html import page
-from compose.web.resources.audit import changes_of
+from compose.web.resources.access import changes_of
 from compose.web.resources.events import parse_log_place
 
 _MOST_ABOVE: Final = 16
@@ -158,3 +163,357 @@ def _cursor(row: RunRow, part: LedgerPart) -> str:
         return f"{row.last_seq}.0"
     last = part.steps[-1].place if part.steps else BEGIN
     return "" if last == BEGIN else str(last)
+
+
+WHOLE: Final = 2_000
+"""A log of up to this many entries is read whole; of a longer one, a part between ``run.continued`` entries."""
+_OWN: Final = (RUNTIME, LIMITS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerStep:
+    """A record of the ledger.
+
+    Attributes:
+        place: The record's position in the log.
+        record: See `StepRecord`.
+        before: The run's state before the record; None if the record starts the run.
+        after: The run's state after the record.
+    """
+
+    place: LedgerPlace
+    record: dict[str, Any]
+    before: RunState | None
+    after: RunState
+
+    @property
+    def delta(self) -> dict[str, Any]:
+        """The change of the run's state."""
+        return self.record.get("delta") or {}
+
+    @property
+    def effect(self) -> str:
+        """The type of the record's effect; empty if it has none."""
+        return str((self.record.get("effect") or {}).get("type") or "")
+
+    @property
+    def is_start(self) -> bool:
+        """True if the record starts the run."""
+        return "start" in self.delta
+
+    @property
+    def ends_a_step(self) -> bool:
+        """True if the record completes a node's step."""
+        is_move = "seq" in self.delta and "joined" not in self.delta
+        return is_move and self.record["status"] == "completed"
+
+    @property
+    def vars(self) -> dict[str, Any]:
+        """The vars after the record, as its branch sees them."""
+        return _seen(self.after, self.delta)
+
+    def changed(self) -> list[tuple[str, bool, Any, bool, Any]]:
+        """Return the changed vars: path, and whether the path existed before and after, with which values."""
+        before = {} if self.before is None else _seen(self.before, self.delta)
+        return [
+            (".".join(path), _has(before, path), _at_graph_steps(before, path), is_there, value)
+            for path, value, is_there in changes(before, self.vars)
+            if path[0] not in _OWN
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPart:
+    """Consecutive steps of a run.
+
+    Attributes:
+        steps: The steps.
+        prior: The entry before the part; None if the part starts the run.
+        later: The entry after the part; None if the part has the run's last step.
+    """
+
+    steps: tuple[LedgerStep, ...]
+    prior: int | None
+    later: int | None
+
+    def chain(self) -> tuple[bool, int | None]:
+        """Return whether the records' hash chain is intact, and the index of the first bad record, from 0."""
+        report = verify_ledger_chain([one.record for one in self.steps])
+        bad = [
+            one["index"]
+            for one in report["errors"]
+            if self.prior is None or one["index"] > 0 or one["type"] != "prev_hash_mismatch"
+        ]
+        return not bad, bad[0] if bad else None
+
+
+async def read_part(runtime: Runtime, row: RunRow, at: LedgerPlace | None) -> LedgerPart:
+    """Return all steps of a run, or of a long run the part around a position; by default its end.
+
+    Raises:
+        RunSweptError: The run's log was deleted.
+    """
+    if row.last_seq < WHOLE:
+        return await _read(runtime, row.run_id, 0, is_long=False)
+    seq = row.last_seq if at is None else min(at.seq, row.last_seq)
+    part = await _read_generation(runtime, row.run_id, seq)
+    if not part.steps and part.prior is not None:  # the generation has no step yet
+        part = replace(await _read_generation(runtime, row.run_id, part.prior), later=None)
+    return part
+
+
+async def _read_generation(runtime: Runtime, run_id: RunId, seq: int) -> LedgerPart:
+    begin = await begin_of_generation(runtime, run_id, seq)
+    return await _read(runtime, run_id, begin, is_long=True)
+
+
+async def _read(runtime: Runtime, run_id: RunId, begin: int, *, is_long: bool) -> LedgerPart:
+    """Return the steps from an entry on; of a long run up to the next ``run.continued``."""
+    folded, steps, later = Folded(), list[LedgerStep](), None
+    async for entry in runtime.entries(run_id, from_seq=begin):
+        if is_long and entry.seq > begin and entry.kind == K.RUN_CONTINUED:
+            later = entry.seq
+            break
+        before = folded.state
+        for n, record in enumerate(folded.added(entry)):
+            assert folded.state is not None
+            place, after = LedgerPlace(entry.seq, n), folded.state
+            steps.append(LedgerStep(place=place, record=record, before=before, after=after))
+            before = after
+    return LedgerPart(steps=tuple(steps), prior=begin - 1 if begin else None, later=later)
+
+
+def _seen(state: RunState, delta: dict[str, Any]) -> dict[str, Any]:
+    return (seen_at(state, tuple(delta.get("branch") or ())) or state).vars
+
+
+def _at_graph_steps(variables: dict[str, Any], path: list[str]) -> Any:
+    found: Any = variables
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _has(variables: dict[str, Any], path: list[str]) -> bool:
+    *above, last = path
+    found = _at_graph_steps(variables, above)
+    return isinstance(found, dict) and last in found
+
+
+NOT_REACHED: Final = "not reached"
+OUTSIDE: Final = (WaitReason.USER, WaitReason.EVENT, WaitReason.JOB)
+"""Reasons of waits that an answer from outside the run ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """The state of a node at a step of a run.
+
+    Attributes:
+        name: The node's name.
+        facts: Facts of the node's code; None if the graph no longer has the node.
+        word: now, waiting, failed, cancelled, done, or not reached.
+        count: How often the node has completed a step.
+        until: The instant at which its wait ends.
+        runs: The ids of the runs of sub-graphs that it has started, in their order.
+    """
+
+    name: str
+    facts: NodeFacts | None
+    word: str
+    count: int
+    until: str = ""
+    runs: tuple[str, ...] = ()
+
+    @property
+    def class_(self) -> str:
+        """The CSS class of the state in the drawing."""
+        return self.word.replace(" ", "-")
+
+    @property
+    def told(self) -> str:
+        """The state in words."""
+        times = f" \N{MULTIPLICATION SIGN}{self.count}" if self.count > 1 else ""
+        if self.word == "done" or not self.count:
+            return f"{self.word}{times}"
+        return f"{self.word}, done{times}"
+
+
+@dataclass(slots=True)
+class GraphPath:
+    """The path of a run up to a step: completed steps per node, and moves, in their order."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    edges: dict[Edge, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, steps: Iterable[LedgerStep]) -> GraphPath:
+        """Return the path of these steps."""
+        path = cls()
+        for step in steps:
+            path.take(step)
+        return path
+
+    def take(self, step: LedgerStep) -> None:
+        """Add a step."""
+        node, delta = step.record["node_id"], step.delta
+        if step.ends_a_step:
+            self.counts[node] += 1
+        if "joined" in delta or "seq" not in delta:
+            return
+        fork = delta.get("fork") or {"branches": []}
+        for target in [delta.get("node"), *(one for _, one in fork["branches"])]:
+            if target:
+                self.edges[node, target] = self.edges.get((node, target), 0) + 1
+
+
+def node_states(
+    flow: ShownFlow | None, path: GraphPath, run: RunState | None, below: Mapping[str, str]
+) -> tuple[NodeState, ...]:
+    """Return the states of all nodes, the graph's nodes first.
+
+    Args:
+        flow: The graph; None if this process no longer has it.
+        path: The run's path up to the step.
+        run: The run's state after that step; None if the run has not started.
+        below: The nodes that have started runs of sub-graphs, by the run's id.
+    """
+    started: defaultdict[str, list[str]] = defaultdict(list)
+    for run_id, node in below.items():
+        started[node].append(run_id)
+    now = {} if run is None else _present(run)
+    facts = {} if flow is None else {one.name: one for one in flow.nodes}
+    names = dict.fromkeys([*facts, *path.counts, *now])
+    found = []
+    for name in names:
+        word, until = now.get(name, ("", ""))
+        count = path.counts[name]
+        word = word or ("done" if count else NOT_REACHED)
+        found.append(
+            NodeState(
+                name=name,
+                facts=facts.get(name),
+                word=word,
+                count=count,
+                until=until,
+                runs=tuple(started[name]),
+            )
+        )
+    return tuple(found)
+
+
+def marks_of(
+    flow: ShownFlow, states: Sequence[NodeState], path: GraphPath, *, runs_at: str
+) -> GraphMarks:
+    """Return the marks of a run for the drawing of its graph. `runs_at` is the address of pages of runs."""
+    return GraphMarks(
+        classes={one.name: one.class_ for one in states},
+        notes={one.name: one.told for one in states},
+        taken=frozenset(path.edges),
+        seen=[one for one in path.edges if one not in flow.edges],
+        links={one.name: f"{runs_at}/{quote(one.runs[-1])}" for one in states if one.runs},
+    )
+
+
+def _present(run: RunState) -> dict[str, tuple[str, str]]:
+    """Return the state of each node at which the run, or a branch, is now: a word, and a wait's end."""
+    if run.status is RunStatus.COMPLETED:
+        return {}
+    found: dict[str, tuple[str, str]] = {}
+    if run.fork is not None:
+        found = dict.fromkeys(_failed(run.fork), ("failed", ""))
+    if run.status.is_terminal:
+        own = {run.current_node: (run.status.value, "")} if run.current_node else {}
+        return found or own
+    for leaf in leaves(run):
+        seen = seen_at(run, leaf.path)
+        if seen is not None and seen.current_node:
+            node = seen.fork.join if leaf.joins and seen.fork is not None else seen.current_node
+            wait = leaf.wait
+            found[node] = ("now", "") if wait is None else ("waiting", wait.until or "")
+    return found
+
+
+def _failed(fork: GraphFork) -> list[str]:
+    found: list[str] = []
+    for one in fork.branches:
+        if one.fork is not None:
+            found += _failed(one.fork)
+        elif one.status is RunStatus.FAILED:
+            found.append(one.node)
+    return found
+
+
+def public_vars(variables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the flow's own vars, and the runtime's. Empty namespaces of the runtime are left out."""
+    own = {
+        key: one for key, one in variables.items() if key not in NAMESPACES or _is_used(key, one)
+    }
+    return own, {key: one for key, one in variables.items() if key not in own and one}
+
+
+def _is_used(key: str, value: Any) -> bool:
+    return not key.startswith("_") and bool(value)
+
+
+def sub_runs(steps: Iterable[LedgerStep]) -> dict[str, str]:
+    """Return the ids of the runs that these steps started, in their order, each with the node of the step."""
+    found: dict[str, str] = {}
+    for step in steps:
+        result = step.record.get("result")
+        if isinstance(result, dict):
+            wait = result.get("wait")
+            details = (wait.get("details") if isinstance(wait, dict) else None) or {}
+            for told in (result, details):
+                if isinstance(id_ := told.get("sub_run_id"), str) and "agent" not in told:
+                    found.setdefault(id_, step.record["node_id"])
+    return found
+
+
+def wait_of_branch(path: Path) -> str:
+    """Return the names of the branches on the path to a branch."""
+    return ", ".join(one.partition(".")[2] for one in path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownWait:
+    """A pending wait of a run.
+
+    Attributes:
+        wait: The wait.
+        node: The node that waits.
+        branch: The branch that waits; empty if the run has no branches there.
+        takes_answer: True if an answer from outside ends the wait and is accepted now.
+        is_unsettled: True if the wait is not open yet, or has an answer that the run has not read yet.
+    """
+
+    wait: WaitState
+    node: str
+    branch: str
+    takes_answer: bool
+    is_unsettled: bool
+
+
+def shown_waits(run: RunState, open_: Sequence[WaitState]) -> list[ShownWait]:
+    """Return the pending waits of a run.
+
+    Args:
+        run: The run.
+        open_: The run's waits that accept an answer now.
+    """
+    keys = {one.wait_key for one in open_}
+    found = []
+    for leaf in leaves(run):
+        seen = seen_at(run, leaf.path)
+        if leaf.wait is None or seen is None:
+            continue
+        is_outside, is_open = leaf.wait.reason in OUTSIDE, leaf.wait.wait_key in keys
+        one = ShownWait(
+            wait=leaf.wait,
+            node=seen.current_node,
+            branch=wait_of_branch(leaf.path),
+            takes_answer=is_outside and is_open,
+            is_unsettled=is_outside and not is_open,
+        )
+        found.append(one)
+    return found

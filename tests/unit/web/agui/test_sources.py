@@ -9,7 +9,7 @@ import pytest
 
 from actors.errors import UnknownRunError
 from actors.kernel.runtime.ids import RunId
-from compose.web.agui.sources import MAX_FOLLOWED, EventSources
+from compose.web.agui.stream import MAX_FOLLOWED, EventSources
 from tests.unit.web.agui.told import CHILD, answer, told
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compose.web.agui.shown import ShownMessages
-from compose.web.agui.tree import RunTree
+from compose.web.agui.events import RunTree, ShownMessages
 from tests.unit.web.agui.told import CHILD, ROOT, answer, approval, check, dumped, piece, told
 
 if TYPE_CHECKING:

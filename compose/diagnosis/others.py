@@ -1,0 +1,126 @@
+"""The checks of Redis. Redis is optional, so only a named server that does not answer is wrong.
+
+The check of the bucket or folder for artifacts' bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from actors.errors import ActorsError
+from compose.assembly.runtime import artifact_bytes
+from compose.diagnosis.finding import Finding, away, judge
+from persistence.redis.client import address
+
+ANSWER_S: Final = 2.0
+_REMEDY: Final = (
+    "start it or correct CALLBOARD_REDIS_URL; until then runs continue, but a crash just "
+    "before a commit may leave more effects in doubt"
+)
+
+
+async def diagnose_redis(url: str) -> list[Finding]:
+    """Return the findings, the most important first.
+
+    Raises:
+        RedisUrlError: The URL is malformed.
+    """
+    where = address(url)
+    client: Any = Redis.from_url(url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S)
+    try:
+        info = await client.info()
+        asked = time.perf_counter()
+        await client.ping()
+        ping_ms = (time.perf_counter() - asked) * 1000
+    except (RedisError, OSError) as exc:
+        return [away("redis", where, exc, remedy=_REMEDY)]
+    finally:
+        await client.aclose()
+    return [_server(info, ping_ms), _eviction(info), _persistence(info)]
+
+
+def _server(info: dict[str, Any], ping_ms: float) -> Finding:
+    is_valkey = "valkey_version" in info
+    name = "Valkey" if is_valkey else "Redis"
+    version = str(info["valkey_version" if is_valkey else "redis_version"])
+    return judge(
+        "redis",
+        f"{name} {version}, PING {ping_ms:.2f} ms",
+        {"reachable": True, "product": name, "version": version, "ping_ms": round(ping_ms, 3)},
+    )
+
+
+def _eviction(info: dict[str, Any]) -> Finding:
+    policy = str(info.get("maxmemory_policy", "unknown"))
+    return judge(
+        "redis eviction",
+        f"maxmemory-policy {policy}",
+        {"maxmemory_policy": policy, "maxmemory_bytes": int(info.get("maxmemory", 0))},
+        note=policy != "noeviction",
+        remedy="set maxmemory-policy noeviction: an evicted result may leave an effect in doubt "
+        "after a crash",
+    )
+
+
+def _persistence(info: dict[str, Any]) -> Finding:
+    is_on = bool(info.get("aof_enabled"))
+    found = f"appendonly {'yes' if is_on else 'no'}"
+    remedy = "set appendonly yes: a restart of Redis then loses no results"
+    return judge("redis persistence", found, {"appendonly": is_on}, note=not is_on, remedy=remedy)
+
+
+ANSWER_S_ARTIFACTS: Final = 10.0
+_REMEDY_ARTIFACTS: Final = (
+    "correct CALLBOARD_ARTIFACTS or the keys of the bucket; until then artifacts are neither "
+    "stored nor read"
+)
+
+
+async def diagnose_artifacts(place: str) -> list[Finding]:
+    """Return a finding about the bucket or folder.
+
+    The check writes nothing, so it does not find a missing permission to write.
+
+    Args:
+        place: See `artifact_bytes`.
+    """
+    where = place.partition("?")[0]
+    try:
+        kept = artifact_bytes(place)
+        assert kept is not None
+        if _is_folder_to_be(Path(place)):
+            return [_not_there(where)]
+        async with asyncio.timeout(ANSWER_S_ARTIFACTS):
+            await kept.probe()
+    except TimeoutError:
+        return [
+            away(
+                "artifacts",
+                where,
+                f"no answer within {ANSWER_S_ARTIFACTS:g} s",
+                remedy=_REMEDY_ARTIFACTS,
+            )
+        ]
+    except ActorsError as exc:
+        return [away("artifacts", where, exc, remedy=_REMEDY_ARTIFACTS)]
+    return [judge("artifacts", f"{where} answers", {"reachable": True})]
+
+
+def _is_folder_to_be(path: Path) -> bool:
+    return path.is_absolute() and not path.exists()
+
+
+def _not_there(where: str) -> Finding:
+    return judge(
+        "artifacts",
+        f"{where} does not exist",
+        {"reachable": False},
+        note=True,
+        remedy="mount the folder that the hosts share; a new folder is created at its first use",
+    )

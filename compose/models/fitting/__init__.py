@@ -1,1 +1,0 @@
-"""Requests of the SDK that their provider accepts: `turns` mends their turns by `actors.context.fitting`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.exports import lazy_exports
+from actors.moved import understand_moved_paths
 
 if TYPE_CHECKING:
     from actors.context import (
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
     from actors.kernel.stores.conversations import HistoryProvider
     from actors.runtime import RunContext, Runtime, Selected, artifact_store, idempotency_key
     from actors.runtime.decorator import agent
+
+understand_moved_paths()
 
 __all__ = [
     "ActorsError",

@@ -4,8 +4,8 @@
 `CompactionPipeline`, and returns a list of turns. No code here writes to a history or knows a run. A runtime
 records the model calls of strategies with `recorded_by`.
 
-Modules, from the top down: `agent_context`, `config`, `compaction` (the strategies), `preparation`, `attempts`,
-`history`, `model_sizes`, `paid_calls`, `repair`, `tokens`, `groups`, `turns`.
+Modules, from the top down: `config`, `compaction` (the strategies), `history`, `calls`, `fitting`, `repair`,
+`tokens`, `turns`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The runtime, in rooms. No driver is imported here: those are in `broker` and `persistence`.
 
 From the top down; a room may see those below it. `client`, `delivery`, `sharding` and `schedules` stand side
-by side; only `parts` uses `memory`.
+by side; only `parts` uses the in-memory store.
 
 - `runtime`: `Runtime` itself. `host_parts` holds what runs on a host, and starts and stops it in order.
 - `parts`: parts that a program may pass instead of a store (event log, inbox, journal, …), and the one
@@ -13,13 +13,12 @@ by side; only `parts` uses `memory`.
 - `schedules`: messages that are sent at an instant or by cron.
 - `worker`: the agents of a host: mailboxes, the ready queue, the executions.
 - `execution`: one execution of a run, from its load until it ends, suspends or is given up.
-- `context`: `ctx`, which an agent's code uses, and its verbs. `decorator` (`@agent`) is above it, `registry`
+- `verbs`: `ctx`, which an agent's code uses, and its verbs. `decorator` (`@agent`) is above it, `registry`
   (the types) and `function_agent` are below.
 - `journal`: the write path from a run's entries to rows.
 - `replay`: the rules of docs/replay.md, without I/O.
 - `loop`: tasks, clocks, timers, threads, and hints inside a host (`notifications`).
 - `telemetry`: spans and counters. `tracing` is another name for its `spans`.
-- `memory`: a whole store in memory.
 """
 
 from __future__ import annotations

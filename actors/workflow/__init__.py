@@ -1,7 +1,7 @@
 """Workflow graphs: explicit nodes, and runs that wait for days as checkpoints, without a Python stack.
 
 The rules are in `machine`, which is pure; `embedded` drives runs in this process, over the stores that the
-caller gives; `actor` drives each run as an agent of a runtime, on any host. Some names of this package mean
+caller gives; `hosted` drives each run as an agent of a runtime, on any host. Some names of this package mean
 something else in other packages of this project (`RunStore`, `Effect`).
 """
 

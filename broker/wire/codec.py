@@ -26,7 +26,7 @@ from actors.kernel.stores.transport import KEPT_BYTES, OutboxRow, Received, Sent
 from broker.errors import BadMessageError
 from broker.wire import bodies
 from broker.wire import headers as wire_headers
-from broker.wire import subjects as parsing
+from broker.wire import subjects as wire_subjects
 from broker.wire.headers import MAX_MAIL_BYTES, TEXT, header_text, header_value
 from broker.wire.subjects import Subjects, has_hash
 
@@ -126,7 +126,9 @@ class Decoder:
     def _mail(self, wire: Wire) -> Received:
         """Decode what a host published."""
         headers = wire.headers
-        agent = parsing.parse_stored(self._subjects, wire.subject, bodies.claimed_target(headers))
+        agent = wire_subjects.parse_stored(
+            self._subjects, wire.subject, bodies.claimed_target(headers)
+        )
         kind = headers.get(wire_headers.KIND)
         if kind != MESSAGE_KIND:
             raise BadMessageError(f"header {wire_headers.KIND} is {kind!r}, not {MESSAGE_KIND!r}")
@@ -166,18 +168,22 @@ class Decoder:
         letters = letters_of(origin.topic)
         return Received(wire.sequence, letters, sender, message_id, post, sourced=True)
 
-    def _post_origin(self, wire: Wire, source: str, claimed: AgentId | None) -> parsing.PostOrigin:
+    def _post_origin(
+        self, wire: Wire, source: str, claimed: AgentId | None
+    ) -> wire_subjects.PostOrigin:
         """Return what the origin subject of a post says."""
-        topic = parsing.parse_stored_post(self._subjects, wire.subject, claimed)
-        origin = parsing.parse_post_origin(self._subjects, _parts(source)[4], claimed)
+        topic = wire_subjects.parse_stored_post(self._subjects, wire.subject, claimed)
+        origin = wire_subjects.parse_post_origin(self._subjects, _parts(source)[4], claimed)
         if origin.topic != topic:
             raise BadMessageError(f"posted to {origin.topic}, stored for {topic}")
         return origin
 
-    def _origin(self, wire: Wire, source: str, claimed: AgentId | None) -> parsing.AgentOrigin:
+    def _origin(
+        self, wire: Wire, source: str, claimed: AgentId | None
+    ) -> wire_subjects.AgentOrigin:
         """Return what the origin subject says."""
-        agent = parsing.parse_stored(self._subjects, wire.subject, claimed)
-        origin = parsing.parse_origin(self._subjects, _parts(source)[4], claimed)
+        agent = wire_subjects.parse_stored(self._subjects, wire.subject, claimed)
+        origin = wire_subjects.parse_origin(self._subjects, _parts(source)[4], claimed)
         if origin.agent != agent:
             raise BadMessageError(f"published to {origin.agent}, stored for {agent}")
         return origin
@@ -212,8 +218,8 @@ class Decoder:
         """Return the owner of the dead letter, as far as the stored subject names it."""
         try:
             if self._subjects.is_post(subject):
-                return letters_of(parsing.parse_stored_post(self._subjects, subject))
-            return parsing.parse_stored(self._subjects, subject)
+                return letters_of(wire_subjects.parse_stored_post(self._subjects, subject))
+            return wire_subjects.parse_stored(self._subjects, subject)
         except ContractError:
             return NOBODY
 

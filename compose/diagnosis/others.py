@@ -75,8 +75,8 @@ def _persistence(info: dict[str, Any]) -> Finding:
     return judge("redis persistence", found, {"appendonly": is_on}, note=not is_on, remedy=remedy)
 
 
-ANSWER_S_ARTIFACTS: Final = 10.0
-_REMEDY_ARTIFACTS: Final = (
+ARTIFACTS_ANSWER_S: Final = 10.0
+_ARTIFACTS_REMEDY: Final = (
     "correct CALLBOARD_ARTIFACTS or the keys of the bucket; until then artifacts are neither "
     "stored nor read"
 )
@@ -96,19 +96,19 @@ async def diagnose_artifacts(place: str) -> list[Finding]:
         assert kept is not None
         if _is_folder_to_be(Path(place)):
             return [_not_there(where)]
-        async with asyncio.timeout(ANSWER_S_ARTIFACTS):
+        async with asyncio.timeout(ARTIFACTS_ANSWER_S):
             await kept.probe()
     except TimeoutError:
         return [
             away(
                 "artifacts",
                 where,
-                f"no answer within {ANSWER_S_ARTIFACTS:g} s",
-                remedy=_REMEDY_ARTIFACTS,
+                f"no answer within {ARTIFACTS_ANSWER_S:g} s",
+                remedy=_ARTIFACTS_REMEDY,
             )
         ]
     except ActorsError as exc:
-        return [away("artifacts", where, exc, remedy=_REMEDY_ARTIFACTS)]
+        return [away("artifacts", where, exc, remedy=_ARTIFACTS_REMEDY)]
     return [judge("artifacts", f"{where} answers", {"reachable": True})]
 
 

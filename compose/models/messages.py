@@ -231,11 +231,11 @@ def blocks_of(response: ModelResponse) -> list[ContentBlock]:
     kept = (response.metadata or {}).get(BLOCKS)
     if kept is not None:
         return [ContentBlock.model_validate(block) for block in kept]
-    blocks = [_block_incoming(part, response) for part in response.parts]
+    blocks = [_incoming_block(part, response) for part in response.parts]
     return _with_unique_ids([block for block in blocks if block])
 
 
-def _block_incoming(part: ModelResponsePart, response: ModelResponse) -> dict[str, Any]:
+def _incoming_block(part: ModelResponsePart, response: ModelResponse) -> dict[str, Any]:
     match part:
         case TextPart():
             block: dict[str, Any] = {"type": "text", "text": part.content}

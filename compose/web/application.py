@@ -27,42 +27,24 @@ from compose.web.endpoint import (
     openapi_of,
 )
 from compose.web.graphs import flows, snapshots
-from compose.web.graphs import flows as installs
-from compose.web.graphs import runs as graph_control
-from compose.web.graphs import runs as graph_events
 from compose.web.graphs import runs as graph_runs
-from compose.web.graphs import runs as ledger
 from compose.web.identity.authentication import Authentication
 from compose.web.problems import HttpProblem, ProblemError, problem_of
 from compose.web.requests import LOCAL, Authenticate, Limited, Origins, Principal, checked_origins
-from compose.web.resources import access as audit
-from compose.web.resources import access as login
-from compose.web.resources import agents as any_agents
-from compose.web.resources import agents as apps
-from compose.web.resources import approvals, artifacts, events, runs, sessions
-from compose.web.resources import artifacts as cleanup
-from compose.web.resources import runs as nodes
+from compose.web.resources import access, agents, approvals, artifacts, events, runs, sessions
 from compose.web.streams import Streams
 
 ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
-    *login.ENDPOINTS,
-    *audit.ENDPOINTS_AUDIT,
-    *apps.ENDPOINTS_APPS,
+    *access.ENDPOINTS,
+    *agents.ENDPOINTS,
     *sessions.ENDPOINTS,
     *runs.ENDPOINTS,
     *events.ENDPOINTS,
-    *nodes.ENDPOINTS_NODES,
     *approvals.ENDPOINTS,
     *artifacts.ENDPOINTS,
-    *cleanup.ENDPOINTS_CLEANUP,
-    *any_agents.ENDPOINTS,
     *flows.ENDPOINTS,
-    *installs.ENDPOINTS_INSTALLS,
     *snapshots.ENDPOINTS,
     *graph_runs.ENDPOINTS,
-    *ledger.ENDPOINTS_LEDGER,
-    *graph_control.ENDPOINTS_CONTROL,
-    *graph_events.ENDPOINTS_EVENTS,
 )
 SIGN_IN: Final = "/login"
 _Answer: TypeAlias = "Callable[[Request], Awaitable[Response]]"

@@ -488,7 +488,7 @@ SQL_DELETE_OF_RUN: Final = "delete from artifacts where run_id = ?"
 SQL_LIST_ARTIFACTS: Final = """
 select metadata_json from artifacts where ? is null or run_id = ? order by place desc limit ?
 """
-ALL_ARTIFACTS: Final = -1
+EVERY_ROW: Final = -1
 
 
 class SqliteArtifactStore(ArtifactShelf):
@@ -552,21 +552,19 @@ class SqliteArtifactStore(ArtifactShelf):
 
     @override
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
-        most = limit if limit > 0 else ALL_ARTIFACTS
-        return _listed_artifacts(self._database.read(SQL_LIST_ARTIFACTS, (None, None, most)))
+        most = limit if limit > 0 else EVERY_ROW
+        return _artifacts_of(self._database.read(SQL_LIST_ARTIFACTS, (None, None, most)))
 
     @override
     def list_by_run(self, run_id: str) -> list[ArtifactMetadata]:
-        return _listed_artifacts(
-            self._database.read(SQL_LIST_ARTIFACTS, (run_id, run_id, ALL_ARTIFACTS))
-        )
+        return _artifacts_of(self._database.read(SQL_LIST_ARTIFACTS, (run_id, run_id, EVERY_ROW)))
 
     def content_path(self, artifact_id: str) -> None:
         """Return None: the bytes are in no file of their own."""
         del artifact_id
 
 
-def _listed_artifacts(rows: Iterable[Any]) -> list[ArtifactMetadata]:
+def _artifacts_of(rows: Iterable[Any]) -> list[ArtifactMetadata]:
     descriptions = [_description(row) for row in rows]
     return [metadata for metadata in descriptions if metadata is not None]
 

@@ -31,7 +31,7 @@ from actors.workflow.hosted.runs import FlowRuns
 from actors.workflow.hosted.starting import keep_snapshot
 from compose.web import app
 from compose.web.pages.graphs import flows as flow_pages
-from compose.web.pages.graphs import run_page as graph_steps
+from compose.web.pages.graphs import run_page
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.test_http_graphs import flowing, run_of, started, waiting_at
 from tests.behaviour.test_pages import EVIL, HTML, page_of
@@ -135,7 +135,7 @@ async def test_a_long_run_is_read_in_parts(bed: Bed, monkeypatch: pytest.MonkeyP
     """Each record is in one part. Parts are linked, and none reads more of the log than it shows."""
     monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 2)
     monkeypatch.setattr(ledger_feed, "_REACH", 4)
-    monkeypatch.setattr(graph_steps, "WHOLE", 3)
+    monkeypatch.setattr(run_page, "WHOLE", 3)
     async with flowing(bed) as (_, web, _flows):
         path = await started(web, "counted")
         here = f"/graph-runs/{run_of(path)}"
@@ -168,7 +168,7 @@ async def test_a_changed_record_is_found(bed: Bed) -> None:
         await waiting_at(web, path)
         row = await bed.runtime.store.reads.run(run_of(path))
         assert row is not None
-        part = await graph_steps.read_part(bed.runtime, row, None)
+        part = await run_page.read_part(bed.runtime, row, None)
         bad = replace(part.steps[1], record={**part.steps[1].record, "node_id": "pay"})
         changed = replace(part, steps=(part.steps[0], bad, *part.steps[2:]))
         assert (part.chain(), changed.chain()) == ((True, None), (False, 1))

@@ -22,7 +22,6 @@ from actors.workflow import (
     verify_ledger_chain,
 )
 from actors.workflow.hosted import graph_run, ledger_feed
-from actors.workflow.hosted import ledger_feed as run_lists
 from compose.host.loader import serve_all, serve_app
 from compose.web import app
 from tests.behaviour.bed import LIMIT_S
@@ -312,8 +311,8 @@ async def test_runs_are_listed_by_flow_and_state_in_pages(
 
     A waiting run is open, a cancelled one has that state. A page reads some rows, not all.
     """
-    monkeypatch.setattr(run_lists, "PAGE", 2)
-    monkeypatch.setattr(run_lists, "MOST_READ", 4)
+    monkeypatch.setattr(ledger_feed, "PAGE", 2)
+    monkeypatch.setattr(ledger_feed, "MOST_READ", 4)
     async with flowing(bed) as (here, there, flows):
         paths = [await started(here, flow, scope="run") for flow in ("refund", "heard") * 3]
         for path in paths:

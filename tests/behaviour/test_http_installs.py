@@ -12,8 +12,8 @@ import pytest
 
 from actors.workflow.bundles import open_workflow_bundle
 from compose.web import app
-from compose.web.graphs import flows as installs
-from compose.web.pages.graphs import flows as flow_shelf
+from compose.web.graphs import flows
+from compose.web.pages.graphs import flows as flow_pages
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.test_pages import page_of
 from tests.behaviour.web import WebClient
@@ -206,7 +206,7 @@ async def test_unsafe_or_too_large_bundles_are_refused(
     for what, data in bad.items():
         answer = await web("POST", "/v1/flows", data)
         assert (answer.status, answer.data["code"]) == (422, "bundle_refused"), (what, answer)
-    monkeypatch.setattr(installs, "MAX_BUNDLE_BYTES", 100)
+    monkeypatch.setattr(flows, "MAX_BUNDLE_BYTES", 100)
     large = await web("POST", "/v1/flows", zipped(files))
 
     assert (large.status, large.data["code"]) == (413, "too_large")
@@ -310,7 +310,7 @@ async def test_a_removal_reads_the_rows_once(bed: Bed, monkeypatch: pytest.Monke
 
 async def test_pages_show_installed_flows(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the list, and each with its drawing; the cache holds few of them."""
-    monkeypatch.setattr(flow_shelf, "MOST_INSTALLED", 1)
+    monkeypatch.setattr(flow_pages, "MOST_INSTALLED", 1)
     web = WebClient(app(bed.runtime))
     refund, document = named(bed, REFUND)
     drawn, drawing = named(bed, DRAWN)

@@ -22,7 +22,6 @@ from actors import (
 from actors.agents import ReActAgent
 from actors.kernel.json import canonical_json
 from actors.runtime.verbs.conversation import windows
-from actors.runtime.verbs.conversation import windows as request_window
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
 from persistence.postgres.conversations import fact_readers
@@ -73,7 +72,7 @@ async def test_a_replay_of_fifty_calls_reads_no_history_and_makes_no_window(
     for name in ("view", "page", "count"):
         monkeypatch.setattr(Transcripts, name, counted("reads", getattr(Transcripts, name)))
     assembled = counted("assemblies", windows.assembled_window)
-    monkeypatch.setattr(request_window, "assembled_window", assembled)
+    monkeypatch.setattr(windows, "assembled_window", assembled)
     async with open_runtime(postgres_dsn, suspend_after=0.0) as runtime:
         await runtime.register_type(TYPE, Caller)
         agent = agent_id("long")

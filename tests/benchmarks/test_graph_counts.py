@@ -26,7 +26,7 @@ from actors.workflow import (
 )
 from actors.workflow.hosted.graph_run import ENTRIES_KEPT
 from actors.workflow.hosted.runs import FlowRuns
-from actors.workflow.machine import records as deltas
+from actors.workflow.machine import records
 from persistence.sqlite import SqliteDatabase, SqliteLedgerStore, SqliteRunStore
 from tests.benchmarks.flows import flows
 from tests.benchmarks.lone import Lone
@@ -56,7 +56,7 @@ def copies(monkeypatch: pytest.MonkeyPatch, handler: Handler) -> int:
         counted["vars"] += isinstance(value, dict) and "mark" in value
         return plain_copy(value)
 
-    for module in (run_state, deltas):
+    for module in (run_state, records):
         monkeypatch.setattr(module, "plain_copy", copied)
     runtime = WorkflowRuntime(
         run_store=InMemoryRunStore(),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import pytest
 from typing_extensions import override
 
-from actors.runtime.loop import tasks as threads
+from actors.runtime.loop import tasks
 
 if TYPE_CHECKING:
     from collections import deque
@@ -122,7 +122,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Run until it is stopped; functions that the product gives to a thread are called in place."""
         with pytest.MonkeyPatch.context() as patch:
             # A thread takes real time, and virtual time would jump to the time limit of whatever waits for it.
-            patch.setattr(threads, "start_thread", lambda call: call())
+            patch.setattr(tasks, "start_thread", lambda call: call())
             super().run_forever()
 
     def _process_events(self, event_list: object) -> None:

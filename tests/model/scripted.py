@@ -6,9 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.context import CompactionPipeline, ContextConfig, StoreHistory
-from actors.context import calls as paid_calls
-from actors.context.compaction import steps as summary
+from actors.context import CompactionPipeline, ContextConfig, StoreHistory, calls
+from actors.context.compaction import steps
 from actors.context.turns import is_derived
 from actors.kernel.agent.agent import HistoryRetention
 from actors.kernel.agent.message import ChatMessage
@@ -52,7 +51,7 @@ def summary_to(question: str) -> str:
 
 def summary_of(upto: str) -> ChatMessage:
     """Return the turn that stands for those up to one."""
-    return summary.summary_message(summary_to(summary_question(upto)), upto=upto)
+    return steps.summary_message(summary_to(summary_question(upto)), upto=upto)
 
 
 def embedding_name(text: str, tag: str) -> str:
@@ -86,8 +85,8 @@ class Shortening:
             return raw_history
         upto = turns[-KEPT - 1].turn or ""
         asked = [ChatMessage.of("user", summary_question(upto))]
-        response = await paid_calls.ask(self._llm, asked)
-        return [summary.summary_message(response.text, upto=upto), *turns[-KEPT:]]
+        response = await calls.ask(self._llm, asked)
+        return [steps.summary_message(response.text, upto=upto), *turns[-KEPT:]]
 
 
 def model_of(execute: Callable[[str], Awaitable[Any]]) -> FunctionModel:

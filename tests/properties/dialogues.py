@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.runtime.verbs.conversation import sessions
-from actors.runtime.verbs.conversation import windows as request_window
+from actors.runtime.verbs.conversation import sessions, windows
 from actors.sessions import feed
 from tests.behaviour.bed import memory_bed
 from tests.harness.simloop import simulate
@@ -78,7 +77,7 @@ def small(program: Dialogues) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(feed, "LOOK_BACK", BACK)
         if program.is_plain:
-            for module in (request_window, sessions):
+            for module in (windows, sessions):
                 patch.setattr(module, "LEAST", 1)
         yield
 

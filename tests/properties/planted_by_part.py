@@ -10,17 +10,15 @@ from actors.inmemory.runs import operators
 from actors.kernel.agent.transcript import NO_CUT
 from actors.kernel.basics import Backoff
 from actors.runtime.client.gateway_api import Served
-from actors.runtime.delivery import mail_service as bypass
-from actors.runtime.delivery import stream_guard
+from actors.runtime.delivery import mail_service, stream_guard
 from actors.runtime.delivery.outbox_relay import OutboxRelay
 from actors.runtime.verbs import secrets
-from actors.runtime.verbs.conversation import history as new_turns
-from actors.runtime.verbs.conversation import windows as request_window
+from actors.runtime.verbs.conversation import history, windows
 from actors.runtime.verbs.conversation.sessions import Sessions
 from actors.runtime.verbs.conversation.windows import RecordedCalls
-from actors.runtime.worker import launcher as forking
+from actors.runtime.worker import launcher
 from broker.client.responses import Tries
-from broker.mail import backlog as body_budget
+from broker.mail import backlog
 from broker.nats import client as nats_client
 from persistence.postgres.sharding.heartbeat import Contact
 from tests.harness.planting import Planted
@@ -43,7 +41,7 @@ def open_runs_are_swept(patch: pytest.MonkeyPatch) -> None:
 
 def forks_begin_inside_an_effect(patch: pytest.MonkeyPatch) -> None:
     """An effect that had begun in the source happens again in the fork."""
-    patch.setattr(forking, "refuse_open", lambda _entries: None)
+    patch.setattr(launcher, "refuse_open", lambda _entries: None)
 
 
 def secrets_stay_in_results(patch: pytest.MonkeyPatch) -> None:
@@ -75,7 +73,7 @@ def cancellations_get_lost(patch: pytest.MonkeyPatch) -> None:
 def every_doubt_goes_round_the_broker(patch: pytest.MonkeyPatch) -> None:
     """Messages go by the database as soon as one publish was slow."""
     patch.setattr(
-        bypass.Suspicion, "left_s", lambda self, _now: None if self.since is None else 0.0
+        mail_service.Suspicion, "left_s", lambda self, _now: None if self.since is None else 0.0
     )
 
 
@@ -108,7 +106,7 @@ def a_moment_without_the_broker_counts(patch: pytest.MonkeyPatch) -> None:
 
 def every_reason_is_told(patch: pytest.MonkeyPatch) -> None:
     """A sender of garbage makes a dead letter for each reason that it finds."""
-    patch.setattr(body_budget, "REASONS_OF_ONE", 10**9)
+    patch.setattr(backlog, "REASONS_OF_ONE", 10**9)
 
 
 def the_gateway_believes_its_cache(patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +124,7 @@ def the_gateway_believes_its_cache(patch: pytest.MonkeyPatch) -> None:
 def turns_get_new_ids(patch: pytest.MonkeyPatch) -> None:
     """A call that is made again adds its turns again."""
     numbers = count()
-    patch.setattr(new_turns, "turn_id", lambda *_: f"turn {next(numbers)}")
+    patch.setattr(history, "turn_id", lambda *_: f"turn {next(numbers)}")
 
 
 def paid_calls_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -157,7 +155,7 @@ def turns_outlive_failed_runs(patch: pytest.MonkeyPatch) -> None:
 
 def windows_go_back_to_the_beginning(patch: pytest.MonkeyPatch) -> None:
     """No cut is ever written: a session costs more with each turn."""
-    patch.setattr(request_window, "new_cut", lambda *_: (NO_CUT, None))
+    patch.setattr(windows, "new_cut", lambda *_: (NO_CUT, None))
 
 
 _UNIT: Final = "tests/unit"

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import PersistenceError
 from actors.inmemory.runs import commit as _commit
-from actors.inmemory.runs import operators
-from actors.inmemory.runs import topics as follows
+from actors.inmemory.runs import operators, topics
 from actors.inmemory.runs.topics import expand_rows
 from actors.runtime.client import client
-from actors.runtime.delivery import mail_service as bypass
+from actors.runtime.delivery import mail_service
 from actors.runtime.delivery.fanout import PostDelivery
 from actors.runtime.delivery.inbound import Inbound
 from actors.runtime.delivery.outbox_relay import OutboxRelay
@@ -26,7 +25,7 @@ from actors.runtime.verbs.waits import Waits
 from actors.runtime.worker.admission import Admission, Slots, WaitQueue
 from actors.runtime.worker.intake import Intake
 from actors.runtime.worker.mailbox_table import MailboxTable
-from broker.client import responses as retry
+from broker.client import responses
 from broker.wire import bodies, codec, headers
 from persistence.postgres.sharding.heartbeat import Contact
 from tests.harness.planting import Planted
@@ -115,7 +114,7 @@ def posts_overtake_in_a_shard(patch: pytest.MonkeyPatch) -> None:
         rows.follows.work = dict(reversed(rows.follows.work.items()))
         return expand(rows, limit)
 
-    patch.setattr(follows, "expand_rows", newest)
+    patch.setattr(topics, "expand_rows", newest)
 
 
 def signals_of_new_shards_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
@@ -224,13 +223,13 @@ def forgotten_agents_run_on(patch: pytest.MonkeyPatch) -> None:
 
 def silence_counts_as_undone(patch: pytest.MonkeyPatch) -> None:
     """Attempts that were sent and lost are reported as never made."""
-    pause_after = retry.Tries.pause_after
+    pause_after = responses.Tries.pause_after
 
-    def undone(self: retry.Tries, missed: retry.Missed) -> float:
+    def undone(self: responses.Tries, missed: responses.Missed) -> float:
         self.is_under_way = False
         return pause_after(self, missed)
 
-    patch.setattr(retry.Tries, "pause_after", undone)
+    patch.setattr(responses.Tries, "pause_after", undone)
 
 
 def short_losses_add_up(patch: pytest.MonkeyPatch) -> None:
@@ -280,21 +279,21 @@ def any_variable_is_a_secret(patch: pytest.MonkeyPatch) -> None:
 def doubts_begin_anew(patch: pytest.MonkeyPatch) -> None:
     """Each doubt about the broker puts the bypass off once more."""
 
-    def begin(self: bypass.Suspicion, now: float) -> None:
+    def begin(self: mail_service.Suspicion, now: float) -> None:
         self.since = now
 
-    patch.setattr(bypass.Suspicion, "begin", begin)
+    patch.setattr(mail_service.Suspicion, "begin", begin)
 
 
 def refused_rows_count_as_handed_over(patch: pytest.MonkeyPatch) -> None:
     """Rows that the store makes wait are not handed over again."""
 
-    async def send(self: bypass.Bypass, row: OutboxRow) -> int:
+    async def send(self: mail_service.Bypass, row: OutboxRow) -> int:
         with contextlib.suppress(PersistenceError):
             await self._outbox.hand_over(row)
         return 0
 
-    patch.setattr(bypass.Bypass, "send", send)
+    patch.setattr(mail_service.Bypass, "send", send)
 
 
 _UNIT: Final = "tests/unit/runtime"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from actors.inmemory.runs import commit as _commit
-from actors.inmemory.runs import tree as _talk
-from actors.inmemory.runs import tree as _tree
+from actors.inmemory.runs import tree
 from actors.inmemory.runs.follow_rows import FollowRows
 from actors.inmemory.runs.records import AnswerRow
 from actors.inmemory.runs.rows import MemoryRows
@@ -52,7 +51,7 @@ def the_last_answer_counts(patch: pytest.MonkeyPatch) -> None:
         record.answers[answer.key] = AnswerRow.of(answer)
         return record
 
-    patch.setattr(_talk, "keep_answer", keep)
+    patch.setattr(tree, "keep_answer", keep)
 
 
 def orphans_live_on(patch: pytest.MonkeyPatch) -> None:
@@ -72,7 +71,7 @@ def cancels_do_not_go_down(patch: pytest.MonkeyPatch) -> None:
 
 def budgets_are_each_parents(patch: pytest.MonkeyPatch) -> None:
     """Children are counted where they are spawned, not at the root."""
-    patch.setattr(_tree, "_root_of", lambda _rows, commit: commit.lease.run_id)
+    patch.setattr(tree, "_root_of", lambda _rows, commit: commit.lease.run_id)
 
 
 def unfollowing_is_forgotten(patch: pytest.MonkeyPatch) -> None:

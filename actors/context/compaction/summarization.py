@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from actors.context.calls import AnsweredCall, WindowMode, ask, attempted, current_mode, may_ask
-from actors.context.compaction import steps as summary
+from actors.context.compaction import steps
 from actors.context.tokens import (
     DEFAULT_CONTEXT_SIZE,
     ContextSizes,
@@ -113,7 +113,7 @@ class SummarizationCompaction:
         text = await self._asked("\n".join(map(data_of, previous)), new, unrecorded)
         if text is None:
             return window
-        made = summary.summary_message(text, upto=new[-1].turn)
+        made = steps.summary_message(text, upto=new[-1].turn)
         is_shorter = tally.total([made]) < tally.total([*previous, *new])
         # The second key is the digest of the window, which later calls get with further turns.
         again = list(_digests(raw_history, previous, parts.old[covered:]))[-1]
@@ -153,12 +153,12 @@ class SummarizationCompaction:
         await prepare(self._llm)
         window = context_size_of_client(self._llm, self._context_sizes) or DEFAULT_CONTEXT_SIZE
         answer = min(self.max_summary_tokens, max(1, window // 4))
-        options = summary.options(answer)
+        options = steps.options(answer)
         largest = max(answer, self._counter.text(previous))
-        frame = self._counter.text(summary.INSTRUCTIONS) + FRAME_TOKENS
+        frame = self._counter.text(steps.INSTRUCTIONS) + FRAME_TOKENS
         size = max(MIN_SLICE_TOKENS, window - answer - largest - frame)
-        for part in summary.slices(turns, max_tokens=size, counter=self._counter):
-            request = summary.request(previous, part)
+        for part in steps.slices(turns, max_tokens=size, counter=self._counter):
+            request = steps.request(previous, part)
             response = await ask(self._llm, request, options=options)
             if current_mode() is WindowMode.AHEAD:
                 unrecorded.append(AnsweredCall(self._llm.model, request, options, response))

@@ -1,5 +1,5 @@
 """Contracts of the durable runtime: ids, entries of logs, rows, commits, waits.
 
-Values and Protocols without I/O. `kernel.store` and the rooms of the runtime are above; `kernel.agent` is
+Values and Protocols without I/O. `kernel.stores` and the rooms of the runtime are above; `kernel.agent` is
 beside.
 """

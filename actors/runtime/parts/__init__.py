@@ -2,7 +2,7 @@
 
 An event log, inbox, journal, scheduler, signal bus, fan-out, follow graph or supervisor enters; `assembly`
 makes one store of them and leaves it to `runtime.runtime`. Views give each store those Protocols. Only
-the rooms at the top see this one; below it are `memory` and what the parts share with a host.
+the rooms at the top see this one; below it are `actors.inmemory` and what the parts share with a host.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ NAMED: Final = 10
 """Number of open runs that a refusal names."""
 AT_ONCE: Final = 100
 """Number of open runs that are cancelled at once."""
-AGAIN_S_ERASING: Final = 0.1
+ERASE_AGAIN_S: Final = 0.1
 """The pause before runs that were cancelled are polled again."""
 EDGE_DAYS: Final = 7
 LETTER_DAYS: Final = 90
@@ -260,7 +260,7 @@ class Erasing:
             if asyncio.get_running_loop().time() > end:
                 problem = f"they were cancelled and are still open after {self.wait_s:g} s"
                 raise _refusal(what, found, f"{problem}: does a host serve them? Erase again")
-            await asyncio.sleep(AGAIN_S_ERASING)
+            await asyncio.sleep(ERASE_AGAIN_S)
             found = await erasure.open_runs(what, limit=AT_ONCE)
             if is_session:
                 found = [one for one in found if one[0] in first]

@@ -26,7 +26,7 @@ from actors.workflow.documents import sandbox
 
 LARGEST: Final = 2**53
 """Numbers of a greater amount are left to the sandbox. Up to here integers are exact as floats, too."""
-LONGEST_DIRECT: Final = 1_000
+LONGEST_EXPRESSION: Final = 1_000
 """Longer texts are left to the sandbox, and texts that are not ASCII."""
 _ORDERS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
     ast.Lt: operator.lt,
@@ -178,7 +178,7 @@ def _simple(value: Any) -> Any:
     kind = type(value)
     if value is None or kind is bool:
         return value
-    if kind is str and len(value) <= LONGEST_DIRECT and value.isascii():
+    if kind is str and len(value) <= LONGEST_EXPRESSION and value.isascii():
         return value
     if kind in {int, float} and -LARGEST <= value <= LARGEST:
         return value

@@ -5,7 +5,7 @@ saves checkpoints.
 
 - `runtime`: `WorkflowRuntime`, the public class. `scheduler`, `scheduled`: runs that continue without a caller.
 - `driver`: the loop of one run. `other_runs`: the effects that touch other runs.
-- `held_run`: a run while a driver holds it. `run_locks`, `wishes`: concurrent drivers.
-- `restoring`, `deletion`, `histories`: the restoration and deletion of runs, and their export.
+- `held_run`: a run while a driver holds it, and the locks of concurrent drivers.
+- `registry`: the graphs, the restoration and deletion of runs. `histories`: their export.
 - `stores`: stores in memory, and stores that wrap other stores.
 """

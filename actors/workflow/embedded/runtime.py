@@ -31,8 +31,7 @@ from actors.workflow.embedded.memory_runs import memory_effects
 from actors.workflow.embedded.other_runs import GraphLookup, RunEffects
 from actors.workflow.embedded.registry import deleted_tree
 from actors.workflow.handlers import EffectHandlers, Handler
-from actors.workflow.machine import records, waits
-from actors.workflow.machine import variables as limits
+from actors.workflow.machine import records, variables, waits
 from actors.workflow.machine.plans import NodeContext
 from actors.workflow.machine.records import ANSWERS, TRACES, Transition
 from actors.workflow.machine.spec import DefaultEffectPolicy, EffectPolicy, WorkflowSpec
@@ -304,16 +303,16 @@ class WorkflowRuntime:
 
     def get_limit_status(self, run_id: str) -> dict[str, Any]:
         """Return the limits of a run and the counters' shares of them."""
-        return limits.limit_status(self.get_state(run_id))
+        return variables.limit_status(self.get_state(run_id))
 
     def check_limits(self, run: RunState) -> list[LimitWarning]:
         """Return a warning for each limit that the run has nearly or fully used."""
-        return limits.check_limits(run)
+        return variables.check_limits(run)
 
     def update_limits(self, run_id: str, updates: Mapping[str, Any]) -> None:
         """Change limits of a run durably. Names that are not limits are ignored."""
         with self._held(run_id) as held:
-            value = namespace(held.state.vars, LIMITS) | limits.known_updates(updates)
+            value = namespace(held.state.vars, LIMITS) | variables.known_updates(updates)
             held.take(records.noted(held.state, "limits", [LIMITS], value, at=self.now()))
             held.save()
 

@@ -4,9 +4,8 @@ It carries out the decisions of `actors.workflow.machine` with the methods of ag
 waits are rows, pauses of retries are timers, branches are branches of `gather`, sub-graphs are child runs. The
 log has entries ``graph.step`` with the records of decisions. The ledger is read from these entries.
 
-- `flows`: `Flows`, the graphs of an app, served by a runtime. `runs`: `FlowRuns` starts runs and answers their
-  waits.
-- `agent`: the agent of a run. `graph_run`: the run's loop. `decisions`: the run's state and the records that
-  lead to it.
-- `wait_ends`, `sub_graphs`: the ends of the run's waits. `step_entry`, `outcomes`: the data that the log keeps.
+- `flows`: `Flows`, the graphs of an app, served by a runtime, and the agent of a run. `runs`: `FlowRuns` starts
+  runs and answers their waits.
+- `graph_run`: the run's loop. `decisions`: the run's state and the records that lead to it.
+- `waits`: the ends of the run's waits, sub-graphs and control. `step_entry`: the data that the log keeps.
 """

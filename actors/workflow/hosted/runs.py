@@ -32,7 +32,7 @@ from actors.workflow.hosted.ledger_feed import flow_of, fold_from
 from actors.workflow.hosted.starting import keep_snapshot, restored_told, snapshot_from, start_told
 from actors.workflow.hosted.step_entry import Folded
 from actors.workflow.hosted.waits import SIGNAL, WAIT, answer_key, wanted
-from actors.workflow.machine import variables as limits
+from actors.workflow.machine import variables
 from actors.workflow.machine.spec import SCOPES, event_from, key_of_payload
 from actors.workflow.machine.starting import restored_run
 from actors.workflow.machine.variables import with_path
@@ -340,7 +340,7 @@ class FlowRuns:
 
     async def update_limits(self, run_id: RunId, updates: Mapping[str, Any]) -> None:
         """Change limits of a run. Names that are not limits are ignored. Raises as `pause_run` does."""
-        known = durable_copy(limits.known_updates(updates), "limits")
+        known = durable_copy(variables.known_updates(updates), "limits")
         await self._signal(run_id, {"kind": "limits", "updates": known})
 
     async def _signal(self, run_id: RunId, told: dict[str, Any]) -> None:

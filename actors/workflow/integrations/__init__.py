@@ -5,10 +5,8 @@ client; or an agent for both) and `hybrid_llm` (a model behind a server, or an a
 Each returns an `Integration`, whose handlers `WorkflowRuntime` and `Flows` take. Keys of providers are `Secret`
 objects, whose values are in headers only.
 
-- `wiring`: the integrations. `model_calls`, `tool_runs`, `knowledge`: the handlers. `calls`, `chat_payload`:
-  payloads.
-- `remote_model`, `http_requests`: a model behind a server. `prompt_cache`: control of its cache.
-- `remote_agent`: an agent that a run asks. `background_loop`: the event loop for drivers without coroutines.
+- `wiring`: the integrations. `models`, `tools`, `knowledge`: the handlers. `chat_payload`: payloads.
+- `remote_model`: a model behind a server. `background_loop`: the event loop for drivers without coroutines.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ class ServedSnapshots:
             page["snapshots"],
             dict,
             ("snapshot", "run", "name", "tags", "kept ago"),
-            _row_served_snapshots,
+            _snapshot_row,
             empty=f"there is no such snapshot of a run of {self._app}",
         )
         if page["next"] is not None and not target.json:
@@ -353,6 +353,6 @@ async def kept_snapshot(
     return (await there.send("snapshots", body, MadeSnapshotData, look=look))["snapshot"]
 
 
-def _row_served_snapshots(one: SnapshotData) -> tuple[object, ...]:
+def _snapshot_row(one: SnapshotData) -> tuple[object, ...]:
     kept = ago(datetime.fromisoformat(one["created_at"]))
     return one["snapshot"], one["run"], one["name"], ", ".join(one["tags"]), kept

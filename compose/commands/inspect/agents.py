@@ -368,7 +368,7 @@ async def tap(
                     at = SystemClock().now().isoformat()
                     print_json({"at": at, **seen.to_json(body=body)}, compact=True)
                 else:
-                    _show_tap(out, seen, body=body)
+                    _show_message(out, seen, body=body)
                 shown += 1
                 if shown == limit:
                     break
@@ -377,7 +377,7 @@ async def tap(
     return Exit.OK
 
 
-def _show_tap(out: Console, seen: Seen, *, body: bool) -> None:
+def _show_message(out: Console, seen: Seen, *, body: bool) -> None:
     at = SystemClock().now().strftime("%H:%M:%S.%f")[:12]
     line = Text(f"{at}  ", "dim")
     line += Text(f"{seen.kind:7}", STYLES.get(seen.kind, "green"))

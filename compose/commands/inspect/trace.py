@@ -338,12 +338,12 @@ async def usage(
             by=chosen,
         )
     if target.json:
-        print_json([_to_json_usage(one) for one in found])
+        print_json([_usage_json(one) for one in found])
     else:
         _show(found, chosen)
 
 
-def _to_json_usage(one: UsageTotal) -> dict[str, Any]:
+def _usage_json(one: UsageTotal) -> dict[str, Any]:
     """Return a total as JSON data. The cost is a text, because readers round a JSON number."""
     day = None if one.day is None else one.day.isoformat()
     figures = picked(one, f"calls {' '.join(TOKENS)}")

@@ -133,7 +133,7 @@ async def create(
     if target.json:
         print_json({"token": secret, **picked(made, _SHOWN)})
     else:
-        sys.stderr.write(f"{visible(_text_tokens(made))}\n")
+        sys.stderr.write(f"{visible(_token_text(made))}\n")
         sys.stdout.write(f"{secret}\n")
     return Exit.OK
 
@@ -149,7 +149,7 @@ async def list_tokens(*, target: Target = HERE) -> None:
         found,
         _SHOWN,
         ("id", "name", "tenant", "principal", "scopes", "state", "expires", "last used"),
-        _row_tokens,
+        _token_row,
         empty="no tokens",
     )
 
@@ -176,14 +176,14 @@ async def revoke(name_or_id: str, /, *, target: Target = HERE) -> int:
     return target.tell(picked(found, _SHOWN), f"token {found.name} ({found.id}) is revoked")
 
 
-def _text_tokens(token: ApiToken) -> str:
+def _token_text(token: ApiToken) -> str:
     end = "" if token.expires_at is None else f", until {token.expires_at:%Y-%m-%d %H:%M} UTC"
     scopes = ", ".join(token.scopes)
     who = f"principal {token.principal} of tenant {token.tenant}"
     return f"token {token.name} ({token.id}): {who}: {scopes}{end}. It is shown this once:"
 
 
-def _row_tokens(token: ApiToken) -> tuple[object, ...]:
+def _token_row(token: ApiToken) -> tuple[object, ...]:
     used, end = token.last_used_at, token.expires_at
     return (
         *(token.id, token.name, token.tenant, token.principal, " ".join(token.scopes)),

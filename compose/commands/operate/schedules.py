@@ -268,7 +268,7 @@ async def list_limits(*, target: Target = HERE) -> None:
         found,
         _use_to_json,
         ("scope", "at once", "starts", "burst", "weight", "in use", "waiting", "hosts"),
-        _row_limits,
+        _limit_row,
         empty="no limits",
     )
 
@@ -314,7 +314,7 @@ async def set_limit(
         limit = await runtime.limits.set(
             scope, max_concurrent=max_concurrent, rate_per_s=rate_per_s, burst=burst, weight=weight
         )
-    target.tell(_to_json_limits(limit), f"{limit.scope}: {_text(limit)}")
+    target.tell(_limit_json(limit), f"{limit.scope}: {_text(limit)}")
 
 
 async def delete_limit(scope: str, /, *, target: Target = HERE) -> int:
@@ -357,7 +357,7 @@ def _text(limit: Limit) -> str:
     return "; ".join(parts)
 
 
-def _row_limits(use: LimitUse) -> tuple[object, ...]:
+def _limit_row(use: LimitUse) -> tuple[object, ...]:
     limit = use.limit
     has_rate = limit.rate_per_s is not None
     starts = (f"{limit.rate_per_s:g}/s", limit.most_starts) if has_rate else ("", "")
@@ -365,7 +365,7 @@ def _row_limits(use: LimitUse) -> tuple[object, ...]:
     return limit.scope, limit.max_concurrent, *starts, weight, use.held, use.wanting, use.hosts
 
 
-def _to_json_limits(limit: Limit) -> dict[str, JsonValue]:
+def _limit_json(limit: Limit) -> dict[str, JsonValue]:
     return {
         "scope": str(limit.scope),
         "max_concurrent": limit.max_concurrent,
@@ -376,4 +376,4 @@ def _to_json_limits(limit: Limit) -> dict[str, JsonValue]:
 
 
 def _use_to_json(use: LimitUse) -> dict[str, JsonValue]:
-    return {**_to_json_limits(use.limit), **picked(use, "held waiting=wanting hosts")}
+    return {**_limit_json(use.limit), **picked(use, "held waiting=wanting hosts")}

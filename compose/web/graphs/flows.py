@@ -330,27 +330,6 @@ def _location(run_id: RunId) -> dict[str, str]:
     return {"location": f"/v1/graph-runs/{run_id}"}
 
 
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="GET",
-        path="/v1/flows",
-        call=list_flows,
-        says="List flows, with their nodes.",
-        answer=FlowsJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path="/v1/flows/{flow}/runs",
-        call=start,
-        says="Start a run of a flow; a repeated Idempotency-Key returns the same run.",
-        query=OfFlowApp,
-        body=NewGraphRunJson,
-        answer=GraphRunNameJson,
-        status=201,
-    ),
-)
-
-
 MAX_BUNDLE_BYTES: Final = 64 * 2**20
 """Largest body of an install."""
 _OCTETS: Final = "application/octet-stream"
@@ -483,7 +462,26 @@ def _conflict(code: str, exc: WorkflowBundleRegistryError) -> ProblemError:
 
 _FLOWS: Final = "/v1/flows"
 _FLOW: Final = f"{_FLOWS}/{{flow}}"
-ENDPOINTS_INSTALLS: Final = (
+
+
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="GET",
+        path="/v1/flows",
+        call=list_flows,
+        says="List flows, with their nodes.",
+        answer=FlowsJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path="/v1/flows/{flow}/runs",
+        call=start,
+        says="Start a run of a flow; a repeated Idempotency-Key returns the same run.",
+        query=OfFlowApp,
+        body=NewGraphRunJson,
+        answer=GraphRunNameJson,
+        status=201,
+    ),
     WebEndpoint(
         method="POST",
         path=_FLOWS,

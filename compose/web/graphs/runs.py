@@ -329,35 +329,6 @@ async def cancel(call: WebCall, _: NoQuery, body: CancelJson) -> Done:
 
 _RUNS: Final = "/v1/graph-runs"
 RUN: Final = f"{_RUNS}/{{graph_run}}"
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="GET",
-        path=_RUNS,
-        call=list_graph_runs,
-        says="List runs of flows, newest first.",
-        query=GraphRunsQuery,
-        answer=GraphRunsJson,
-    ),
-    WebEndpoint(
-        method="GET", path=RUN, call=show, says="Show a run of a flow.", answer=GraphRunJson
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/waits/{{wait}}",
-        call=reply,
-        says="Answer a wait, once.",
-        body=ReplyJson,
-        answer=GraphRunNameJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/cancel",
-        call=cancel,
-        says="Ask a run to stop.",
-        body=CancelJson,
-        answer=GraphRunNameJson,
-    ),
-)
 
 
 class PauseJson(StrictModel):
@@ -445,49 +416,6 @@ async def snapshot(call: WebCall, query: SnapshotQuery, _: None) -> Done:
     return json_response(made, headers={"content-disposition": file})
 
 
-ENDPOINTS_CONTROL: Final = (
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/pause",
-        call=pause,
-        says="Pause a run between two of its steps.",
-        body=PauseJson,
-        answer=GraphRunNameJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/resume",
-        call=unpause,
-        says="Resume a paused run.",
-        answer=GraphRunNameJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/steer",
-        call=steer,
-        says="Add a message to the inbox of a run.",
-        body=SteerJson,
-        answer=GraphRunNameJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/limits",
-        call=limit,
-        says="Change limits of a run.",
-        body=LimitsJson,
-        answer=GraphRunNameJson,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=f"{RUN}/snapshot",
-        call=snapshot,
-        says="Download a snapshot of a run as a file.",
-        query=SnapshotQuery,
-        answer=SnapshotJson,
-    ),
-)
-
-
 class GraphEventJson(StrictModel):
     """An event.
 
@@ -530,18 +458,6 @@ async def emit(call: WebCall, _: NoQuery, body: GraphEventJson) -> Done:
         body.name, body.payload, event_id=body.id, scope=body.scope, **key
     )
     return EmittedJson.model_validate(told)
-
-
-ENDPOINTS_EVENTS: Final = (
-    WebEndpoint(
-        method="POST",
-        path="/v1/events",
-        call=emit,
-        says="Emit an event to all runs that wait for it.",
-        body=GraphEventJson,
-        answer=EmittedJson,
-    ),
-)
 
 
 _PIECES: Final[dict[str, str]] = {K.TEXT_DELTA: "text_delta", K.REASONING_DELTA: "reasoning_delta"}
@@ -659,7 +575,81 @@ async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
     )
 
 
-ENDPOINTS_LEDGER: Final = (
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="GET",
+        path=_RUNS,
+        call=list_graph_runs,
+        says="List runs of flows, newest first.",
+        query=GraphRunsQuery,
+        answer=GraphRunsJson,
+    ),
+    WebEndpoint(
+        method="GET", path=RUN, call=show, says="Show a run of a flow.", answer=GraphRunJson
+    ),
+    WebEndpoint(
+        method="POST",
+        path=f"{RUN}/waits/{{wait}}",
+        call=reply,
+        says="Answer a wait, once.",
+        body=ReplyJson,
+        answer=GraphRunNameJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path=f"{RUN}/cancel",
+        call=cancel,
+        says="Ask a run to stop.",
+        body=CancelJson,
+        answer=GraphRunNameJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path=f"{RUN}/pause",
+        call=pause,
+        says="Pause a run between two of its steps.",
+        body=PauseJson,
+        answer=GraphRunNameJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path=f"{RUN}/resume",
+        call=unpause,
+        says="Resume a paused run.",
+        answer=GraphRunNameJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path=f"{RUN}/steer",
+        call=steer,
+        says="Add a message to the inbox of a run.",
+        body=SteerJson,
+        answer=GraphRunNameJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path=f"{RUN}/limits",
+        call=limit,
+        says="Change limits of a run.",
+        body=LimitsJson,
+        answer=GraphRunNameJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{RUN}/snapshot",
+        call=snapshot,
+        says="Download a snapshot of a run as a file.",
+        query=SnapshotQuery,
+        answer=SnapshotJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path="/v1/events",
+        call=emit,
+        says="Emit an event to all runs that wait for it.",
+        body=GraphEventJson,
+        answer=EmittedJson,
+    ),
     WebEndpoint(
         method="GET",
         path="/v1/graph-runs/{graph_run}/ledger",

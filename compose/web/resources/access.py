@@ -99,24 +99,6 @@ async def log_out(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 _LOGIN: Final = "/v1/login"
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="POST",
-        path=_LOGIN,
-        call=log_in,
-        says="Exchange a token for the cookie of a browser.",
-        body=CredentialsJson,
-        answer=LoginJson,
-    ),
-    WebEndpoint(method="GET", path=_LOGIN, call=show, says="Show your principal.", answer=WhoJson),
-    WebEndpoint(
-        method="POST",
-        path="/v1/logout",
-        call=log_out,
-        says="End the login of the cookie.",
-        status=204,
-    ),
-)
 
 
 _MOST_ID: Final = 2**63 - 1
@@ -187,7 +169,23 @@ def _shown(row: AuditRow) -> AuditRowJson:
     return AuditRowJson(**{name: facts[name] for name in AuditRowJson.model_fields})
 
 
-ENDPOINTS_AUDIT: Final = (
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path=_LOGIN,
+        call=log_in,
+        says="Exchange a token for the cookie of a browser.",
+        body=CredentialsJson,
+        answer=LoginJson,
+    ),
+    WebEndpoint(method="GET", path=_LOGIN, call=show, says="Show your principal.", answer=WhoJson),
+    WebEndpoint(
+        method="POST",
+        path="/v1/logout",
+        call=log_out,
+        says="End the login of the cookie.",
+        status=204,
+    ),
     WebEndpoint(
         method="GET",
         path="/v1/audit",

@@ -191,31 +191,6 @@ async def log(call: WebCall, query: LogQuery, _: None) -> Done:
     return LogJson(run_id=row.run_id, status=str(row.status), entries=found, next=more)
 
 
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="POST",
-        path="/v1/agents/{type}/{key}/messages",
-        call=send,
-        says="Send a message to any agent.",
-        body=MessageJson,
-        answer=SentJson,
-        status=202,
-    ),
-    WebEndpoint(
-        method="GET", path="/v1/runs/{run}", call=show, says="Show any run.", answer=RunJson
-    ),
-    WebEndpoint(
-        method="GET",
-        path="/v1/runs/{run}/events",
-        call=log,
-        says="Read the log of any run.",
-        streams=True,
-        query=LogQuery,
-        answer=LogJson,
-    ),
-)
-
-
 class AppJson(ShownModel):
     """An app.
 
@@ -260,7 +235,28 @@ async def list_apps(call: WebCall, _: NoQuery, __: None) -> Done:
     return AppsJson(apps=await apps_of(call))
 
 
-ENDPOINTS_APPS: Final = (
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path="/v1/agents/{type}/{key}/messages",
+        call=send,
+        says="Send a message to any agent.",
+        body=MessageJson,
+        answer=SentJson,
+        status=202,
+    ),
+    WebEndpoint(
+        method="GET", path="/v1/runs/{run}", call=show, says="Show any run.", answer=RunJson
+    ),
+    WebEndpoint(
+        method="GET",
+        path="/v1/runs/{run}/events",
+        call=log,
+        says="Read the log of any run.",
+        streams=True,
+        query=LogQuery,
+        answer=LogJson,
+    ),
     WebEndpoint(
         method="GET", path="/v1/apps", call=list_apps, says="List apps and modes.", answer=AppsJson
     ),

@@ -146,42 +146,6 @@ async def delete(call: WebCall, query: OfSession, _: None) -> Done:
 
 _ARTIFACTS: Final = "/v1/artifacts"
 _ARTIFACT: Final = f"{_ARTIFACTS}/{{artifact}}"
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="POST",
-        path=_ARTIFACTS,
-        call=upload,
-        says="Store the body as an artifact of a session.",
-        query=Upload,
-        answer=ArtifactJson,
-        status=201,
-        takes=BYTES,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=_ARTIFACTS,
-        call=list_artifacts,
-        says="List artifacts of a session, by name.",
-        query=OfSession,
-        answer=ArtifactsJson,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=_ARTIFACT,
-        call=download,
-        says="Download an artifact.",
-        query=OfSession,
-        media_type=BYTES,
-    ),
-    WebEndpoint(
-        method="DELETE",
-        path=_ARTIFACT,
-        call=delete,
-        says="Delete the name of an artifact.",
-        query=OfSession,
-        status=204,
-    ),
-)
 
 
 _MOST_S: Final = 100 * 365 * 86_400
@@ -319,7 +283,41 @@ def _span(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-ENDPOINTS_CLEANUP: Final = (
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path=_ARTIFACTS,
+        call=upload,
+        says="Store the body as an artifact of a session.",
+        query=Upload,
+        answer=ArtifactJson,
+        status=201,
+        takes=BYTES,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_ARTIFACTS,
+        call=list_artifacts,
+        says="List artifacts of a session, by name.",
+        query=OfSession,
+        answer=ArtifactsJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_ARTIFACT,
+        call=download,
+        says="Download an artifact.",
+        query=OfSession,
+        media_type=BYTES,
+    ),
+    WebEndpoint(
+        method="DELETE",
+        path=_ARTIFACT,
+        call=delete,
+        says="Delete the name of an artifact.",
+        query=OfSession,
+        status=204,
+    ),
     WebEndpoint(
         method="POST",
         path="/v1/cleanup/artifacts",

@@ -120,25 +120,6 @@ async def switch(call: WebCall, query: OfApp, body: ActiveNodeJson) -> Done:
 
 
 _SESSION: Final = "/v1/sessions/{session}"
-ENDPOINTS_NODES: Final = (
-    WebEndpoint(
-        method="GET",
-        path=f"{_SESSION}/nodes",
-        call=list_nodes,
-        says="List nodes, oldest first.",
-        query=NodesQuery,
-        answer=NodesJson,
-    ),
-    WebEndpoint(
-        method="PUT",
-        path=f"{_SESSION}/active-node",
-        call=switch,
-        says="Make a node the active one, from which the next run continues.",
-        query=OfApp,
-        body=ActiveNodeJson,
-        status=204,
-    ),
-)
 
 
 State: TypeAlias = Literal["open", "completed", "failed", "cancelled"]
@@ -443,7 +424,26 @@ async def show_child(call: WebCall, query: OfApp, _: None) -> Done:
 
 _RUNS: Final = "/v1/sessions/{session}/runs"
 RUN: Final = f"{_RUNS}/{{run}}"
+
+
 ENDPOINTS: Final = (
+    WebEndpoint(
+        method="GET",
+        path=f"{_SESSION}/nodes",
+        call=list_nodes,
+        says="List nodes, oldest first.",
+        query=NodesQuery,
+        answer=NodesJson,
+    ),
+    WebEndpoint(
+        method="PUT",
+        path=f"{_SESSION}/active-node",
+        call=switch,
+        says="Make a node the active one, from which the next run continues.",
+        query=OfApp,
+        body=ActiveNodeJson,
+        status=204,
+    ),
     WebEndpoint(
         method="POST",
         path=_RUNS,

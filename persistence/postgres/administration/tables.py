@@ -169,10 +169,10 @@ def _audit_row(row: Row) -> AuditRow:
     )
 
 
-COLUMNS_TOKENS: Final[LiteralString] = """
+TOKEN_COLUMNS: Final[LiteralString] = """
   t.id, t.name, t.tenant, t.principal, t.scopes, t.is_login,
   t.created_at, t.expires_at, t.revoked_at, t.last_used_at
-"""
+"""  # noqa: S105 - names of columns
 STATE: Final[LiteralString] = """
   case when t.revoked_at is not null or exists (
       select from api_tokens p where p.id = t.parent and p.revoked_at is not null) then 'revoked'
@@ -184,23 +184,23 @@ with gone as (delete from api_tokens o
 insert into api_tokens as t (id, digest, name, tenant, principal, scopes, expires_at, is_login, parent)
   values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
   on conflict (name) where revoked_at is null and not is_login do nothing
-  returning {COLUMNS_TOKENS}, 'valid' as state
+  returning {TOKEN_COLUMNS}, 'valid' as state
 """  # noqa: S608 - constants only
 SQL_FIND_TOKEN: Final[LiteralString] = f"""
 with used as (
   update api_tokens u set last_used_at = clock_timestamp()
     where u.digest = $1 and u.revoked_at is null
       and (u.last_used_at is null or u.last_used_at < clock_timestamp() - interval '60 s'))
-select {COLUMNS_TOKENS}, {STATE} from api_tokens t where t.digest = $1
+select {TOKEN_COLUMNS}, {STATE} from api_tokens t where t.digest = $1
 """  # noqa: S608 - constants only
 SQL_LIST_TOKENS: Final[LiteralString] = f"""
-select {COLUMNS_TOKENS}, {STATE} from api_tokens t where not t.is_login order by t.created_at, t.id
+select {TOKEN_COLUMNS}, {STATE} from api_tokens t where not t.is_login order by t.created_at, t.id
 """  # noqa: S608 - constants only
 SQL_REVOKE_TOKEN: Final[LiteralString] = f"""
 update api_tokens t set revoked_at = coalesce(t.revoked_at, clock_timestamp())
   where t.id = coalesce(
     (select n.id from api_tokens n where n.name = $1 and n.revoked_at is null and not n.is_login), $1)
-  returning {COLUMNS_TOKENS}, 'revoked' as state
+  returning {TOKEN_COLUMNS}, 'revoked' as state
 """  # noqa: S608 - constants only
 SQL_TOKENS_OVER: Final[LiteralString] = f"""
 select w.id, coalesce(k.state, 'revoked') as state from unnest($1::text[]) w(id)

@@ -1,5 +1,5 @@
-"""Features with tables of their own, beside runs and messages: follows, schedules, limits, retention.
+"""Sessions of conversations: their rows, their turns, and the search in them.
 
-Each module calls the SQL functions of one of them: follows and posts by `write_posts`, `expand_fanouts`
-and `apply_follows`. The store is above; `reads`, `commits` and `connection` are below.
+Turns of a run are written with its commit; `transcripts` reads them. The store is above; `reads`, `commits` and
+`connection` are below.
 """

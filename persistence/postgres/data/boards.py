@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from actors.errors import ConflictError
-from actors.kernel import board_rules as boards
+from actors.kernel import board_rules
 from actors.kernel.json import Unreadable, read_or
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.data import Task, TaskList, TaskStatus, TaskStore, TaskStores
@@ -141,7 +141,7 @@ class PgTaskStore(TaskStore):
         key: str = "",
     ) -> TaskList:
         place = self._place(conversation_id, agent_id, key)
-        boards.created(conversation_id, agent_id, tasks, title=title, now=None)
+        board_rules.created(conversation_id, agent_id, tasks, title=title, now=None)
         args = *place, title, _rows(tasks)
         rows = await self._tables.fetch("creating a board", SQL_PUT_BOARD, *args)
         if not rows:  # it was made already
@@ -156,7 +156,7 @@ class PgTaskStore(TaskStore):
 
     @override
     async def get_boards(self, conversation_id: str) -> list[TaskList]:
-        boards.check_conversation(conversation_id)
+        board_rules.check_conversation(conversation_id)
         args = self.tenant, conversation_id
         return [
             _listed(row)
@@ -174,10 +174,12 @@ class PgTaskStore(TaskStore):
         note: str = "",
         key: str = "",
     ) -> Task:
-        boards.check_note(note)
+        board_rules.check_note(note)
         patch = _patch(status, note=note) if note else _patch(status)
-        explain = partial(boards.with_status, task_id=task_id, status=status, note=note, now=None)
-        args = patch, [*boards.allowed_from(status)]
+        explain = partial(
+            board_rules.with_status, task_id=task_id, status=status, note=note, now=None
+        )
+        args = patch, [*board_rules.allowed_from(status)]
         place = self._place(conversation_id, agent_id, key)
         return _sure(await self._change_task(SQL_CHANGE_TASK, place, task_id, explain, *args))
 
@@ -186,17 +188,17 @@ class PgTaskStore(TaskStore):
         self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, key: str = ""
     ) -> TaskList:
         place = self._place(conversation_id, agent_id, key)
-        boards.numbered(tasks, first=0, now=None)
-        explain = partial(boards.with_tasks, tasks=tasks, now=None)
-        args = _rows(tasks), [task.id for task in tasks], boards.MAX_TASKS
+        board_rules.numbered(tasks, first=0, now=None)
+        explain = partial(board_rules.with_tasks, tasks=tasks, now=None)
+        args = _rows(tasks), [task.id for task in tasks], board_rules.MAX_TASKS
         return _sure(await self._change(SQL_ADD_TASKS, place, explain, _board, *args))
 
     @override
     async def increment_retry(
         self, conversation_id: str, agent_id: AgentId, task_id: str, *, key: str = ""
     ) -> Task | None:
-        explain = partial(boards.with_retry, task_id=task_id, now=None)
-        args = _patch(TaskStatus.IN_PROGRESS), [*boards.RETRIED_FROM]
+        explain = partial(board_rules.with_retry, task_id=task_id, now=None)
+        args = _patch(TaskStatus.IN_PROGRESS), [*board_rules.RETRIED_FROM]
         place = self._place(conversation_id, agent_id, key)
         return await self._change_task(SQL_COUNT_RETRY, place, task_id, explain, *args)
 
@@ -204,14 +206,14 @@ class PgTaskStore(TaskStore):
     async def force_retry(
         self, conversation_id: str, agent_id: AgentId, task_id: str, *, key: str = ""
     ) -> Task:
-        explain = partial(boards.with_forced_retry, task_id=task_id, now=None)
-        args = _patch(TaskStatus.IN_PROGRESS, retry_count=0), [*boards.FORCED_FROM]
+        explain = partial(board_rules.with_forced_retry, task_id=task_id, now=None)
+        args = _patch(TaskStatus.IN_PROGRESS, retry_count=0), [*board_rules.FORCED_FROM]
         place = self._place(conversation_id, agent_id, key)
         return _sure(await self._change_task(SQL_CHANGE_TASK, place, task_id, explain, *args))
 
     @override
     async def settle_conversation(self, conversation_id: str, *, key: str = "") -> list[TaskList]:
-        boards.check_conversation(conversation_id)
+        board_rules.check_conversation(conversation_id)
         args = self.tenant, conversation_id, _call(key)
         rows = await self._tables.fetch("settling boards", SQL_SETTLE, *args)
         return sorted(map(_board, rows), key=lambda board: board.agent_id)
@@ -219,12 +221,12 @@ class PgTaskStore(TaskStore):
     async def _change_task(
         self, sql: LiteralString, place: _Place, task_id: str, explain: _Explain, *args: object
     ) -> Task | None:
-        boards.check_task_id(task_id)
+        board_rules.check_task_id(task_id)
 
         def task(row: Row) -> Task:
             if "task" in row:
                 return Task.model_validate_json(row["task"])
-            return boards.task_of(_board(row), task_id)
+            return board_rules.task_of(_board(row), task_id)
 
         return await self._change(sql, place, explain, task, task_id, *args)
 
@@ -243,7 +245,7 @@ class PgTaskStore(TaskStore):
             rows = await self._tables.fetch("reading a board", SQL_SELECT_BOARD, *place)
             if not rows:
                 _, conversation, agent, _ = place
-                raise boards.no_board(conversation, AgentId.parse(agent))
+                raise board_rules.no_board(conversation, AgentId.parse(agent))
             if rows[0]["is_done"]:  # it was made already
                 return found(rows[0])
             if explain(_board(rows[0])) is None:
@@ -252,13 +254,13 @@ class PgTaskStore(TaskStore):
         raise ConflictError(msg)
 
     def _place(self, conversation_id: str, agent_id: AgentId, key: str) -> _Place:
-        boards.check_place(self.tenant, conversation_id, agent_id)
+        board_rules.check_place(self.tenant, conversation_id, agent_id)
         return self.tenant, conversation_id, str(agent_id), _call(key)
 
 
 def _call(key: str) -> str:
     """Return the call's mark: its idempotency key, else a random one."""
-    boards.check_key(key)
+    board_rules.check_key(key)
     return key or secrets.token_hex(16)
 
 

@@ -15,7 +15,7 @@ from actors.kernel.runtime.ids import AgentId, RunId
 from actors.runtime.client.live_events import CatchUp, LiveEvents, OpenAnswers
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import TaskScope
-from broker.gateway import streams as deltas
+from broker.gateway import streams
 from broker.gateway.streams import NatsDeltaBus
 from broker.nats.client import ConnectOptions, ReconnectingConnection
 from broker.wire.subjects import Subjects
@@ -249,7 +249,7 @@ async def test_a_slow_reader_misses_the_oldest(
     nats_server: TestNats, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory stays bounded on both sides, and without a connection nothing is kept at all."""
-    monkeypatch.setattr(deltas, "MAX_BEHIND", 10)
+    monkeypatch.setattr(streams, "MAX_BEHIND", 10)
     async with (
         bus(nats_server.url, namespace) as here,
         bus(nats_server.url, namespace) as there,

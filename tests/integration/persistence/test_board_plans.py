@@ -9,8 +9,7 @@ import pytest
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.stores.data import Task, TaskStatus
 from persistence.postgres import StoreSettings, open_postgres_files, open_store
-from persistence.postgres.data import artifacts as files
-from persistence.postgres.data import boards
+from persistence.postgres.data import artifacts, boards
 from tests.harness.plans import faults
 from tests.integration.persistence.hosts import write
 
@@ -34,7 +33,7 @@ ROWS: Final = (
 )
 STATEMENTS: Final = frozenset(
     text
-    for module in (boards, files)
+    for module in (boards, artifacts)
     for name, text in vars(module).items()
     if name.startswith("SQL_")
 )

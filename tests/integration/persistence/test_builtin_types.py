@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from actors.kernel.runtime.ids import HostIncarnation
-from persistence.postgres.connection import link as builtin_types
+from persistence.postgres.connection import link
 from persistence.postgres.connection.link import StoreSettings, connect
 
 ARRAYS = "select $1::int[] as numbers, $2::timestamptz[] as instants, $3::bool[] as flags"
@@ -26,7 +26,7 @@ async def test_a_second_connection_asks_for_no_type_that_the_first_was_told_of(
         return await ask(self, oids, timeout)
 
     monkeypatch.setattr(asyncpg.Connection, "_introspect_types", counted)
-    monkeypatch.setattr(builtin_types, "_known", {})
+    monkeypatch.setattr(link, "_known", {})
     settings = StoreSettings(url=postgres_dsn, owner=HostIncarnation("one"), schema=schema)
     told = []
     for _ in range(2):
@@ -42,5 +42,5 @@ async def test_a_second_connection_asks_for_no_type_that_the_first_was_told_of(
             await connection.close()
 
     assert told[0] == 3
-    assert len([oid for oid in asked if oid < builtin_types.FIRST_UNSTABLE_OID]) == 3
+    assert len([oid for oid in asked if oid < link.FIRST_UNSTABLE_OID]) == 3
     assert len(asked) > 4, "each connection asks for what is the database's own"

@@ -21,7 +21,7 @@ from actors.kernel.stores.data import Entity, Relationship, Task, VectorDocument
 from actors.kernel.stores.flows import NewRunSnapshot, SnapshotFilter
 from actors.kernel.stores.memory import NewMemory
 from actors.runtime import Runtime
-from actors.runtime.journal import amendments as setbacks
+from actors.runtime.journal import amendments
 from persistence.postgres import open_postgres_graph, open_postgres_store, open_postgres_vectors
 from persistence.postgres.commits.encode import message_text
 from tests.behaviour.agents import Acting
@@ -90,7 +90,7 @@ async def act(ctx: RunContext, inbox: list[Message]) -> Any:
 @pytest.fixture
 def stage(postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> Stage:
     """A schema; runs that cannot be read are loaded again at once."""
-    monkeypatch.setattr(setbacks, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(amendments, "FIRST_PAUSE_S", 0.01)
     return Stage(postgres_dsn, schema)
 
 

@@ -24,7 +24,7 @@ from actors.kernel.runtime.commit import (
 from actors.kernel.runtime.ids import AgentId, RunId
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, Wait, WakeSet
-from persistence.postgres.commits import outcomes as writing
+from persistence.postgres.commits import outcomes
 from tests.conformance.bed import EPOCH, Turns, child_spawned, completed, result, started, suspended
 from tests.integration.persistence.hosts import host, sql, store_of
 
@@ -322,7 +322,7 @@ async def test_both_ways_write_the_same_rows_and_say_the_same(
     shares: list[float] = []
     for is_fast in (True, False):
         if not is_fast:
-            monkeypatch.setattr(writing, "fast_arguments", lambda _: None)
+            monkeypatch.setattr(outcomes, "fast_arguments", lambda _: None)
         async with schemas.lent() as schema, host(postgres_dsn, schema) as bed:
             player = Player(bed, random.Random(seed))
             await player.play()

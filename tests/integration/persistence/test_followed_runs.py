@@ -16,10 +16,9 @@ from actors.runtime.client import live_events
 from actors.runtime.client.live_events import LiveEvents
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import Ahead
-from persistence.postgres.commits import outcomes as hand_over
+from persistence.postgres.commits import outcomes
 from persistence.postgres.conversations import fact_readers
 from persistence.postgres.reads import reads
-from persistence.postgres.reads import reads as log_readers
 from tests.conformance.bed import Turns, result, started
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, STARTED, node
 from tests.integration.persistence.hosts import host, store_of
@@ -121,7 +120,7 @@ async def test_a_reader_that_comes_late_reads_nothing(
 
 async def test_entries_come_with_the_turns_of_their_commit(postgres_dsn: str, schema: str) -> None:
     """They are the nodes as they are read. Large ones, and those of a commit that clears some, are read."""
-    large = ChatMessage.of("user", "x" * hand_over.MAX_HANDED_CHARS)
+    large = ChatMessage.of("user", "x" * outcomes.MAX_HANDED_CHARS)
     aside = NewTurn("aside", "b", ChatMessage.of("user", "no node"))
     async with host(postgres_dsn, schema) as bed:
         run = await follow(bed)
@@ -175,7 +174,7 @@ async def test_nothing_is_kept_for_a_submitter_that_does_not_read(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a few seconds; the run is then read as any other."""
-    monkeypatch.setattr(log_readers, "BEGUN_S", 0)
+    monkeypatch.setattr(reads, "BEGUN_S", 0)
     async with host(postgres_dsn, schema) as bed:
         run, store = await follow(bed), store_of(bed)
         readers, facts = store._log_readers, store._fact_readers

@@ -11,7 +11,7 @@ import pytest
 
 from actors.kernel.runtime.commit import LeaseLost, Suspend
 from actors.kernel.runtime.waits import WakeSet
-from persistence.postgres.commits import outcomes as hand_over
+from persistence.postgres.commits import outcomes
 from persistence.postgres.conversations import fact_readers, sessions
 from persistence.postgres.reads import reads
 from tests.conformance.bed import Turns, outgoing, result, started, suspended
@@ -133,7 +133,7 @@ async def test_a_reader_elsewhere_has_entries_with_the_hint(  # noqa: PLR0917 - 
             assert reading.reads <= 1  # it was told of the first commit before it was subscribed
             before = reading.reads
 
-            await run.append(result("9", "x" * hand_over.MAX_HANDED_CHARS))
+            await run.append(result("9", "x" * outcomes.MAX_HANDED_CHARS))
             await reading.next(1)
             assert reading.reads == before + 1
 

@@ -17,7 +17,7 @@ from redis.asyncio import Connection, Redis
 from actors.errors import ContractError, InvalidNameError
 from actors.kernel.runtime.effects import EffectResult, Journal, ResultCache
 from persistence.redis import RedisJournal, RedisUrlError, open_redis, open_redis_journal
-from persistence.redis import client as line
+from persistence.redis import client as redis_client
 from persistence.redis.client import ANSWER_S, QUEUE_BYTES, QUEUE_LIMIT
 from persistence.redis.journal import LOOKUP_LIMIT_S, MAX_VALUE_BYTES
 from tests.harness.proxy import FaultProxy
@@ -310,7 +310,7 @@ async def test_a_primary_that_became_a_replica_is_left_for_the_new_one(
     own_redis: OwnRedis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its connection stays open after a failover, and would refuse every result from then on."""
-    monkeypatch.setattr(line, "RENEW_S", 0.0)
+    monkeypatch.setattr(redis_client, "RENEW_S", 0.0)
     caplog.set_level("INFO")
     old, new = own_redis(), own_redis()
     async with (

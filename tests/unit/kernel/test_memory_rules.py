@@ -20,8 +20,7 @@ from actors.kernel.memory_rules import (
     words_of,
 )
 from actors.kernel.stores.memory import Memory, MemoryConflictError, MemoryQuery, NewMemory
-from compose.models import embedders as offline
-from compose.models import embedders as provider
+from compose.models import embedders
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -90,7 +89,7 @@ def test_the_head_of_a_text_is_embedded() -> None:
         MAX_EMBEDDED_BYTES // 2 - 1
     )
     assert embedded_head("x" * MAX_MEMORY_BYTES) == "x" * MAX_EMBEDDED_BYTES
-    assert min(offline.MAX_BYTES, provider.MAX_BYTES_PROVIDER) >= MAX_EMBEDDED_BYTES
+    assert min(embedders.MAX_BYTES, embedders.PROVIDER_MAX_BYTES) >= MAX_EMBEDDED_BYTES
 
 
 def test_a_key_is_no_text_of_the_same_letters() -> None:

@@ -28,7 +28,7 @@ from tests.architecture.test_house_rules import (
 )
 
 STORES = [HistoryProvider, VectorStore, GraphStore, BlobStore, TaskStore]
-FILES = sorted((ROOT / "actors/kernel/storage").glob("*.py"))
+FILES = sorted((ROOT / "actors/kernel/stores").glob("*.py"))
 
 
 @pytest.mark.item(259)
@@ -73,7 +73,7 @@ def test_stores_can_be_imported_alone() -> None:
     """They bring along neither a runtime nor a context, a driver or asyncio's loop; context no runtime."""
     done = run_python("""
 import sys
-from actors.kernel.storage import blob, graph, history, task, vector
+from actors.kernel.stores import artifacts, conversations, data
 above = [name for name in sys.modules if name.startswith("actors.") and not name.startswith("actors.kernel")]
 assert set(above) <= {"actors.errors", "actors.exports"}, above
 from actors.context import *

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors import AgentId, Message, RunContext, Runtime
 from actors.runtime.replay.verdict import row_of
-from compose.web.pages import cards as folds
+from compose.web.pages import cards
 from compose.web.pages.cards import Folds
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ async def test_a_page_of_an_open_run_reads_each_entry_once() -> None:
 
 async def test_only_so_many_runs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that was looked at longest ago is read from its start again."""
-    monkeypatch.setattr(folds, "MOST_FOLDS", 1)
+    monkeypatch.setattr(cards, "MOST_FOLDS", 1)
     kept = Folds()
     async with chatting() as runtime:
         runs = [await runtime.submit(AgentId("chat", f"{n}"), None) for n in range(2)]

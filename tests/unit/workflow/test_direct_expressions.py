@@ -10,7 +10,7 @@ import pytest
 
 from actors.workflow.documents import sandbox
 from actors.workflow.documents.expressions import LARGEST, ExpressionError, NodeScope, parse
-from actors.workflow.documents.expressions import LONGEST_DIRECT as LONGEST
+from actors.workflow.documents.expressions import LONGEST_EXPRESSION as LONGEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

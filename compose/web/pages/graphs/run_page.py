@@ -216,7 +216,7 @@ class LedgerStep:
         """Return the changed vars: path, and whether the path existed before and after, with which values."""
         before = {} if self.before is None else _seen(self.before, self.delta)
         return [
-            (".".join(path), _has(before, path), _at_graph_steps(before, path), is_there, value)
+            (".".join(path), _has(before, path), _value_at(before, path), is_there, value)
             for path, value, is_there in changes(before, self.vars)
             if path[0] not in _OWN
         ]
@@ -287,7 +287,7 @@ def _seen(state: RunState, delta: dict[str, Any]) -> dict[str, Any]:
     return (seen_at(state, tuple(delta.get("branch") or ())) or state).vars
 
 
-def _at_graph_steps(variables: dict[str, Any], path: list[str]) -> Any:
+def _value_at(variables: dict[str, Any], path: list[str]) -> Any:
     found: Any = variables
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
@@ -296,7 +296,7 @@ def _at_graph_steps(variables: dict[str, Any], path: list[str]) -> Any:
 
 def _has(variables: dict[str, Any], path: list[str]) -> bool:
     *above, last = path
-    found = _at_graph_steps(variables, above)
+    found = _value_at(variables, above)
     return isinstance(found, dict) and last in found
 
 

@@ -12,7 +12,7 @@ from actors.kernel.workflow.run_state import RunState
 from actors.runtime import Runtime as Host
 from actors.workflow import DefaultEffectPolicy, FlowRuns, Flows, WorkflowSpec
 from actors.workflow.hosted.ledger_feed import flow_runs
-from actors.workflow.machine import variables as limits
+from actors.workflow.machine import variables
 from actors.workflow.machine.records import TRACES
 from actors.workflow.machine.variables import RUNTIME, namespace
 from tests.compat.abstractruntime.actor_driver.place import PLACE
@@ -138,7 +138,7 @@ class Runtime:
 
     def get_limit_status(self, run_id: str) -> dict[str, Any]:
         """Return the limits of a run."""
-        return limits.limit_status(self.get_state(run_id))
+        return variables.limit_status(self.get_state(run_id))
 
     def set_artifact_store(self, store: Any) -> None:
         """Give nodes another artifact store."""

@@ -1,0 +1,87 @@
+"""Import paths that docs of the release before named are understood for one release."""
+
+from __future__ import annotations
+
+import csv
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from actors.moved import MOVED
+from tests.architecture.test_house_rules import ROOT, run_python
+
+DOCUMENTED: Final = {
+    "actors.kernel.agent.llm": ["GenerationOptions"],
+    "actors.kernel.agent.model_registry": ["ModelFacts", "ModelRegistry"],
+    "actors.kernel.storage.graph": ["Entity", "Relationship"],
+    "actors.kernel.storage.vector": ["EmbeddingClient", "VectorDocument"],
+    "actors.storage.artifacts": ["InMemoryArtifacts"],
+    "actors.storage.blobs": ["ComposedBlobStore"],
+    "actors.storage.boards": ["GlobalTaskStore"],
+    "actors.storage.files": ["InMemoryFileStore"],
+    "actors.storage.graphs": ["InMemoryGraphStore"],
+    "actors.storage.identity": ["current_agent_label", "current_thread_id"],
+    "actors.storage.vectors": ["InMemoryVectorStore"],
+}
+"""What docs and examples of the release before imported from paths that are gone."""
+TABLE: Final[Path] = ROOT / "docs/history/moved.tsv"
+
+
+def test_documented_imports_of_the_release_before_work() -> None:
+    """Each is the same object as under its new path; the warning names both paths."""
+    imports = "\n".join(
+        f"from {module} import {name}; assert {name} is import_module({MOVED[module]!r}).{name}"
+        for module, names in DOCUMENTED.items()
+        for name in names
+    )
+    process = run_python(
+        f"""
+import warnings
+from importlib import import_module
+import actors
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    exec({imports!r})
+texts = [str(warning.message) for warning in caught]
+assert "actors.storage.files is now actors.inmemory.artifacts; the old path goes with the next release" in texts
+assert all(warning.filename == "<string>" for warning in caught), caught
+"""
+    )
+
+    assert process.returncode == 0, process.stderr
+
+
+def test_an_old_path_is_no_second_module() -> None:
+    """`import` of a module of a moved package does not load the package again."""
+    process = run_python(
+        """
+import actors.storage.vectors, actors.storage, actors.inmemory.knowledge
+assert actors.storage is actors.inmemory
+assert actors.storage.vectors is actors.inmemory.knowledge
+assert actors.inmemory.__spec__.name == "actors.inmemory"
+"""
+    )
+
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize("path", sorted(MOVED))
+def test_a_moved_path_is_in_the_table_of_all(path: str) -> None:
+    """The alias and the table say the same."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        table = dict(csv.reader(file, delimiter="\t"))
+
+    assert table[path] == MOVED[path]
+
+
+def test_each_row_of_the_table_leads_to_what_exists() -> None:
+    """Else a program that is rewritten by the table does not run."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.reader(file, delimiter="\t") if row[0] != "old"]
+
+    assert rows
+    for _, new in rows:
+        module, _, name = new.partition(":")
+        assert not name or hasattr(import_module(module), name), new

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.exports import lazy_exports
-from actors.moved import understand_moved_paths
+from actors.exports import lazy_exports, understand_moved_paths
 
 if TYPE_CHECKING:
     from actors.context import (

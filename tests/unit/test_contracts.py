@@ -175,9 +175,9 @@ def test_a_wake_set_survives_being_stored() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(f"runtime.{name}" for name in ("ids", "log_entry", "effects", "inbox", "scheduler")),
-        *(f"runtime.{name}" for name in ("supervisor", "wakeup", "communication", "commit")),
-        *(f"store.{name}" for name in ("follow_graph", "fanout", "store", "transport")),
+        *(f"runtime.{name}" for name in ("ids", "log_entry", "effects", "scheduler")),
+        *(f"runtime.{name}" for name in ("sources", "waits", "communication", "commit")),
+        *(f"stores.{name}" for name in ("topics", "run_store", "transport")),
     ],
 )
 def test_every_contract_has_a_module_of_its_own(name: str) -> None:

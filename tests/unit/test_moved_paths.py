@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from actors.moved import MOVED
+from actors.exports import MOVED
 from tests.architecture.test_house_rules import ROOT, run_python
 
 DOCUMENTED: Final = {

@@ -1,1 +1,1 @@
-"""What operators keep and delete: audit, tokens, usage, snapshots, flow bundles, erasure, retention."""
+"""Tables of operators: audit, tokens, usage, snapshots, flow bundles; erasure and retention."""

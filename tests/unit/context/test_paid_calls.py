@@ -90,4 +90,4 @@ def test_no_strategy_asks_a_model_in_another_way() -> None:
     """A call that went around the records would be billed again after a crash."""
     files = (ROOT / "actors/context").rglob("*.py")
 
-    assert [file.name for file in files if ".generate(" in file.read_text()] == ["paid_calls.py"]
+    assert [file.name for file in files if ".generate(" in file.read_text()] == ["calls.py"]

@@ -74,7 +74,7 @@ schedules = App(name="schedules", help="Messages that the runtime sends by a sch
 # imported when the command is used, so that each other command starts four times as fast.
 _COMMANDS: Final = (
     (SERVE, "serve.demo", "demo"),
-    (SERVE, "serve.serve", "dev"),
+    (SERVE, "serve.dev", "dev"),
     (SERVE, "serve.serve", "host"),
     (SERVE, "serve.serve", "serve"),
     (SERVE, "serve.serve", "mcp-worker"),

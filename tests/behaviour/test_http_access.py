@@ -190,7 +190,7 @@ def test_the_table_has_exactly_the_endpoints() -> None:
         else:
             assert access == "sessions:own", name
     with pytest.raises(
-        LookupError, match=r"GET /v1/odd: add the endpoint to ACCESS in compose/web/access\.py"
+        LookupError, match=r"GET /v1/odd: add the endpoint to ACCESS in compose/web/endpoint\.py"
     ):
         access_of("GET", "/v1/odd")
 
@@ -214,7 +214,7 @@ def test_each_endpoint_that_changes_something_has_an_action() -> None:
     changing = {name_of(one) for one in EVERY if one.method != "GET"}
     assert changing == set(ACTIONS)
     with pytest.raises(
-        LookupError, match=r"PUT /v1/odd: add the endpoint to ACTIONS in compose/web/changes\.py"
+        LookupError, match=r"PUT /v1/odd: add the endpoint to ACTIONS in compose/web/endpoint\.py"
     ):
         action_of("PUT", "/v1/odd")
     assert action_of("GET", "/v1/odd") is None

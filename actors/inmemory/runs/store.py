@@ -2,12 +2,13 @@
 
 Each call does its work without an await in the middle, so it is atomic on the event loop. Owners,
 epochs and conflicts are real: several owners may share one store through `sibling()`, and the stale
-one is refused. Nothing survives the process.
+one is refused. Nothing survives the process. `PrivateStore` is one that a single part has for itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 
 from typing_extensions import override
@@ -16,13 +17,16 @@ from actors.inmemory.administration import MemoryUsage
 from actors.inmemory.runs.commit import MemoryCommits
 from actors.inmemory.runs.operators import MemoryErasure, MemoryOperators, MemoryRetention
 from actors.inmemory.runs.reads import MemoryInsight, MemoryLists, MemoryReads
-from actors.inmemory.runs.rows import MemoryRows
+from actors.inmemory.runs.rows import MEMORY_SHARD, MemoryRows
 from actors.inmemory.runs.schedules import InMemorySchedules, LimitRows, MemoryLimits, ScheduleRows
 from actors.inmemory.runs.shards import MemoryArrivals, MemoryBacklog, MemoryShards
 from actors.inmemory.runs.topics import MemoryFollows
 from actors.inmemory.sessions import InMemorySessionDirectory
 from actors.kernel.basics import Clock
+from actors.kernel.runtime.commit import Commit, CommitOutcome, Committed, Finish
 from actors.kernel.runtime.hints import LogHints, Nudge
+from actors.kernel.runtime.ids import AgentId, HostIncarnation
+from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.stores.run_store import RunStore
 from actors.kernel.stores.runs import CommitStore
 
@@ -89,3 +93,29 @@ class MemoryStore(RunStore):
             self._rows.hooks.pop(self, None)
         else:
             self._rows.hooks[self] = hook
+
+
+class _PrivateCommits(MemoryCommits):
+    @override
+    async def commit(self, commit: Commit) -> CommitOutcome:
+        outcome = await super().commit(commit)
+        if isinstance(outcome, Committed) and isinstance(commit.then, Finish):
+            self._rows.drop_run(self._rows.record(commit.lease.run_id))
+        return outcome
+
+
+class PrivateStore(MemoryStore):
+    """A store that one part has for itself. A run that has ended leaves nothing but its messages' ids."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.commits = _PrivateCommits(self._rows, self)
+        shard = self._rows.shard
+        shard.owner, shard.epoch = HostIncarnation("part"), 1
+        never = datetime.max.replace(tzinfo=UTC)
+        self._lease = ShardLease(MEMORY_SHARD, shard.owner, shard.epoch, never)
+
+    def lease_of(self, agent_id: AgentId) -> ShardLease:
+        """Return the lease of an agent: all are this part's."""
+        del agent_id
+        return self._lease

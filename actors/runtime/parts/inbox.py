@@ -3,30 +3,22 @@
 A message is handled by a run. Acknowledging one here writes the shortest run there is: started with
 the message, completed. Giving one back is a failed attempt of that run, which is tried again.
 
-The common parts of views over one RunStore: leases of runs, their entries, a store of their own.
-
-The store in memory that one part has for itself.
+`StoreView` has what all views over one RunStore have in common: leases of runs, and their entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, TypeAlias
 
-from typing_extensions import override
-
 from actors.errors import ConcurrentAppendError, IllegalTransitionError, LeaseLostError, SpawnDenied
-from actors.inmemory.runs.commit import MemoryCommits
-from actors.inmemory.runs.rows import MEMORY_SHARD
-from actors.inmemory.runs.store import MemoryStore
 from actors.kernel.agent.message import Message, MessageKey
 from actors.kernel.basics import Clock
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.commit import (
     Commit,
-    CommitOutcome,
     Committed,
     Conflict,
     Finish,
@@ -35,7 +27,7 @@ from actors.kernel.runtime.commit import (
     Retry,
     Then,
 )
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, run_id_of_mail
+from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_mail
 from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.kernel.runtime.rows import Arrived, DeadLetter, NewRun, RunRow
 from actors.kernel.runtime.scheduler import Lease, RunStatus, ShardLease
@@ -281,6 +273,8 @@ class InMemoryInbox(InboxView):
 
     def __init__(self, *, clock: Clock, max_retries: int = 3) -> None:
 
+        from actors.inmemory.runs.store import PrivateStore  # noqa: PLC0415 - hosts have another store
+
         store = PrivateStore(clock=clock)
         super().__init__(store, lease_of=store.lease_of, clock=clock, max_retries=max_retries)
 
@@ -303,29 +297,3 @@ def _waiting(item: Arrived) -> _Found:
 
 def _attempt_of(found: _Found) -> int:
     return 1 if found.row is None else found.row.attempt + 1
-
-
-class _PrivateCommits(MemoryCommits):
-    @override
-    async def commit(self, commit: Commit) -> CommitOutcome:
-        outcome = await super().commit(commit)
-        if isinstance(outcome, Committed) and isinstance(commit.then, Finish):
-            self._rows.drop_run(self._rows.record(commit.lease.run_id))
-        return outcome
-
-
-class PrivateStore(MemoryStore):
-    """A store that one part has for itself. A run that has ended leaves nothing but its messages' ids."""
-
-    def __init__(self, *, clock: Clock) -> None:
-        super().__init__(clock=clock)
-        self.commits = _PrivateCommits(self._rows, self)
-        shard = self._rows.shard
-        shard.owner, shard.epoch = HostIncarnation("part"), 1
-        never = datetime.max.replace(tzinfo=UTC)
-        self._lease = ShardLease(MEMORY_SHARD, shard.owner, shard.epoch, never)
-
-    def lease_of(self, agent_id: AgentId) -> ShardLease:
-        """See `LeaseOf`. All agents are this part's."""
-        del agent_id
-        return self._lease

@@ -56,7 +56,7 @@ class InMemoryEventLog(EventLogView):
     """See `EventLog`. Nothing survives the process."""
 
     def __init__(self, *, clock: Clock) -> None:
-        from actors.runtime.parts.inbox import PrivateStore  # noqa: PLC0415 - a store in memory
+        from actors.inmemory.runs.store import PrivateStore  # noqa: PLC0415 - a store in memory
 
         store = PrivateStore(clock=clock)
         super().__init__(store, lease_of=store.lease_of)

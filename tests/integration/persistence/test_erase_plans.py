@@ -55,9 +55,7 @@ WALKS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Tables that a function reads beyond what it takes away."""
 STATEMENTS: Final = frozenset(
-    text
-    for name, text in vars(erasure).items()
-    if name.startswith("SQL_") and name not in {"SQL_AGENTS_TO_ERASE", "SQL_OPEN_RUNS_TO_ERASE"}
+    text for name, text in vars(erasure).items() if name.startswith(("SQL_ERASE_", "SQL_PREVIEW_"))
 )
 
 

@@ -48,7 +48,7 @@ STATEMENTS: Final = frozenset(
     text
     for module in (graphs, vectors)
     for name, text in vars(module).items()
-    if name.startswith("SQL_")
+    if name.startswith("SQL_") and "CYPHER" not in name
 )
 
 

@@ -22,12 +22,8 @@ MODULES: Final = {"": 464, "nats": 530, "nats redis": 653}
 """Maximum number beyond Python's own. Imports take most of a cold start."""
 PYTHONS_OWN: Final = sys.stdlib_module_names | {"__main__", "tests"}
 NOT_NEEDED: Final = {
-    "actors.kernel.memory_rules",  # no agent uses memory
-    "actors.kernel.stores.conversations",  # no client lists sessions
-    "actors.kernel.stores.administration",  # no client uses HTTP
     "actors.kernel.workflow",
     "actors.inmemory.runs.store",  # rows are in PostgreSQL
-    "actors.runtime.sharding.retention",
     "actors.inmemory.boards",
     "actors.workflow",
     "cryptography",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import nats
+from typing_extensions import override
 
 from actors.workflow import FlowRuns, Flows, StepPlan, WorkflowSpec
 from compose.assembly.local import local_servers
@@ -52,7 +53,7 @@ class Passed:
     def stop(self) -> list[str]:
         """Look no more. Return the paths in the repository."""
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]  # None is documented
+        threading.setprofile(None)
         paths = (Path(file) for file in self._files if file.startswith(str(ROOT)))
         names = (path.relative_to(ROOT) for path in paths)
         return [str(name) for name in names if name.parts[0] in PACKAGES]
@@ -80,6 +81,7 @@ class Walker(Talker):
 
     files: list[str]
 
+    @override
     async def run(self, ctx: Any, inbox: list[Message]) -> None:
         """Do a step, or ask a model."""
         with PASSED.look() as files:
@@ -147,6 +149,7 @@ async def message(servers: outside.Servers) -> list[str]:
 
 async def http_turn(servers: outside.Servers) -> list[str]:
     """From a request that starts a turn until the end of its stream of events, all in one process."""
+    files: list[str] = []
     async with http.served(servers.postgres_url) as place:
         await http.made(place, "walk")
         for _ in range(WARM + 1):
@@ -166,6 +169,7 @@ def _node(name: str, next_node: str | None) -> Callable[[RunState, Any], StepPla
 
 async def graph(servers: outside.Servers) -> list[str]:
     """From the start of a run of three nodes on a host until its result."""
+    files: list[str] = []
     nodes = {"a": _node("a", "b"), "b": _node("b", "c"), "c": _node("c", None)}
     async with open_runtime(servers.postgres_url) as runtime:
         await Flows(TYPE, [WorkflowSpec("three", "a", nodes)]).register(runtime)

@@ -35,7 +35,7 @@ STATEMENTS: Final = frozenset(
     text
     for module in (boards, artifacts)
     for name, text in vars(module).items()
-    if name.startswith("SQL_")
+    if name.startswith("SQL_") and (module is boards or name.endswith("_FILE"))
 )
 DESK: Final = AgentId("desk", "10", "acme")
 

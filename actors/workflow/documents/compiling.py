@@ -66,7 +66,11 @@ def compile_document(
     nodes = {name: compiler.node(name, node) for name, node in document.nodes.items()}
     for name, node in document.nodes.items():
         if isinstance(node, EffectNode) and node.on_timeout is not None:
-            nodes[name + TIMEOUT_MARK] = _timeout_node(name, node)
+            test = name + TIMEOUT_MARK
+            targets = (("", node.next), ("timeout", node.on_timeout))
+            source = json.dumps([node.into, *targets])
+            step = timeout_step(name, node)
+            nodes[test] = DocumentNode(test, "timeout", source, targets, step)
     compiler.check_ways()
     warnings = compiler.findings.warnings()
     reducers = {path: REDUCERS[name] for path, name in document.reducers.items()}
@@ -207,12 +211,6 @@ def ways_of(node: AnyNode) -> Iterator[tuple[str, str, DataPlace]]:
             yield "timeout", node.on_timeout, ("on_timeout",)
         case _:
             yield "", node.next, ("next",)
-
-
-def _timeout_node(name: str, node: EffectNode) -> DocumentNode:
-    targets = (("", node.next), ("timeout", node.on_timeout or ""))
-    source = json.dumps([node.into, *targets])
-    return DocumentNode(name + TIMEOUT_MARK, "timeout", source, targets, timeout_step(name, node))
 
 
 def _reached(document: FlowDocument) -> set[str]:

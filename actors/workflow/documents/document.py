@@ -1,8 +1,7 @@
-"""The flow document, version 1: a graph as data.
+"""The flow document, version 1: a graph as data, with its durations and reducers.
 
-Durations in flow documents: seconds, or texts such as ``90s``, ``15m``, ``2h30m`` and ``3d``.
-
-Reducers by name. A reducer merges the values that several branches changed at a join.
+A duration is a number of seconds, or a text such as ``90s``, ``15m``, ``2h30m`` or ``3d``. A reducer merges the
+values that several branches changed at a join; documents name it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reader of flow documents in JSON or YAML. It reports all mistakes at once.
 
-Recognition of workflow files of other systems, which are read by none of our formats.
+A workflow file of another system, which none of our formats reads, is refused by the system's name.
 """
 
 from __future__ import annotations
@@ -101,16 +101,17 @@ def _parsed(source: str | Path | bytes, name: str) -> Any:
     try:
         return json.loads(raw, object_pairs_hook=_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as exc:
-        told = "it is too deep" if isinstance(exc, RecursionError) else f"it is no JSON: {exc}"
-        raise _refused(name, told, "Correct it there") from None
+        is_deep = isinstance(exc, RecursionError)
+        problem = "it is too deep" if is_deep else f"it is no JSON: {exc}"
+        raise _refused(name, problem, "Correct it there") from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         twice = _repeated(name for name, _ in pairs)
         raise ValueError(f"{twice!r} is there twice in one object")
-    return found
+    return values
 
 
 def _repeated(names: Iterable[str]) -> str | None:
@@ -203,22 +204,19 @@ def _finding(name: str, error: Any, data: Any) -> FlowFinding:
             return FlowFinding(name, place, f"{steps[-1]!r} is missing", "Add it")
         case "union_tag_not_found" | "union_tag_invalid":
             words = ", ".join(KINDS)
-            there = [one for one in KINDS if one in _at(data, steps)]
-            problem = f"it has {' and '.join(there) or 'no kind'}"
+            node = data
+            for step in steps:
+                node = node[step]
+            kinds = [kind for kind in KINDS if isinstance(node, dict) and kind in node]
+            problem = f"it has {' and '.join(kinds) or 'no kind'}"
             return FlowFinding(name, place, problem, f"Give it exactly one of {words}")
         case "string_pattern_mismatch":
-            wanted = MEANINGS[error["ctx"]["pattern"]]
+            meaning = MEANINGS[error["ctx"]["pattern"]]
             return FlowFinding(
-                name, place, f"{error['input']!r} cannot stand here", f"Give {wanted}"
+                name, place, f"{error['input']!r} cannot stand here", f"Give {meaning}"
             )
     message = error["msg"].removeprefix("Value error, ")
     return FlowFinding(name, place, f"{message[0].lower()}{message[1:]}", "Correct it")
-
-
-def _at(data: Any, steps: list[Any]) -> Any:
-    for step in steps:
-        data = data[step]
-    return data if isinstance(data, dict) else {}
 
 
 _DRAW: Final = "Write it as a flow document; docs/graphs/coming-from.md compares the words"
@@ -239,62 +237,58 @@ def _is_langflow(data: Mapping[str, Any]) -> bool:
     inner = data.get("data")
     if isinstance(inner, Mapping) and isinstance(inner.get("nodes"), list):
         return "edges" in inner
-    return _first_node(data).get("type") == "genericNode"
-
-
-def _is_flowise(data: Mapping[str, Any]) -> bool:
-    return _first_node(data).get("type") == "customNode"
+    return _first(data, "nodes").get("type") == "genericNode"
 
 
 def _is_n8n(data: Mapping[str, Any]) -> bool:
-    kind = _first_node(data).get("type")
-    is_its = isinstance(kind, str) and ("n8n-nodes" in kind or "typeVersion" in _first_node(data))
+    node = _first(data, "nodes")
+    kind = node.get("type")
+    is_its = isinstance(kind, str) and ("n8n-nodes" in kind or "typeVersion" in node)
     return is_its or (
         isinstance(data.get("nodes"), list) and isinstance(data.get("connections"), Mapping)
     )
 
 
-def _is_conductor(data: Mapping[str, Any]) -> bool:
-    tasks = data.get("tasks")
-    first = tasks[0] if isinstance(tasks, list) and tasks else None
-    return isinstance(first, Mapping) and "taskReferenceName" in first
-
-
-def _is_serverless(data: Mapping[str, Any]) -> bool:
-    document = data.get("document")
-    is_current = isinstance(document, Mapping) and "dsl" in document
-    return is_current or ("states" in data and "specVersion" in data)
-
-
-def _is_dify(data: Mapping[str, Any]) -> bool:
-    return isinstance(data.get("workflow"), Mapping) and "graph" in data["workflow"]
-
-
-def _is_states_language(data: Mapping[str, Any]) -> bool:
-    return "StartAt" in data and isinstance(data.get("States"), Mapping)
-
-
-def _is_comfy(data: Mapping[str, Any]) -> bool:
-    values = list(data.values())[:3]
-    return bool(values) and all(
-        isinstance(node, Mapping) and "class_type" in node for node in values
-    )
-
-
-def _first_node(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    nodes = data.get("nodes")
-    first = nodes[0] if isinstance(nodes, list) and nodes else None
+def _first(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the first object of the list `name`. Empty: there is none."""
+    items = data.get(name)
+    first = items[0] if isinstance(items, list) and items else None
     return first if isinstance(first, Mapping) else {}
 
 
 _SYSTEMS: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...]] = (
     ("LangFlow", _is_langflow, _AGENT),
-    ("Flowise", _is_flowise, _AGENT),
+    ("Flowise", lambda data: _first(data, "nodes").get("type") == "customNode", _AGENT),
     ("n8n", _is_n8n, _AGENT),
-    ("Conductor", _is_conductor, _DRAW),
-    ("Serverless Workflow", _is_serverless, _DRAW),
-    ("Dify", _is_dify, _AGENT),
-    ("Amazon States Language", _is_states_language, _DRAW),
-    ("ComfyUI", _is_comfy, _AGENT),
+    ("Conductor", lambda data: "taskReferenceName" in _first(data, "tasks"), _DRAW),
+    (
+        "Serverless Workflow",
+        lambda data: (
+            (isinstance(data.get("document"), Mapping) and "dsl" in data["document"])
+            or ("states" in data and "specVersion" in data)
+        ),
+        _DRAW,
+    ),
+    (
+        "Dify",
+        lambda data: isinstance(data.get("workflow"), Mapping) and "graph" in data["workflow"],
+        _AGENT,
+    ),
+    (
+        "Amazon States Language",
+        lambda data: "StartAt" in data and isinstance(data.get("States"), Mapping),
+        _DRAW,
+    ),
+    (
+        "ComfyUI",
+        lambda data: (
+            bool(data)
+            and all(
+                isinstance(node, Mapping) and "class_type" in node
+                for node in list(data.values())[:3]
+            )
+        ),
+        _AGENT,
+    ),
 )
 """Systems by name, each with the test of its files and the remedy."""

@@ -90,7 +90,9 @@ def evaluate(
                 raise SandboxError("the run was cancelled before its code began")
             return session.feed_run(code, inputs=dict(inputs), print_callback=printed)
     except monty.MontyRuntimeError as exc:
-        raise SandboxError(_located(exc)) from None
+        frames = exc.traceback()
+        place = f" (line {frames[-1].line})" if frames else ""
+        raise SandboxError(f"{exc.display('type-msg')}{place}") from None
     except monty.MontyError as exc:
         raise SandboxError(f"{type(exc).__name__.removeprefix('Monty')}: {exc}") from None
     except (TimeoutError, ValueError, TypeError, OverflowError, RecursionError) as exc:
@@ -161,12 +163,6 @@ def _imports_in(code: str) -> Iterator[tuple[int, str]]:
             return
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node.lineno, ast.unparse(node)
-
-
-def _located(exc: Any) -> str:
-    frames = exc.traceback()
-    place = f" (line {frames[-1].line})" if frames else ""
-    return f"{exc.display('type-msg')}{place}"
 
 
 class _Pool:

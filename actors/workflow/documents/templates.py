@@ -45,8 +45,10 @@ class HoledText:
         """Return the filled text, or the value of its only hole."""
         if len(self.parts) == 1 and isinstance(self.parts[0], Expression):
             return self.parts[0].value(scope)
+        values = (part if isinstance(part, str) else part.value(scope) for part in self.parts)
         return "".join(
-            one if isinstance(one, str) else _shown(one.value(scope)) for one in self.parts
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for value in values
         )
 
 
@@ -168,10 +170,6 @@ def _closing_brace(text: str, start: int, most: int) -> int:
         elif token[0] in _CLOSING:
             depth -= 1
     return -1
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _filled(data: Any, place: DataPlace, values: dict[DataPlace, Any]) -> Any:

@@ -98,9 +98,11 @@ def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindin
         wrong = schedule_problem(node)
         if wrong is not None:
             findings.at_node(node, wrong, "Correct its eventConfig", "data", "eventConfig")
-    if node.type in {"on_event", "emit_event"} and not _has_name(node, wires):
-        problem = "it has no name of an event"
-        findings.at_node(node, problem, "Give its eventConfig a name", "data", "eventConfig")
+    if node.type in {"on_event", "emit_event"} and not _has_value(node, wires, "name"):
+        config = node.part("effectConfig") | node.part("eventConfig") | node.part("pinDefaults")
+        if not config.get("name") and not config.get("event_name"):
+            problem = "it has no name of an event"
+            findings.at_node(node, problem, "Give its eventConfig a name", "data", "eventConfig")
 
 
 def _check_names(
@@ -119,12 +121,6 @@ def _check_names(
         if name.strip().startswith("_"):
             problem = f"names that begin with _ are reserved: {name!r} is one"
             findings.at_node(node, problem, "Give it another name", "data", "pinDefaults")
-
-
-def _has_name(node: DrawnNode, wires: list[DrawnWire]) -> bool:
-    config = node.part("effectConfig") | node.part("eventConfig") | node.part("pinDefaults")
-    is_given = bool(config.get("name") or config.get("event_name"))
-    return is_given or _has_value(node, wires, "name")
 
 
 def _has_value(node: DrawnNode, wires: list[DrawnWire], pin: str) -> bool:

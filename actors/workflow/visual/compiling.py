@@ -12,7 +12,7 @@ from actors.kernel.workflow.effects import StepPlan
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.documents.expressions import NodeScope
 from actors.workflow.documents.findings import FlowFinding
-from actors.workflow.documents.nodes import DocumentNode, Step
+from actors.workflow.documents.nodes import DocumentNode
 from actors.workflow.machine.spec import WorkflowSpec
 from actors.workflow.visual.checks import TYPES, check, check_bodies, controlled_in, is_step
 from actors.workflow.visual.drawing import (
@@ -20,7 +20,6 @@ from actors.workflow.visual.drawing import (
     SEQUENTIAL,
     Drawing,
     DrawingFindings,
-    DrawnNode,
     DrawnWire,
     read_drawing,
 )
@@ -178,8 +177,12 @@ class _DrawingCompiler:
         read = {source for pins in inputs.values() for source, _ in pins.values()}
         controlled = controlled_in(self.drawing)
         for name, node in self.drawing.nodes.items():
+            flow = subflow_name(node) if node.type in {"subflow", AGENT} else None
+            drawn = node
+            if flow is not None and flow in self.names:
+                drawn = replace(node, data={**node.data, SUBFLOW: self.names[flow]})
             self.nodes[name] = WiredNode(
-                self._renamed(node),
+                drawn,
                 inputs[name],
                 ways[name],
                 is_step=is_step(node, controlled),
@@ -194,12 +197,6 @@ class _DrawingCompiler:
                 self.nodes[name] = replace(wired, needs=tuple(self._needs(wired)))
                 self.need_count += len(self.nodes[name].needs)
                 self._check_size()
-
-    def _renamed(self, node: DrawnNode) -> DrawnNode:
-        target = subflow_name(node) if node.type in {"subflow", AGENT} else None
-        if target is None or target not in self.names:
-            return node
-        return replace(node, data={**node.data, SUBFLOW: self.names[target]})
 
     def _needs(self, node: WiredNode) -> list[str]:
         """Return the nodes that are computed for a step, each after the nodes that it reads."""
@@ -255,49 +252,44 @@ class _DrawingCompiler:
         return found
 
     def _data_of(self, name: str) -> str:
-        """Return the JSON text of `_told`; many steps may read a node."""
+        """Return the JSON text of the data that decides a node's computation; many steps may read a node.
+
+        The graph's hash is made of it.
+        """
         if name not in self.data:
-            self.data[name] = _json(_told(self.nodes[name]))
+            node = self.nodes[name]
+            kind, values = node.drawn.type, node.drawn.data.items()
+            data = {key: value for key, value in values if key not in _SHOWN}
+            functions = {pin.functions for pin in node.expressions.values() if pin.functions}
+            row = [node.drawn.id, kind, data, sorted(node.inputs.items()), *sorted(functions)]
+            self.data[name] = _json(row)
         return self.data[name]
 
     def _step(
         self, node: WiredNode, decide: Decide, ways: tuple[tuple[str, str], ...], mark: str = ""
     ) -> DocumentNode:
-        drawn = ", ".join(self._data_of(one) for one in (node.drawn.id, *node.needs))
+        drawn = ", ".join(self._data_of(name) for name in (node.drawn.id, *node.needs))
         source = f'{{"drawn": [{drawn}], "ways": {_json(ways)}}}'
         self.size += len(source)
         name, kind, title = node.drawn.id + mark, node.drawn.type, node.drawn.data.get("label")
         is_asking = kind in EFFECTS and not (mark and kind in FILES)
         effect = EFFECTS[kind][0] if is_asking else None
-        step = _stepping(node, self.nodes, decide)
-        shown = title if isinstance(title, str) else None
-        return DocumentNode(name, kind, source, ways, step, shown, effect, self._is_code(node))
-
-    def _is_code(self, node: WiredNode) -> bool:
-        """Return True if a step evaluates code, of its own or of a node that is computed for it."""
-        return any(
+        # The code of a step is its own, or that of a node that is computed for it.
+        is_code = any(
             wired.drawn.type == CODE or any(text.is_code for text in wired.expressions.values())
             for wired in (node, *map(self.nodes.__getitem__, node.needs))
         )
+        nodes = self.nodes
+
+        def step(run: RunState, scope: NodeScope) -> StepPlan:
+            return decide(Visit(run, scope.now, nodes, node, FlowState(run.vars)))
+
+        label = title if isinstance(title, str) else None
+        return DocumentNode(name, kind, source, ways, step, label, effect, is_code)
 
 
 def _json(data: Any) -> str:
     return json.dumps(data, sort_keys=True, ensure_ascii=False)
-
-
-def _told(node: WiredNode) -> Any:
-    """Return the data that decides the node's computation, as JSON data. The graph's hash is made of it."""
-    data = {name: one for name, one in node.drawn.data.items() if name not in _SHOWN}
-    called = {one.functions for one in node.expressions.values() if one.functions}
-    wires = sorted(node.inputs.items())
-    return [node.drawn.id, node.drawn.type, data, wires, *sorted(called)]
-
-
-def _stepping(node: WiredNode, nodes: Mapping[str, WiredNode], decide: Decide) -> Step:
-    def step(run: RunState, scope: NodeScope) -> StepPlan:
-        return decide(Visit(run, scope.now, nodes, node, FlowState(run.vars)))
-
-    return step
 
 
 def _decisions_of(node: WiredNode) -> tuple[Decide, Decide | None]:

@@ -1,7 +1,4 @@
-"""A drawing: the nodes and wires of a VisualFlow, which the passes of the compiler change.
-
-Reader of VisualFlow JSON. It returns a drawing.
-"""
+"""A drawing: the nodes and wires of a VisualFlow, read from its JSON and changed by the compiler's passes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Expressions at pins, and the functions of a flow that they call; evaluated when a node reads the pin.
+"""Expressions at pins, evaluated when a node reads the pin, and the functions that they may call.
 
-Functions that code and expressions of a drawing may call; their code is executed in the sandbox, too.
+The functions are those of the flow, and ours: code of a drawing may call these, too. All are executed in the
+sandbox.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The state of a run of a drawn flow between its steps, as JSON data in ``vars["_temp"]["flow"]``.
 
-The loops, sequences and branches that contain the run's current node, the innermost last.
+It has the outputs of nodes, and frames: the loops, sequences and branches that contain the run's current node,
+the innermost last.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ def load_flow(source: FlowSource, *, file: str | None = None) -> WorkflowSpec:
         FlowError: The flow has mistakes; the error has all of them.
         OSError: The file cannot be read.
     """
-    return _compiled(source, file)[0]
+    name = file or name_of(source)
+    return _compiled(read_data(source, name), name)[0]
 
 
 def check_flow(source: FlowSource, *, file: str | None = None) -> list[FlowFinding]:
@@ -110,7 +111,7 @@ def check_flow(source: FlowSource, *, file: str | None = None) -> list[FlowFindi
     except FlowError as exc:
         return [*exc.findings]
     try:
-        return _compiled_data(data, name)[1]
+        return _compiled(data, name)[1]
     except FlowError as exc:
         if len(exc.findings) >= MOST_FINDINGS:
             return [*exc.findings]
@@ -147,12 +148,7 @@ def _further(findings: Sequence[FlowFinding], data: Any, file: str) -> list[Flow
     return []
 
 
-def _compiled(source: FlowSource, file: str | None) -> tuple[WorkflowSpec, list[FlowFinding]]:
-    name = file or name_of(source)
-    return _compiled_data(read_data(source, name), name)
-
-
-def _compiled_data(data: Any, name: str) -> tuple[WorkflowSpec, list[FlowFinding]]:
+def _compiled(data: Any, name: str) -> tuple[WorkflowSpec, list[FlowFinding]]:
     if is_visualflow(data):
         return compile_drawing(data, name)
     return compile_document(document_of(data, name), name)

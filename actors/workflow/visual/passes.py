@@ -1,6 +1,6 @@
-"""The passes that remove reroutes and limits of wires from a drawing.
+"""The passes of the compiler: each returns a drawing without one thing that graphs do not have.
 
-The pass for nodes with several ways in. The way taken chooses the values of their pins.
+They remove reroutes, limits of wires, branches, and the values of pins that the way into a node decides.
 """
 
 from __future__ import annotations

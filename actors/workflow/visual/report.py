@@ -122,9 +122,13 @@ def report_flow(source: str | Path | bytes | Mapping[str, Any]) -> FlowReport:
     by_place = {one.place: node for one, node in zip(drawn, nodes, strict=True)}
     by_id = {one.id: one for one in nodes}
     others: list[FlowFinding] = []
-    for one in _findings(data, file):
-        node = _node_at(one.pointer, data, by_place, by_id)
-        (others if node is None else node.findings).append(one)
+    try:
+        findings = compile_drawing(data, file)[1]
+    except FlowError as exc:
+        findings = [*exc.findings]
+    for finding in findings:
+        node = _node_at(finding.pointer, data, by_place, by_id)
+        (others if node is None else node.findings).append(finding)
     if all(one.level == "warning" for one in others):
         nodes = [replace(node, is_known=True) for node in nodes]  # the unknown ones are decoration
     return FlowReport(file=file, nodes=nodes, others=others)
@@ -135,13 +139,6 @@ def _needs(node: DrawnNode) -> str:
     needed = "" if effect is None else _NEEDS.get(effect[0], "")
     is_handler = needed == _HANDLERS and effect is not None
     return f"a handler of {effect[0].name}" if effect is not None and is_handler else needed
-
-
-def _findings(data: Any, file: str) -> list[FlowFinding]:
-    try:
-        return compile_drawing(data, file)[1]
-    except FlowError as exc:
-        return [*exc.findings]
 
 
 def _node_at(

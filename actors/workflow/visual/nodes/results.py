@@ -25,19 +25,6 @@ def _own(pin: str) -> OutputsOf:
     return outputs
 
 
-def _ask_user(_node: DrawnNode, raw: Any) -> Outputs:
-    return {**raw, "raw": raw} if isinstance(raw, dict) else {"response": raw, "raw": raw}
-
-
-def _wait_event(_node: DrawnNode, raw: Any) -> Outputs:
-    return {"event_data": raw, "raw": raw, "timed_out": _part(raw, "timed_out") is True}
-
-
-def _on_event(_node: DrawnNode, raw: Any) -> Outputs:
-    names = ("payload", "event_id", "name")
-    return {"event": raw, **{name: _part(raw, name) for name in names}}
-
-
 def _part(raw: Any, name: str) -> Any:
     return raw.get(name) if isinstance(raw, dict) else None
 
@@ -51,15 +38,15 @@ def _on_schedule(node: DrawnNode, raw: Any) -> Outputs:
 def _agent(_node: DrawnNode, raw: Any) -> Outputs:
     child = _part(raw, "output")
     names = ("response", "answer", "result")
-    found = (_part(child, one) for one in names)
-    response = child if isinstance(child, str) else next((one for one in found if one), "")
-    meta = {one: _part(child, one) for one in ("provider", "model", "iterations")}
+    answers = (_part(child, name) for name in names)
+    response = child if isinstance(child, str) else next(filter(None, answers), "")
+    meta = {name: _part(child, name) for name in ("provider", "model", "iterations")}
     return {
         "response": response if isinstance(response, str) else json.dumps(response),
         "result": child,
         "success": _part(child, "success") is not False,
         "data": _part(child, "data"),
-        "meta": {name: one for name, one in meta.items() if one is not None}
+        "meta": {name: value for name, value in meta.items() if value is not None}
         | {"sub_run_id": _part(raw, "sub_run_id")},
         "raw": raw,
     }
@@ -71,21 +58,21 @@ def _llm_call(_node: DrawnNode, raw: Any) -> Outputs:
     response = content
     if isinstance(data, dict | list):
         response = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    told = ("provider", "model", "finish_reason", "usage", "gen_time")
+    names = ("provider", "model", "finish_reason", "usage", "gen_time")
     return {
         "response": "" if response is None else str(response),
         "data": data,
         "tool_calls": calls if isinstance(calls, list) else [],
         "success": True,
-        "meta": {name: raw[name] for name in told if _part(raw, name) is not None},
+        "meta": {name: raw[name] for name in names if _part(raw, name) is not None},
         "result": raw,
         "raw": raw,
     }
 
 
 def _results(raw: Any) -> list[Any]:
-    found = _part(raw, "results")
-    return found if isinstance(found, list) else []
+    results = _part(raw, "results")
+    return results if isinstance(results, list) else []
 
 
 def _was_executed(raw: Any) -> bool:
@@ -94,7 +81,7 @@ def _was_executed(raw: Any) -> bool:
 
 def _tool_calls(_node: DrawnNode, raw: Any) -> Outputs:
     results = _results(raw)
-    is_right = all(_part(one, "success") is True for one in results)
+    is_right = all(_part(row, "success") is True for row in results)
     return {"results": results, "success": is_right and _was_executed(raw), "raw": raw}
 
 
@@ -112,13 +99,13 @@ def _call_tool(_node: DrawnNode, raw: Any) -> Outputs:
 def _subflow(node: DrawnNode, raw: Any) -> Outputs:
     child = _part(raw, "output") if isinstance(raw, dict) else raw
     output = child["result"] if isinstance(child, dict) and "result" in child else child
-    pins = [one for one in node.pins("outputs") if one not in {"output", "child_output"}]
+    pins = [pin for pin in node.pins("outputs") if pin not in {"output", "child_output"}]
     if isinstance(output, dict):
-        named = {one: output.get(one) for one in pins}
+        values = {pin: output.get(pin) for pin in pins}
     else:
-        named = {pins[0]: output} if len(pins) == 1 else {}
+        values = {pins[0]: output} if len(pins) == 1 else {}
     return {
-        **named,
+        **values,
         "sub_run_id": _part(raw, "sub_run_id"),
         "output": output,
         "child_output": child,
@@ -132,10 +119,12 @@ def _memory(pin: str) -> OutputsOf:
         first = next(iter(_results(raw)), None)
         meta = _part(first, "meta")
         ids = ("span_id", "note_id", "artifact_id")
-        found = next(
-            (_part(one, name) for one in (raw, meta) for name in ids if _part(one, name)), None
-        )
-        return {pin: found, "rendered": _part(first, "output") or "", "raw": raw}
+        values = (_part(part, name) for part in (raw, meta) for name in ids)
+        return {
+            pin: next(filter(None, values), None),
+            "rendered": _part(first, "output") or "",
+            "raw": raw,
+        }
 
     return outputs
 
@@ -153,17 +142,30 @@ def _query(_node: DrawnNode, raw: Any) -> Outputs:
 
 def _tag(_node: DrawnNode, raw: Any) -> Outputs:
     first = next(iter(_results(raw)), None)
-    told = {"rendered": _part(first, "output") or "", "success": _part(first, "success") is True}
-    return {**told, "results": _results(raw), "raw": raw}
+    return {
+        "rendered": _part(first, "output") or "",
+        "success": _part(first, "success") is True,
+        "results": _results(raw),
+        "raw": raw,
+    }
 
 
 RESULTS: Final[dict[str, OutputsOf]] = {
-    "ask_user": _ask_user,
+    "ask_user": lambda _node, raw: (
+        {**raw, "raw": raw} if isinstance(raw, dict) else {"response": raw, "raw": raw}
+    ),
     "answer_user": _own("message"),
     "wait_until": _own("result"),
     "delay": _own("result"),
-    "wait_event": _wait_event,
-    "on_event": _on_event,
+    "wait_event": lambda _node, raw: {
+        "event_data": raw,
+        "raw": raw,
+        "timed_out": _part(raw, "timed_out") is True,
+    },
+    "on_event": lambda _node, raw: {
+        "event": raw,
+        **{name: _part(raw, name) for name in ("payload", "event_id", "name")},
+    },
     "on_schedule": _on_schedule,
     "emit_event": _own("result"),
     "agent": _agent,

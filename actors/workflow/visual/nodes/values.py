@@ -8,42 +8,34 @@ from typing import Any, Final
 
 from actors.kernel.json import unfenced
 from actors.workflow.visual.drawing import DrawnNode
-from actors.workflow.visual.nodes.texts import (
-    TEXTS,
-    Given,
-    decoded,
-    look_up,
-    put,
-    rendered,
-    text_of,
-)
+from actors.workflow.visual.nodes.texts import TEXTS, Pins, decoded, look_up, put, rendered, text_of
 from actors.workflow.visual.visits import WHOLE, Compute, Outputs, Visit, VisualNodeError
 
 
-def _number(given: Given, pin: str, default: float = 0.0) -> float:
-    value = given.get(pin, default)
+def _number(pins: Pins, pin: str, default: float = 0.0) -> float:
+    value = pins.get(pin, default)
     try:
         return float(value)
     except (TypeError, ValueError):
         raise VisualNodeError(f"pin {pin!r} needs a number, not {value!r}") from None
 
 
-def _divisor(given: Given) -> float:
-    value = _number(given, "b", 1.0)
+def _divisor(pins: Pins) -> float:
+    value = _number(pins, "b", 1.0)
     if value == 0:
         raise VisualNodeError("it divides by zero")
     return value
 
 
-def _power(given: Given) -> Any:
-    found = _number(given, "base") ** _number(given, "exp", 1.0)
-    if isinstance(found, complex):
+def _power(pins: Pins) -> Any:
+    power = _number(pins, "base") ** _number(pins, "exp", 1.0)
+    if isinstance(power, complex):
         raise VisualNodeError("the power is no real number")
-    return found
+    return power
 
 
-def _compare(given: Given) -> bool:
-    a, b, word = given.get("a"), given.get("b"), text_of(given.get("op", "=="))
+def _compare(pins: Pins) -> bool:
+    a, b, word = pins.get("a"), pins.get("b"), text_of(pins.get("op", "=="))
     if word not in _ORDERS:
         raise VisualNodeError(f"op {word!r} is none of {', '.join(_ORDERS)}")
     try:
@@ -62,168 +54,157 @@ _ORDERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _items(given: Given, pin: str = "array") -> list[Any]:
-    found = given.get(pin)
-    return list(found) if isinstance(found, list) else []
+def _items(pins: Pins, pin: str = "array") -> list[Any]:
+    items = pins.get(pin)
+    return list(items) if isinstance(items, list) else []
 
 
-def _object(given: Given, pin: str) -> dict[str, Any]:
-    found = given.get(pin)
-    return dict(found) if isinstance(found, dict) else {}
+def _object(pins: Pins, pin: str) -> dict[str, Any]:
+    properties = pins.get(pin)
+    return dict(properties) if isinstance(properties, dict) else {}
 
 
-def _element(given: Given) -> Outputs:
-    items, index = _items(given), given.get("index", 0)
-    try:
-        place = 0 if isinstance(index, bool) else int(float(index))
-    except (TypeError, ValueError):
-        place = 0
-    is_there = -len(items) <= place < len(items)
-    return {"result": items[place] if is_there else given.get("default"), "found": is_there}
-
-
-def _unique(given: Given) -> list[Any]:
-    key, seen, found = text_of(given.get("key")), set[str](), list[Any]()
-    for one in _items(given):
-        mark = json.dumps(look_up(one, key) if key else one, sort_keys=True)
+def _unique(pins: Pins) -> list[Any]:
+    key, seen, items = text_of(pins.get("key")), set[str](), list[Any]()
+    for item in _items(pins):
+        mark = json.dumps(look_up(item, key) if key else item, sort_keys=True)
         if mark not in seen:
             seen.add(mark)
-            found.append(one)
-    return found
+            items.append(item)
+    return items
 
 
-def parsed_json(given: Given) -> Any:
+def parsed_json(pins: Pins) -> Any:
     """Return the value of JSON text. A Markdown fence, and text around an object or a list, are ignored.
 
     Raises:
         VisualNodeError: The text has no JSON value.
     """
-    raw = given.get("text")
+    raw = pins.get("text")
     if isinstance(raw, dict | list):
         return raw
     text = unfenced(text_of(raw))
     decoder = json.JSONDecoder()
-    begins = [0, *[place for place, char in enumerate(text) if char in "{["][:64]]
+    begins = [0, *[offset for offset, char in enumerate(text) if char in "{["][:64]]
     for begin in begins:
         try:
-            found, end = decoder.raw_decode(text[begin:])
+            value, end = decoder.raw_decode(text[begin:])
         except (ValueError, RecursionError):
             continue
         if begin or end == len(text):
-            is_whole = isinstance(found, dict | list) or not given.get("wrap_scalar", True)
-            return found if is_whole else {"value": found}
+            is_whole = isinstance(value, dict | list) or not pins.get("wrap_scalar", True)
+            return value if is_whole else {"value": value}
     raise VisualNodeError(f"it is no JSON: {text[:60]!r}")
 
 
-def _as_json(given: Given) -> str:
-    value, mode = given.get("value"), text_of(given.get("mode")).lower()
-    indent = given.get("indent") if isinstance(given.get("indent"), int) else 2
+def _as_json(pins: Pins) -> str:
+    value, mode = pins.get("value"), text_of(pins.get("mode")).lower()
+    indent = pins.get("indent") if isinstance(pins.get("indent"), int) else 2
     is_small = mode in {"minified", "compact"}
     return json.dumps(
         value,
         ensure_ascii=False,
-        sort_keys=bool(given.get("sort_keys")),
+        sort_keys=bool(pins.get("sort_keys")),
         indent=None if is_small else indent,
         separators=(",", ":") if is_small else None,
     )
 
 
-_WHOLES: Final[dict[str, Callable[[Given], Any]]] = {
-    "add": lambda given: _number(given, "a") + _number(given, "b"),
-    "subtract": lambda given: _number(given, "a") - _number(given, "b"),
-    "multiply": lambda given: _number(given, "a") * _number(given, "b"),
-    "divide": lambda given: _number(given, "a") / _divisor(given),
-    "modulo": lambda given: _number(given, "a") % _divisor(given),
+_OF_PINS: Final[dict[str, Callable[[Pins], Any]]] = {
+    "add": lambda pins: _number(pins, "a") + _number(pins, "b"),
+    "subtract": lambda pins: _number(pins, "a") - _number(pins, "b"),
+    "multiply": lambda pins: _number(pins, "a") * _number(pins, "b"),
+    "divide": lambda pins: _number(pins, "a") / _divisor(pins),
+    "modulo": lambda pins: _number(pins, "a") % _divisor(pins),
     "power": _power,
-    "abs": lambda given: abs(_number(given, "value")),
-    "round": lambda given: round(_number(given, "value"), int(_number(given, "decimals"))),
+    "abs": lambda pins: abs(_number(pins, "value")),
+    "round": lambda pins: round(_number(pins, "value"), int(_number(pins, "decimals"))),
     "compare": _compare,
-    "not": lambda given: not given.get("value"),
-    "and": lambda given: bool(given.get("a")) and bool(given.get("b")),
-    "or": lambda given: bool(given.get("a")) or bool(given.get("b")),
-    "merge": lambda given: _object(given, "a") | _object(given, "b"),
-    "set": lambda given: put(
-        _object(given, "object"), text_of(given.get("key")), given.get("value")
+    "not": lambda pins: not pins.get("value"),
+    "and": lambda pins: bool(pins.get("a")) and bool(pins.get("b")),
+    "or": lambda pins: bool(pins.get("a")) or bool(pins.get("b")),
+    "merge": lambda pins: _object(pins, "a") | _object(pins, "b"),
+    "make_object": lambda pins: {
+        name: value for name, value in pins.items() if not name.startswith("_")
+    },
+    "get": lambda pins: (
+        pins.get("default")
+        if (value := look_up(pins.get("object"), text_of(pins.get("key")))) is None
+        else value
     ),
-    "array_length": lambda given: len(_items(given)),
-    "array_append": lambda given: [*_items(given), given.get("item")],
+    "set": lambda pins: put(_object(pins, "object"), text_of(pins.get("key")), pins.get("value")),
+    "array_length": lambda pins: len(_items(pins)),
+    "array_append": lambda pins: [*_items(pins), pins.get("item")],
     "array_dedup": _unique,
-    "array_map": lambda given: [
-        look_up(one, text_of(given.get("key"))) for one in _items(given, "items")
+    "array_map": lambda pins: [
+        look_up(item, text_of(pins.get("key"))) for item in _items(pins, "items")
     ],
-    "array_filter": lambda given: [
-        one
-        for one in _items(given, "items")
-        if look_up(one, text_of(given.get("key"))) == given.get("value")
+    "array_filter": lambda pins: [
+        item
+        for item in _items(pins, "items")
+        if look_up(item, text_of(pins.get("key"))) == pins.get("value")
     ],
     "parse_json": parsed_json,
     "stringify_json": _as_json,
     **TEXTS,
 }
-"""By type: the function that computes the value of all outputs of a node."""
+"""By type: the function that computes the value of all outputs of a node from its pins."""
+
+_OF_VALUES: Final[dict[str, Callable[[list[Any]], Any]]] = {
+    "make_array": lambda values: [value for value in values if value is not None],
+    "array_concat": lambda values: [
+        item
+        for value in values
+        if value is not None
+        for item in (value if isinstance(value, list) else [value])
+    ],
+    "coalesce": lambda values: next((value for value in values if value is not None), None),
+}
+"""By type: the function that computes the value of all outputs of a node from the values in order."""
 
 
-def _whole(found: Callable[[Given], Any]) -> Compute:
-    return lambda _visit, _node, given: {WHOLE: found(given)}
+def _from_pins(value_of: Callable[[Pins], Any]) -> Compute:
+    return lambda _visit, _node, pins: {WHOLE: value_of(pins)}
 
 
-def _ordered(node: DrawnNode, given: Given) -> list[Any]:
+def _from_values(value_of: Callable[[list[Any]], Any]) -> Compute:
+    return lambda _visit, node, pins: {WHOLE: value_of(_ordered(node, pins))}
+
+
+def _ordered(node: DrawnNode, pins: Pins) -> list[Any]:
     """Return the values of pins in the order of the declared pins.
 
     Without declared pins the order is by name.
     """
-    names = node.pins("inputs") or sorted(given, key=lambda one: (len(one) > 1, one))
-    return [given[name] for name in names if name in given]
+    names = node.pins("inputs") or sorted(pins, key=lambda name: (len(name) > 1, name))
+    return [pins[name] for name in names if name in pins]
 
 
-def _concat(_visit: Visit, node: DrawnNode, given: Given) -> Outputs:
+def _concat(_visit: Visit, node: DrawnNode, pins: Pins) -> Outputs:
     separator = node.part("concatConfig").get("separator")
     between = decoded(separator) if isinstance(separator, str) else " "
-    return {WHOLE: between.join(map(text_of, _ordered(node, given)))}
+    return {WHOLE: between.join(map(text_of, _ordered(node, pins)))}
 
 
-def _make_array(_visit: Visit, node: DrawnNode, given: Given) -> Outputs:
-    return {WHOLE: [one for one in _ordered(node, given) if one is not None]}
+def _element(_visit: Visit, _node: DrawnNode, pins: Pins) -> Outputs:
+    items, number = _items(pins), pins.get("index", 0)
+    try:
+        index = 0 if isinstance(number, bool) else int(float(number))
+    except (TypeError, ValueError):
+        index = 0
+    is_inside = -len(items) <= index < len(items)
+    return {"result": items[index] if is_inside else pins.get("default"), "found": is_inside}
 
 
-def _array_concat(_visit: Visit, node: DrawnNode, given: Given) -> Outputs:
-    found: list[Any] = []
-    for one in _ordered(node, given):
-        found += one if isinstance(one, list) else [] if one is None else [one]
-    return {WHOLE: found}
-
-
-def _coalesce(_visit: Visit, node: DrawnNode, given: Given) -> Outputs:
-    return {WHOLE: next((one for one in _ordered(node, given) if one is not None), None)}
-
-
-def _make_object(_visit: Visit, _node: DrawnNode, given: Given) -> Outputs:
-    return {WHOLE: {name: one for name, one in given.items() if not name.startswith("_")}}
-
-
-def _break_object(_visit: Visit, node: DrawnNode, given: Given) -> Outputs:
+def _break_object(_visit: Visit, node: DrawnNode, pins: Pins) -> Outputs:
     paths = node.part("breakConfig").get("selectedPaths") or node.pins("outputs")
-    value = given.get("object")
+    value = pins.get("object")
     if isinstance(value, str) and value.strip():
         try:
             value = parsed_json({"text": value})
         except VisualNodeError:
             value = None
-    return {one: look_up(value, one) for one in paths if isinstance(one, str)}
-
-
-def _get(_visit: Visit, _node: DrawnNode, given: Given) -> Outputs:
-    found = look_up(given.get("object"), text_of(given.get("key")))
-    return {WHOLE: given.get("default") if found is None else found}
-
-
-def _get_var(visit: Visit, _node: DrawnNode, given: Given) -> Outputs:
-    name = text_of(given.get("name")).strip()
-    return {WHOLE: look_up(visit.run.vars, name, given.get("default"))}
-
-
-def _get_vars(visit: Visit, node: DrawnNode, _given: Given) -> Outputs:
-    return {name: look_up(visit.run.vars, name) for name in node.pins("outputs")}
+    return {path: look_up(value, path) for path in paths if isinstance(path, str)}
 
 
 _TYPES: Final[dict[str, tuple[tuple[type, ...], Any]]] = {
@@ -235,29 +216,25 @@ _TYPES: Final[dict[str, tuple[tuple[type, ...], Any]]] = {
 }
 
 
-def _var_decl(visit: Visit, node: DrawnNode, _given: Given) -> Outputs:
+def _var_decl(visit: Visit, node: DrawnNode, _pins: Pins) -> Outputs:
     """Return the name and value of a variable. A value of another type than declared is ignored."""
-    told = node.data.get("literalValue")
-    told = told if isinstance(told, dict) else {"name": told}
-    kind = "boolean" if node.type == "bool_var" else told.get("type")
+    literal = node.data.get("literalValue")
+    declaration = literal if isinstance(literal, dict) else {"name": literal}
+    kind = "boolean" if node.type == "bool_var" else declaration.get("type")
     kinds, empty = _TYPES.get(str(kind), ((object,), None))
-    name = text_of(told.get("name")).strip()
-    for value in (look_up(visit.run.vars, name), told.get("default")):
+    name = text_of(declaration.get("name")).strip()
+    for value in (look_up(visit.run.vars, name), declaration.get("default")):
         is_bool = isinstance(value, bool)
         if isinstance(value, kinds) and not (kind == "number" and is_bool):
             return {"name": name, "value": value}
     return {"name": name, "value": empty}
 
 
-def _literal(_visit: Visit, node: DrawnNode, _given: Given) -> Outputs:
+def _literal(_visit: Visit, node: DrawnNode, _pins: Pins) -> Outputs:
     return {WHOLE: node.data.get("literalValue")}
 
 
-def _template(visit: Visit, _node: DrawnNode, given: Given) -> Outputs:
-    return {WHOLE: rendered(given, visit.run.vars)}
-
-
-def _mux(visit: Visit, node: DrawnNode, _given: Given) -> Outputs:
+def _mux(visit: Visit, node: DrawnNode, _pins: Pins) -> Outputs:
     """Return the value for the route by which the run came.
 
     A route without a value gets that of all other routes.
@@ -265,49 +242,40 @@ def _mux(visit: Visit, node: DrawnNode, _given: Given) -> Outputs:
     wired = visit.nodes[node.id]
     for pin in (f"in{visit.state.route(node.data['target'])}", "fallback"):
         if pin in wired.inputs:
-            found = visit.at_pin(wired, pin)
-            return {WHOLE: found[pin]} if found else {}
+            values = visit.at_pin(wired, pin)
+            return {WHOLE: values[pin]} if values else {}
     defaults = node.part("pinDefaults")
     return {WHOLE: defaults["fallback"]} if "fallback" in defaults else {}
 
 
-def _allowed_tools(_visit: Visit, node: DrawnNode, _given: Given) -> Outputs:
-    told = node.data.get("literalValue")
-    names = [
-        one.strip() for one in (told if isinstance(told, list) else ()) if isinstance(one, str)
-    ]
-    return {"tools": list(dict.fromkeys(one for one in names if one))}
-
-
-def _now(visit: Visit, _node: DrawnNode, _given: Given) -> Outputs:
-    return {"iso": visit.now, WHOLE: visit.now}
-
-
-def _of_element(_visit: Visit, _node: DrawnNode, given: Given) -> Outputs:
-    return _element(given)
+def _allowed_tools(_visit: Visit, node: DrawnNode, _pins: Pins) -> Outputs:
+    literal = node.data.get("literalValue")
+    items = literal if isinstance(literal, list) else []
+    names = [name.strip() for name in items if isinstance(name, str)]
+    return {"tools": list(dict.fromkeys(filter(None, names)))}
 
 
 VALUES: Final[dict[str, Compute]] = {
-    **{name: _whole(found) for name, found in _WHOLES.items()},
+    **{kind: _from_pins(value_of) for kind, value_of in _OF_PINS.items()},
+    **{kind: _from_values(value_of) for kind, value_of in _OF_VALUES.items()},
     **dict.fromkeys(
-        [f"literal_{one}" for one in ("string", "number", "boolean", "json", "array")], _literal
+        [f"literal_{kind}" for kind in ("string", "number", "boolean", "json", "array")], _literal
     ),
     "json_schema": _literal,
     "tools_allowlist": _allowed_tools,
     "concat": _concat,
-    "string_template": _template,
-    "make_array": _make_array,
-    "array_concat": _array_concat,
-    "coalesce": _coalesce,
-    "make_object": _make_object,
+    "string_template": lambda visit, _node, pins: {WHOLE: rendered(pins, visit.run.vars)},
     "break_object": _break_object,
-    "get": _get,
-    "get_element": _of_element,
-    "get_var": _get_var,
-    "get_vars": _get_vars,
+    "get_element": _element,
+    "get_var": lambda visit, _node, pins: {
+        WHOLE: look_up(visit.run.vars, text_of(pins.get("name")).strip(), pins.get("default"))
+    },
+    "get_vars": lambda visit, node, _pins: {
+        name: look_up(visit.run.vars, name) for name in node.pins("outputs")
+    },
     "var_decl": _var_decl,
     "bool_var": _var_decl,
     "path_mux": _mux,
-    "system_datetime": _now,
+    "system_datetime": lambda visit, _node, _pins: {"iso": visit.now, WHOLE: visit.now},
 }
 """By type: the function that computes the outputs of a node."""

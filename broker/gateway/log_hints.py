@@ -1,6 +1,7 @@
-"""Hints over core NATS that a log has grown: published while another process has said that it follows it.
+"""Subjects of core NATS on which processes notify each other, and hints on them that a log has grown.
 
-Subjects of core NATS on which processes notify each other, over one connection at a time.
+They go over one connection at a time. A hint is published while another process has said that it follows the
+log.
 """
 
 from __future__ import annotations
@@ -149,9 +150,17 @@ class NatsLogHints(CoreSubjects):
         return self._client is not None and self._followed.includes(run_id)
 
     def announce_growth(self, run_id: RunId, entries: Sequence[RunLogEntry] = ()) -> None:
-        """See `LogHints.announce_growth`."""
-        if self._followed.includes(run_id):
-            self._send(self._of_log(run_id), _data_of(entries))
+        """See `LogHints.announce_growth`. Hosts of earlier releases look at no data, and send none."""
+        if not self._followed.includes(run_id):
+            return
+        data = b""
+        if entries:
+            rows = [
+                (entry.kind, entry.position, entry.payload, entry.ts.isoformat())
+                for entry in entries
+            ]
+            data = to_json({"from": entries[0].seq, "entries": rows})
+        self._send(self._of_log(run_id), data)
 
     def _of_log(self, run_id: RunId) -> str:
         return hint_subject(self._subjects, "log", run_id)
@@ -165,30 +174,19 @@ class NatsLogHints(CoreSubjects):
         await super().attach(client, inbox, tasks)
 
 
-def _data_of(entries: Sequence[RunLogEntry]) -> bytes:
-    """Return entries as they travel; hosts of earlier releases look at no data, and send none."""
-    if not entries:
-        return b""
-    rows = [(one.kind, one.position, one.payload, one.ts.isoformat()) for one in entries]
-    return to_json({"from": entries[0].seq, "entries": rows})
-
-
 def _entries(data: bytes, run_id: RunId) -> Sequence[RunLogEntry]:
     """Return the entries of a hint; none if it has no entries, or is of another version."""
     if not data:
         return ()
+    entries: list[RunLogEntry] = []
     try:
-        said = from_json(data)
-        return [
-            RunLogEntry(run_id, seq, str(kind), str(position), dict(payload), _instant(at))
-            for seq, (kind, position, payload, at) in enumerate(said["entries"], int(said["from"]))
-        ]
+        facts = from_json(data)
+        rows = enumerate(facts["entries"], int(facts["from"]))
+        for seq, (kind, position, payload, at) in rows:
+            ts = datetime.fromisoformat(at)
+            if ts.utcoffset() is None:  # an instant without its offset
+                return ()
+            entries.append(RunLogEntry(run_id, seq, str(kind), str(position), dict(payload), ts))
     except (ValueError, TypeError, KeyError):
         return ()
-
-
-def _instant(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.utcoffset() is None:
-        raise ValueError("an instant without its offset")
-    return found
+    return entries

@@ -150,17 +150,9 @@ class NatsLogHints(CoreSubjects):
         return self._client is not None and self._followed.includes(run_id)
 
     def announce_growth(self, run_id: RunId, entries: Sequence[RunLogEntry] = ()) -> None:
-        """See `LogHints.announce_growth`. Hosts of earlier releases look at no data, and send none."""
-        if not self._followed.includes(run_id):
-            return
-        data = b""
-        if entries:
-            rows = [
-                (entry.kind, entry.position, entry.payload, entry.ts.isoformat())
-                for entry in entries
-            ]
-            data = to_json({"from": entries[0].seq, "entries": rows})
-        self._send(self._of_log(run_id), data)
+        """See `LogHints.announce_growth`."""
+        if self._followed.includes(run_id):
+            self._send(self._of_log(run_id), _data_of(entries))
 
     def _of_log(self, run_id: RunId) -> str:
         return hint_subject(self._subjects, "log", run_id)
@@ -172,6 +164,14 @@ class NatsLogHints(CoreSubjects):
 
         await client.listen(hint_subject(self._subjects, "follow"), note)
         await super().attach(client, inbox, tasks)
+
+
+def _data_of(entries: Sequence[RunLogEntry]) -> bytes:
+    """Return entries as they travel; hosts of earlier releases look at no data, and send none."""
+    if not entries:
+        return b""
+    rows = [(entry.kind, entry.position, entry.payload, entry.ts.isoformat()) for entry in entries]
+    return to_json({"from": entries[0].seq, "entries": rows})
 
 
 def _entries(data: bytes, run_id: RunId) -> Sequence[RunLogEntry]:

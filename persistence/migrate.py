@@ -1,10 +1,7 @@
-"""Bringing a schema to what the files of this release say, once each, by the first process that comes.
+"""Migration of a schema to what the files of this release say, once each, by the first process that comes.
 
-See `persistence.schema_files` for the files.
-
-Log lines that name the session which blocks another one, while that one waits for a lock.
-
-SQL functions: which of a schema's are not what the files of this release say, and their replacement.
+`persistence.schema_files` has the files. Functions of a schema that differ from the files are replaced. While
+the migration waits for a lock, log lines name the session that blocks it.
 """
 
 from __future__ import annotations
@@ -347,13 +344,13 @@ async def _apply(
 
 
 async def _apply_late(connection: Connection, step: Migration) -> None:
+    if not step.is_index:
+        await _limit_waits(connection, LOCK_WAIT_S)
+        await _apply(connection, [step])
+        return
     # No other session waits for the one that builds an index.
-    await _limit_waits(connection, 0 if step.is_index else LOCK_WAIT_S)
-    await (_build(connection, step) if step.is_index else _apply(connection, [step]))
-
-
-async def _build(connection: Connection, step: Migration) -> None:
-    """Make the file's indexes; each statement may be repeated, so a crash anywhere is harmless."""
+    await _limit_waits(connection, 0)
+    # Each statement may be repeated, so a crash anywhere is harmless.
     for name, statement in step.indexes:
         if await connection.fetchval(SQL_IS_INVALID, name):
             await connection.execute(f"drop index concurrently {name}")

@@ -1,7 +1,7 @@
 """`ActorClient`: another Python service's way to agents, over NATS alone. See docs/clients.md.
 
-Calls enter through `client`, are checked in `requests`, travel over `connection`, are tried again as
-`retry` decides, and leave as `values` that `responses` and `events` have read. Below are `nats` and `wire`.
+Calls enter through `client`, become checked `requests`, travel over `connection`, and `responses` reads what
+comes back and decides whether to try again. Below are `nats` and `wire`.
 """
 
 from broker.client.client import ActorClient

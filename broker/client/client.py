@@ -2,9 +2,8 @@
 
 Importing it needs nats-py and none of the runtime's other libraries. See docs/clients.md.
 
-A call is a `Request`, checked (`requests`), published until it is answered (`connection`, and
-`retry` says what follows from attempts that were not), and its answer is read (`responses`).
-A stream of events is the same question asked again from where it broke off (`events`).
+A call is a `Request`, checked (`requests`), published until it is answered (`connection`), and its answer is
+read (`responses`). A stream of events is the same question, asked again from where it broke off.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from actors.kernel.runtime.ids import AgentId, TopicId, token
 from broker.client import responses as answers
-from broker.client.connection import ClientConnection
-from broker.client.events import Watch
+from broker.client.connection import ClientConnection, Watch
 from broker.client.requests import (
     Event,
     Patience,

@@ -1,6 +1,6 @@
-"""Requests of an `ActorClient`, checked before they are sent; docs/subjects.md. No I/O.
+"""Requests of an `ActorClient`, checked before they are sent, and the values that it returns. No I/O.
 
-Values of `ActorClient`: what it returns, and how long it waits.
+docs/subjects.md has the subjects, headers and bodies.
 """
 
 from __future__ import annotations
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     from actors.kernel.json import JsonValue
 
 EventKind: TypeAlias = Literal["entry", "delta", "end"]
+MAX_TOKEN_BYTES: Final = 128
+"""Largest name of a signal in a subject. A longer name would be a hash there, which hosts cannot read back."""
+MAX_WAIT_S: Final = 3600.0
+MAX_PRIORITY: Final = 1000
+CONFLICTS: Final = ("queue", "join", "reject", "interrupt")
+TOO_LARGE_REMEDY: Final = "Put the content into a store of yours and send its reference."
+_RUN: Final = re.compile(r"[!-~]{1,128}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,15 +143,6 @@ class Event:
         if self.kind != "delta" or not isinstance(self.data, dict):
             return ""
         return str(self.data.get("text", ""))
-
-
-MAX_TOKEN_BYTES: Final = 128
-"""Largest name of a signal in a subject. A longer name would be a hash there, which hosts cannot read back."""
-MAX_WAIT_S: Final = 3600.0
-MAX_PRIORITY: Final = 1000
-CONFLICTS: Final = ("queue", "join", "reject", "interrupt")
-TOO_LARGE_REMEDY: Final = "Put the content into a store of yours and send its reference."
-_RUN: Final = re.compile(r"[!-~]{1,128}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""Responses of hosts and JetStream to an `ActorClient`, read with care. No I/O.
+"""Responses of hosts and JetStream to an `ActorClient`, and what follows from them. No I/O.
 
-The outcomes of a request's attempts, and the decision to try again or to raise.
+An answer becomes a value or an error. An attempt without an answer is `Missed`, and `Tries` decides whether to
+try again or to raise.
 """
 
 from __future__ import annotations
@@ -37,6 +38,14 @@ _FAILURES: Final[Mapping[int, tuple[type[errors.ClientError], str]]] = {
     499: (errors.RunCancelledError, "Somebody cancelled the run; submit anew with another id."),
 }
 
+Why: TypeAlias = Literal["unreachable", "lost", "silent", "unserved", "busy", "closed"]
+_WHY: Final[Mapping[type[ServerError], Why]] = {
+    nats_client.UnreachableError: "unreachable",
+    nats_client.NoAnswerError: "silent",
+    nats_client.RefusedError: "unserved",
+}
+_SERVE: Final = "Start a host (`callboard host`), or look at this user's permissions and namespace."
+
 
 class Response(NamedTuple):
     """A response to a request of this client."""
@@ -65,7 +74,9 @@ def failure(request: Request, answer: Response) -> errors.ClientError | None:
     kind, remedy = _FAILURES.get(code, (errors.ClientError, "Look at the host's log."))
     if told.get("type") == "unserved":
         kind = errors.UnservedError
-    run = run_of(answer) or _busy_with(told.get("details"))
+    details = told.get("details")
+    busy_with = details.get("busy_with") if isinstance(details, dict) else None
+    run = run_of(answer) or (str(busy_with) if busy_with else None)
     problem = str(told.get("message") or answer.headers.get(names.ERROR) or f"error {code}")
     return kind(
         request.doing,
@@ -73,7 +84,7 @@ def failure(request: Request, answer: Response) -> errors.ClientError | None:
         str(told.get("remedy") or remedy),
         run,
         request.id,
-        told.get("details"),
+        details,
     )
 
 
@@ -91,11 +102,6 @@ def not_in_time(request: Request, run_id: str | None, limit_s: float) -> errors.
     problem = f"the run has not ended within {limit_s:g} s; it goes on"
     remedy = "Wait further with result(run_id)."
     return errors.AskTimeoutError(request.doing, problem, remedy, run_id, request.id)
-
-
-def _busy_with(details: Any) -> str | None:
-    run = details.get("busy_with") if isinstance(details, dict) else None
-    return str(run) if run else None
 
 
 def _told(answer: Response) -> dict[str, Any]:
@@ -194,15 +200,6 @@ def event_of(run_id: str, answer: Response) -> Event | None:
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-Why: TypeAlias = Literal["unreachable", "lost", "silent", "unserved", "busy", "closed"]
-_WHY: Final[Mapping[type[ServerError], Why]] = {
-    nats_client.UnreachableError: "unreachable",
-    nats_client.NoAnswerError: "silent",
-    nats_client.RefusedError: "unserved",
-}
-_SERVE: Final = "Start a host (`callboard host`), or look at this user's permissions and namespace."
 
 
 class Missed(Exception):  # noqa: N818 - no error: the next attempt may do

@@ -4,10 +4,9 @@ All hosts are one queue group, so each request comes to one of them. What a host
 asked again by its client, with the same id, and another host waits for the same run. A connection
 that is lost takes along the requests that came by it.
 
-A host as a NATS micro service: what ``nats micro ls``, ``info`` and ``stats`` show of it.
-
-The library's own `Service` runs one request after the other and reads the clock in a way that newer
-Pythons warn of; its forms of the answers are used here.
+Each host is a NATS micro service too, for ``nats micro ls``, ``info`` and ``stats``. The library's own
+`Service` runs one request after the other and reads the clock in a way that newer Pythons warn of; its forms
+of the answers are used here.
 """
 
 from __future__ import annotations
@@ -62,6 +61,12 @@ PENDING_BYTES: Final = 8 * 1024 * 1024
 FLUSH_LIMIT_S: Final = 10
 MAX_RENEWAL_BYTES: Final = 1024
 NO_RESPONDERS: Final = b"NATS/1.0 503"
+
+NAME: Final = "callboard"
+QUEUE: Final = "callboard"
+"""Queue group of all hosts: of each request one host takes care."""
+_DESCRIPTION: Final = "Durable actors: asks agents, and answers for their runs."
+_MAX_METADATA: Final = 1024
 
 EVENTS: Final = "events"
 RENEW: Final = "renew"
@@ -192,7 +197,11 @@ class Gateway:
             size = len(data) + len(raw_headers)
             if len(self._held) >= MAX_REQUESTS or self._held_bytes + size > MAX_HELD_BYTES:
                 endpoint.done(0, TOO_MANY.message)
-                self._refuse_excess(request, tasks)
+                client = self._client
+                # A refusal does not wait: no backlog grows for a client that asks faster than hosts answer.
+                if client is not None and client.pending_data_size <= PENDING_BYTES:
+                    refusing = self._publish(request, refusal(TOO_MANY, request), "")
+                    tasks.start(refusing, name=request.subject)
                 return
             number = next(self._numbers)
             self._held[number] = _Held(request, size)
@@ -200,14 +209,6 @@ class Gateway:
             tasks.start(self._serve(kind, number, request), name=request.subject)
 
         return sink
-
-    def _refuse_excess(self, request: GatewayRequest, tasks: Tasks) -> None:
-        """Refuse, if that does not wait: no backlog grows for a client that asks faster than hosts answer."""
-        client = self._client
-        if client is not None and client.pending_data_size <= PENDING_BYTES:
-            tasks.start(
-                self._publish(request, refusal(TOO_MANY, request), ""), name=request.subject
-            )
 
     def _let_go(self, number: int) -> GatewayRequest | None:
         """Return a request that was held until now; None: it was released by another task."""
@@ -270,13 +271,6 @@ class Gateway:
             client.give_up(f"the server takes nothing for {FLUSH_LIMIT_S} s")
         except (NatsError, OSError, ValueError) as exc:
             _log.debug("an answer was not sent", extra={"error": str(exc)})
-
-
-NAME: Final = "callboard"
-QUEUE: Final = "callboard"
-"""Queue group of all hosts: of each request one host takes care."""
-_DESCRIPTION: Final = "Durable actors: asks agents, and answers for their runs."
-_MAX_METADATA: Final = 1024
 
 
 @dataclass(slots=True)

@@ -75,18 +75,17 @@ class Verbs:
         run_id: RunId | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                # The order is kept no longer: a run may take an hour, and there may be many.
-                run_id, is_own = await self._submitted(caller, _order_of(request, agent_id, caller))
-                ended = await self._front.result(_seeing(caller, is_own=is_own), run_id)
+                order = _order_of(request, agent_id, caller)
+                sender = sender_of("ext", caller.publisher)
+                own_run_id = run_id_of_submit(order.agent_id, sender, order.message_id)
+                run_id = await self._front.submit(caller, order)
+                del order  # a run may take an hour, and there may be many
+                if run_id == own_run_id:  # its own run needs no check
+                    caller = replace(caller, sees="tenant")
+                ended = await self._front.result(caller, run_id)
         except TimeoutError:
             raise _timed_out(timeout_s, run_id) from None
         return _answer_of(ended, request, agent_id)
-
-    async def _submitted(self, caller: Caller, order: Order) -> tuple[RunId, bool]:
-        """Return the run of a question, and whether it is certain to be the caller's own."""
-        own = run_id_of_submit(order.agent_id, sender_of("ext", caller.publisher), order.message_id)
-        run_id = await self._front.submit(caller, order)
-        return run_id, run_id == own
 
     async def api(self, request: GatewayRequest, origin: ApiOrigin) -> GatewayAnswer:
         """Execute a request `api.v1.….VERB` and return its result.
@@ -251,11 +250,6 @@ class Fields:
         """Check that every field was taken: one that is misspelt shall not be ignored."""
         if self._found:
             raise malformed(f"unknown field {min(self._found)!r}")
-
-
-def _seeing(caller: Caller, *, is_own: bool) -> Caller:
-    """Return the caller for a run; its own runs need no check."""
-    return replace(caller, sees="tenant") if is_own else caller
 
 
 def _order_of(request: GatewayRequest, agent_id: AgentId, caller: Caller) -> Order:

@@ -1,6 +1,7 @@
-"""Hints over core NATS that a log has grown: published while another process has said that it follows it.
+"""Subjects of core NATS on which processes notify each other, and hints on them that a log has grown.
 
-Subjects of core NATS on which processes notify each other, over one connection at a time.
+They go over one connection at a time. A hint is published while another process has said that it follows the
+log.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ def _data_of(entries: Sequence[RunLogEntry]) -> bytes:
     """Return entries as they travel; hosts of earlier releases look at no data, and send none."""
     if not entries:
         return b""
-    rows = [(one.kind, one.position, one.payload, one.ts.isoformat()) for one in entries]
+    rows = [(entry.kind, entry.position, entry.payload, entry.ts.isoformat()) for entry in entries]
     return to_json({"from": entries[0].seq, "entries": rows})
 
 
@@ -177,18 +178,15 @@ def _entries(data: bytes, run_id: RunId) -> Sequence[RunLogEntry]:
     """Return the entries of a hint; none if it has no entries, or is of another version."""
     if not data:
         return ()
+    entries: list[RunLogEntry] = []
     try:
-        said = from_json(data)
-        return [
-            RunLogEntry(run_id, seq, str(kind), str(position), dict(payload), _instant(at))
-            for seq, (kind, position, payload, at) in enumerate(said["entries"], int(said["from"]))
-        ]
+        facts = from_json(data)
+        rows = enumerate(facts["entries"], int(facts["from"]))
+        for seq, (kind, position, payload, at) in rows:
+            ts = datetime.fromisoformat(at)
+            if ts.utcoffset() is None:  # an instant without its offset
+                return ()
+            entries.append(RunLogEntry(run_id, seq, str(kind), str(position), dict(payload), ts))
     except (ValueError, TypeError, KeyError):
         return ()
-
-
-def _instant(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.utcoffset() is None:
-        raise ValueError("an instant without its offset")
-    return found
+    return entries

@@ -165,10 +165,11 @@ def refusal(problem: Problem, request: GatewayRequest) -> GatewayAnswer:
     if len(body) > MAX_PAGE_BYTES:
         error["details"] = None
         body, media_type = encoded({"error": error}, request)
+    line = " ".join(problem.message.split())[:_MAX_LINE]
     headers = {
         names.CONTENT_TYPE: media_type,
         names.ERROR_CODE: str(problem.code),
-        names.ERROR: _line(problem.message),
+        names.ERROR: line.encode("ascii", "replace").decode(),
     }
     if problem.run is not None:
         headers[names.RUN] = problem.run
@@ -183,8 +184,3 @@ def encoded(value: JsonValue, request: GatewayRequest) -> tuple[bytes, str]:
         except (OverflowError, ValueError, TypeError):
             pass  # an integer of more than 64 bits, for example, has no form there
     return to_json(value), names.JSON
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())[:_MAX_LINE]
-    return line.encode("ascii", "replace").decode()

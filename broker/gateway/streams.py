@@ -1,6 +1,7 @@
-"""Streams of events: what happens in a run, to one reply subject, with beats while nothing does.
+"""Live events of runs: streams to the reply subjects of clients, and deltas from host to host.
 
-Deltas between hosts, and hints of ends, over core NATS: never stored, lost without a subscriber.
+A stream has beats while nothing happens in its run. Deltas and hints of ends go over core NATS: they are never
+stored, and lost without a subscriber.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from itertools import count
 from typing import Final, get_args
 
 from pydantic_core import from_json, to_json
@@ -33,6 +33,11 @@ from broker.wire.subjects import ApiOrigin, Subjects, hint_subject
 BEAT_EVERY_S: Final = 5.0
 FORGET_AFTER_S: Final = 15.0
 """A reader that answers no beat for so long has gone."""
+MAX_BEHIND: Final = 1_000
+"""Maximum number of pieces kept for a slow reader; above it the oldest are dropped."""
+_KINDS: Final = get_args(DeltaKind)
+_ALL_ANSWERED: Final = b""
+"""The message after the last whole answer."""
 
 
 class EventStreams:
@@ -141,13 +146,6 @@ def _page(event: RunEvent, request: GatewayRequest) -> GatewayAnswer:
     return GatewayAnswer(body, {names.EVENT: event.kind, names.CONTENT_TYPE: media_type})
 
 
-MAX_BEHIND: Final = 1_000
-"""Maximum number of pieces kept for a slow reader; above it the oldest are dropped."""
-_KINDS: Final = get_args(DeltaKind)
-_ALL_ANSWERED: Final = b""
-"""The message after the last whole answer."""
-
-
 class NatsDeltaBus(CoreSubjects):
     """See `DeltaBus`."""
 
@@ -155,7 +153,7 @@ class NatsDeltaBus(CoreSubjects):
         super().__init__(subjects)
         self._open_answers: Callable[[AgentId, RunId], Sequence[Delta]] = lambda *_: ()
         self._inbox = ""
-        self._numbers = count()
+        self._numbers = itertools.count()
         self._questions: dict[str, tuple[bytes, Handler]] = {}
         """Questions for whole answers, by their number, and what takes the answers."""
 

@@ -1,6 +1,7 @@
-"""A shard's received messages that were not handed out yet: tenants take turns, the cursor follows. Pure.
+"""Messages of a shard between their delivery and their batch: whose turn it is, and what is kept of them. Pure.
 
-A limit on the dead letters that a sender of malformed bodies can make. Pure.
+`Backlog` lets tenants take turns, and the cursor follows. `BodyBudget` limits the dead letters that a sender of
+malformed bodies can make.
 
 The store keeps one dead letter for each agent, sender and reason, and counts the others. That alone
 bounds nothing: the sender of garbage chooses its reasons, for they name the position in the body, or the
@@ -21,14 +22,21 @@ from actors.kernel.stores.transport import Received, Undecodable
 _ACK_TOKENS: Final = 9
 """Number of tokens of ``$JS.ACK.<stream>.<consumer>.<count>.<sequence>.<number>.<time>.<pending>``. Servers
 from 2.16 on put domain and account before the stream, and may add a token at the end."""
-
-
 OVERHEAD_BYTES: Final = 512
 """Memory of a message beside its headers and its body: names, numbers, the reply subject."""
 WHOLE_BYTES: Final = 3 * 1024 * 1024
 """Size of the backlog above which a large message is kept without its headers and body."""
 LARGE_BYTES: Final = 8 * 1024
 """Of headers and body. Less is not worth to be read twice."""
+REASONS_OF_ONE: Final = 16
+"""Number of different reasons that are kept of one sender's bad messages to the shard, in a period."""
+PERIOD_S: Final = 60.0
+MAX_SENDERS: Final = 1000
+"""A period ends when there are more, so that their number costs no memory."""
+TOO_MANY: Final = (
+    f"is no message; its reason is not kept, because {REASONS_OF_ONE} different reasons of this sender "
+    f"were kept within {PERIOD_S:g} s"
+)
 
 
 def parse_ack_subject(reply: bytes) -> tuple[bytes, int, int, int, int]:
@@ -140,33 +148,19 @@ class Backlog:
         self._count -= len(taken)
         self.size -= sum(map(_size_of, taken))
         self._ahead.update(message.sequence for message in taken)
-        return taken, self._settle()
-
-    def _settle(self) -> Reached:
         last = self._order[0]  # the oldest is among what was handed out
         while self._order and self._order[0].sequence in self._ahead:
             last = self._order.popleft()
             self._ahead.remove(last.sequence)
-        return Reached(last.sequence, last.stored_ns, last.reply)
+        return taken, Reached(last.sequence, last.stored_ns, last.reply)
 
 
 def _size_of(message: Delivered) -> int:
     return OVERHEAD_BYTES + len(message.headers) + len(message.data)
 
 
-REASONS_OF_ONE: Final = 16
-"""Number of different reasons that are kept of one sender's bad messages to the shard, in a period."""
-PERIOD_S: Final = 60.0
-MAX_SENDERS: Final = 1000
-"""A period ends when there are more, so that their number costs no memory."""
-TOO_MANY: Final = (
-    f"is no message; its reason is not kept, because {REASONS_OF_ONE} different reasons of this sender "
-    f"were kept within {PERIOD_S:g} s"
-)
-
-
 class BodyBudget:
-    """Of one shard. A dead letter has the bytes of the first body that it stands for.
+    """The dead letters of one shard. Each has the bytes of the first body that it stands for.
 
     Args:
         now: Seconds since an arbitrary start.

@@ -198,9 +198,13 @@ class ShardReader:
             await self._create()
             while True:
                 self._pulls.check()
-                await self._acknowledge()
+                if self._ack:
+                    reply, self._ack = self._ack, b""
+                    await self._pulls.acknowledge(reply)
                 if self._buffer:
-                    taken, reached = self._take()
+                    size = self._buffer.size
+                    taken, reached = self._buffer.take(MAX_BATCH, BATCH_BYTES)
+                    self._pulls.buffered_bytes -= size - self._buffer.size
                     if not self._outstanding and self._pulls.has_room:
                         self._release()
                     await self._ask()
@@ -208,7 +212,11 @@ class ShardReader:
                 elif self._broken:
                     await self._recreate()
                 else:
-                    await self._probe_consumer()
+                    if self._is_unchecked:
+                        # One message that is there now: a consumer that is lost gets 503, and not silence.
+                        self._is_unchecked = False
+                        self._outstanding += 1
+                        await self._pulls.ask(self._consumer, 1, b'{"batch":1,"no_wait":true}')
                     await self._ask(is_permitted=await self._permitted())
                     await self._wait()
                     behind = self._upto.sequence
@@ -218,17 +226,6 @@ class ShardReader:
             self._release()
             self._pulls.buffered_bytes -= self._buffer.size
             await self._pulls.drop_consumer(self._consumer)
-
-    async def _acknowledge(self) -> None:
-        if self._ack:
-            reply, self._ack = self._ack, b""
-            await self._pulls.acknowledge(reply)
-
-    def _take(self) -> tuple[list[Delivered], Reached]:
-        before = self._buffer.size
-        taken = self._buffer.take(MAX_BATCH, BATCH_BYTES)
-        self._pulls.buffered_bytes -= before - self._buffer.size
-        return taken
 
     def _batch(self, taken: list[Delivered], reached: Reached) -> MailBatch:
         received = tuple(self._received(one) for one in taken)
@@ -300,13 +297,6 @@ class ShardReader:
             b'{"batch":%d,"expires":%d,"idle_heartbeat":%d%b}'
             % (batch, EXPIRES_S * _NS, HEARTBEAT_S * _NS, limit),
         )
-
-    async def _probe_consumer(self) -> None:
-        """Ask for one message that is there now: a consumer that is lost gets 503, and not silence."""
-        if self._is_unchecked:
-            self._is_unchecked = False
-            self._outstanding += 1
-            await self._pulls.ask(self._consumer, 1, b'{"batch":1,"no_wait":true}')
 
     async def _wait(self) -> None:
         try:

@@ -1,6 +1,4 @@
-"""The creation of the streams, and a check of those that exist.
-
-The streams as data: their subjects, limits and sources.
+"""The streams of a deployment: as data, their creation, and a check of those that exist.
 
 What is in MAIL and TOPIC is also in the senders' outbox or in EDGE; only EDGE holds what no host
 else does. So MAIL and TOPIC may be deleted at any time, and EDGE never loses anything on purpose.

@@ -1,11 +1,12 @@
-"""nats-py's client with what JetStream at speed needs, and its errors in our words (`broker.nats_client`).
+"""Connections to NATS, each made once or opened again after each loss, with errors in our words.
+
+`NatsConnection` is nats-py's client with what JetStream at speed needs; `broker.nats_client` has the errors.
+`ReconnectingConnection` is for core NATS: it serves its users over one connection at a time.
 
 Four private methods of nats-py 2.16 are overridden. `_process_msg`: of the 22 µs that it spends on a
 message (headers, queue, task), 17 go, and with the queue goes the dropping of messages by a slow
 consumer. `_read_loop` and `_flusher`: whatever ends them, the connection is lost, also where nats-py
 calls nobody. `_send_ping`: it overtook what was sent before it.
-
-A connection for core NATS that is opened again whenever it is lost, and what is served over it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from actors.errors import BrokerError
 from actors.kernel.basics import Backoff
 from broker.nats_client import ConnectionLostError, UnreachableError
 from broker.wire.headers import block_bytes
+
+_log = logging.getLogger("callboard.nats")
 
 Sink: TypeAlias = "Callable[[bytes, bytes, bytes, bytes], None]"
 """Called on the event loop with subject, reply subject, data and raw headers. It must not raise."""
@@ -382,9 +385,6 @@ def _address(url: str) -> str:
         parts = urlsplit(url if "//" in url else f"nats://{url}")
         return f"{parts.hostname}:{parts.port or 4222}"
     return "an invalid URL"
-
-
-_log = logging.getLogger("callboard.nats")
 
 
 class ConnectionUser(Protocol):

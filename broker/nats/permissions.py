@@ -16,7 +16,7 @@ from typing import Final
 from actors.errors import InvalidNameError
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, token
 from actors.kernel.stores.outside import Sight
-from broker.wire.subjects import StreamName, Subjects
+from broker.wire.subjects import Subjects
 
 HOST_INBOX: Final = "_INBOX_host"
 """First token of the subjects on which hosts are answered; no other client may subscribe to it."""
@@ -91,7 +91,7 @@ class Permissions:
                 `callboard migrate --streams`: before the first host starts, after a release that changes
                 them, when they are lost, and when MAIL was rolled back.
         """
-        at, mail = self._at, self._stream("MAIL")
+        at, mail = self._at, Subjects(self.namespace).stream("MAIL")
         making = ["STREAM.CREATE.*", "STREAM.UPDATE.*", f"STREAM.DELETE.{mail}"]
         api = [
             "INFO",
@@ -229,9 +229,6 @@ class Permissions:
     def _at(self, *patterns: str) -> tuple[str, ...]:
         subjects = Subjects(self.namespace)
         return tuple(subjects.prefixed(pattern) for pattern in patterns)
-
-    def _stream(self, name: StreamName) -> str:
-        return Subjects(self.namespace).stream(name)
 
 
 def may_be_answered(reply: str) -> bool:

@@ -298,23 +298,19 @@ class Requests:
         asked, taker = self._takers.get(subject[self._skip :], ("", None))
         if taker is None:
             return
-        if headers.startswith(_NO_RESPONDERS):
-            taker(_untaken(self.client, asked))
-        else:
+        address = self.client.address
+        if not headers.startswith(_NO_RESPONDERS):
             taker(Reply(data, headers))
+        elif asked.startswith("$js.api."):  # it is in lower case
+            taker(errors.JetStreamOffError(address, asked, "JetStream is off", TURN_ON, 503))
+        else:
+            remedy = "See that JetStream is on and that the streams are there (`callboard doctor`)."
+            taker(errors.RefusedError(address, asked, "nobody there takes it", remedy, 503))
 
 
 def _size(body: bytes, headers: Mapping[str, str] | None) -> str:
     extra = block_bytes(headers) if headers else 0
     return f"the message has {len(body)} bytes and {extra} of headers"
-
-
-def _untaken(client: NatsConnection, asked: str) -> errors.ServerError:
-    """Return that there is no subscriber of this subject (in lower case)."""
-    if asked.startswith("$js.api."):
-        return errors.JetStreamOffError(client.address, asked, "JetStream is off", TURN_ON, 503)
-    remedy = "See that JetStream is on and that the streams are there (`callboard doctor`)."
-    return errors.RefusedError(client.address, asked, "nobody there takes it", remedy, 503)
 
 
 def refused(client: NatsConnection, doing: str, error: dict[str, Any]) -> errors.ServerError:

@@ -44,7 +44,9 @@ def parse_body(data: bytes, headers: Mapping[str, str], limit: int = MAX_BODY_BY
         BadMessageError: It is too large, or not what its media type says.
     """
     check_size(len(data), limit)
-    media_type = _media_type(headers)
+    media_type = next(filter(None, map(headers.get, _CONTENT_TYPES)), wire_headers.JSON)
+    if media_type not in (wire_headers.MSGPACK, wire_headers.JSON):
+        media_type = media_type.partition(";")[0].strip().lower()
     try:
         if media_type == wire_headers.MSGPACK:
             return _unpack(data)
@@ -59,14 +61,6 @@ def parse_body(data: bytes, headers: Mapping[str, str], limit: int = MAX_BODY_BY
         f"{wire_headers.CONTENT_TYPE} is {media_type!r}, not {wire_headers.JSON} or "
         f"{wire_headers.MSGPACK}"
     )
-
-
-def _media_type(headers: Mapping[str, str]) -> str:
-    for name in _CONTENT_TYPES:
-        if found := headers.get(name):
-            known = found in (wire_headers.MSGPACK, wire_headers.JSON)
-            return found if known else found.partition(";")[0].strip().lower()
-    return wire_headers.JSON
 
 
 def _unpack(data: bytes) -> JsonValue:

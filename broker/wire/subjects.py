@@ -1,6 +1,6 @@
-"""Subjects and stream names as values: the only module that builds them; `parsing` parses them.
+"""Subjects and stream names: the only module that builds and parses them.
 
-Subjects parsed: receiver and publisher, as far as a subject names them.
+A parsed subject says receiver and publisher, as far as it names them.
 """
 
 from __future__ import annotations

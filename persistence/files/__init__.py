@@ -4,8 +4,8 @@ Every write is on the disk when it returns, and each file is replaced as a whole
 share a folder. Below everything is `atomic`.
 """
 
-from persistence.files.artifacts import FileArtifactStore
 from persistence.files.stores import (
+    FileArtifactStore,
     JsonFileCommandCursorStore,
     JsonFileRunStore,
     JsonlCommandStore,

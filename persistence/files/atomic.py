@@ -154,7 +154,7 @@ def mend(file: FileIO) -> None:
     start = _last_line(file, end)
     file.seek(start)
     torn = file.read()
-    if _is_json(torn):
+    if _values(torn) is not None:
         file.seek(0, os.SEEK_END)
         _write(file, b"\n")
     else:
@@ -242,10 +242,6 @@ def _values(line: bytes) -> list[Any] | None:
     except ValueError:
         return None
     return found
-
-
-def _is_json(text: bytes) -> bool:
-    return _values(text) is not None
 
 
 def _last_line(file: FileIO, end: int) -> int:

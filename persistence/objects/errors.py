@@ -66,7 +66,12 @@ def translate_objects(exc: Exception, doing: str, where: str) -> PersistenceErro
     said, code, status = str(exc), _found(_CODE, exc), _found(_STATUS, exc)
     if any(host in said for host in _NO_KEYS):
         return BucketRefusedError(doing, where, "there are no keys", _KEYS)
-    problem = " ".join(filter(None, (status, code, _found(_MESSAGE, exc)))) or _first_line(said)
+    problem = " ".join(filter(None, (status, code, _found(_MESSAGE, exc))))
+    if not problem:
+        line = said.partition("\n")[0].rpartition(" - ")[
+            2
+        ]  # without the request's address before it
+        problem = line.strip()[:_PROBLEM_CHARS] or "no reason was given"
     if isinstance(exc, PermissionDeniedError | UnauthenticatedError) or status in {"401", "403"}:
         return BucketRefusedError(doing, where, problem, _KEYS)
     if code in _REMEDIES:
@@ -89,9 +94,3 @@ def translate_folder(exc: Exception, doing: str, where: str) -> PersistenceError
 def _found(pattern: re.Pattern[str], exc: Exception) -> str:
     found = pattern.search(str(exc))
     return found[1] if found else ""
-
-
-def _first_line(said: str) -> str:
-    """Return the first line without the address of the request before it."""
-    line = said.partition("\n")[0]
-    return line.rpartition(" - ")[2].strip()[:_PROBLEM_CHARS] or "no reason was given"

@@ -1,10 +1,8 @@
-"""Address of a bucket, its keys, and limits of its requests.
+"""Settings of a bucket, and the names of objects in it.
 
-Names of objects, which differ by tenant and scope for any bytes in names and keys.
-
-A bucket takes 1,024 bytes as a name. A folder takes 255 of each part, and may take no difference between
-upper and lower case. Some servers, and every folder, refuse ``a/b`` beside ``a``. So each part is a digest,
-followed by the readable characters of its text.
+Names differ by tenant and scope for any bytes in names and keys. A bucket takes 1,024 bytes as a name. A folder
+takes 255 of each part, and may take no difference between upper and lower case. Some servers, and every folder,
+refuse ``a/b`` beside ``a``. So each part is a digest, followed by the readable characters of its text.
 """
 
 from __future__ import annotations

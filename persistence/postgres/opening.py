@@ -1,6 +1,6 @@
-"""Opening a store: wait for the server, migrate, connect; close all in reverse.
+"""Opening of stores: wait for the server, migrate, connect; close all in reverse.
 
-Opening the stores of one tenant, for programs with or without a runtime.
+The stores of one tenant are for programs with or without a runtime.
 """
 
 from __future__ import annotations

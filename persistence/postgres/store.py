@@ -16,19 +16,25 @@ from actors.kernel.runtime.hints import LogHints, Nudge
 from actors.kernel.stores.artifacts import ArtifactBytes
 from actors.kernel.stores.run_store import RunStore
 from persistence.background import background
-from persistence.postgres.administration.erasure import Retention
-from persistence.postgres.administration.tables import PostgresUsage
+from persistence.postgres.administration.erasure import PostgresErasure, Retention
+from persistence.postgres.administration.operators import Operators
+from persistence.postgres.administration.tables import (
+    PostgresAudit,
+    PostgresFlowBundles,
+    PostgresRunSnapshots,
+    PostgresTokens,
+    PostgresUsage,
+)
 from persistence.postgres.commits.committer import Committer
 from persistence.postgres.commits.outcomes import HandOver
 from persistence.postgres.connection.link import KEYED, Link, Links, ServerOutage, StoreSettings
 from persistence.postgres.connection.listener import Listener, PostgresClock, Reading
 from persistence.postgres.conversations.fact_readers import FactReaders, PostgresFollowedRuns
-from persistence.postgres.conversations.sessions import PostgresSessions
+from persistence.postgres.conversations.sessions import PostgresSessionDirectory, PostgresSessions
 from persistence.postgres.conversations.transcripts import Transcripts
 from persistence.postgres.data.artifacts import PostgresArtifacts
 from persistence.postgres.mail.arrivals import Arrivals
 from persistence.postgres.mail.mail import Mail, Outbox
-from persistence.postgres.operators import Operators
 from persistence.postgres.reads.insight import Insight
 from persistence.postgres.reads.lists import Lists
 from persistence.postgres.reads.reads import LogReaders, NotifiedLogs, Reads
@@ -38,9 +44,8 @@ from persistence.postgres.topics.follows import Follows
 from persistence.postgres.topics.schedules import PostgresLimits, PostgresSchedules
 
 if TYPE_CHECKING:
-    from actors.kernel.stores.administration import AuditStore, ErasureStore, TokenStore
+    from actors.kernel.stores.administration import ErasureStore
     from actors.kernel.stores.conversations import SessionDirectory
-    from actors.kernel.stores.flows import FlowBundleStore, RunSnapshotStore
     from actors.kernel.stores.memory import LongTermMemories
     from persistence.postgres.data.boards import PgTaskBoards
 
@@ -48,34 +53,6 @@ _log = logging.getLogger("callboard.postgres")
 
 TIME_EVERY_S: Final = 10.0
 """Age that the database's time may reach without heartbeats, in seconds."""
-
-
-def _tokens_of(store: PostgresStore) -> TokenStore:
-    """Return the tokens of the API."""
-    from persistence.postgres.administration.tables import PostgresTokens  # noqa: PLC0415 - no host uses it
-
-    return PostgresTokens(store._links)  # noqa: SLF001 - a part of the class
-
-
-def _flow_bundles_of(store: PostgresStore) -> FlowBundleStore:
-    """Return the installed bundles of flows."""
-    from persistence.postgres.administration.tables import PostgresFlowBundles  # noqa: PLC0415 - few use it
-
-    return PostgresFlowBundles(store._links)  # noqa: SLF001 - a part of the class
-
-
-def _run_snapshots_of(store: PostgresStore) -> RunSnapshotStore:
-    """Return the snapshots of runs of graphs."""
-    from persistence.postgres.administration.tables import PostgresRunSnapshots  # noqa: PLC0415 - few use it
-
-    return PostgresRunSnapshots(store._links)  # noqa: SLF001 - a part of the class
-
-
-def _audit_of(store: PostgresStore) -> AuditStore:
-    """Return the audit rows."""
-    from persistence.postgres.administration.tables import PostgresAudit  # noqa: PLC0415 - no host uses it
-
-    return PostgresAudit(store._links)  # noqa: SLF001 - a part of the class
 
 
 class PostgresStore(RunStore):
@@ -134,9 +111,16 @@ class PostgresStore(RunStore):
         self.retention = Retention(settings.owner, links, self.artifacts.remove_objects)
         self.insight = Insight(settings, links)
         self.follows = self.posts = follows = Follows(settings, links, following, expanding)
-        self.schedules = PostgresSchedules(settings, links)
-        self.limits = PostgresLimits(links)
-        self.usage = PostgresUsage(links)
+        self.schedules, self.limits = PostgresSchedules(settings, links), PostgresLimits(links)
+        self.tokens, self.audit, self.usage = (
+            PostgresTokens(links),
+            PostgresAudit(links),
+            PostgresUsage(links),
+        )
+        self.flow_bundles, self.run_snapshots = (
+            PostgresFlowBundles(links),
+            PostgresRunSnapshots(links),
+        )
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
         self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
         self.group_size = self.commits.group_size
@@ -153,11 +137,6 @@ class PostgresStore(RunStore):
             *follows.batchers,
             *notified.batchers,
         )
-
-    tokens = cached_property(_tokens_of)
-    flow_bundles = cached_property(_flow_bundles_of)
-    run_snapshots = cached_property(_run_snapshots_of)
-    audit = cached_property(_audit_of)
 
     @cached_property
     def boards(self) -> PgTaskBoards:
@@ -176,15 +155,11 @@ class PostgresStore(RunStore):
     @cached_property
     @override
     def directory(self) -> SessionDirectory:  # type: ignore[override]  # nobody sets it
-        from persistence.postgres.conversations.sessions import PostgresSessionDirectory  # noqa: PLC0415 - no host uses it
-
         return PostgresSessionDirectory(self._links)
 
     @cached_property
     @override
     def erasure(self) -> ErasureStore:  # type: ignore[override]  # nobody sets it
-        from persistence.postgres.administration.erasure import PostgresErasure  # noqa: PLC0415 - no host uses it
-
         return PostgresErasure(self._links, self.retention, self.artifacts.remove_objects)
 
     @property

@@ -1,9 +1,8 @@
 """The connection to Redis: a URL that cannot work is refused, a server that does not answer is not.
 
-A connection to Redis on which a command leaves the process in the moment it is given.
-
-redis-py makes the connection (TLS, login, pauses between tries); its pipelines are not used, because
-they write when their task runs: milliseconds later on a busy loop, and a crash comes between.
+On a `Line` a command leaves the process in the moment it is given. redis-py makes the connection (TLS, login,
+pauses between tries). Its pipelines are not used, because they write when their task runs: milliseconds later
+on a busy loop, and a crash comes between.
 """
 
 from __future__ import annotations
@@ -179,7 +178,8 @@ class Line:
     def send(self, command: Command) -> None:
         """Write the command now. Queue it if earlier commands wait for answers or there is no connection."""
         if self._queue or not self._write(command):
-            self._enqueue(command)
+            self._queue.append(command)
+            self._queued_bytes += len(command.packed)
             while len(self._queue) > QUEUE_LIMIT or self._queued_bytes > QUEUE_BYTES:
                 self._dequeue().done(OverflowError("the queue is full"))
         self._wanted.set()
@@ -256,10 +256,6 @@ class Line:
         self._sent.append(command)
         self._sent_bytes += len(command.packed)
         return True
-
-    def _enqueue(self, command: Command) -> None:
-        self._queue.append(command)
-        self._queued_bytes += len(command.packed)
 
     def _dequeue(self) -> Command:
         command = self._queue.popleft()

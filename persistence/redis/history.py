@@ -289,7 +289,8 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         words: list[str | bytes | int] = [self._ttl_ms, self._kept_ms, run_id.encode()]
         for message in messages:
             text = _text_of(message)
-            words += (_key_of(message), text)
+            key = f"a{secrets.token_hex(16)}" if message.turn is None else f"g{message.turn}"
+            words += (key.encode(), text)
         if messages:
             await self._ask("adding turns", self._append, (agent_id, session_id), *words)
 
@@ -451,11 +452,6 @@ _EXPIRES: Final = 3
 _COUNT: Final = 5
 _FARTHEST: Final = 2**53
 """Greatest integer that Lua's numbers hold exactly."""
-
-
-def _key_of(message: ChatMessage) -> bytes:
-    key = f"a{secrets.token_hex(16)}" if message.turn is None else f"g{message.turn}"
-    return key.encode()
 
 
 def _text_of(message: ChatMessage) -> bytes:

@@ -130,7 +130,9 @@ class RedisJournal:
             self._gone(reply)
         else:
             self.counters.kept += 1
-            self._back()
+            if self._is_gone:
+                self._is_gone = False
+                _log.info("Redis is back", extra={"dropped": self.counters.dropped})
 
     async def _get(self, name: str) -> dict[str, JsonValue] | None:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -165,11 +167,6 @@ class RedisJournal:
                 "Redis does not answer; until it does, results are only in the log",
                 extra={"problem": f"{type(problem).__name__}: {problem}"},
             )
-
-    def _back(self) -> None:
-        if self._is_gone:
-            self._is_gone = False
-            _log.info("Redis is back", extra={"dropped": self.counters.dropped})
 
     def _unusable(self, name: str, problem: str) -> None:
         if not self._is_logged_unusable:

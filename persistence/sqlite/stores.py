@@ -1,13 +1,4 @@
-"""Runs as rows.
-
-Ledgers as rows.
-
-Commands as rows, and the positions of their readers.
-
-Snapshots as rows.
-
-Artifacts of graphs as rows.
-"""
+"""Stores of graphs as rows: runs, ledgers, commands and their readers' positions, snapshots, artifacts."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.client import Event
-from broker.client.events import MAX_CALLS, Sequence
+from broker.client.connection import MAX_CALLS, Sequence
 from broker.client.responses import Missed
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Tables of operators: audit, tokens, usage, snapshots, flow bundles; erasure and retention."""
+"""Changes and tables of operators: forks, redrives, audit, tokens, usage, snapshots, flow bundles; erasure."""

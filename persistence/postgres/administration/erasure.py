@@ -1,6 +1,6 @@
-"""Erasure on PostgreSQL: each batch is one statement, whose rows are bounded by the functions `erase_…`.
+"""Erasure and retention on PostgreSQL: what is asked to go, and what is old, in small batches.
 
-Retention: taking away what is old, in small batches.
+Each batch of an erasure is one statement, whose rows are bounded by the functions `erase_…`.
 """
 
 from __future__ import annotations
@@ -404,13 +404,9 @@ class Retention(RetentionStore):
         if older_than_s is None:
             return taken
         taken += int(await self._links.value("forgetting audit rows", SQL_FORGET_AUDIT, *args))
-        return taken + await self._forget_usage(*args)
-
-    async def _forget_usage(self, older: timedelta | None, limit: int) -> int:
-        args = (self._total, older, limit)
-        [row] = await self._links.fetch("forgetting usage", SQL_FORGET_USAGE, *args)
+        [row] = await self._links.fetch("forgetting usage", SQL_FORGET_USAGE, self._total, *args)
         self._total = row["last"] or FIRST_TOTAL
-        return int(row["taken"])
+        return taken + int(row["taken"])
 
     @override
     async def forget_agent(

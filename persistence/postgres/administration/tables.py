@@ -1,14 +1,7 @@
-"""Rows that only an erase of their whole tenant takes.
+"""Tables of operators: audit, tokens of the API, usage, snapshots of runs, installed bundles of flows.
 
-Audit rows: see `schema/migrations/0042_audit.sql` and `0043_audit_writes.sql`.
-
-Tokens of the API as rows: see `schema/migrations/0036_owners_and_tokens.sql`.
-
-Totals of usage as rows: see `schema/migrations/0031_usage.sql`. The committer writes them.
-
-Snapshots of runs as rows: see `schema/migrations/0041_run_snapshots.sql`.
-
-Installed bundles of flows as rows: see `schema/migrations/0040_flow_bundles.sql`.
+They are in `schema/migrations`: `0042_audit.sql` and `0043_audit_writes.sql`, `0036_owners_and_tokens.sql`,
+`0031_usage.sql` (the committer writes the totals), `0041_run_snapshots.sql` and `0040_flow_bundles.sql`.
 """
 
 from __future__ import annotations
@@ -394,23 +387,20 @@ class PostgresRunSnapshots(RunSnapshotStore):
     ) -> list[RunSnapshot]:
         apps = None if among.apps is None else [*among.apps]
         word, after = among.query and among.query.casefold(), among.after
-        args = (tenant, apps, among.tag, word, *_place(after), limit)
-        wanted = (
+        place = (None, None) if after is None else (after.created_at, after.id)
+        args = (tenant, apps, among.tag, word, *place, limit)
+        statement = (
             (SQL_LIST_SNAPSHOTS, *args)
             if among.run is None
             else (SQL_LIST_SNAPSHOTS_OF_RUN, *args, among.run)
         )
-        rows = await self._links.fetch("listing snapshots", *wanted)
+        rows = await self._links.fetch("listing snapshots", *statement)
         return [_snapshot(row) for row in rows]
 
     @override
     async def remove(self, tenant: str, id: str) -> bool:
         args = (SQL_REMOVE_SNAPSHOT, tenant, id)
         return bool(await self._links.fetch("removing a snapshot", *args))
-
-
-def _place(after: RunSnapshot | None) -> tuple[object, object]:
-    return (None, None) if after is None else (after.created_at, after.id)
 
 
 def _snapshot(row: Row) -> RunSnapshot:

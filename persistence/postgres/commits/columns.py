@@ -1,6 +1,6 @@
 """Groups of commits as the array arguments of the SQL functions.
 
-The fast path of a group of commits: the shapes that nearly all have, as the arguments of `commit_fast`.
+The shapes that nearly all commits have go as the arguments of `commit_fast`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def commit_arguments(units: list[Unit]) -> list[Column]:
             commits.append((*head, False, RUNNING, unit.attempt, *_NOTHING, unit.log_from))
             continue
         commits.append((*head, parts.creates, *parts.then, parts.orphans, unit.log_from))
-        groups = (parts.spawned, parts.bound, parts.sent, parts.signals, parts.answers, parts.state)
+        groups: tuple[Sequence[tuple[object, ...]], ...] = (
+            *(parts.spawned, parts.bound, parts.sent),
+            *(parts.signals, parts.answers, parts.state),
+        )
         for rows, more in zip(rest, groups, strict=True):
             if more:
                 rows += [(i, *row) for row in more]

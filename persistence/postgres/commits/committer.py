@@ -13,7 +13,6 @@ from dataclasses import replace
 from math import inf
 from typing import Final, LiteralString, cast
 
-from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.errors import StoreUnreachableError
@@ -38,7 +37,7 @@ from actors.kernel.stores.runs import CommitStore
 from actors.kernel.stores.transport import OutboxRow
 from persistence.errors import DRIVER_ERRORS, is_full, is_lost, is_passing, translate
 from persistence.postgres.commits.columns import is_usual
-from persistence.postgres.commits.encode import columns
+from persistence.postgres.commits.encode import columns, message_from_text
 from persistence.postgres.commits.outcomes import (
     SQL_FIND_NUDGES,
     CommitNudges,
@@ -334,7 +333,7 @@ class Committer(CommitStore):
             if row["outcome"] == "dead":
                 parts = units[row["turn"] - 1].parts
                 reason = None if parts is None else cast("str", parts.then[-1])
-                message = Message.from_json(from_json(row["detail"]))
+                message = message_from_text(row["detail"])
                 posted.append(OutboxRow(row["arrival"], message, reason))
             else:
                 _, out = sent[row["agent"], row["sender"], row["message_id"]]

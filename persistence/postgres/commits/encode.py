@@ -1,7 +1,4 @@
-"""Values as the columns that SQL functions take.
-
-Rows as the kernel's values.
-"""
+"""Values of the kernel as the columns that SQL functions take, and rows as values of the kernel."""
 
 from __future__ import annotations
 
@@ -41,6 +38,11 @@ def message_text(message: Message, sender: str | None) -> str:
     data = message.to_json()
     data["sender"] = sender
     return json_text(data, "message")
+
+
+def message_from_text(text: str) -> Message:
+    """Return a message from its stored form. Raises what `Message.from_json` does."""
+    return Message.from_json(from_json(text))
 
 
 def run_columns(run: NewRun) -> tuple[object, ...]:
@@ -114,7 +116,7 @@ def run_of(row: Row) -> RunRow:
         parent=row["parent"],
         root=row["root"],
         depth=row["depth"],
-        wake=columns.get("wake", _wake_of),
+        wake=columns.get("wake", lambda text: WakeSet.from_json(from_json(text))),
         wake_at=row["wake_at"],
         parked=row["parked"],
         last_seq=row["last_seq"],
@@ -137,10 +139,6 @@ def run_of(row: Row) -> RunRow:
     problem = Unreadable("; ".join(columns.problems))
     error = run.error or {"type": "unreadable", "message": problem}
     return replace(run, error=error, unreadable=problem)
-
-
-def _wake_of(text: str) -> WakeSet:
-    return WakeSet.from_json(from_json(text))
 
 
 def entry_of(run_id: RunId, row: Row) -> RunLogEntry:

@@ -1,8 +1,7 @@
-"""The rows that `commit_turns` returns, sorted by commit and turned into the kernel's values.
+"""A group of commits in one round trip, what the rows say of each, and its hand-over to readers.
 
-A group of commits in one round trip: appends, the fast path, or the general function.
-
-Hand-over of commits to readers of logs and of sessions, so that these need not read them.
+A group is appends, the fast path, or the general function. Readers of logs and of sessions need not read what
+is handed over to them.
 
 A statement of commits returns the instants and the facts that it has written, if somebody reads them. Texts of
 entries are known here. A commit whose answer is lost hands over nothing.
@@ -122,7 +121,10 @@ class Verdicts:
             elif outcome in ("entries", "fact"):
                 self.written.setdefault(number, Written()).take(row)
             elif outcome == "cycle":
-                self.cycles.setdefault(number, []).append(_cycle(units[number - 1], row))
+                lease = units[number - 1].first.lease
+                agents = tuple(map(AgentId.parse, row["agent"].split("\n")))
+                cycle = WaitCycle(lease.run_id, lease.agent_id, row["detail"], agents)
+                self.cycles.setdefault(number, []).append(cycle)
             else:
                 self.refused[number] = _refusal(row, units[number - 1], self.refused.get(number))
         if withdrawn:  # they never left
@@ -164,12 +166,6 @@ def nudges_by_unit(
 
 def _key(row: Row) -> tuple[str, str, str]:
     return row["agent"], row["sender"], row["message_id"]
-
-
-def _cycle(unit: Unit, row: Row) -> WaitCycle:
-    lease = unit.first.lease
-    agents = tuple(AgentId.parse(agent) for agent in row["agent"].split("\n"))
-    return WaitCycle(lease.run_id, lease.agent_id, row["detail"], agents)
 
 
 def _one_run_each(found: dict[int, list[WaitCycle]]) -> dict[int, list[WaitCycle]]:

@@ -1,16 +1,11 @@
 """Commits as the committer groups them: encoded where they are called, merged where they meet.
 
-Columns that few commits have, as the one JSON argument of `commit_turns`: null when no commit has any.
+What few commits have goes as the one JSON argument of `commit_turns`, which is null when no commit has any:
+spawns, answers, waits, what is spent, follows, posts, messages given back and refused questions. Turns and cuts
+of conversations go as `write_transcripts` takes them, answers of models as `add_usage` does.
 
-Spawns, answers, waits, what is spent, follows, posts, messages given back and refused questions. Author data
-goes as text inside it, so that it is stored as it was written.
-
-Turns and cuts of conversations as `write_transcripts` takes them.
-
-Each message goes as text: it is stored as it was written. A large one is kept apart, as an artifact that is
-stored before the row that names it: a crash in between leaves an artifact without a pin.
-
-Answers of models as `add_usage` takes them.
+Author data and messages go as text, so that they are stored as they were written. A large turn is kept apart,
+as an artifact that is stored before the row that names it: a crash in between leaves an artifact without a pin.
 """
 
 from __future__ import annotations
@@ -70,6 +65,23 @@ FEW_WAITS: Final = 16
 _ANY_ORDER: Final = "any_order"
 """See `Commit.any_order`."""
 
+TranscriptRows: TypeAlias = "dict[str, list[dict[str, JsonValue] | None]]"
+"""Rows by name: ``turns``, ``artifacts`` (of turns that are kept apart), ``cuts``, ``kept`` (conversations of
+sessions with a cut), ``clear``, ``sessions``."""
+ArtifactsOf: TypeAlias = "Callable[[str, str], ArtifactStore]"
+"""Returns the artifacts of a tenant and a scope."""
+MAX_ROW_BYTES: Final = 256 * 1024
+"""Largest JSON of a turn in its row. A larger turn is stored as an artifact."""
+
+_CONTINUED: Final = EntryKind.RUN_CONTINUED
+_ANSWERED: Final = EntryKind.LLM_CALL
+RUNNING: Final = "RUNNING"
+
+ThenColumns: TypeAlias = tuple[object, ...]
+"""status, attempt, wake, wake_at, parked, result, error, retry_from, dead_letter."""
+
+UsageRow: TypeAlias = "dict[str, JsonValue]"
+
 
 def talk_of(commit: Commit) -> Talk | None:
     """Return the rare rows of the commit, None if it has none."""
@@ -88,13 +100,18 @@ def talk_of(commit: Commit) -> Talk | None:
     ):
         return None
     sender = f"spawn:{commit.lease.agent_id}"
+    follower = partition_hash(commit.lease.agent_id)
+    releases = commit.then.release if isinstance(commit.then, Retry) else ()
     talk: dict[str, list[TalkRow]] = {
         "spawns": [_spawn(child, sender) for child in commit.spawned],
         "answers": _answers(commit),
         "spends": _spends(commit),
-        "follows": _follows(commit),
+        "follows": [
+            {"hash": follower, "topic": str(change.topic), "mode": change.mode}
+            for change in commit.follows
+        ],
         "posts": [_post(out) for out in posts],
-        "releases": _releases(commit.then),
+        "releases": [{"sender": key.sender, "id": key.message_id} for key in releases],
         "withdraws": [_withdraw(question) for question in commit.withdraw],
         "unanswered": [{"key": key} for key in commit.unless_answered],
     }
@@ -206,20 +223,6 @@ def _withdraw(question: MessageKey) -> TalkRow:
     }
 
 
-def _follows(commit: Commit) -> list[TalkRow]:
-    follower = partition_hash(commit.lease.agent_id)
-    return [
-        {"hash": follower, "topic": str(change.topic), "mode": change.mode}
-        for change in commit.follows
-    ]
-
-
-def _releases(then: Then) -> list[TalkRow]:
-    if not isinstance(then, Retry):
-        return []
-    return [{"sender": key.sender, "id": key.message_id} for key in then.release]
-
-
 def _post(out: Outgoing) -> TalkRow:
     assert isinstance(out.target, TopicId)
     return {
@@ -229,15 +232,6 @@ def _post(out: Outgoing) -> TalkRow:
         "id": out.message.id,
         "body": message_text(out.message, out.sender),
     }
-
-
-TranscriptRows: TypeAlias = "dict[str, list[dict[str, JsonValue] | None]]"
-"""Rows by name: ``turns``, ``artifacts`` (of turns that are kept apart), ``cuts``, ``kept`` (conversations of
-sessions with a cut), ``clear``, ``sessions``."""
-ArtifactsOf: TypeAlias = "Callable[[str, str], ArtifactStore]"
-"""Returns the artifacts of a tenant and a scope."""
-MAX_ROW_BYTES: Final = 256 * 1024
-"""Largest JSON of a turn in its row. A larger turn is stored as an artifact."""
 
 
 def transcript_rows(commit: Commit) -> TranscriptRows | None:
@@ -332,14 +326,6 @@ async def put_apart(rows: TranscriptRows, agent: AgentId, artifacts_of: Artifact
         rows.setdefault("artifacts", []).append(named)
 
 
-_CONTINUED: Final = EntryKind.RUN_CONTINUED
-_ANSWERED: Final = EntryKind.LLM_CALL
-RUNNING: Final = "RUNNING"
-
-ThenColumns: TypeAlias = tuple[object, ...]
-"""status, attempt, wake, wake_at, parked, result, error, retry_from, dead_letter."""
-
-
 class Ended:
     """The run has ended with this status."""
 
@@ -377,10 +363,21 @@ class CommitRows:
         run_id, agent = commit.lease.run_id, str(commit.lease.agent_id)
         self.then = then_columns(commit.then, commit.attempt)
         self.creates = commit.create is not None
-        self.spawned = _spawned_rows(commit) if self.creates or commit.spawned else ()
+        self.spawned: list[tuple[object, ...]] = [
+            (run_id, *run_columns(child.run)) for child in commit.spawned
+        ]
+        """(spawner or None, run columns) of each run that the commit creates."""
+        if commit.create is not None:
+            self.spawned.insert(0, (None, *run_columns(commit.create)))
         self.bound = [(run_id, agent, key.sender, key.message_id) for key in commit.bind]
         self.sent = [
-            _outgoing_row(out, out.target)
+            (
+                str(out.target),
+                partition_hash(out.target),
+                out.sender,
+                out.message.id,
+                message_text(out.message, out.sender),
+            )
             for out in commit.outgoing
             if isinstance(out.target, AgentId)
         ]
@@ -390,7 +387,10 @@ class CommitRows:
         self.talk = talk_of(commit)
         self.named = () if self.talk is None else runs_named(self.talk)
         self.transcripts = transcript_rows(commit)
-        self.state = [(agent, key, _state_text(value)) for key, value in commit.state.items()]
+        self.state = [
+            (agent, key, None if isinstance(value, Deleted) else json_text(value, "state"))
+            for key, value in commit.state.items()
+        ]
 
 
 class Write:
@@ -423,15 +423,11 @@ class Write:
             if entry.kind == _CONTINUED:
                 self.log_from = expected + 1 + len(self.rows)
             elif entry.kind == _ANSWERED:
-                self._count(entry)
+                row = usage_row(lease.agent_id, entry.payload)
+                if row is not None:
+                    self.usage = (*self.usage, row)
             self.rows.append((entry.kind, entry.position, json_text(entry.payload, entry.kind)))
         self.parts = None if commit is None else CommitRows(commit)
-
-    def _count(self, call: NewEntry) -> None:
-        """Keep what a model's answer adds to the totals of usage."""
-        row = usage_row(self.lease.agent_id, call.payload)
-        if row is not None:
-            self.usage = (*self.usage, row)
 
     @property
     def last(self) -> int:
@@ -568,27 +564,6 @@ def check_commit(commit: Commit) -> None:
     if commit.create is not None and commit.create.run_id != lease.run_id:
         msg = f"the lease is for run {lease.run_id}, not for the created {commit.create.run_id}"
         raise ContractError(msg)
-
-
-def _outgoing_row(outgoing: Outgoing, target: AgentId) -> tuple[str, int, str, str, str]:
-    body = message_text(outgoing.message, outgoing.sender)
-    return (str(target), partition_hash(target), outgoing.sender, outgoing.message.id, body)
-
-
-def _spawned_rows(commit: Commit) -> list[tuple[object, ...]]:
-    """(spawner or None, run columns) of each run that the commit creates."""
-    rows: list[tuple[object, ...]] = []
-    if commit.create is not None:
-        rows.append((None, *run_columns(commit.create)))
-    rows.extend((commit.lease.run_id, *run_columns(child.run)) for child in commit.spawned)
-    return rows
-
-
-def _state_text(value: JsonValue | Deleted) -> str | None:
-    return None if isinstance(value, Deleted) else json_text(value, "state")
-
-
-UsageRow: TypeAlias = "dict[str, JsonValue]"
 
 
 def usage_row(agent: AgentId, payload: Mapping[str, JsonValue]) -> UsageRow | None:

@@ -1,13 +1,10 @@
-"""A connection that is opened again after a loss.
+"""Connections of a store: its settings, a connection that is opened again after a loss, and the shared outage.
 
-The outage that all connections of a store share: said once, ended once.
+All connections of a store share the outage: it is said once, and ended once.
 
-Settings of the store: the connection, and its time limits.
-
-PostgreSQL's own types, looked up once a process: the driver asks each new connection for them.
-
-Its statement for that is a recursion over the catalog, which takes the server 7 ms of CPU a connection,
-more than all else that opening one takes it.
+PostgreSQL's own types are looked up once a process, because the driver asks each new connection for them. Its
+statement for that is a recursion over the catalog, which takes the server 7 ms of CPU a connection, more than
+all else that opening one takes it.
 """
 
 from __future__ import annotations

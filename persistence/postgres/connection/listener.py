@@ -1,6 +1,7 @@
-"""Hints from other processes by LISTEN. They may be lost; facts are read from the tables.
+"""Hints from other processes by LISTEN, and the database's clock as this process knows it.
 
-The database's clock as this process knows it: its last answer, and monotonic time since.
+Hints may be lost; facts are read from the tables. The clock is the database's last answer, and monotonic time
+since.
 """
 
 from __future__ import annotations
@@ -95,27 +96,20 @@ class Listener:
             self._changed.clear()
             if gone.is_set():
                 break
-            await self._follow(connection, followed)
+            for channel in sorted(self._wanted.keys() - followed):
+                await connection.add_listener(channel, self._on_payload)
+                followed.add(channel)
             try:
                 async with asyncio.timeout(self._settings.answer_s):
                     await self._changed.wait()
             except TimeoutError:
                 # A route that drops everything looks like silence: ask now and then.
                 await connection.execute("select 1", timeout=self._settings.answer_s)
-                await self._forget(connection, followed)
+                # Where there was no reader for a while, not before: readers come and go by the second.
+                for channel in followed - self._wanted.keys():
+                    await connection.remove_listener(channel, self._on_payload)
+                    followed.discard(channel)
         raise ConnectionError("the listening connection was closed")
-
-    async def _follow(self, connection: Connection, followed: set[str]) -> None:
-        """Listen on the channels that are wanted, beside those of every host."""
-        for channel in sorted(self._wanted.keys() - followed):
-            await connection.add_listener(channel, self._on_payload)
-            followed.add(channel)
-
-    async def _forget(self, connection: Connection, followed: set[str]) -> None:
-        """Stop listening where there was no reader for a while: readers come and go by the second."""
-        for channel in followed - self._wanted.keys():
-            await connection.remove_listener(channel, self._on_payload)
-            followed.discard(channel)
 
     def _on_payload(self, _connection: object, pid: int, channel: str, payload: object) -> None:
         if (hear := self._wanted.get(channel)) is not None:

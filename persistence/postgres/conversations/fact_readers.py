@@ -234,8 +234,4 @@ class PostgresFollowedRuns(FollowedRuns):
 
 
 def _reader(begin: int) -> Handed[SessionFact]:
-    return Handed(_number_of, begin, MOST_HANDED)
-
-
-def _number_of(fact: SessionFact) -> int:
-    return fact.number
+    return Handed(lambda fact: fact.number, begin, MOST_HANDED)

@@ -1,6 +1,6 @@
-"""Sessions as rows: see `schema/migrations/0033_sessions.sql`. Submits and commits write their facts.
+"""Sessions as rows, their names and their lists. Submits and commits write their facts.
 
-Names and lists of sessions as rows: see `schema/migrations/0035_session_titles.sql`.
+See `schema/migrations/0033_sessions.sql` and `0035_session_titles.sql`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Final, LiteralString
 
 from typing_extensions import override
@@ -156,7 +157,11 @@ class PostgresSessions(SessionStore):
     ) -> None:
         self._links, self._keyed = links, keyed
         self._transcripts, self._readers = transcripts, readers
-        self._rows = lookups(self._fetch_rows, _session, by="agent")
+        self._rows = lookups(
+            partial(keyed.fetch, "reading a session", SQL_SELECT_KNOWN_SESSION),
+            lambda _, rows: session_of(rows[0]) if rows else None,
+            by="agent",
+        )
         self._facts = lookups(self._fetch_facts, _facts, limit=FACT_READERS)
         self._queued = lookups(self._fetch_queued, _facts)
         self._nodes = lookups(self._fetch_nodes, _rows, limit=NODE_READERS)
@@ -165,9 +170,6 @@ class PostgresSessions(SessionStore):
     @override
     async def get(self, agent: AgentId) -> SessionRow | None:
         return await self._rows.call(str(agent))
-
-    async def _fetch_rows(self, agents: list[str]) -> list[Row]:
-        return await self._keyed.fetch("reading a session", SQL_SELECT_KNOWN_SESSION, agents)
 
     @override
     async def recent(
@@ -311,10 +313,6 @@ class PostgresSessions(SessionStore):
             [row] = await self._links.fetch("deleting a session", SQL_FINISH_DELETE, *args)
             total, more = total + row["gone"], row["more"]
         return total
-
-
-def _session(_: str, rows: list[Row]) -> SessionRow | None:
-    return session_of(rows[0]) if rows else None
 
 
 def _rows(_: object, rows: list[Row]) -> list[Row]:

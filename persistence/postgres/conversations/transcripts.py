@@ -1,6 +1,6 @@
-"""Conversations of agents as rows: see `schema/migrations/0030_transcripts.sql`.
+"""Conversations of agents as rows, and the history of a program that has no runtime.
 
-The history of a program that has no runtime: the rows of runs, read and written from outside.
+See `schema/migrations/0030_transcripts.sql`. Such a program reads and writes the rows of runs from outside.
 """
 
 from __future__ import annotations
@@ -293,14 +293,8 @@ def _cut(session: dict[str, Any]) -> Cut | None:
         session["cut_run"],
         None if summary is None else read_or(summary, ChatMessage.model_validate, _no_summary),
         datetime.fromisoformat(session["cut_at"]),
-        read_or(changes, _CHANGES.validate_python, _no_changes),
+        read_or(changes, _CHANGES.validate_python, lambda _: {}),  # the turns themselves are shown
     )
-
-
-def _no_changes(problem: Unreadable) -> dict[str, ChatMessage | None]:
-    """Return no changes: the turns themselves are shown."""
-    del problem
-    return {}
 
 
 class PostgresHistoryProvider(HistoryProvider):

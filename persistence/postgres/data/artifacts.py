@@ -1,6 +1,6 @@
-"""Artifacts, in chunks or as objects elsewhere: see the migration `artifacts`.
+"""Artifacts, in chunks or as objects elsewhere, and files by key, whose bytes are artifacts.
 
-Files by key, whose bytes are artifacts: see ``schema/stores/files.sql``.
+See the migration `artifacts`, and ``schema/stores/files.sql``.
 """
 
 from __future__ import annotations

@@ -274,17 +274,13 @@ def _patch(status: TaskStatus, **fields: object) -> str:
 
 
 def _board(row: Row) -> TaskList:
+    tasks: dict[str, Any] = from_json(row["tasks"])
     return TaskList(
         conversation_id=row["conversation"],
         agent_id=row["agent"],
         title=row["title"],
-        tasks=_tasks(row["tasks"]),
+        tasks=tuple(sorted(map(Task.model_validate, tasks.values()), key=lambda task: task.order)),
     )
-
-
-def _tasks(text: str) -> tuple[Task, ...]:
-    tasks: dict[str, Any] = from_json(text)
-    return tuple(sorted(map(Task.model_validate, tasks.values()), key=lambda task: task.order))
 
 
 def _listed(row: Row) -> TaskList:

@@ -1,13 +1,9 @@
-"""Entities and relationships: see `schema/stores/graphs.sql`.
+"""Graphs of entities and relationships, in tables or in Apache AGE, which runs Cypher.
 
-Graphs that run Cypher, by Apache AGE: see `schema/stores/graphs_cypher.sql`.
-
-Check of a Cypher query before a server gets it: the query only reads, and its columns have names.
-
-Apache AGE calls functions of its database by name, and a query may come from a model or a stranger. So only
-known functions pass. The tokens are those of AGE. A text that AGE may read in another way is refused.
-
-Values of Apache AGE: the text of an `agtype`, read as JSON data.
+See `schema/stores/graphs.sql` and `graphs_cypher.sql`. A Cypher query is checked before a server gets it:
+it only reads, and its columns have names. AGE calls functions of its database by name, and a query may come
+from a model or a stranger, so only known functions pass. The tokens are those of AGE. A text that AGE may
+read in another way is refused. Its values, texts of `agtype`, are read as JSON data.
 """
 
 from __future__ import annotations

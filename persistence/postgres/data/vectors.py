@@ -27,7 +27,6 @@ from actors.kernel.search_rules import (
     unit_vector,
 )
 from actors.kernel.stores.data import EmbeddingClient, SearchResult, VectorDocument, VectorStore
-from persistence.postgres.connection.link import Row
 from persistence.postgres.data.first_use import StoreTables
 
 TRIES: Final = 3
@@ -122,7 +121,16 @@ class PgVectorStore(VectorStore):
         if rows:
             check_embedder(embedder_name(self._embedder), rows[0]["embedder"], collection)
             check_query(unit, rows[0]["dimensions"], collection)
-        return [_result(row) for row in rows if row["id"] is not None]
+        return [
+            SearchResult(
+                id=row["id"],
+                content=row["content"],
+                score=row["score"],
+                metadata=decoded_object(row["metadata"]),
+            )
+            for row in rows
+            if row["id"] is not None
+        ]
 
     @override
     async def delete(self, ids: Sequence[str], *, collection: str = "default") -> None:
@@ -159,8 +167,3 @@ class PgVectorStore(VectorStore):
         raise ConflictError(
             f"collection {collection!r} was made, named or removed meanwhile: try again"
         )
-
-
-def _result(row: Row) -> SearchResult:
-    metadata = decoded_object(row["metadata"])
-    return SearchResult(id=row["id"], content=row["content"], score=row["score"], metadata=metadata)

@@ -29,7 +29,7 @@ from actors.kernel.stores.runs import (
 from persistence.postgres.commits.encode import columns, json_text, message_text, run_columns
 from persistence.postgres.commits.unit import text_or_none
 from persistence.postgres.connection.batch import Batched, Batcher
-from persistence.postgres.connection.link import Link, Links, Row, StoreSettings
+from persistence.postgres.connection.link import Link, Links, StoreSettings
 from persistence.postgres.reads.reads import Reads
 
 SQL_SUBMIT_RUNS: Final[LiteralString] = (
@@ -229,7 +229,9 @@ class Arrivals(ArrivalStore):
                     submit.message, submit.sender, submit.agent_id, row["arrival"], bound
                 )
             if submit.session is not None:
-                facts = _queued_fact(row, run_id)
+                facts: Sequence[SessionFact] = ()
+                if row.get("number") is not None:  # the statement has read it
+                    facts = (SessionFact(row["number"], "queued", run_id, row["ahead"], row["at"]),)
                 self._on_session(submit.agent_id, facts)
                 is_here = row["fresh"] and row["local"] and run_id == submit.row[0]
                 if submit.session.is_followed and is_here and facts and self.on_begun is not None:
@@ -320,14 +322,6 @@ def _session_columns(
         [None if one is None else one.owner or "" for one in expected] if any(expected) else None
     )
     return projects, owners
-
-
-def _queued_fact(row: Row, run_id: RunId) -> Sequence[SessionFact]:
-    """Return the fact that a statement has read of a submitted run."""
-    number: int | None = row.get("number")
-    if number is None:
-        return ()
-    return (SessionFact(number, "queued", run_id, row["ahead"], row["at"]),)
 
 
 def nudge_row(nudge: Nudge) -> tuple[str, str | None, str | None]:

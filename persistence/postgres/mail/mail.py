@@ -1,10 +1,7 @@
-"""MailStore on PostgreSQL: messages that a broker delivers, as rows.
+"""Messages that a broker delivers, as rows of PostgreSQL, and the outbox that it publishes from.
 
-`ingest` is grouped: batches of different shards that come together are one statement.
-
-Batches of arrived messages as the arguments and answers of one `ingest_mail` statement.
-
-OutboxStore on PostgreSQL. The rows are written by the committer.
+`ingest` is grouped: batches of different shards that come together are one `ingest_mail` statement. The
+committer writes the rows of the outbox.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final, LiteralString, NamedTuple, TypeAlias
 
-from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.errors import NotSerializableError
@@ -44,7 +40,7 @@ from actors.kernel.stores.transport import (
     Undecodable,
 )
 from persistence.postgres.commits.committer import Committer
-from persistence.postgres.commits.encode import columns, json_text, message_text
+from persistence.postgres.commits.encode import columns, json_text, message_from_text, message_text
 from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Link, Links, Row, StoreSettings
 
@@ -207,17 +203,15 @@ class Mail(MailStore):
             found["posted"] = await self._link.fetch(_AGAIN, SQL_FIND_POSTED, *keys)
         for i, outcome in refused.items():
             calls[i - 1].answer(outcome)
-        mine, others = self._split(found["posted"])
-        for owner, shard in others:
-            self._on_foreign(owner, Nudge("fanout", shard=shard))
+        mine = list[ShardId]()  # shards of ours that have followers to reach
+        for row in found["posted"]:
+            owner, shard = row["sender"], ShardId(row["agent"])
+            if owner == self._me:
+                mine.append(shard)
+            elif owner is not None:  # it lives
+                self._on_foreign(owner, Nudge("fanout", shard=shard))
         answered = [call for call in calls if not call.future.done()]
         answer_of(answered, found["arrived"], found["signalled"], mine)
-
-    def _split(self, posted: list[Row]) -> tuple[list[ShardId], list[tuple[str, ShardId]]]:
-        """Tell shards of ours that have followers to reach from those of living others."""
-        rows = [(row["sender"], ShardId(row["agent"])) for row in posted]
-        mine = [shard for owner, shard in rows if owner == self._me]
-        return mine, [row for row in rows if row[0] not in (None, self._me)]
 
 
 GROUP_ROWS: Final = 2000
@@ -390,23 +384,19 @@ class Outbox(OutboxStore):
     ) -> list[OutboxRow]:
         shards = [lease.shard for lease in leases]
         rows = await self._links.fetch("reading the outbox", SQL_OUTBOX, shards, after, limit)
-        found, damaged = list[OutboxRow](), dict[int, Row]()
+        outbox, damaged = list[OutboxRow](), dict[int, Row]()
         for row in rows:
-            message = read_or(row["body"], _message_of, lambda _: None)
+            message = read_or(row["body"], message_from_text, lambda _: None)
             if message is None:
                 damaged[row["n"]] = row
             else:
-                found.append(OutboxRow(row["n"], message, row["dead"], row["target_read"]))
-        if damaged:
-            found = sorted(
-                [*found, *await self._unreadable(shards, damaged)], key=lambda row: row.n
-            )
-        return found
-
-    async def _unreadable(self, shards: list[ShardId], damaged: dict[int, Row]) -> list[OutboxRow]:
-        """Return rows whose bodies cannot be read, with sender, target and id as their columns have them."""
-        keys = await self._links.fetch("reading the outbox", SQL_OUTBOX_KEYS, shards, [*damaged])
-        return [_unreadable_row(damaged[key["n"]], key) for key in keys]
+                outbox.append(OutboxRow(row["n"], message, row["dead"], row["target_read"]))
+        if damaged:  # their columns still have sender, target and id
+            args = (shards, [*damaged])
+            keys = await self._links.fetch("reading the outbox", SQL_OUTBOX_KEYS, *args)
+            outbox += [_unreadable_row(damaged[key["n"]], key) for key in keys]
+            outbox.sort(key=lambda row: row.n)
+        return outbox
 
     @override
     async def forget(self, rows: Sequence[OutboxRow]) -> None:
@@ -433,10 +423,6 @@ class Outbox(OutboxStore):
     @override
     def set_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
         self._committer.on_posted = hook
-
-
-def _message_of(body: str) -> Message:
-    return Message.from_json(from_json(body))
 
 
 def _unreadable_row(row: Row, key: Row) -> OutboxRow:

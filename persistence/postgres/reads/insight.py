@@ -203,7 +203,10 @@ class Insight(InsightStore):
                 shards=row["owned"],
                 serves=(
                     *sorted(type_ for type_ in row["types"] if not type_.startswith("~")),
-                    *sorted(_agent_text(shard) for shard in row["shards"]),
+                    # The shard of a single agent is ``i:<tenant>:<type>/<key>``.
+                    *sorted(
+                        str(AgentId.parse(shard.removeprefix("i:"))) for shard in row["shards"]
+                    ),
                 ),
             )
             for row in await self._links.fetch("reading hosts", SQL_HOSTS)
@@ -258,11 +261,6 @@ def _agent_of(row: Row) -> AgentRow:
             owned=row["owner"] is not None,
         ),
     )
-
-
-def _agent_text(shard: str) -> str:
-    """Return the agent of the shard of a single agent, ``i:<tenant>:<type>/<key>``."""
-    return str(AgentId.parse(shard.removeprefix("i:")))
 
 
 def _totals_of(body: str) -> Totals:

@@ -123,7 +123,7 @@ class Lists(ListStore):
 
     def __init__(self, links: Links, keyed: Link) -> None:
         self._links, self._keyed = links, keyed
-        self._waits = lookups(self._fetch_waits, _open_waits)
+        self._waits = lookups(self._fetch_waits, lambda _, rows: list(map(_open_wait, rows)))
         self.batchers = (self._waits,)
 
     @override
@@ -237,10 +237,6 @@ def list_statement(
     chosen = " and ".join(conditions)
     order = " order by r.created_at desc, r.run_id desc limit $10"
     return "select" + RUN_COLUMNS + "from runs r where " + chosen + order, values
-
-
-def _open_waits(_: object, rows: list[Row]) -> list[OpenWait]:
-    return [_open_wait(row) for row in rows]
 
 
 def _open_wait(row: Row) -> OpenWait:

@@ -1,6 +1,6 @@
-"""Questions about rows. Loads that are asked together become one query.
+"""Reads by id, and the readers of logs. Loads that are asked together become one query.
 
-Readers of logs: commits of this process, and hints of others, wake them and hand them the new entries.
+Commits of this process, and hints of others, wake readers of logs and hand them the new entries.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Final, Generic, LiteralString, TypeVar
 
 from pydantic_core import from_json, to_json
@@ -115,7 +116,10 @@ class Reads(ReadStore):
         self._links, self._keyed, self._readers = links, keyed, readers
         limit = settings.group_limit
         self._loads = lookups(
-            self._asking("reading runs", SQL_LOAD_RUNS), _loaded, by="run_id", limit=limit
+            self._asking("reading runs", SQL_LOAD_RUNS),
+            lambda _, rows: loaded_of(rows[0]) if rows else None,
+            by="run_id",
+            limit=limit,
         )
         self._signals = lookups(
             self._asking("reading", SQL_SIGNALS), _signals, by="run_id", limit=limit
@@ -124,8 +128,17 @@ class Reads(ReadStore):
             self._asking("reading", SQL_ANSWERS), _answers, by="parent", limit=limit
         )
         self._states = lookups(self._fetch_states, _state, limit=limit)
-        self._runs = lookups(self._asking("reading", SQL_RUN), _run, by="run_id", limit=limit)
-        self._new = lookups(self._fetch_new, _entries, limit=limit)
+        self._runs = lookups(
+            self._asking("reading", SQL_RUN),
+            lambda _, rows: run_of(rows[0]) if rows else None,
+            by="run_id",
+            limit=limit,
+        )
+        self._new = lookups(
+            self._fetch_new,
+            lambda place, rows: [entry_of(place[0], row) for row in rows],
+            limit=limit,
+        )
         self.batchers = (
             *(self._loads, self._signals, self._answers, self._states),
             *(self._runs, self._new),
@@ -240,14 +253,6 @@ class Reads(ReadStore):
         return rows[0]["tokens_left"] if rows else None
 
 
-def _loaded(_: RunId, rows: list[Row]) -> LoadedRun | None:
-    return loaded_of(rows[0]) if rows else None
-
-
-def _run(_: RunId, rows: list[Row]) -> RunRow | None:
-    return run_of(rows[0]) if rows else None
-
-
 def _signals(_: RunId, rows: list[Row]) -> list[BufferedSignal]:
     return [_signal(row) for row in rows]
 
@@ -265,10 +270,6 @@ def _answers(_: RunId, rows: list[Row]) -> list[Answer]:
 def _state(_: tuple[str, str], rows: list[Row]) -> StatePart:
     values = {row["key"]: decoded(row["value"]) for row in rows if row["key"] is not None}
     return StatePart(values, rows[0]["yes"])
-
-
-def _entries(place: tuple[RunId, int], rows: list[Row]) -> list[RunLogEntry]:
-    return [entry_of(place[0], row) for row in rows]
 
 
 def answer_of(row: Row) -> Answer:
@@ -494,7 +495,7 @@ class LogReaders:
             self._remove(run_id, reader)
 
     def _add(self, run_id: RunId, begin: int) -> Handed[RunLogEntry]:
-        reader = Handed[RunLogEntry](_seq_of, begin, MOST_HANDED)
+        reader = Handed[RunLogEntry](attrgetter("seq"), begin, MOST_HANDED)
         self._logs.setdefault(run_id, _Log()).readers.add(reader)
         return reader
 
@@ -517,7 +518,3 @@ class LogReaders:
             chosen.say_followed(run_id)
             log.told_at = now
         return is_new
-
-
-def _seq_of(entry: RunLogEntry) -> int:
-    return entry.seq

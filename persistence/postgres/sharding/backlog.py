@@ -15,7 +15,7 @@ from actors.kernel.runtime.waits import WaitCycle
 from actors.kernel.stores.runs import Blocking
 from actors.kernel.stores.shards import BacklogStore
 from persistence.postgres.commits.encode import RUN_COLUMNS, arrived_of, run_of
-from persistence.postgres.connection.link import Link, Links, Row
+from persistence.postgres.connection.link import Link, Links
 from persistence.postgres.connection.listener import PostgresClock, Reading
 
 SQL_OPEN_RUNS: Final[LiteralString] = (
@@ -148,11 +148,16 @@ class PostgresBacklog(BacklogStore):
         rows = await self._keyed.fetch(
             "looking for cycles", SQL_YOUNG_CYCLES, list(shards), younger
         )
-        found: dict[tuple[RunId, str], WaitCycle] = {}
+        cycles: dict[tuple[RunId, str], WaitCycle] = {}
         for row in rows:
-            cycle = _from_the_greatest(row)
-            found.setdefault((cycle.run_id, cycle.position), cycle)
-        return list(found.values())
+            # The view of the run with the greatest id, so that always the same run fails.
+            runs, positions = row["run_ids"], row["places"]
+            agents = [AgentId.parse(agent) for agent in row["agents"]]
+            n = runs.index(max(runs))
+            run_id, cycled = RunId(runs[n]), (*agents[n:], *agents[:n])
+            cycle = WaitCycle(run_id, agents[n], positions[n], cycled)
+            cycles.setdefault((cycle.run_id, cycle.position), cycle)
+        return list(cycles.values())
 
     @override
     async def unnoticed(self, shards: Sequence[ShardId], *, younger_than_s: float) -> list[Nudge]:
@@ -163,11 +168,3 @@ class PostgresBacklog(BacklogStore):
         return [
             Nudge(row["kind"], AgentId.parse(row["agent"]), RunId(row["run_id"])) for row in rows
         ]
-
-
-def _from_the_greatest(row: Row) -> WaitCycle:
-    """Return a cycle from the view of the run with the greatest id, so that always the same run fails."""
-    runs, places = row["run_ids"], row["places"]
-    agents = [AgentId.parse(agent) for agent in row["agents"]]
-    n = runs.index(max(runs))
-    return WaitCycle(RunId(runs[n]), agents[n], places[n], (*agents[n:], *agents[:n]))

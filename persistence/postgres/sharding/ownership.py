@@ -1,6 +1,6 @@
-"""Shards: who may act for which agents.
+"""Shards: who may act for which agents, and how the agents of a dead host go on here.
 
-Sees another host die, so that its agents go on here as soon as its lease is over.
+Another host's death is seen as soon as its lease is over.
 """
 
 from __future__ import annotations
@@ -270,7 +270,10 @@ class Takeover:
             while True:
                 wait_s = interval_s
                 try:
-                    left_s = await self._left_s()
+                    # The seconds left of the lease of the host with the oldest heartbeat.
+                    me = self._settings.owner
+                    [row] = await self._link.fetch("looking for dead hosts", SQL_NEXT_DEATH, me)
+                    left_s = float(row["left_s"])
                     if left_s <= 0:
                         await self._claim()
                         wait_s = again.next_s()
@@ -282,9 +285,3 @@ class Takeover:
                 await asyncio.sleep(wait_s)
         finally:
             await self._link.close()
-
-    async def _left_s(self) -> float:
-        """Return the seconds left of the lease of the host with the oldest heartbeat."""
-        me = self._settings.owner
-        [row] = await self._link.fetch("looking for dead hosts", SQL_NEXT_DEATH, me)
-        return float(row["left_s"])

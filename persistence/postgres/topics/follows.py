@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, LiteralString, NamedTuple, TypeAlias
 
-from pydantic_core import from_json
 from typing_extensions import override
 
 from actors.kernel.agent.message import Message
@@ -25,7 +24,7 @@ from actors.kernel.stores.topics import (
     check_follow,
     check_post,
 )
-from persistence.postgres.commits.encode import arrived_of, columns, message_text
+from persistence.postgres.commits.encode import arrived_of, columns, message_from_text, message_text
 from persistence.postgres.connection.batch import Batched, Batcher
 from persistence.postgres.connection.link import Link, Links, Row, StoreSettings
 
@@ -230,7 +229,7 @@ def _woken(rows: list[Row]) -> dict[ShardId, list[Arrived]]:
         if not row["agents"]:
             continue
         if row["body"] is not None:
-            post = read_or(row["body"], _post_of, lambda _: None)
+            post = read_or(row["body"], message_from_text, lambda _: None)
         if post is None:  # it cannot be read: its receivers' next scans find its rows
             continue
         sender = post.sender or ""
@@ -241,10 +240,6 @@ def _woken(rows: list[Row]) -> dict[ShardId, list[Arrived]]:
             )
         )
     return woken
-
-
-def _post_of(body: str) -> Message | None:
-    return Message.from_json(from_json(body))
 
 
 def _lazy(rows: list[Row]) -> dict[ShardId, list[str]]:

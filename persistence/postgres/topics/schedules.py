@@ -1,6 +1,6 @@
-"""Schedules as rows: see `schema/baseline/schedules.sql`.
+"""Schedules, and limits over all hosts, as rows.
 
-Limits over all hosts: their values, the holders of slots, and the buckets of starts.
+See `schema/baseline/schedules.sql`. Limits have values, holders of slots, and buckets of starts.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from compose.assembly.runtime import artifact_bytes, build_postgres_runtime
 from compose.assembly.settings import Settings
 from persistence.errors import BytesElsewhereError
 from persistence.objects import ObjectArtifactBytes
-from persistence.objects.bucket import PART_BYTES, folder_of
+from persistence.objects.files import PART_BYTES, folder_of
 from persistence.postgres import StoreSettings, open_store
 from tests.harness import servers
 from tests.integration.persistence.hosts import sql

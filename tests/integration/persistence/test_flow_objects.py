@@ -18,7 +18,7 @@ from actors.workflow.installed import InstalledFlows
 from compose.assembly.runtime import artifact_bytes, build_postgres_runtime
 from compose.assembly.settings import Settings
 from compose.web import app
-from persistence.objects.bucket import PART_BYTES
+from persistence.objects.files import PART_BYTES
 from tests.behaviour.web import WebClient
 from tests.harness import servers
 from tests.harness.proxy import FaultProxy

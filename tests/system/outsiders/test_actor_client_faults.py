@@ -25,7 +25,7 @@ from broker.client import (
     UnreachableError,
     UnservedError,
 )
-from broker.client.events import MAX_WAITING_FRAMES
+from broker.client.connection import MAX_WAITING_FRAMES
 from tests.harness.proxy import FaultProxy
 from tests.system.gateways import event, gateway, refusing, saying, silent, telling
 from tests.system.waiting import until

@@ -24,7 +24,7 @@ from actors.kernel.runtime.rows import Arrived, RunRow
 from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.sources import fold
 from actors.kernel.stores.runs import OperatorStore, Submitted
-from persistence.postgres.commits.encode import columns, message_text
+from persistence.postgres.commits.encode import columns, message_from_text, message_text
 from persistence.postgres.connection.link import Link, Links, Row
 from persistence.postgres.mail.arrivals import arrived_now, mail_row
 from persistence.postgres.reads.reads import Reads
@@ -172,23 +172,19 @@ def _own_terms(terms: Supervision | None, run_id: RunId) -> tuple[str | None, ti
 
 def _message_again(row: Row, dead: RunId) -> Message:
     """Return a copy of a dead run's message with a new id, so that it is not dropped as a duplicate."""
-    message = read_or(row["payload"], _received, lambda _: None)
+    message = read_or(
+        row["payload"],
+        lambda payload: Message.from_json(from_json(payload)["message"]),
+        lambda _: None,
+    )
     if message is None:
         msg = f"a message of run {dead} cannot be read: restore its log, or send the message again"
         raise ContractError(msg)
     return replace(message, id=derive_id("redrive", message.id, dead))
 
 
-def _stored(body: str) -> Message:
-    return Message.from_json(from_json(body))
-
-
-def _received(payload: str) -> Message:
-    return Message.from_json(from_json(payload)["message"])
-
-
 def _redriven_message(row: Row) -> Message:
-    message = read_or(row["body"], _stored, lambda _: None)
+    message = read_or(row["body"], message_from_text, lambda _: None)
     if message is None:
         msg = f"dead letter {row['id']} cannot be read: let its sender send it again"
         raise ContractError(msg)

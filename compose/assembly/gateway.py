@@ -1,6 +1,7 @@
-"""The NATS connection for external clients, which the gateway and the bus of live events use.
+"""Connections to NATS: the options of all processes of a deployment, and the one for external clients.
 
-The NATS login of all processes of a deployment, from the settings.
+The gateway and the bus of live events use the connection for external clients. The settings give the login and
+the certificates of every connection.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _log = logging.getLogger("callboard.host")
 
 READY_S: Final = 5.0
 """Longest wait in seconds for this connection at a host's start. A host serves agents without it too."""
+CONNECT_S: Final = 5.0
+
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -60,26 +63,6 @@ def attach_outside(
     )
     host_of(runtime).attach(bus=bus, log_hints=log_hints, listeners=[line])
     return partial(_ready, line)
-
-
-async def _ready(line: ReconnectingConnection) -> None:
-    try:
-        async with asyncio.timeout(READY_S):
-            await line.connected.wait()
-    except TimeoutError:
-        remedy = "its NATS user needs the permissions of docs/subjects.md"
-        _log.warning("external clients cannot ask this host yet", extra={"remedy": remedy})
-
-
-def _version() -> str:
-    try:
-        found = _VERSION.match(importlib.metadata.version("callboard"))
-    except importlib.metadata.PackageNotFoundError:  # run from a folder that was not installed
-        found = None
-    return "0.0.0" if found is None else found[0]
-
-
-CONNECT_S: Final = 5.0
 
 
 def nats_server(
@@ -133,3 +116,20 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
             msg = f"CALLBOARD_NATS_TLS_CERT={cert}, CALLBOARD_NATS_TLS_KEY={key}: {exc}; give PEM files"
             raise ContractError(msg) from exc
     return context
+
+
+async def _ready(line: ReconnectingConnection) -> None:
+    try:
+        async with asyncio.timeout(READY_S):
+            await line.connected.wait()
+    except TimeoutError:
+        remedy = "its NATS user needs the permissions of docs/subjects.md"
+        _log.warning("external clients cannot ask this host yet", extra={"remedy": remedy})
+
+
+def _version() -> str:
+    try:
+        found = _VERSION.match(importlib.metadata.version("callboard"))
+    except importlib.metadata.PackageNotFoundError:  # run from a folder that was not installed
+        found = None
+    return "0.0.0" if found is None else found[0]

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.stores.outside import Sight
 from broker.nats.permissions import Export, Permissions, UserGrant
 
 HOST: Final = "host"
@@ -99,8 +98,16 @@ class NatsAccounts:
             self._user(HOST, HOSTS_ACCOUNT, rules.host(makes_streams=self.hosts_make_streams)),
             self._user(ADMIN, HOSTS_ACCOUNT, rules.admin()),
             *(
-                self._user(one.user, self._account(one.tenant), self._external_client(one))
-                for one in self.publishers
+                self._user(
+                    publisher.user,
+                    self._account(publisher.tenant),
+                    rules.outsider(
+                        publisher.name,
+                        publisher.tenant,
+                        sees="tenant" if publisher.user in self.sees_tenant else "own",
+                    ),
+                )
+                for publisher in self.publishers
             ),
             *(self._user(tenant, self._account(tenant), None) for tenant in self.tenants),
         ]
@@ -168,10 +175,6 @@ class NatsAccounts:
                 f"--nkey {name}: {'a seed' if nkey[:1] == 'S' else nkey!r} {problem}"
             )
         return User(name=name, account=account, grant=grant, nkey=nkey)
-
-    def _external_client(self, one: Publisher) -> UserGrant:
-        sees: Sight = "tenant" if one.user in self.sees_tenant else "own"
-        return Permissions(self.namespace).outsider(one.name, one.tenant, sees=sees)
 
     def _account(self, tenant: str) -> str:
         if tenant not in self.tenants:

@@ -1,9 +1,8 @@
 """Builders of runtimes, on servers of yours or on embedded servers in a folder.
 
 Every builder yields a started `Runtime`. At the end, and after an error or a cancellation, it closes what it
-opened, in reverse order. No set-up is needed, because missing tables and streams are created.
-
-The bucket or folder of artifacts' bytes that the settings name.
+opened, in reverse order. No set-up is needed, because missing tables and streams are created. `artifact_bytes`
+opens the bucket or folder of artifacts' bytes that the settings name.
 """
 
 from __future__ import annotations
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 
 LEASE_MARGIN_S: Final = 2.0
 """Seconds before the end of a host's lease. If less time is left, the host starts no effect."""
+_BUCKET_OPTIONS: Final = frozenset({"endpoint", "region"})
 
 
 def build_runtime(
@@ -169,6 +169,43 @@ def build_as_set(
         return _build_opened(opening, settings, client=client)
     assert settings.data_dir is not None
     return build_local_runtime(settings.data_dir, settings=settings, client=client, serve=serve)
+
+
+def artifact_bytes(place: str | None) -> ArtifactBytes | None:
+    """Return a store of artifacts' bytes in a bucket or a folder, or None if `place` is None.
+
+    The function sends no request.
+
+    Args:
+        place: ``s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION``, or the absolute path of a folder.
+            Keys come from the environment: ``AWS_ACCESS_KEY_ID``, or the role of the container or machine.
+
+    Raises:
+        ContractError: `place` is not a valid location, or the extra ``s3`` is not installed.
+    """
+    if place is None:
+        return None
+    parts = urlsplit(place)
+    options = dict(parse_qsl(parts.query))
+    is_bucket = (
+        parts.scheme == "s3" and options.keys() <= _BUCKET_OPTIONS and "@" not in parts.netloc
+    )
+    if not is_bucket and not Path(place).is_absolute():
+        remedy = "s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION, or an absolute path"
+        raise ContractError(f"CALLBOARD_ARTIFACTS names no bucket and no folder: write {remedy}")
+    if find_spec("obstore") is None:
+        raise ContractError("CALLBOARD_ARTIFACTS needs an extra: pip install 'callboard[s3]'")
+    from persistence.objects import ObjectArtifactBytes, S3Settings  # noqa: PLC0415 - few use it
+
+    if is_bucket:
+        settings = S3Settings(
+            bucket=parts.netloc,
+            prefix=parts.path.strip("/"),
+            endpoint=options.get("endpoint"),
+            region=options.get("region", "us-east-1"),
+        )
+        return ObjectArtifactBytes.in_s3(settings)
+    return ObjectArtifactBytes.in_folder(Path(place))
 
 
 @asynccontextmanager
@@ -360,41 +397,3 @@ async def _until_connected(mail: MailService | None, settings: Settings) -> None
         last = mail.trouble or "no NATS server answered; check CALLBOARD_NATS_URL"
         msg = f"no messages are sent or read after {settings.start_wait_s:g} s: {last}"
         raise BrokerError(msg) from None
-
-
-_OPTIONS: Final = frozenset({"endpoint", "region"})
-
-
-def artifact_bytes(place: str | None) -> ArtifactBytes | None:
-    """Return a store of artifacts' bytes in a bucket or a folder, or None if `place` is None.
-
-    The function sends no request.
-
-    Args:
-        place: ``s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION``, or the absolute path of a folder.
-            Keys come from the environment: ``AWS_ACCESS_KEY_ID``, or the role of the container or machine.
-
-    Raises:
-        ContractError: `place` is not a valid location, or the extra ``s3`` is not installed.
-    """
-    if place is None:
-        return None
-    parts = urlsplit(place)
-    options = dict(parse_qsl(parts.query))
-    is_bucket = parts.scheme == "s3" and options.keys() <= _OPTIONS and "@" not in parts.netloc
-    if not is_bucket and not Path(place).is_absolute():
-        remedy = "s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION, or an absolute path"
-        raise ContractError(f"CALLBOARD_ARTIFACTS names no bucket and no folder: write {remedy}")
-    if find_spec("obstore") is None:
-        raise ContractError("CALLBOARD_ARTIFACTS needs an extra: pip install 'callboard[s3]'")
-    from persistence.objects import ObjectArtifactBytes, S3Settings  # noqa: PLC0415 - few use it
-
-    if is_bucket:
-        settings = S3Settings(
-            bucket=parts.netloc,
-            prefix=parts.path.strip("/"),
-            endpoint=options.get("endpoint"),
-            region=options.get("region", "us-east-1"),
-        )
-        return ObjectArtifactBytes.in_s3(settings)
-    return ObjectArtifactBytes.in_folder(Path(place))

@@ -3,19 +3,14 @@
 `Desk.run` has no code for crashes. Each `ctx.step` is recorded before it returns, so a second host continues
 after the last recorded step: see `examples/desk/README.md`.
 
-The ledger: a file with a line for every execution of a step on any host.
+Each step also writes a line to the ledger, a file that the runtime does not use, so that it is independent
+evidence about the runtime. The documents are a folder of yours, or documentation in the Python installation.
 
-The runtime does not use this file, so it is independent evidence about the runtime.
-
-TextRank: find the most central sentences of a text by graph ranking, without a model or training.
-
-Sentences are nodes. The weight of an edge is the number of words that two sentences share, divided by the sum
-of the logarithms of their lengths. The weighted PageRank of this graph ranks the sentences.
-
-Source: Rada Mihalcea and Paul Tarau, "TextRank: Bringing Order into Texts", EMNLP 2004,
-section 4 (sentence extraction); damping 0.85 and the threshold 0.0001 are the paper's.
-
-The texts that the demo reads: a folder of yours, or documentation in the Python installation.
+TextRank finds the most central sentences of a document by graph ranking, without a model or training. Sentences
+are nodes. The weight of an edge is the number of words that two sentences share, divided by the sum of the
+logarithms of their lengths. The weighted PageRank of this graph ranks the sentences. Source: Rada Mihalcea and
+Paul Tarau, "TextRank: Bringing Order into Texts", EMNLP 2004, section 4 (sentence extraction); damping 0.85 and
+the threshold 0.0001 are the paper's.
 """
 
 from __future__ import annotations
@@ -40,6 +35,200 @@ from actors.runtime import RunContext, idempotency_key
 
 P = ParamSpec("P")
 T = TypeVar("T")
+MAX_CHARACTERS: Final = 60_000
+"""Greatest number of characters that are read of each document, because the run's log keeps a step's result."""
+MAX_DOCUMENTS: Final = 40
+SUFFIXES: Final = (".txt", ".md", ".rst")
+# Long prose chapters of the language reference, as `help()` shows them on every installation.
+_TOPICS: Final = (
+    "execmodel exceptions objects import numbers debugger try with typesmapping class function naming "
+    "attribute-access customization"
+)
+_DEFAULT_COUNT: Final = 8
+_FALLBACK_MODULES: Final = (
+    "argparse asyncio contextlib decimal difflib doctest http.client logging optparse random "
+    "statistics string subprocess tarfile threading unittest zipfile"
+)
+_ENOUGH_CHARACTERS: Final = 1500
+DAMPING: Final = 0.85
+THRESHOLD: Final = 0.0001
+MAX_ROUNDS: Final = 100
+MAX_SENTENCES: Final = 200
+"""Greatest number of ranked sentences: of a longer text only the first ones. Edges grow with its square."""
+_SHORTEST, _LONGEST = 6, 60
+_WORD: Final = re.compile(r"[^\W\d_]{2,}")
+_ABBREVIATION: Final = re.compile(
+    r"\b(?:e\.g|i\.e|etc|cf|vs|Mr|Dr|St|No|Fig|p|pp)\.$", re.IGNORECASE
+)
+_END: Final = re.compile(r"[.!?][\"')\]]*\s+(?=[\"'(\[]?[A-Z])")
+# The most common English words, which do not show that two sentences have a common topic.
+_STOP_WORDS: Final = frozenset(
+    """a about after all also an and any are as at be because been but by can could did do does for
+    from had has have he her his how if in into is it its may more most must no not of on only or
+    other our out over she should so some such than that the their them then there these they this
+    those to under up use used was we were what when where which while who will with would you your
+    """.split()  # noqa: SIM905 - a list of words is read as words
+)
+
+
+class Job(TypedDict):
+    """The payload of the agent's message. All paths are absolute."""
+
+    documents: list[str]
+    sentences: int
+    """Number of sentences of each document in the report."""
+    pace_s: float
+    """Seconds to spend on each document, so that a person can watch."""
+    report: str
+    published: str
+    ledger: str
+
+
+class Section(TypedDict):
+    """The report's section about one document."""
+
+    document: str
+    sentences: list[str]
+    characters: int
+    read_at: str
+
+
+class Desk:
+    """An agent that reads documents, publishes a headline for each, and writes a report."""
+
+    id = AgentId("desk", "main")
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> dict[str, object]:
+        """Execute the job of the message's payload. Return the report's path and the number of documents."""
+        job: Job = inbox[0].payload  # type: ignore[assignment]
+        ledger = job["ledger"]
+        sections: list[Section] = []
+        for path in job["documents"]:
+            text = await ctx.step("read", noted(ledger, read_document), path)
+            best: list[str] = await ctx.step(
+                "extract", noted(ledger, extract), text, job["sentences"], job["pace_s"]
+            )
+            read_at = await ctx.now()
+            # A published line must not be published again, so this step executes at most once. If a crash
+            # leaves the step without a result, `was_published` checks whether it happened.
+            await ctx.step(
+                "publish",
+                noted(ledger, publish),
+                job["published"],
+                headline(path, best),
+                effect="at_most_once",
+                reconcile=functools.partial(was_published, job["published"]),
+            )
+            sections.append(
+                Section(
+                    document=path, sentences=best, characters=len(text), read_at=read_at.isoformat()
+                )
+            )
+        report = await ctx.step("report", noted(ledger, write_report), job["report"], sections)
+        return {"report": report, "documents": len(sections)}
+
+
+AGENTS: Final = [Desk()]
+"""Agents that `callboard host compose.demo.desk:AGENTS` serves."""
+
+
+def read_document(path: str) -> str:
+    """Return the start of a text file."""
+    return Path(path).read_text(encoding="utf-8", errors="replace")[:MAX_CHARACTERS]
+
+
+async def extract(text: str, count: int, pace_s: float) -> list[str]:
+    """Return the most central sentences by TextRank, which runs in a thread."""
+    best = await asyncio.to_thread(telling_sentences, text, count)
+    await asyncio.sleep(pace_s)
+    return [sentence.text for sentence in best]
+
+
+def headline(path: str, sentences: list[str]) -> str:
+    """Return the line to publish about a document."""
+    first = sentences[0] if sentences else "(no prose)"
+    return f"{Path(path).name}: {first}"
+
+
+def publish(published: str, line: str) -> None:
+    """Append one line with the effect's key to a file, as an action that cannot be undone."""
+    append_line(published, f"{idempotency_key()} {line}")
+
+
+async def was_published(published: str, effect_id: str) -> None:
+    """Return if the file has the effect's line.
+
+    Raises:
+        EffectDidNotHappen: The file does not have the line.
+    """
+    if not any(line.startswith(effect_id) for line in lines_of(published)):
+        raise EffectDidNotHappen
+
+
+def write_report(report: str, sections: list[Section]) -> str:
+    """Write the report as Markdown, completely or not at all, and return its path."""
+    lines = ["# What the documents say", ""]
+    lines += [f"{len(sections)} documents; the most central sentences of each, by TextRank.", ""]
+    for section in sections:
+        name, size = Path(section["document"]).name, section["characters"]
+        lines += [f"## {name}", "", f"{size:,} characters, read {section['read_at'][:19]} UTC", ""]
+        lines += [f"- {sentence}" for sentence in section["sentences"]] or ["- (no prose)"]
+        lines.append("")
+    partial = Path(f"{report}.partial")
+    partial.write_text("\n".join(lines), encoding="utf-8")
+    partial.replace(report)
+    return report
+
+
+def documents_in(folder: Path) -> list[Path]:
+    """Return the text files of a folder and its subfolders, by name, at most 40.
+
+    Raises:
+        ContractError: The path is not a folder, or the folder has no text file.
+    """
+    if not folder.is_dir():
+        raise ContractError(f"{folder} is not a folder: name one that holds text files")
+    found = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and path.is_file() and path.stat().st_size
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    if not found:
+        raise ContractError(f"{folder} holds no {', '.join(SUFFIXES)} file: name another folder")
+    return found[:MAX_DOCUMENTS]
+
+
+def write_default_documents(folder: Path) -> list[Path]:
+    """Write eight chapters of Python's documentation into `folder`, and return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in _default_texts():
+        path = folder / f"{name}.txt"
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _default_texts() -> list[tuple[str, str]]:
+    """Return names and texts: chapters of the language reference, else documentation of modules."""
+    try:
+        topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
+    except ImportError:
+        topics = {}
+    chapters = [(name, topics[name]) for name in _TOPICS.split() if name in topics]
+    if len(chapters) < _DEFAULT_COUNT:
+        chapters += [(f"module-{name}", _documentation(name)) for name in _FALLBACK_MODULES.split()]
+    enough = [pair for pair in chapters if len(pair[1]) >= _ENOUGH_CHARACTERS] or chapters
+    return [(re.sub(r"[^\w-]", "-", name), text) for name, text in enough[:_DEFAULT_COUNT]]
+
+
+def _documentation(name: str) -> str:
+    """Return the docstrings of a module, its classes and its functions as one text."""
+    module = importlib.import_module(name)
+    public = [vars(module)[key] for key in sorted(vars(module)) if not key.startswith("_")]
+    own = [one for one in public if getattr(one, "__module__", None) == name]
+    return "\n\n".join(filter(None, (inspect.getdoc(one) for one in (module, *own))))
 
 
 class LedgerEntry(NamedTuple):
@@ -85,28 +274,6 @@ def append_line(path: str, line: str) -> None:
         os.write(file, data)
     finally:
         os.close(file)
-
-
-DAMPING: Final = 0.85
-THRESHOLD: Final = 0.0001
-MAX_ROUNDS: Final = 100
-MAX_SENTENCES: Final = 200
-"""Greatest number of ranked sentences: of a longer text only the first ones. Edges grow with its square."""
-
-_SHORTEST, _LONGEST = 6, 60
-_WORD: Final = re.compile(r"[^\W\d_]{2,}")
-_ABBREVIATION: Final = re.compile(
-    r"\b(?:e\.g|i\.e|etc|cf|vs|Mr|Dr|St|No|Fig|p|pp)\.$", re.IGNORECASE
-)
-_END: Final = re.compile(r"[.!?][\"')\]]*\s+(?=[\"'(\[]?[A-Z])")
-# The most common English words, which do not show that two sentences have a common topic.
-_STOP_WORDS: Final = frozenset(
-    """a about after all also an and any are as at be because been but by can could did do does for
-    from had has have he her his how if in into is it its may more most must no not of on only or
-    other our out over she should so some such than that the their them then there these they this
-    those to under up use used was we were what when where which while who will with would you your
-    """.split()  # noqa: SIM905 - a list of words is read as words
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,182 +359,3 @@ def rank(sentences: Sequence[frozenset[str]]) -> list[float]:
         if moved < THRESHOLD:
             break
     return scores
-
-
-MAX_CHARACTERS: Final = 60_000
-"""Greatest number of characters that are read of each document, because the run's log keeps a step's result."""
-
-
-class Job(TypedDict):
-    """The payload of the agent's message. All paths are absolute."""
-
-    documents: list[str]
-    sentences: int
-    """Number of sentences of each document in the report."""
-    pace_s: float
-    """Seconds to spend on each document, so that a person can watch."""
-    report: str
-    published: str
-    ledger: str
-
-
-class Section(TypedDict):
-    """The report's section about one document."""
-
-    document: str
-    sentences: list[str]
-    characters: int
-    read_at: str
-
-
-class Desk:
-    """An agent that reads documents, publishes a headline for each, and writes a report."""
-
-    id = AgentId("desk", "main")
-
-    async def run(self, ctx: RunContext, inbox: list[Message]) -> dict[str, object]:
-        """Execute the job of the message's payload. Return the report's path and the number of documents."""
-        job: Job = inbox[0].payload  # type: ignore[assignment]
-        ledger = job["ledger"]
-        sections: list[Section] = []
-        for path in job["documents"]:
-            text = await ctx.step("read", noted(ledger, read_document), path)
-            best: list[str] = await ctx.step(
-                "extract", noted(ledger, extract), text, job["sentences"], job["pace_s"]
-            )
-            read_at = await ctx.now()
-            # A published line must not be published again, so this step executes at most once. If a crash
-            # leaves the step without a result, `was_published` checks whether it happened.
-            await ctx.step(
-                "publish",
-                noted(ledger, publish),
-                job["published"],
-                headline(path, best),
-                effect="at_most_once",
-                reconcile=functools.partial(was_published, job["published"]),
-            )
-            sections.append(
-                Section(
-                    document=path, sentences=best, characters=len(text), read_at=read_at.isoformat()
-                )
-            )
-        report = await ctx.step("report", noted(ledger, write_report), job["report"], sections)
-        return {"report": report, "documents": len(sections)}
-
-
-def read_document(path: str) -> str:
-    """Return the start of a text file."""
-    return Path(path).read_text(encoding="utf-8", errors="replace")[:MAX_CHARACTERS]
-
-
-async def extract(text: str, count: int, pace_s: float) -> list[str]:
-    """Return the most central sentences by TextRank, which runs in a thread."""
-    best = await asyncio.to_thread(telling_sentences, text, count)
-    await asyncio.sleep(pace_s)
-    return [sentence.text for sentence in best]
-
-
-def headline(path: str, sentences: list[str]) -> str:
-    """Return the line to publish about a document."""
-    first = sentences[0] if sentences else "(no prose)"
-    return f"{Path(path).name}: {first}"
-
-
-def publish(published: str, line: str) -> None:
-    """Append one line with the effect's key to a file, as an action that cannot be undone."""
-    append_line(published, f"{idempotency_key()} {line}")
-
-
-async def was_published(published: str, effect_id: str) -> None:
-    """Return if the file has the effect's line.
-
-    Raises:
-        EffectDidNotHappen: The file does not have the line.
-    """
-    if not any(line.startswith(effect_id) for line in lines_of(published)):
-        raise EffectDidNotHappen
-
-
-def write_report(report: str, sections: list[Section]) -> str:
-    """Write the report as Markdown, completely or not at all, and return its path."""
-    lines = ["# What the documents say", ""]
-    lines += [f"{len(sections)} documents; the most central sentences of each, by TextRank.", ""]
-    for section in sections:
-        name, size = Path(section["document"]).name, section["characters"]
-        lines += [f"## {name}", "", f"{size:,} characters, read {section['read_at'][:19]} UTC", ""]
-        lines += [f"- {sentence}" for sentence in section["sentences"]] or ["- (no prose)"]
-        lines.append("")
-    partial = Path(f"{report}.partial")
-    partial.write_text("\n".join(lines), encoding="utf-8")
-    partial.replace(report)
-    return report
-
-
-AGENTS: Final = [Desk()]
-"""Agents that `callboard host compose.demo.desk:AGENTS` serves."""
-
-
-MAX_DOCUMENTS: Final = 40
-SUFFIXES: Final = (".txt", ".md", ".rst")
-# Long prose chapters of the language reference, as `help()` shows them on every installation.
-_TOPICS: Final = (
-    "execmodel exceptions objects import numbers debugger try with typesmapping class function naming "
-    "attribute-access customization"
-)
-_DEFAULT_COUNT: Final = 8
-_FALLBACK_MODULES: Final = (
-    "argparse asyncio contextlib decimal difflib doctest http.client logging optparse random "
-    "statistics string subprocess tarfile threading unittest zipfile"
-)
-_ENOUGH_CHARACTERS: Final = 1500
-
-
-def documents_in(folder: Path) -> list[Path]:
-    """Return the text files of a folder and its subfolders, by name, at most 40.
-
-    Raises:
-        ContractError: The path is not a folder, or the folder has no text file.
-    """
-    if not folder.is_dir():
-        raise ContractError(f"{folder} is not a folder: name one that holds text files")
-    found = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and path.is_file() and path.stat().st_size
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
-    if not found:
-        raise ContractError(f"{folder} holds no {', '.join(SUFFIXES)} file: name another folder")
-    return found[:MAX_DOCUMENTS]
-
-
-def write_default_documents(folder: Path) -> list[Path]:
-    """Write eight chapters of Python's documentation into `folder`, and return the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, text in _default_texts():
-        path = folder / f"{name}.txt"
-        path.write_text(text, encoding="utf-8")
-        written.append(path)
-    return written
-
-
-def _default_texts() -> list[tuple[str, str]]:
-    """Return names and texts: chapters of the language reference, else documentation of modules."""
-    try:
-        topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
-    except ImportError:
-        topics = {}
-    chapters = [(name, topics[name]) for name in _TOPICS.split() if name in topics]
-    if len(chapters) < _DEFAULT_COUNT:
-        chapters += [(f"module-{name}", _documentation(name)) for name in _FALLBACK_MODULES.split()]
-    enough = [pair for pair in chapters if len(pair[1]) >= _ENOUGH_CHARACTERS] or chapters
-    return [(re.sub(r"[^\w-]", "-", name), text) for name, text in enough[:_DEFAULT_COUNT]]
-
-
-def _documentation(name: str) -> str:
-    """Return the docstrings of a module, its classes and its functions as one text."""
-    module = importlib.import_module(name)
-    public = [vars(module)[key] for key in sorted(vars(module)) if not key.startswith("_")]
-    own = [one for one in public if getattr(one, "__module__", None) == name]
-    return "\n\n".join(filter(None, (inspect.getdoc(one) for one in (module, *own))))

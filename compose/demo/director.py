@@ -1,9 +1,8 @@
 """The course of the demo: start servers and a host, publish a job, kill the host, start another, prove.
 
-The proof of the demo: compare the run's log with the ledger outside the runtime, step by step.
-
-A step is *recorded* when its result is in the run's log. The log is read twice: just after the first host
-was killed, and at the end. The steps' functions write the ledger, without the runtime.
+The proof compares the run's log with the ledger outside the runtime, step by step. A step is *recorded* when
+its result is in the run's log. The log is read twice: just after the first host was killed, and at the end. The
+steps' functions write the ledger, without the runtime.
 """
 
 from __future__ import annotations
@@ -37,144 +36,6 @@ from compose.assembly.settings import Settings
 from compose.demo.desk import Job, LedgerEntry, executions
 from compose.embedded import Server, ServerFailedError
 from compose.embedded.server import ProcessSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepProof:
-    """The proof of one step: its executions, and its results.
-
-    Attributes:
-        position: The step's position in the run's log.
-        name: Name of the step.
-        document: Name of the step's document; empty for the report.
-        mode: ``idempotent`` or ``at_most_once``.
-        executed: Number of calls of the step's function in the ledger.
-        pids: Process ids of these calls, in order.
-        second_host: The second host's action: ``replayed`` (it used the recorded result), ``executed`` (it
-            executed the step for the first time) or ``repeated`` (the first host was killed during the step,
-            and recorded no result).
-        holds: True if every promise about the step holds.
-    """
-
-    position: str
-    name: str
-    document: str
-    mode: str
-    executed: int
-    pids: tuple[int, ...]
-    second_host: Literal["replayed", "executed", "repeated"]
-    holds: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """The proofs of all steps, and the promises about the whole run."""
-
-    steps: tuple[StepProof, ...]
-    was_killed: bool
-    """SIGKILL ended the first host after some steps were recorded, and before all were."""
-    was_recovered: bool
-    """The log has a take-over of the run after a crash."""
-    is_complete: bool
-    """The run completed, and every step has exactly one result."""
-    published_once: bool
-    """The line of every document was published exactly once."""
-
-    @property
-    def holds(self) -> bool:
-        """True if every promise holds."""
-        whole = self.was_killed and self.was_recovered and self.is_complete and self.published_once
-        return whole and all(step.holds for step in self.steps)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the proof as JSON data."""
-        return {"holds": self.holds, **asdict(self)}
-
-
-def prove(
-    *,
-    documents: Sequence[str],
-    at_kill: Sequence[RunLogEntry],
-    at_end: Sequence[RunLogEntry],
-    ledger: Sequence[LedgerEntry],
-    published: Sequence[str],
-    first_pid: int,
-    killed_by: int | None,
-) -> Proof:
-    """Return the proof, from the log at both times, the ledger and the published lines.
-
-    Args:
-        documents: Paths of the documents, in the order of the job.
-        at_kill: The log just after the first host had ended.
-        at_end: The whole log.
-        ledger: Every execution of a step.
-        published: The published lines.
-        first_pid: Process id of the killed host.
-        killed_by: Number of the signal that ended the first host; None if no signal did.
-    """
-    results = [entry for entry in at_end if entry.kind == EntryKind.EFFECT_RESULT]
-    results = [entry for entry in results if entry.payload["effect"] == "step"]
-    before = {entry.position for entry in at_kill if entry.kind == EntryKind.EFFECT_RESULT}
-    modes = {
-        entry.position: str(entry.payload["mode"])
-        for entry in at_end
-        if entry.kind == EntryKind.EFFECT_INTENT
-    }
-    names = [*(Path(path).name for path in documents for _ in range(3)), ""]
-    steps = tuple(
-        _step(
-            entry,
-            document,
-            mode=modes[entry.position],
-            was_recorded=entry.position in before,
-            ledger=ledger,
-            first_pid=first_pid,
-        )
-        for entry, document in zip(results, names, strict=False)
-    )
-    keys = Counter(line.split(" ", 1)[0] for line in published)
-    resumed = [entry for entry in at_end if entry.kind == EntryKind.RUN_RESUMED]
-    return Proof(
-        steps=steps,
-        was_killed=killed_by == 9 and 0 < len(before) < len(results),  # noqa: PLR2004 - SIGKILL
-        was_recovered=any(entry.payload["reason"] == "recovered" for entry in resumed),
-        is_complete=len(results) == len(names) == len({entry.position for entry in results})
-        and at_end[-1].kind == EntryKind.RUN_COMPLETED,
-        published_once=len(keys) == len(documents) and set(keys.values()) == {1},
-    )
-
-
-def _step(
-    result: RunLogEntry,
-    document: str,
-    *,
-    mode: str,
-    was_recorded: bool,
-    ledger: Sequence[LedgerEntry],
-    first_pid: int,
-) -> StepProof:
-    pids = tuple(line.pid for line in ledger if line.effect == result.payload["id"])
-    by_first = pids.count(first_pid)
-    by_second = len(pids) - by_first
-    if was_recorded:
-        holds, second_host = by_first == 1 and by_second == 0, "replayed"
-    elif by_first == 0:
-        holds, second_host = by_second == 1, "executed"
-    else:
-        # The host was killed during this step. Only an idempotent step may have been executed again.
-        at_most = 1 if mode == "at_most_once" else 2
-        holds, second_host = len(pids) <= at_most, "repeated"
-    return StepProof(
-        position=result.position,
-        name=str(result.payload["name"]),
-        document=document,
-        mode=mode,
-        executed=len(pids),
-        pids=pids,
-        second_host=second_host,  # type: ignore[arg-type]
-        holds=holds,
-    )
-
 
 LEASE_S: Final = 2.0
 HEARTBEAT_S: Final = 0.5
@@ -319,14 +180,19 @@ class Director:
             f"{len(self.stage.documents)} documents to {subject}"
         )
         run_id = await self._publish(servers.nats_url, subject, first)
-        victim = self.stage.documents[len(self.stage.documents) // 2]
-        await self._until_extracting(first, len(self.stage.documents) // 2)
+        middle = len(self.stage.documents) // 2
+
+        def extracts_the_middle() -> bool:
+            names = [line.name for line in executions(self.stage.ledger)]
+            return names.count("extract") > middle
+
+        await self._watch(first, extracts_the_middle)
         await asyncio.to_thread(first.kill)
         killed_at = time.monotonic()
         at_kill = [entry async for entry in client.entries(run_id)]
         seen = len(executions(self.stage.ledger))
         self.audience.tell(
-            f"SIGKILL: host 1 is dead in the middle of {victim.name} "
+            f"SIGKILL: host 1 is dead in the middle of {self.stage.documents[middle].name} "
             f"({len(at_kill)} log entries are durable)"
         )
         second = await self._start_host(servers)
@@ -403,14 +269,6 @@ class Director:
         self._hosts.append(host)
         return host
 
-    async def _until_extracting(self, host: Server, document: int) -> None:
-        """Wait until the second step of a document has started. The step has no result then."""
-
-        def has_begun() -> bool:
-            return [line.name for line in executions(self.stage.ledger)].count("extract") > document
-
-        await self._watch(host, has_begun)
-
     async def _until_ended(self, client: Runtime, run_id: RunId, host: Server) -> None:
         ended = asyncio.Event()
 
@@ -443,6 +301,143 @@ class Director:
         lines = executions(self.stage.ledger)
         done = len({line.effect for line in lines})
         self.audience.progress(done, self.stage.step_count, lines[-1].name if lines else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProof:
+    """The proof of one step: its executions, and its results.
+
+    Attributes:
+        position: The step's position in the run's log.
+        name: Name of the step.
+        document: Name of the step's document; empty for the report.
+        mode: ``idempotent`` or ``at_most_once``.
+        executed: Number of calls of the step's function in the ledger.
+        pids: Process ids of these calls, in order.
+        second_host: The second host's action: ``replayed`` (it used the recorded result), ``executed`` (it
+            executed the step for the first time) or ``repeated`` (the first host was killed during the step,
+            and recorded no result).
+        holds: True if every promise about the step holds.
+    """
+
+    position: str
+    name: str
+    document: str
+    mode: str
+    executed: int
+    pids: tuple[int, ...]
+    second_host: Literal["replayed", "executed", "repeated"]
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """The proofs of all steps, and the promises about the whole run."""
+
+    steps: tuple[StepProof, ...]
+    was_killed: bool
+    """SIGKILL ended the first host after some steps were recorded, and before all were."""
+    was_recovered: bool
+    """The log has a take-over of the run after a crash."""
+    is_complete: bool
+    """The run completed, and every step has exactly one result."""
+    published_once: bool
+    """The line of every document was published exactly once."""
+
+    @property
+    def holds(self) -> bool:
+        """True if every promise holds."""
+        whole = self.was_killed and self.was_recovered and self.is_complete and self.published_once
+        return whole and all(step.holds for step in self.steps)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the proof as JSON data."""
+        return {"holds": self.holds, **asdict(self)}
+
+
+def prove(
+    *,
+    documents: Sequence[str],
+    at_kill: Sequence[RunLogEntry],
+    at_end: Sequence[RunLogEntry],
+    ledger: Sequence[LedgerEntry],
+    published: Sequence[str],
+    first_pid: int,
+    killed_by: int | None,
+) -> Proof:
+    """Return the proof, from the log at both times, the ledger and the published lines.
+
+    Args:
+        documents: Paths of the documents, in the order of the job.
+        at_kill: The log just after the first host had ended.
+        at_end: The whole log.
+        ledger: Every execution of a step.
+        published: The published lines.
+        first_pid: Process id of the killed host.
+        killed_by: Number of the signal that ended the first host; None if no signal did.
+    """
+    results = [entry for entry in at_end if entry.kind == EntryKind.EFFECT_RESULT]
+    results = [entry for entry in results if entry.payload["effect"] == "step"]
+    before = {entry.position for entry in at_kill if entry.kind == EntryKind.EFFECT_RESULT}
+    modes = {
+        entry.position: str(entry.payload["mode"])
+        for entry in at_end
+        if entry.kind == EntryKind.EFFECT_INTENT
+    }
+    names = [*(Path(path).name for path in documents for _ in range(3)), ""]
+    steps = tuple(
+        _step(
+            entry,
+            document,
+            mode=modes[entry.position],
+            was_recorded=entry.position in before,
+            ledger=ledger,
+            first_pid=first_pid,
+        )
+        for entry, document in zip(results, names, strict=False)
+    )
+    keys = Counter(line.split(" ", 1)[0] for line in published)
+    resumed = [entry for entry in at_end if entry.kind == EntryKind.RUN_RESUMED]
+    return Proof(
+        steps=steps,
+        was_killed=killed_by == 9 and 0 < len(before) < len(results),  # noqa: PLR2004 - SIGKILL
+        was_recovered=any(entry.payload["reason"] == "recovered" for entry in resumed),
+        is_complete=len(results) == len(names) == len({entry.position for entry in results})
+        and at_end[-1].kind == EntryKind.RUN_COMPLETED,
+        published_once=len(keys) == len(documents) and set(keys.values()) == {1},
+    )
+
+
+def _step(
+    result: RunLogEntry,
+    document: str,
+    *,
+    mode: str,
+    was_recorded: bool,
+    ledger: Sequence[LedgerEntry],
+    first_pid: int,
+) -> StepProof:
+    pids = tuple(line.pid for line in ledger if line.effect == result.payload["id"])
+    by_first = pids.count(first_pid)
+    by_second = len(pids) - by_first
+    if was_recorded:
+        holds, second_host = by_first == 1 and by_second == 0, "replayed"
+    elif by_first == 0:
+        holds, second_host = by_second == 1, "executed"
+    else:
+        # The host was killed during this step. Only an idempotent step may have been executed again.
+        at_most = 1 if mode == "at_most_once" else 2
+        holds, second_host = len(pids) <= at_most, "repeated"
+    return StepProof(
+        position=result.position,
+        name=str(result.payload["name"]),
+        document=document,
+        mode=mode,
+        executed=len(pids),
+        pids=pids,
+        second_host=second_host,  # type: ignore[arg-type]
+        holds=holds,
+    )
 
 
 async def _answer(client: Client, subject: str, body: bytes, message_id: str) -> bytes | None:

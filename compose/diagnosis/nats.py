@@ -216,7 +216,10 @@ def _configuration(
     if missing:
         problems.append(f"missing: {', '.join(subjects.stream(name) for name in missing)}")
     if not problems:
-        problems = [limit for one in streams.values() if (limit := _limit(one))]
+        # Only an operator sets a limit of bytes.
+        configs = [stream["config"] for stream in streams.values()]
+        limits = {config["name"]: int(config.get("max_bytes", -1)) for config in configs}
+        problems = [f"{name}: max_bytes is {limit}" for name, limit in limits.items() if limit > 0]
         remedy = "none, if you set this limit: when it is reached, EDGE refuses messages and MAIL delays them"
     if not streams:
         problems = ["there are no streams yet"]
@@ -243,13 +246,6 @@ def _stream(found: dict[str, Any], drift: list[str]) -> dict[str, Any]:
         "deployment": _deployment(found),
         "differs": drift,
     }
-
-
-def _limit(stream: dict[str, Any]) -> str:
-    """Return a text about the stream's limit of bytes, which only an operator sets; empty without one."""
-    config = stream["config"]
-    most = int(config.get("max_bytes", -1))
-    return f"{config['name']}: max_bytes is {most}" if most > 0 else ""
 
 
 def _drift(found: Config, plain: str, subjects: Subjects, edge: str) -> list[str]:

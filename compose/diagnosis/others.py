@@ -1,6 +1,6 @@
-"""The checks of Redis. Redis is optional, so only a named server that does not answer is wrong.
+"""Checks of Redis, and of the bucket or folder for artifacts' bytes.
 
-The check of the bucket or folder for artifacts' bytes.
+Both are optional, so only a named server or place that does not answer is wrong.
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ from compose.diagnosis.finding import Finding, away, judge
 from persistence.redis.client import address
 
 ANSWER_S: Final = 2.0
+ARTIFACTS_ANSWER_S: Final = 10.0
+
 _REMEDY: Final = (
     "start it or correct CALLBOARD_REDIS_URL; until then runs continue, but a crash just "
     "before a commit may leave more effects in doubt"
+)
+_ARTIFACTS_REMEDY: Final = (
+    "correct CALLBOARD_ARTIFACTS or the keys of the bucket; until then artifacts are neither "
+    "stored nor read"
 )
 
 
@@ -43,6 +49,37 @@ async def diagnose_redis(url: str) -> list[Finding]:
     finally:
         await client.aclose()
     return [_server(info, ping_ms), _eviction(info), _persistence(info)]
+
+
+async def diagnose_artifacts(place: str) -> list[Finding]:
+    """Return a finding about the bucket or folder.
+
+    The check writes nothing, so it does not find a missing permission to write.
+
+    Args:
+        place: See `artifact_bytes`.
+    """
+    where = place.partition("?")[0]
+    try:
+        store = artifact_bytes(place)
+        assert store is not None
+        if _is_folder_to_be(Path(place)):
+            finding = judge(
+                "artifacts",
+                f"{where} does not exist",
+                {"reachable": False},
+                note=True,
+                remedy="mount the folder that the hosts share; a new folder is created at its first use",
+            )
+            return [finding]
+        async with asyncio.timeout(ARTIFACTS_ANSWER_S):
+            await store.probe()
+    except TimeoutError:
+        problem = f"no answer within {ARTIFACTS_ANSWER_S:g} s"
+        return [away("artifacts", where, problem, remedy=_ARTIFACTS_REMEDY)]
+    except ActorsError as exc:
+        return [away("artifacts", where, exc, remedy=_ARTIFACTS_REMEDY)]
+    return [judge("artifacts", f"{where} answers", {"reachable": True})]
 
 
 def _server(info: dict[str, Any], ping_ms: float) -> Finding:
@@ -75,52 +112,5 @@ def _persistence(info: dict[str, Any]) -> Finding:
     return judge("redis persistence", found, {"appendonly": is_on}, note=not is_on, remedy=remedy)
 
 
-ARTIFACTS_ANSWER_S: Final = 10.0
-_ARTIFACTS_REMEDY: Final = (
-    "correct CALLBOARD_ARTIFACTS or the keys of the bucket; until then artifacts are neither "
-    "stored nor read"
-)
-
-
-async def diagnose_artifacts(place: str) -> list[Finding]:
-    """Return a finding about the bucket or folder.
-
-    The check writes nothing, so it does not find a missing permission to write.
-
-    Args:
-        place: See `artifact_bytes`.
-    """
-    where = place.partition("?")[0]
-    try:
-        kept = artifact_bytes(place)
-        assert kept is not None
-        if _is_folder_to_be(Path(place)):
-            return [_not_there(where)]
-        async with asyncio.timeout(ARTIFACTS_ANSWER_S):
-            await kept.probe()
-    except TimeoutError:
-        return [
-            away(
-                "artifacts",
-                where,
-                f"no answer within {ARTIFACTS_ANSWER_S:g} s",
-                remedy=_ARTIFACTS_REMEDY,
-            )
-        ]
-    except ActorsError as exc:
-        return [away("artifacts", where, exc, remedy=_ARTIFACTS_REMEDY)]
-    return [judge("artifacts", f"{where} answers", {"reachable": True})]
-
-
 def _is_folder_to_be(path: Path) -> bool:
     return path.is_absolute() and not path.exists()
-
-
-def _not_there(where: str) -> Finding:
-    return judge(
-        "artifacts",
-        f"{where} does not exist",
-        {"reachable": False},
-        note=True,
-        remedy="mount the folder that the hosts share; a new folder is created at its first use",
-    )

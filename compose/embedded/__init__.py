@@ -8,7 +8,8 @@ the owner's server.
 
 from compose.embedded.errors import DataDirInUseError, EmbeddedServerMissingError, ServerFailedError
 from compose.embedded.owned import EmbeddedServer, check_data_dir, url_if_running
-from compose.embedded.postgres import (
+from compose.embedded.server import Server
+from compose.embedded.wheels import (
     NatsServer,
     PostgresServer,
     ValkeyServer,
@@ -16,7 +17,6 @@ from compose.embedded.postgres import (
     start_postgres,
     start_valkey,
 )
-from compose.embedded.server import Server
 
 __all__ = [
     "DataDirInUseError",

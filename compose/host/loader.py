@@ -1,6 +1,7 @@
-"""Find the agents that a host serves by their name `MODULE:ATTR`, and register them.
+"""The agents, flows and sessions that a process serves: found by the name `MODULE:ATTR`, then registered.
 
-The sessions of an application, found in the object of `MODULE:APP`.
+`serve_all` registers them for a host, and `serve_app` for a chat. Modules of the runtime and of sessions are
+imported when they are used, because a host starts its servers before.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from typing_extensions import TypeIs
 from actors.errors import ContractError, Facts
 from actors.kernel.agent.agent import DEFAULT_MODE, ModalAgent
 from actors.kernel.runtime.ids import AgentId
-from actors.runtime.runtime import host_of
-from actors.sessions.agent import SessionAgent
-from actors.sessions.runtime import APP
 
 if TYPE_CHECKING:
     from actors.kernel.agent.agent import Agent
     from actors.kernel.runtime.scheduler import RetryPolicy
     from actors.runtime import Runtime
+    from actors.sessions.agent import SessionAgent
     from actors.workflow.hosted.flows import Flows
 
 ALLOWED = (
     "an agent, a list of agents, an agent class with `id`, a mapping {type: factory}, a SessionAgent, Flows, "
     "or a function app(runtime) that registers agents"
 )
+ALLOWED_TOO: Final = f"{ALLOWED}; for a chat also a mapping {{mode: agent}}"
+
 
 _DOCUMENTS: Final = (".json", ".yaml", ".yml")
 _BUNDLE: Final = ".flow"
@@ -139,6 +140,99 @@ async def serve_all(runtime: Runtime, specs: Mapping[str, object]) -> None:
         await _serve(runtime, spec, found)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionApp:
+    """An application whose sessions this process can execute.
+
+    Attributes:
+        app: The type of its sessions' agents.
+        modes: Agents by mode; empty if the application has registered the type itself.
+        known_modes: Names of the modes; empty if they are not known.
+        version: See `SessionAgent`.
+        retry: See `SessionAgent`.
+    """
+
+    app: str
+    modes: Mapping[str, Agent]
+    known_modes: tuple[str, ...] = ()
+    version: str | None = None
+    retry: RetryPolicy | None = None
+
+
+async def serve_app(
+    runtime: Runtime, spec: str, found: object, *, app: str | None = None
+) -> SessionApp:
+    """Register the other agents of an application, and return its sessions.
+
+    An agent, the first agent of a list, and the first type of a mapping {type: factory} answer as the mode
+    ``normal`` of sessions. All members of a list or of such a mapping are registered too. A function may return
+    any of these, or register the type of a `SessionAgent`. A list may have `Flows`. Without agents there are no
+    sessions.
+
+    Args:
+        runtime: The runtime that registers the agents.
+        spec: The application's name ``MODULE:APP``.
+        found: The object with this name.
+        app: The type of the sessions' agents. None means the type of a SessionAgent, else ``session``.
+
+    Raises:
+        ServeError: The object has none of the allowed forms, or has no sessions.
+        RegistrationError: Two agents contradict each other.
+    """
+    from actors.sessions.agent import SessionAgent  # noqa: PLC0415 - a host may have no sessions
+
+    if isinstance(found, type):
+        found = instance_of(spec, found)
+    if are_flows(found):
+        found = [found]
+    if isinstance(found, SessionAgent):
+        return _of_agent(found, app)
+    if _is_agent(found):
+        return _of_modes({DEFAULT_MODE: agent_of(spec, found)}, app)
+    if isinstance(found, dict) and found and all(_is_agent(one) for one in found.values()):
+        return _of_modes(found, app)
+    if callable(found):
+        return await _of_function(runtime, spec, found, app)
+    if not isinstance(found, dict | list | tuple):
+        problem = f"it is a {type(found).__name__}"
+        raise ServeError(spec, problem, f"It has to be {ALLOWED_TOO}")
+    await serve_all(runtime, {spec: found})
+    return _of_first(spec, found, app)
+
+
+def are_flows(one: object) -> TypeIs[Flows]:
+    """Return True for the flows of an app. The function does not import their module."""
+    module = sys.modules.get("actors.workflow.hosted.flows")
+    return module is not None and isinstance(one, module.Flows)
+
+
+def instance_of(spec: str, kind: type) -> object:
+    """Return an object of a class of agents.
+
+    Raises:
+        ServeError: The class needs arguments.
+    """
+    try:
+        return kind()
+    except TypeError as exc:
+        remedy = f"Name an object, or a mapping {{type: factory}}, instead of a class ({exc})"
+        raise ServeError(spec, f"class {kind.__name__} needs arguments", remedy) from exc
+
+
+def agent_of(spec: str, one: Any) -> Agent:
+    """Return `one` if it is an agent.
+
+    Raises:
+        ServeError: `one` is not an agent.
+    """
+    if not (isinstance(getattr(one, "id", None), AgentId) and callable(getattr(one, "run", None))):
+        problem = f"{type(one).__name__} is not an agent"
+        raise ServeError(
+            spec, problem, "An agent has `id: AgentId` and `async def run(self, ctx, inbox)`"
+        )
+    return cast("Agent", one)
+
+
 async def _serve(runtime: Runtime, spec: str, found: object) -> None:
     from actors.runtime.runtime import host_of  # noqa: PLC0415 - who serves has loaded it
 
@@ -183,100 +277,6 @@ async def _register(runtime: Runtime, spec: str, one: object) -> None:
     await runtime.register(agent_of(spec, one))
 
 
-def are_flows(one: object) -> TypeIs[Flows]:
-    """Return True for the flows of an app. The function does not import their module."""
-    module = sys.modules.get("actors.workflow.hosted.flows")
-    return module is not None and isinstance(one, module.Flows)
-
-
-def instance_of(spec: str, kind: type) -> object:
-    """Return an object of a class of agents.
-
-    Raises:
-        ServeError: The class needs arguments.
-    """
-    try:
-        return kind()
-    except TypeError as exc:
-        remedy = f"Name an object, or a mapping {{type: factory}}, instead of a class ({exc})"
-        raise ServeError(spec, f"class {kind.__name__} needs arguments", remedy) from exc
-
-
-def agent_of(spec: str, one: Any) -> Agent:
-    """Return `one` if it is an agent.
-
-    Raises:
-        ServeError: `one` is not an agent.
-    """
-    if not (isinstance(getattr(one, "id", None), AgentId) and callable(getattr(one, "run", None))):
-        problem = f"{type(one).__name__} is not an agent"
-        raise ServeError(
-            spec, problem, "An agent has `id: AgentId` and `async def run(self, ctx, inbox)`"
-        )
-    return cast("Agent", one)
-
-
-ALLOWED_TOO: Final = f"{ALLOWED}; for a chat also a mapping {{mode: agent}}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionApp:
-    """An application whose sessions this process can execute.
-
-    Attributes:
-        app: The type of its sessions' agents.
-        modes: Agents by mode; empty if the application has registered the type itself.
-        known_modes: Names of the modes; empty if they are not known.
-        version: See `SessionAgent`.
-        retry: See `SessionAgent`.
-    """
-
-    app: str
-    modes: Mapping[str, Agent]
-    known_modes: tuple[str, ...] = ()
-    version: str | None = None
-    retry: RetryPolicy | None = None
-
-
-async def serve_app(
-    runtime: Runtime, spec: str, found: object, *, app: str | None = None
-) -> SessionApp:
-    """Register the other agents of an application, and return its sessions.
-
-    An agent, the first agent of a list, and the first type of a mapping {type: factory} answer as the mode
-    ``normal`` of sessions. All members of a list or of such a mapping are registered too. A function may return
-    any of these, or register the type of a `SessionAgent`. A list may have `Flows`. Without agents there are no
-    sessions.
-
-    Args:
-        runtime: The runtime that registers the agents.
-        spec: The application's name ``MODULE:APP``.
-        found: The object with this name.
-        app: The type of the sessions' agents. None means the type of a SessionAgent, else ``session``.
-
-    Raises:
-        ServeError: The object has none of the allowed forms, or has no sessions.
-        RegistrationError: Two agents contradict each other.
-    """
-    if isinstance(found, type):
-        found = instance_of(spec, found)
-    if are_flows(found):
-        found = [found]
-    if isinstance(found, SessionAgent):
-        return _of_agent(found, app)
-    if _is_agent(found):
-        return _of_modes({DEFAULT_MODE: agent_of(spec, found)}, app)
-    if isinstance(found, dict) and found and all(_is_agent(one) for one in found.values()):
-        return _of_modes(found, app)
-    if callable(found):
-        return await _of_function(runtime, spec, found, app)
-    if not isinstance(found, dict | list | tuple):
-        problem = f"it is a {type(found).__name__}"
-        raise ServeError(spec, problem, f"It has to be {ALLOWED_TOO}")
-    await serve_all(runtime, {spec: found})
-    return _of_first(spec, found, app)
-
-
 async def _of_function(
     runtime: Runtime, spec: str, function: Callable[[Runtime], Any], app: str | None
 ) -> SessionApp:
@@ -304,11 +304,15 @@ def _of_agent(found: SessionAgent, app: str | None) -> SessionApp:
 
 
 def _of_modes(modes: Mapping[str, Agent], app: str | None) -> SessionApp:
+    from actors.sessions.runtime import APP  # noqa: PLC0415 - as above
+
     return SessionApp(app=app or APP, modes=dict(modes), known_modes=tuple(modes))
 
 
 def _of_first(spec: str, found: Any, app: str | None) -> SessionApp:
     """Return the sessions of the first agent of a list, or of the first factory of a mapping."""
+    from actors.sessions.agent import SessionAgent  # noqa: PLC0415 - as above
+
     if isinstance(found, dict):
         type_, factory = next(iter(found.items()))
         first = factory(AgentId(type_, "main"))
@@ -328,6 +332,9 @@ def _registered(runtime: Runtime, spec: str, app: str | None) -> SessionApp:
     Raises:
         ServeError: The function has registered no such type, or several.
     """
+    from actors.runtime.runtime import host_of  # noqa: PLC0415 - who serves has loaded it
+    from actors.sessions.agent import SessionAgent  # noqa: PLC0415 - as above
+
     agents = host_of(runtime).worker.env.agents
     found: dict[str, SessionAgent] = {}
     for type_ in agents.serves().types:

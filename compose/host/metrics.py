@@ -1,9 +1,8 @@
-"""Metrics of a host for Prometheus: the deployment's totals, the host's counters, and its process.
+"""Metrics of a host for Prometheus: the deployment's totals, the host's counters, its process, and model calls.
 
 The values of labels are bounded: statuses, reasons and agent types, of which at most 100 have a label of their
-own. Types that a host serves come first. Keys, runs and tenants are never labels.
-
-Metrics of model calls: OpenTelemetry's two of GenAI clients, with Prometheus names, and Callboard's.
+own. Types that a host serves come first. Keys, runs and tenants are never labels. Metrics of model calls are
+OpenTelemetry's two of GenAI clients, with Prometheus names, and Callboard's.
 """
 
 from __future__ import annotations
@@ -53,6 +52,8 @@ COUNT_WAIT_S: Final = 2.0
 MAX_TYPES: Final = 100
 OTHER: Final = "other"
 _PROBE: Final = RunId("~probe")
+_MODEL: Final = ("gen_ai_provider_name", "gen_ai_request_model")
+_CALL: Final = ("gen_ai_operation_name", *_MODEL)
 
 
 class HostProbes:
@@ -150,6 +151,61 @@ class HostProbes:
             self._counted_at = self.clock.monotonic()
 
 
+def bounded(values: Mapping[str, float], last: Sequence[str] = ()) -> dict[str, float]:
+    """Return the values of the first 100 names, and the sum of all others under ``other``.
+
+    Args:
+        values: The values by name.
+        last: Names that come after all others, in this order.
+    """
+    place = {name: n for n, name in enumerate(last)}
+    names = sorted(values, key=lambda name: (place.get(name, -1), name))
+    kept = {name: float(values[name]) for name in names[:MAX_TYPES]}
+    if len(names) > MAX_TYPES:
+        kept[OTHER] = kept.get(OTHER, 0.0) + sum(values[name] for name in names[MAX_TYPES:])
+    return kept
+
+
+def of_model_calls(calls: ModelCounters) -> Iterator[Metric]:
+    """Yield the metrics of one host's model calls since the start of its process: take the sum over hosts."""
+    tokens = HistogramMetricFamily(
+        "gen_ai_client_token_usage",
+        "Tokens of each request and each answer.",
+        labels=(*_CALL, "gen_ai_token_type"),
+    )
+    duration = HistogramMetricFamily(
+        "gen_ai_client_operation_duration_seconds",
+        "Time of each call of a model.",
+        labels=(*_CALL, "error_type"),
+    )
+    window = HistogramMetricFamily(
+        "callboard_window_tokens", "Tokens of windows, without instructions.", labels=_MODEL
+    )
+    share = HistogramMetricFamily(
+        "callboard_model_cache_share", "Part of a request read from a cache.", labels=_MODEL
+    )
+    for model, meters in sorted(calls.models.items()):
+        _add(tokens, ("chat", *model, "input"), meters.input)
+        _add(tokens, ("chat", *model, "output"), meters.output)
+        _add(duration, ("chat", *model, ""), meters.duration_s)
+        _add(duration, ("chat", *model, "_OTHER"), meters.failed_s)
+        _add(window, model, meters.window)
+        _add(share, model, meters.cache_share)
+    yield from (tokens, duration, window, share)
+    compactions = CounterMetricFamily(
+        "callboard_context_compactions", "Windows that a strategy changed.", labels=["strategy"]
+    )
+    for strategy, count in sorted(calls.compactions.items()):
+        compactions.add_metric([strategy], count)
+    yield compactions
+
+
+def cumulative(values: Histogram) -> list[tuple[str, float]]:
+    """Return the buckets of a histogram for Prometheus, each with the number of values up to its bound."""
+    bounds = [*(str(float(bound)) for bound in values.bounds), "+Inf"]
+    return list(zip(bounds, map(float, accumulate(values.counts)), strict=True))
+
+
 async def _known(insight: InsightStore) -> KnownTotals:
     async with asyncio.timeout(ANSWER_LIMIT_S):
         return await insight.known_totals(every_s=TOTALS_EVERY_S)
@@ -229,21 +285,6 @@ def _filled(
     for key, value in values:
         family.add_metric([key] if isinstance(key, str) else key, value)
     return family
-
-
-def bounded(values: Mapping[str, float], last: Sequence[str] = ()) -> dict[str, float]:
-    """Return the values of the first 100 names, and the sum of all others under ``other``.
-
-    Args:
-        values: The values by name.
-        last: Names that come after all others, in this order.
-    """
-    place = {name: n for n, name in enumerate(last)}
-    names = sorted(values, key=lambda name: (place.get(name, -1), name))
-    kept = {name: float(values[name]) for name in names[:MAX_TYPES]}
-    if len(names) > MAX_TYPES:
-        kept[OTHER] = kept.get(OTHER, 0.0) + sum(values[name] for name in names[MAX_TYPES:])
-    return kept
 
 
 def _of_totals(totals: Totals) -> Iterator[prometheus.Metric]:
@@ -334,50 +375,6 @@ def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
 def _histogram(name: str, text: str, values: Histogram) -> HistogramMetricFamily:
     buckets = cumulative(values)
     return HistogramMetricFamily(f"callboard_{name}", text, buckets=buckets, sum_value=values.total)
-
-
-_MODEL: Final = ("gen_ai_provider_name", "gen_ai_request_model")
-_CALL: Final = ("gen_ai_operation_name", *_MODEL)
-
-
-def of_model_calls(calls: ModelCounters) -> Iterator[Metric]:
-    """Yield the metrics of one host's model calls since the start of its process: take the sum over hosts."""
-    tokens = HistogramMetricFamily(
-        "gen_ai_client_token_usage",
-        "Tokens of each request and each answer.",
-        labels=(*_CALL, "gen_ai_token_type"),
-    )
-    duration = HistogramMetricFamily(
-        "gen_ai_client_operation_duration_seconds",
-        "Time of each call of a model.",
-        labels=(*_CALL, "error_type"),
-    )
-    window = HistogramMetricFamily(
-        "callboard_window_tokens", "Tokens of windows, without instructions.", labels=_MODEL
-    )
-    share = HistogramMetricFamily(
-        "callboard_model_cache_share", "Part of a request read from a cache.", labels=_MODEL
-    )
-    for model, meters in sorted(calls.models.items()):
-        _add(tokens, ("chat", *model, "input"), meters.input)
-        _add(tokens, ("chat", *model, "output"), meters.output)
-        _add(duration, ("chat", *model, ""), meters.duration_s)
-        _add(duration, ("chat", *model, "_OTHER"), meters.failed_s)
-        _add(window, model, meters.window)
-        _add(share, model, meters.cache_share)
-    yield from (tokens, duration, window, share)
-    compactions = CounterMetricFamily(
-        "callboard_context_compactions", "Windows that a strategy changed.", labels=["strategy"]
-    )
-    for strategy, count in sorted(calls.compactions.items()):
-        compactions.add_metric([strategy], count)
-    yield compactions
-
-
-def cumulative(values: Histogram) -> list[tuple[str, float]]:
-    """Return the buckets of a histogram for Prometheus, each with the number of values up to its bound."""
-    bounds = [*(str(float(bound)) for bound in values.bounds), "+Inf"]
-    return list(zip(bounds, map(float, accumulate(values.counts)), strict=True))
 
 
 def _add(family: HistogramMetricFamily, labels: tuple[str, ...], values: Histogram) -> None:

@@ -25,7 +25,6 @@ from actors.errors import ActorsError
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.stores.insight import Totals
-from actors.runtime import Runtime
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.loop.tasks import TaskScope
 from compose.assembly.local import local_servers
@@ -247,16 +246,14 @@ async def _observe(url: str, settings: Settings, view: View) -> None:
     async with build_postgres_runtime(url, settings=settings, client="dev", serve=False) as runtime:
         while True:
             try:
-                view.show(await _snapshot(runtime, rate, clock.monotonic()))
+                at = clock.monotonic()
+                totals = await runtime.store.insight.totals()
+                rows = await runtime.store.lists.runs(limit=MAX_RUNS)
+                per_second = rate.seen(rows, at)
+                view.show(Snapshot(totals=totals, per_second=per_second, runs=tuple(rows)))
             except ActorsError as exc:
                 view.happened("warning", str(exc))
             await asyncio.sleep(SHOW_EVERY_S)
-
-
-async def _snapshot(runtime: Runtime, rate: Rate, at: float) -> Snapshot:
-    totals = await runtime.store.insight.totals()
-    rows = await runtime.store.lists.runs(limit=MAX_RUNS)
-    return Snapshot(totals=totals, per_second=rate.seen(rows, at), runs=tuple(rows))
 
 
 class Rate:

@@ -143,7 +143,10 @@ class _Segment:
         self._execution: Execution | None = None
 
     async def replay(self, about: Replayed) -> Replayed:
-        agent = _quiet(self._agents.find(self._row.agent_id))
+        registered = self._agents.find(self._row.agent_id)
+        if registered is None:
+            raise ContractError("the application has no such agent")
+        agent: Any = _Quiet(registered)
         version = version_of(agent)
         note = (
             ""
@@ -193,8 +196,12 @@ class _Segment:
         return replace(about, outcome="diverged", position="the end", found=text)
 
     def _diverged(self, about: Replayed, position: str, found: str) -> Replayed:
-        there = [entry for entry in self._entries if entry.position == position]
-        expected = _describe_recorded(there) if there else "nothing"
+        entries = [entry for entry in self._entries if entry.position == position]
+        expected = "nothing"
+        if entries:
+            # Not every entry of a call names it.
+            naming = next((e for e in reversed(entries) if "hash" in e.payload), entries[-1])
+            expected = _describe(naming.kind, naming.payload)
         return replace(about, outcome="diverged", position=position, expected=expected, found=found)
 
     def _lease(self) -> Lease:
@@ -300,12 +307,6 @@ class _Quiet:
         return getattr(self._agent, name)
 
 
-def _quiet(agent: Agent | None) -> Any:
-    if agent is None:
-        raise ContractError("the application has no such agent")
-    return _Quiet(agent)
-
-
 def _of_any_version(entry: RunLogEntry) -> RunLogEntry:
     """Return the entry without the version that may continue it, because a replay tries any version."""
     if entry.kind not in (EntryKind.RUN_STARTED, EntryKind.RUN_CONTINUED):
@@ -352,12 +353,6 @@ def _asked_for(parked: NewEntry) -> str:
     detail = str(parked.payload.get("detail", ""))
     asked = detail.partition("the code now asks for ")[2]
     return asked.partition(". Nothing was executed")[0] or detail
-
-
-def _describe_recorded(there: Sequence[RunLogEntry]) -> str:
-    """Return the text of the last entry at one position that names its call."""
-    naming = next((e for e in reversed(there) if "hash" in e.payload), there[-1])
-    return _describe(naming.kind, naming.payload)
 
 
 def _describe(kind: str, payload: dict[str, JsonValue]) -> str:

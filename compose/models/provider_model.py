@@ -1,4 +1,4 @@
-"""A client of one model of a provider, based on pydantic-ai."""
+"""Clients of providers' models, based on pydantic-ai. `model` opens one by its name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from actors.context.tokens import TokenCounter
@@ -17,6 +18,7 @@ from actors.kernel.agent.models import (
     Completion,
     GenerationOptions,
     LLMResponse,
+    ModelFacts,
     ModelRegistry,
     ReasoningDelta,
     StreamEvent,
@@ -24,12 +26,62 @@ from actors.kernel.agent.models import (
     collected,
 )
 from actors.runtime.loop.tasks import in_thread
+from compose.models.combined import RetryingModel, TryLimits
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-
 Made = TypeVar("Made")
+
+LOCAL: Final = "local"
+"""The name of the model that runs in this process."""
+_KEY: Final = re.compile(r"\b[A-Z][A-Z0-9_]*_(?:API_)?KEY\b")
+"""The environment variable that an SDK's error names."""
+
+
+def model(
+    name: str,
+    *,
+    api_key: str | None = None,
+    base_url: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    tries: TryLimits | None = None,
+    registry: ModelRegistry | None = None,
+) -> RetryingModel:
+    """Return the client of a model. Nothing is opened or imported before the first call. See `LLMClient`.
+
+    Args:
+        name: ``provider:model`` with pydantic-ai's names, such as ``anthropic:claude-sonnet-4-5`` or
+            ``openai:gpt-5``; or ``local`` for `local()`, which needs no network and no key.
+        api_key: The provider's key; by default that of the environment, such as ``ANTHROPIC_API_KEY``.
+        base_url: Address of the provider's API, for example of a proxy; by default the provider's own.
+        settings: Further settings of each request, with pydantic-ai's names, for example ``{"timeout": 30}``.
+            `GenerationOptions` take precedence.
+        tries: Limits of the tries of one call.
+        registry: Context sizes and prices that take precedence over those of the SDK.
+
+    Raises:
+        ContractError: The name has no provider, or the extra ``models`` is not installed.
+    """
+    if name == LOCAL:
+        if api_key or base_url:
+            raise ContractError(
+                "model('local') runs in this process: give no api_key and no base_url"
+            )
+        from compose.models.local_model import local  # noqa: PLC0415 - most processes run no model
+
+        return local(settings=settings, tries=tries)
+    provider, colon, rest = name.partition(":")
+    if not (provider and colon and rest):
+        msg = f"model {name!r}: give provider:model, such as 'anthropic:claude-sonnet-4-5', or 'local'"
+        raise ContractError(msg)
+    if find_spec("pydantic_ai") is None:
+        msg = f"model {name!r} needs an extra: pip install 'callboard[models]'"
+        raise ContractError(msg)
+    arguments = {"api_key": api_key, "base_url": base_url}
+    login = {key: value for key, value in arguments.items() if value is not None}
+    client = ProviderModel.of_name(name, login=login, settings=settings, registry=registry)
+    return RetryingModel(client, tries=tries)
 
 
 class ProviderModel:
@@ -68,7 +120,13 @@ class ProviderModel:
         registry: ModelRegistry | None = None,
     ) -> Self:
         """Return the client of a model that pydantic-ai knows by this name."""
-        return cls(name, partial(_inferred, name, login), settings=settings, registry=registry)
+
+        def make() -> Model:
+            from pydantic_ai.models import infer_model  # noqa: PLC0415 - imports the SDK
+
+            return inferred(f"model {name!r}", login, partial(infer_model, name))
+
+        return cls(name, make, settings=settings, registry=registry)
 
     tells_signs: ClassVar = True
     """True: `generate_stream` takes `on_sign`."""
@@ -181,16 +239,6 @@ class ProviderModel:
         return self._made[1]
 
 
-_KEY: Final = re.compile(r"\b[A-Z][A-Z0-9_]*_(?:API_)?KEY\b")
-"""The environment variable that an SDK's error names."""
-
-
-def _inferred(name: str, login: Mapping[str, str]) -> Model:
-    from pydantic_ai.models import infer_model  # noqa: PLC0415 - imports the SDK
-
-    return inferred(f"model {name!r}", login, partial(infer_model, name))
-
-
 def inferred(
     what: str, login: Mapping[str, str], infer: Callable[[Callable[[str], Any]], Made]
 ) -> Made:
@@ -210,12 +258,36 @@ def inferred(
         return infer(provider)
     except UserError as exc:
         if (variable := _KEY.search(str(exc))) is not None:
-            said = f"no key: set {variable[0]}, or give api_key="
-            remedy = f"{said}. actors.testing.ScriptedModel needs none"
+            remedy = f"no key: set {variable[0]}, or give api_key="
+            remedy = f"{remedy}. actors.testing.ScriptedModel needs none"
             raise ModelError("auth", problem=f"{what}: {remedy}") from exc
         msg = f"{what}: {exc}"
         raise ContractError(msg) from exc
     except (ImportError, TypeError, ValueError) as exc:
-        known = "write a provider before the colon, such as anthropic, openai, google or mistral"
-        msg = f"{what} cannot be opened: {exc}; {known}"
+        remedy = "write a provider before the colon, such as anthropic, openai, google or mistral"
+        msg = f"{what} cannot be opened: {exc}; {remedy}"
         raise ContractError(msg) from exc
+
+
+def known_models() -> ModelRegistry:
+    """Return a registry with the context sizes of the price list `genai-prices`, if that is installed.
+
+    It needs no client and no key. It has no prices, because these depend on the size of a request. Responses of
+    a client have their cost.
+    """
+    return ModelRegistry(_facts_of)
+
+
+def _facts_of(name: str) -> ModelFacts | None:
+    try:
+        from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - loads the price list
+    except ImportError:
+        return None
+    provider, _, bare = name.rpartition(":")
+    try:
+        _, price = get_snapshot().find_provider_model(
+            bare, provider=None, provider_id=provider or None, provider_api_url=None
+        )
+    except LookupError:
+        return None
+    return ModelFacts(context_window=price.context_window)

@@ -47,6 +47,8 @@ _log = logging.getLogger("callboard.mcp")
 TOOLSETS: Final = ("files", "web", "shell")
 INSTALLED: Final = "installed"
 """Value in place of ``MODULE:APP`` for the installed flows, whose app has this name."""
+MAX_LINE_BYTES: Final = 1024 * 1024
+"""Maximum number of bytes of one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +185,6 @@ async def _over_streams(
     async with stdio_server(taken, out) as (incoming, outgoing), TaskScope() as tasks:
         tasks.start(end_when_told(), name="mcp stop")
         await server.run(incoming, outgoing, server.create_initialization_options())
-
-
-MAX_LINE_BYTES: Final = 1024 * 1024
-"""Maximum number of bytes of one message."""
 
 
 class InputLines:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
         TryLimits,
     )
     from compose.models.embedders import LocalEmbedder, ProviderEmbedder, embedder, local_embedder
-    from compose.models.local_model import LocalModel, local
     from compose.models.mcp.session import McpServerError
     from compose.models.mcp.toolset import McpTools, mcp_tools
-    from compose.models.provider_model import ProviderModel, known_models, model
+    from compose.models.opening import LocalModel, local, model
+    from compose.models.provider_model import ProviderModel, known_models
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -42,10 +42,10 @@ else:
                 "ProviderEmbedder",
                 "embedder",
             ),
-            "compose.models.local_model": ("LocalModel", "local"),
             "compose.models.mcp.session": ("McpServerError",),
             "compose.models.mcp.toolset": ("McpTools", "mcp_tools"),
-            "compose.models.provider_model": ("ProviderModel", "known_models", "model"),
+            "compose.models.opening": ("LocalModel", "local", "model"),
+            "compose.models.provider_model": ("ProviderModel", "known_models"),
         },
     )
 

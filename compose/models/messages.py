@@ -63,6 +63,17 @@ _URLS: Final[dict[str, type[FileUrl]]] = {
     "file": DocumentUrl,
 }
 _OUTCOMES: Final = {"ok": "success", "error": "failed", "denied": "denied"}
+_FIELDS: Final = ("id", "provider_name", "provider_details", "citations")
+_OF_RESPONSE: Final = ("provider_name", "provider_url", "canonical_system")
+BLOCKS: Final = "callboard_blocks"
+"""Key of the blocks in a response's metadata, which is never sent."""
+PROVIDER: Final = "provider"
+PROVIDER_PART: Final = "provider_part"
+EXPLICIT: Final = frozenset(("anthropic",))
+"""Providers whose requests name cache points. Others find common prefixes themselves, or have no cache."""
+TOOLS: Final = {"anthropic_cache_tool_definitions": True}
+_OF_AUTHORS: Final = ("anthropic_cache", "cache")
+_POINT: Final = ContentBlock(type="cache_point")
 
 
 def model_messages(messages: Sequence[ChatMessage]) -> list[ModelMessage]:
@@ -204,15 +215,6 @@ def _kind(content: BinaryContent) -> str:
         "video": lambda one: one.is_video,
     }
     return next((name for name, check in checks.items() if check(content)), "file")
-
-
-_FIELDS: Final = ("id", "provider_name", "provider_details", "citations")
-_OF_RESPONSE: Final = ("provider_name", "provider_url", "canonical_system")
-
-BLOCKS: Final = "callboard_blocks"
-"""Key of the blocks in a response's metadata, which is never sent."""
-PROVIDER: Final = "provider"
-PROVIDER_PART: Final = "provider_part"
 
 
 def blocks_of(response: ModelResponse) -> list[ContentBlock]:
@@ -361,14 +363,6 @@ def _valid(part: dict[str, Any]) -> ModelResponsePart | None:
     except ValidationError:
         return None
     return message.parts[0]  # type: ignore[return-value]
-
-
-EXPLICIT: Final = frozenset(("anthropic",))
-"""Providers whose requests name cache points. Others find common prefixes themselves, or have no cache."""
-TOOLS: Final = {"anthropic_cache_tool_definitions": True}
-
-_OF_AUTHORS: Final = ("anthropic_cache", "cache")
-_POINT: Final = ContentBlock(type="cache_point")
 
 
 def takes_points(

@@ -62,6 +62,13 @@ from compose.models.provider_errors import model_error
 __all__ = ["ModelCall", "model_error", "pieces", "response", "warm"]
 
 _TOOL_CHOICES: Final = frozenset(("auto", "none", "required"))
+_EVENTS: Final = {
+    "AnthropicModel": ("anthropic", "types.beta", "BetaRawMessageStreamEvent"),
+    "OpenAIResponsesModel": ("openai", "types.responses", "ResponseStreamEvent"),
+}
+"""Package, module and name of the type of a provider's events, by the class of its model."""
+_MAKE: Final = "_make_sse_decoder"
+_DONE: Final = "[DONE]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +111,6 @@ class ModelCall:
         }
         own = {name: value for name, value in settings.items() if value is not None}
         return cast("ModelSettings", {**self.settings, **options.extra, **own, "max_retries": 0})
-
-
-_EVENTS: Final = {
-    "AnthropicModel": ("anthropic", "types.beta", "BetaRawMessageStreamEvent"),
-    "OpenAIResponsesModel": ("openai", "types.responses", "ResponseStreamEvent"),
-}
-"""Package, module and name of the type of a provider's events, by the class of its model."""
 
 
 def warm(sdk: Model) -> None:
@@ -323,10 +323,6 @@ def cost_usd(
         return max(0.0, float(response.cost().total_price))
     except (AssertionError, LookupError, ValueError):
         return None
-
-
-_MAKE: Final = "_make_sse_decoder"
-_DONE: Final = "[DONE]"
 
 
 class _WatchedDecoder:

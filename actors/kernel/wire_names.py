@@ -127,7 +127,7 @@ _CLASSES: Final = (
     ("compose.tools.export", "compose.tools.export", "ExportError"),
     ("compose.tools.graph_bundle", "compose.tools.graph_bundle", "BundleError RunBusyError"),
     ("compose.tools.graph_stores", "compose.tools.graph_stores", "NoGraphStoreError"),
-    ("compose.web.agui.answers", "compose.web.agui.answers", "AnswerError"),
+    ("compose.web.agui.answers", "compose.web.agui.endpoint", "AnswerError"),
     ("compose.web.problems", "compose.web.problems", "ProblemError"),
     (
         "persistence.errors",

@@ -1,8 +1,6 @@
 """The process of `callboard mcp-worker`: serves tools until its client or a signal ends it.
 
-The worker over HTTP: its address, its access rules, and the SDK's streamable transport.
-
-Standard streams reserved for MCP messages. Other output of the process goes to standard error.
+The standard streams are reserved for MCP messages. Other output of the process goes to standard error.
 """
 
 from __future__ import annotations
@@ -23,91 +21,34 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from mcp.server import Server
 from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 
 from actors.errors import ContractError
 from actors.kernel.agent.tools import Tool
 from actors.runtime import Runtime
 from actors.runtime.loop.tasks import TaskScope
-from compose.host.http import AddressError, parse_address
 from compose.host.loader import ServeError, are_flows, check_spec, find_served, serve_all
-from compose.host.own_address import is_own_address
 from compose.host.process import Stop
-from compose.mcp.access import PATH, AllowedSites, GuardedEndpoint, TokenFile
 from compose.mcp.server import ToolServer
 from compose.mcp.toolsets.files import file_tools
 from compose.mcp.toolsets.folder import ConfinedFolder
 from compose.mcp.toolsets.shell import shell_tools
 from compose.mcp.toolsets.web import web_tools
-from compose.web.process import serve_web
-from compose.web.requests import MAX_BODY_BYTES, checked_origins
+
+if TYPE_CHECKING:
+    from compose.mcp.http import HttpOptions
 
 _log = logging.getLogger("callboard.mcp")
-
-MAX_SESSIONS: Final = 1_000
-"""Maximum number of sessions. Only clients of older protocol versions, which shake hands, have sessions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions:
-    """The HTTP options of `callboard mcp-worker`.
-
-    Attributes:
-        address: ``HOST:PORT``.
-        token_file: See `TokenFile`.
-        hosts: See `AllowedSites`.
-        origins: See `AllowedSites`.
-
-    Raises:
-        ContractError: There are no tokens, or an entry of `origins` is not an origin.
-        AddressError: `address` is not an address, or is not a loopback address and `hosts` is empty.
-    """
-
-    address: str
-    token_file: Path | None
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        checked_origins(self.origins, "--allow-origin")
-        if self.token_file is None:
-            problem = "--http needs --token-file: without it any program could call the tools"
-            raise ContractError(f"{problem}; make one: openssl rand -hex 32 > mcp.token")
-        host, _ = parse_address(self.address)
-        if not self.hosts and not is_own_address(f"[{host}]" if ":" in host else host):
-            problem = "no host name is allowed for requests from other machines"
-            raise AddressError(self.address, problem, "say --allow-host NAME:PORT")
-        TokenFile(self.token_file).check()
-
-    async def serve(self, server: Server[Any], stop: Stop) -> None:
-        """Serve until `stop` is requested. Then open sessions and calls are cancelled.
-
-        Raises:
-            AddressError: Another process uses the address.
-        """
-        assert self.token_file is not None
-        manager = StreamableHTTPSessionManager(
-            server, max_request_body_size=MAX_BODY_BYTES, max_sessions=MAX_SESSIONS
-        )
-        application = GuardedEndpoint(
-            StreamableHTTPASGIApp(manager),
-            tokens=TokenFile(self.token_file),
-            sites=AllowedSites(hosts=frozenset(self.hosts), origins=frozenset(self.origins)),
-        )
-        # Sessions end before the server, which would otherwise wait for their pending responses.
-        async with serve_web(self.address, application, option="--http") as url, manager.run():
-            _log.info("mcp.listening", extra={"url": f"{url}{PATH}"})
-            await stop.requested.wait()
-
 
 TOOLSETS: Final = ("files", "web", "shell")
 INSTALLED: Final = "installed"
 """Value in place of ``MODULE:APP`` for the installed flows, whose app has this name."""
+MAX_LINE_BYTES: Final = 1024 * 1024
+"""Maximum number of bytes of one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,10 +187,6 @@ async def _over_streams(
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-MAX_LINE_BYTES: Final = 1024 * 1024
-"""Maximum number of bytes of one message."""
-
-
 class InputLines:
     """The lines of standard input, read without a thread. `end` ends the iteration, like the end of the input.
 
@@ -301,7 +238,9 @@ async def messages() -> AsyncIterator[tuple[InputLines | None, Any, Any]]:
         stack.callback(printed.flush)  # before descriptor 1 is restored
         stack.enter_context(redirect_stdout(sys.stderr))
         out = anyio.wrap_file(os.fdopen(wire, "w", encoding="utf-8", newline="", closefd=False))
-        if not _can_be_awaited(kept):
+        mode = os.fstat(kept).st_mode
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(kept)):
+            # An event loop cannot wait for a file, and need not.
             file = os.fdopen(kept, encoding="utf-8", errors="replace", closefd=False)
             yield None, anyio.wrap_file(file), out
             return
@@ -312,12 +251,6 @@ async def messages() -> AsyncIterator[tuple[InputLines | None, Any, Any]]:
         stack.callback(pipe.close)
         lines = InputLines(reader, pipe)
         yield lines, lines, out
-
-
-def _can_be_awaited(descriptor: int) -> bool:
-    """Return whether an event loop can wait for a descriptor. It cannot wait for a file, and need not."""
-    mode = os.fstat(descriptor).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
 
 
 @contextmanager

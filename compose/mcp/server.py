@@ -98,7 +98,11 @@ class ToolServer:
             known = ", ".join(sorted(self._tools))
             raise MCPError(INVALID_PARAMS, f"unknown tool {params.name!r}; known tools: {known}")
         call = _call_of(ctx)
-        with self._place(_client_of(ctx)) as is_free:
+        user = None if ctx.request is None else ctx.request.scope.get("user")
+        client = _OVER_STREAMS
+        if isinstance(user, AuthenticatedUser):
+            client = user.access_token.client_id
+        with self._place(client) as is_free:
             if not is_free:
                 problem = f"{self._max_calls} calls of this client are under way"
                 return _told(_failed(f"{problem}: try again when one of them has ended"))
@@ -129,11 +133,6 @@ def _listed(tool: Tool) -> ListedTool:
         input_schema=tool.parameters,
         annotations=hints,
     )
-
-
-def _client_of(ctx: ServerRequestContext[Any]) -> str:
-    user = None if ctx.request is None else ctx.request.scope.get("user")
-    return user.access_token.client_id if isinstance(user, AuthenticatedUser) else _OVER_STREAMS
 
 
 def _call_of(ctx: ServerRequestContext[Any]) -> ClientCall:

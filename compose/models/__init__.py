@@ -13,33 +13,39 @@ from typing import TYPE_CHECKING
 from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from compose.models.combined import FallbackModel, RetryingModel, Router, TryLimits
+    from compose.models.combined import (
+        FallbackModel,
+        RetryingModel,
+        Router,
+        SemanticCache,
+        TryLimits,
+    )
     from compose.models.embedders import LocalEmbedder, ProviderEmbedder, embedder, local_embedder
-    from compose.models.local_model import LocalModel, local
     from compose.models.mcp.session import McpServerError
     from compose.models.mcp.toolset import McpTools, mcp_tools
-    from compose.models.opening import model
-    from compose.models.pricing import known_models
-    from compose.models.provider_model import ProviderModel
-    from compose.models.semantic_cache import SemanticCache
+    from compose.models.opening import LocalModel, local, model
+    from compose.models.provider_model import ProviderModel, known_models
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "compose.models.combined": ("FallbackModel", "RetryingModel", "TryLimits", "Router"),
+            "compose.models.combined": (
+                "FallbackModel",
+                "RetryingModel",
+                "TryLimits",
+                "Router",
+                "SemanticCache",
+            ),
             "compose.models.embedders": (
                 "LocalEmbedder",
                 "local_embedder",
                 "ProviderEmbedder",
                 "embedder",
             ),
-            "compose.models.local_model": ("LocalModel", "local"),
             "compose.models.mcp.session": ("McpServerError",),
             "compose.models.mcp.toolset": ("McpTools", "mcp_tools"),
-            "compose.models.opening": ("model",),
-            "compose.models.pricing": ("known_models",),
-            "compose.models.provider_model": ("ProviderModel",),
-            "compose.models.semantic_cache": ("SemanticCache",),
+            "compose.models.opening": ("LocalModel", "local", "model"),
+            "compose.models.provider_model": ("ProviderModel", "known_models"),
         },
     )
 

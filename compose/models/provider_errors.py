@@ -65,16 +65,12 @@ def _kind(exc: Exception) -> ModelErrorKind | None:
         if isinstance(exc, cls):
             return kind
     if isinstance(exc, theirs.ModelHTTPError):
-        return _kind_of_status(exc.status_code)
+        if status == 429:  # noqa: PLR2004 - HTTP's "too many requests"
+            return "rate_limited"
+        return "overloaded" if status >= 500 else "invalid"  # noqa: PLR2004 - HTTP's classes
     if isinstance(exc, theirs.ModelAPIError | theirs.UnexpectedModelBehavior):
         return "connection"  # the answer is incomplete or malformed
     return None
-
-
-def _kind_of_status(status: int) -> ModelErrorKind:
-    if status == 429:  # noqa: PLR2004 - HTTP's "too many requests"
-        return "rate_limited"
-    return "overloaded" if status >= 500 else "invalid"  # noqa: PLR2004 - HTTP's classes
 
 
 def _retry_after(exc: Exception, kind: ModelErrorKind) -> float | None:
@@ -103,11 +99,14 @@ def pause_of(headers: Mapping[str, str], *, now: datetime | None = None) -> floa
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1_000
-    asked = headers.get("retry-after")
-    if asked is not None:
-        seconds = _number(asked)
-        return _until(asked, now or _date(headers.get("date"))) if seconds is None else seconds
-    return _until_reset(headers)
+    text = headers.get("retry-after")
+    if text is None:
+        return _until_reset(headers)
+    seconds, date = _number(text), _date(text)
+    if seconds is not None or date is None:
+        return seconds
+    now = now or _date(headers.get("date")) or SystemClock().now()
+    return max(0.0, (date - now).total_seconds())
 
 
 def _number(text: str | None) -> float | None:
@@ -116,11 +115,6 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return number if isfinite(number) and number >= 0 else None
-
-
-def _until(text: str, now: datetime | None) -> float | None:
-    date = _date(text)
-    return None if date is None else max(0.0, (date - (now or SystemClock().now())).total_seconds())
 
 
 def _date(text: str | None) -> datetime | None:

@@ -1,4 +1,4 @@
-"""A client of one model of a provider, based on pydantic-ai."""
+"""A client of one model of a provider, based on pydantic-ai, and the models that its price list knows."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from actors.kernel.agent.models import (
     Completion,
     GenerationOptions,
     LLMResponse,
+    ModelFacts,
     ModelRegistry,
     ReasoningDelta,
     StreamEvent,
@@ -28,8 +29,10 @@ from actors.runtime.loop.tasks import in_thread
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-
 Made = TypeVar("Made")
+
+_KEY: Final = re.compile(r"\b[A-Z][A-Z0-9_]*_(?:API_)?KEY\b")
+"""The environment variable that an SDK's error names."""
 
 
 class ProviderModel:
@@ -68,7 +71,13 @@ class ProviderModel:
         registry: ModelRegistry | None = None,
     ) -> Self:
         """Return the client of a model that pydantic-ai knows by this name."""
-        return cls(name, partial(_inferred, name, login), settings=settings, registry=registry)
+
+        def make() -> Model:
+            from pydantic_ai.models import infer_model  # noqa: PLC0415 - imports the SDK
+
+            return inferred(f"model {name!r}", login, partial(infer_model, name))
+
+        return cls(name, make, settings=settings, registry=registry)
 
     tells_signs: ClassVar = True
     """True: `generate_stream` takes `on_sign`."""
@@ -181,16 +190,6 @@ class ProviderModel:
         return self._made[1]
 
 
-_KEY: Final = re.compile(r"\b[A-Z][A-Z0-9_]*_(?:API_)?KEY\b")
-"""The environment variable that an SDK's error names."""
-
-
-def _inferred(name: str, login: Mapping[str, str]) -> Model:
-    from pydantic_ai.models import infer_model  # noqa: PLC0415 - imports the SDK
-
-    return inferred(f"model {name!r}", login, partial(infer_model, name))
-
-
 def inferred(
     what: str, login: Mapping[str, str], infer: Callable[[Callable[[str], Any]], Made]
 ) -> Made:
@@ -210,12 +209,36 @@ def inferred(
         return infer(provider)
     except UserError as exc:
         if (variable := _KEY.search(str(exc))) is not None:
-            said = f"no key: set {variable[0]}, or give api_key="
-            remedy = f"{said}. actors.testing.ScriptedModel needs none"
+            remedy = f"no key: set {variable[0]}, or give api_key="
+            remedy = f"{remedy}. actors.testing.ScriptedModel needs none"
             raise ModelError("auth", problem=f"{what}: {remedy}") from exc
         msg = f"{what}: {exc}"
         raise ContractError(msg) from exc
     except (ImportError, TypeError, ValueError) as exc:
-        known = "write a provider before the colon, such as anthropic, openai, google or mistral"
-        msg = f"{what} cannot be opened: {exc}; {known}"
+        remedy = "write a provider before the colon, such as anthropic, openai, google or mistral"
+        msg = f"{what} cannot be opened: {exc}; {remedy}"
         raise ContractError(msg) from exc
+
+
+def known_models() -> ModelRegistry:
+    """Return a registry with the context sizes of the price list `genai-prices`, if that is installed.
+
+    It needs no client and no key. It has no prices, because these depend on the size of a request. Responses of
+    a client have their cost.
+    """
+    return ModelRegistry(_facts_of)
+
+
+def _facts_of(name: str) -> ModelFacts | None:
+    try:
+        from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - loads the price list
+    except ImportError:
+        return None
+    provider, _, bare = name.rpartition(":")
+    try:
+        _, price = get_snapshot().find_provider_model(
+            bare, provider=None, provider_id=provider or None, provider_api_url=None
+        )
+    except LookupError:
+        return None
+    return ModelFacts(context_window=price.context_window)

@@ -1,8 +1,8 @@
 """A request to a provider through pydantic-ai, and its answer.
 
-The provider's own end of an answer: a finish reason, or the line `[DONE]` of servers that send no reason.
-
-Usage and the end of the connection prove nothing: a proxy may close a stream in the middle of an answer.
+An answer is complete if the provider itself has ended it: by a finish reason, or by the line `[DONE]` of
+servers that send no reason. Usage and the end of the connection prove nothing: a proxy may close a stream in
+the middle of an answer.
 """
 
 from __future__ import annotations
@@ -57,12 +57,18 @@ from compose.models.messages import (
     model_messages,
     takes_points,
 )
-from compose.models.pricing import cost_usd
 from compose.models.provider_errors import model_error
 
 __all__ = ["ModelCall", "model_error", "pieces", "response", "warm"]
 
 _TOOL_CHOICES: Final = frozenset(("auto", "none", "required"))
+_EVENTS: Final = {
+    "AnthropicModel": ("anthropic", "types.beta", "BetaRawMessageStreamEvent"),
+    "OpenAIResponsesModel": ("openai", "types.responses", "ResponseStreamEvent"),
+}
+"""Package, module and name of the type of a provider's events, by the class of its model."""
+_MAKE: Final = "_make_sse_decoder"
+_DONE: Final = "[DONE]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +102,15 @@ class ModelCall:
 
     def model_settings(self) -> ModelSettings:
         """Return the settings of this request. The SDK's retries are off, because `RetryingModel` retries."""
-        options = self.options
-        chosen: dict[str, Any] = {
+        options, choice = self.options, self.options.tool_choice
+        settings: dict[str, Any] = {
             "temperature": options.temperature,
             "max_tokens": options.max_tokens,
             "stop_sequences": list(options.stop) or None,
-            "tool_choice": _tool_choice(options.tool_choice),
+            "tool_choice": choice if choice is None or choice in _TOOL_CHOICES else [choice],
         }
-        given = {name: value for name, value in chosen.items() if value is not None}
-        return cast("ModelSettings", {**self.settings, **options.extra, **given, "max_retries": 0})
-
-
-def _tool_choice(choice: str | None) -> str | list[str] | None:
-    return choice if choice is None or choice in _TOOL_CHOICES else [choice]
-
-
-_EVENTS: Final = {
-    "AnthropicModel": ("anthropic", "types.beta", "BetaRawMessageStreamEvent"),
-    "OpenAIResponsesModel": ("openai", "types.responses", "ResponseStreamEvent"),
-}
-"""Package, module and name of the type of a provider's events, by the class of its model."""
+        own = {name: value for name, value in settings.items() if value is not None}
+        return cast("ModelSettings", {**self.settings, **options.extra, **own, "max_retries": 0})
 
 
 def warm(sdk: Model) -> None:
@@ -303,18 +298,31 @@ def response(
 
 
 def _usage(answer: ModelResponse) -> Usage:
-    told = answer.usage
+    usage = answer.usage
     return Usage(
-        input=max(0, told.input_tokens),
-        cached=max(0, told.cache_read_tokens),
-        cache_written=max(0, told.cache_write_tokens),
-        output=max(0, told.output_tokens),
-        reasoning=max(0, told.output_reasoning_tokens),
+        input=max(0, usage.input_tokens),
+        cached=max(0, usage.cache_read_tokens),
+        cache_written=max(0, usage.cache_write_tokens),
+        output=max(0, usage.output_tokens),
+        reasoning=max(0, usage.output_reasoning_tokens),
     )
 
 
-_MAKE: Final = "_make_sse_decoder"
-_DONE: Final = "[DONE]"
+def cost_usd(
+    response: ModelResponse, usage: Usage, name: str, registry: ModelRegistry | None
+) -> float | None:
+    """Return the cost of an answer in US dollars; None if it is unknown.
+
+    The provider's own figure is used first, then the registry's price, then the price list's.
+    """
+    if response.usage.cost is not None:
+        return float(response.usage.cost)
+    if registry is not None and (registered := registry.cost_usd(name, usage)) is not None:
+        return registered
+    try:
+        return max(0.0, float(response.cost().total_price))
+    except (AssertionError, LookupError, ValueError):
+        return None
 
 
 class _WatchedDecoder:

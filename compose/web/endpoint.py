@@ -1,10 +1,7 @@
 """Endpoints: a method and a path, the models that validate query and body, and the handler.
 
-Changes by HTTP: the action of each endpoint that changes something, and the audit rows of a request.
-
-Access table: each endpoint, and the scope that it needs.
-
-The OpenAPI document, generated from the endpoints and their models.
+One table has the scope that each endpoint needs, another the action of each endpoint that changes something,
+which the audit rows of a request name. The OpenAPI document is generated from the endpoints and their models.
 """
 
 from __future__ import annotations
@@ -96,91 +93,20 @@ ACTIONS: Final[Mapping[str, str | None]] = {
 None: the endpoint writes no row. These endpoints start runs, send messages and events, which the logs of runs
 have with their senders, or make and end logins, which the table of tokens has.
 """
-
-
-def action_of(method: str, path: str) -> str | None:
-    """Return the action of an endpoint; None if it changes nothing, or writes no audit rows.
-
-    Raises:
-        LookupError: The endpoint is not in the table. No application can be made with it.
-    """
-    name = f"{method} {path}"
-    if method not in _READS and name not in ACTIONS:
-        raise LookupError(f"{name}: add the endpoint to ACTIONS in compose/web/endpoint.py")
-    return ACTIONS.get(name)
-
-
-def thing_of_session(agent: AgentId) -> str:
-    """Return the thing of audit rows about a session."""
-    return f"session:{agent.type}/{agent.key}"
-
-
-def thing_of_run(run_id: RunId) -> str:
-    """Return the thing of audit rows about a run that belongs to no session."""
-    return f"run:{run_id}"
-
-
-@dataclass(slots=True, kw_only=True)
-class WebChange:
-    """A change that a request makes. A handler may set `after` when the change is made.
-
-    Attributes:
-        thing: See `NewAuditRow`.
-        agent: See `NewAuditRow`.
-        before: Values before the change.
-        after: Values after the change, or the values that the request asks for.
-    """
-
-    thing: str
-    agent: AgentId | None = None
-    before: Facts | None = None
-    after: Facts | None = None
-
-
-async def write_changes(
-    store: AuditStore,
-    principal: Principal,
-    action: str | None,
-    changes: Iterable[WebChange],
-    *,
-    names: HiddenNames,
-    outcome: str = DONE,
-) -> None:
-    """Write an audit row for each change of a request.
-
-    Values under hidden names are not written. Values of more than 4 KiB are replaced by their size. A change
-    has one row also if the answer of the store is lost, and the row is sent again.
-    """
-    for one in changes:
-        if action is None:
-            raise LookupError(
-                f"{one.thing}: give its endpoint an action in compose/web/endpoint.py"
-            )
-        await store.add(
-            NewAuditRow(
-                tenant=principal.tenant,
-                principal=principal.name,
-                action=action,
-                thing=one.thing,
-                agent=one.agent,
-                before=_bounded(one.before, names),
-                after=_bounded(one.after, names),
-                outcome=outcome,
-                write_id=secrets.token_hex(16),
-            )
-        )
-
-
-def _bounded(facts: Facts | None, names: HiddenNames) -> Facts | None:
-    if facts is None:
-        return None
-    shown: Facts = names.shown({**facts})
-    size = len(to_json(shown))
-    return shown if size <= MAX_FACTS_BYTES else {"size_bytes": size}
-
-
 MOST_CLIENTS: Final = 1_024
 """Maximum number of `AgentRuntime`s that a process keeps, one per principal and app."""
+Done: TypeAlias = "BaseModel | Response"
+Access: TypeAlias = Scope | Literal["public", "signed in"]
+"""A scope; ``public``: no login is needed; ``signed in``: any principal with a login, whatever its scopes."""
+OPENAPI: Final = "/v1/openapi.json"
+_REF: Final = "#/components/schemas/{model}"
+_JSON: Final = "application/json"
+_ACCESS: Final[Mapping[Access, str]] = {
+    "public": "No login is needed.",
+    "signed in": "Any principal with a login has access.",
+}
+_Refs: TypeAlias = "Mapping[Any, dict[str, Any]]"
+"""References to schemas, by model and mode."""
 
 
 class StrictModel(BaseModel):
@@ -361,10 +287,6 @@ class FoundSession:
     row: SessionRow
 
 
-Done: TypeAlias = "BaseModel | Response"
-Handler: TypeAlias = Callable[[WebCall, Any, Any], Awaitable[Done]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebEndpoint:
     """An HTTP endpoint.
@@ -455,9 +377,88 @@ def json_response(
     return Response(value.model_dump_json(), status, more, media_type="application/json")
 
 
-Access: TypeAlias = Scope | Literal["public", "signed in"]
-"""A scope; ``public``: no login is needed; ``signed in``: any principal with a login, whatever its scopes."""
-OPENAPI: Final = "/v1/openapi.json"
+def action_of(method: str, path: str) -> str | None:
+    """Return the action of an endpoint; None if it changes nothing, or writes no audit rows.
+
+    Raises:
+        LookupError: The endpoint is not in the table. No application can be made with it.
+    """
+    name = f"{method} {path}"
+    if method not in _READS and name not in ACTIONS:
+        raise LookupError(f"{name}: add the endpoint to ACTIONS in compose/web/endpoint.py")
+    return ACTIONS.get(name)
+
+
+def thing_of_session(agent: AgentId) -> str:
+    """Return the thing of audit rows about a session."""
+    return f"session:{agent.type}/{agent.key}"
+
+
+def thing_of_run(run_id: RunId) -> str:
+    """Return the thing of audit rows about a run that belongs to no session."""
+    return f"run:{run_id}"
+
+
+@dataclass(slots=True, kw_only=True)
+class WebChange:
+    """A change that a request makes. A handler may set `after` when the change is made.
+
+    Attributes:
+        thing: See `NewAuditRow`.
+        agent: See `NewAuditRow`.
+        before: Values before the change.
+        after: Values after the change, or the values that the request asks for.
+    """
+
+    thing: str
+    agent: AgentId | None = None
+    before: Facts | None = None
+    after: Facts | None = None
+
+
+async def write_changes(
+    store: AuditStore,
+    principal: Principal,
+    action: str | None,
+    changes: Iterable[WebChange],
+    *,
+    names: HiddenNames,
+    outcome: str = DONE,
+) -> None:
+    """Write an audit row for each change of a request.
+
+    Values under hidden names are not written. Values of more than 4 KiB are replaced by their size. A change
+    has one row also if the answer of the store is lost, and the row is sent again.
+    """
+    for one in changes:
+        if action is None:
+            raise LookupError(
+                f"{one.thing}: give its endpoint an action in compose/web/endpoint.py"
+            )
+        await store.add(
+            NewAuditRow(
+                tenant=principal.tenant,
+                principal=principal.name,
+                action=action,
+                thing=one.thing,
+                agent=one.agent,
+                before=_bounded(one.before, names),
+                after=_bounded(one.after, names),
+                outcome=outcome,
+                write_id=secrets.token_hex(16),
+            )
+        )
+
+
+def _bounded(facts: Facts | None, names: HiddenNames) -> Facts | None:
+    if facts is None:
+        return None
+    shown: Facts = names.shown({**facts})
+    size = len(to_json(shown))
+    return shown if size <= MAX_FACTS_BYTES else {"size_bytes": size}
+
+
+Handler: TypeAlias = Callable[[WebCall, Any, Any], Awaitable[Done]]
 
 ACCESS: Final[Mapping[str, Access]] = {
     f"GET {OPENAPI}": "public",
@@ -542,16 +543,6 @@ def access_of(method: str, path: str) -> Access:
     if name not in ACCESS:
         raise LookupError(f"{name}: add the endpoint to ACCESS in compose/web/endpoint.py")
     return ACCESS[name]
-
-
-_REF: Final = "#/components/schemas/{model}"
-_JSON: Final = "application/json"
-_ACCESS: Final[Mapping[Access, str]] = {
-    "public": "No login is needed.",
-    "signed in": "Any principal with a login has access.",
-}
-_Refs: TypeAlias = "Mapping[Any, dict[str, Any]]"
-"""References to schemas, by model and mode."""
 
 
 def openapi_of(endpoints: Sequence[WebEndpoint]) -> dict[str, Any]:

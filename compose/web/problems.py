@@ -77,6 +77,9 @@ class HttpProblem:
 
     def response(self, scope: Scope) -> Response:
         """Return the response to the request with this ASGI scope."""
+        fields = self.errors and [
+            {key: _text(text) for key, text in entry.items()} for entry in self.errors
+        ]
         body = ProblemJson(
             type=f"urn:callboard:problem:{self.code}",
             title=HTTPStatus(self.status).phrase,
@@ -86,7 +89,7 @@ class HttpProblem:
             code=self.code,
             name=None if self.name is None else _text(self.name),
             remedy=_text(self.remedy),
-            errors=_texts(self.errors),
+            errors=fields,
         )
         return Response(
             body.model_dump_json(exclude_none=True),
@@ -216,10 +219,6 @@ def problem_of_input(exc: ValidationError, where: str) -> ProblemError:
     ]
     detail = "; ".join(f"{one['where']}: {one['problem']}" for one in found[:3])
     return ProblemError(HttpProblem(422, "invalid", detail, errors=found))
-
-
-def _texts(found: list[dict[str, str]] | None) -> list[dict[str, str]] | None:
-    return found and [{key: _text(text) for key, text in one.items()} for one in found]
 
 
 def _text(text: str) -> str:

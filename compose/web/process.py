@@ -1,24 +1,19 @@
 """The process of `callboard serve`: serves the API at an address, and can execute an application's agents.
 
-The web server of the API: uvicorn on the process's event loop, with limits per connection.
-
-A connection of the web server, with httptools as its parser.
+The web server is uvicorn on the process's event loop, with limits per connection (`connection`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from starlette.types import ASGIApp
-from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from actors.errors import ContractError
 from actors.sessions.runtime import APP, AgentRuntime
@@ -39,6 +34,9 @@ _log = logging.getLogger("callboard.web")
 
 Auth: TypeAlias = Literal["none", "tokens", "jwt"]
 """The way in which requests are authenticated."""
+BACKLOG: Final = 1_024
+STOP_LIMIT_S: Final = 5
+"""Seconds in which pending responses may finish when the server stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +135,7 @@ def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authe
         problem = "--auth jwt needs the public keys that sign tokens"
         raise ContractError(f"{problem}: set CALLBOARD_JWT_JWKS to a file or URL of a JWKS")
     try:  # imported here: the package is an extra
-        from compose.web.identity.json_web_tokens import (  # noqa: PLC0415  # noqa: PLC0415
+        from compose.web.identity.json_web_tokens import (  # noqa: PLC0415
             ClaimNames,
             JsonWebTokens,
             KeySet,
@@ -202,11 +200,6 @@ async def _sessions(
         yield agents, modes
 
 
-BACKLOG: Final = 1_024
-STOP_LIMIT_S: Final = 5
-"""Seconds in which pending responses may finish when the server stops."""
-
-
 @asynccontextmanager
 async def serve_web(
     address: str,
@@ -226,6 +219,11 @@ async def serve_web(
     Raises:
         AddressError: `address` is not an address, or another process uses it.
     """
+    protocol: Any = "h11"
+    with suppress(ImportError):  # httptools is missing where it has no wheel
+        from compose.web import connection  # noqa: PLC0415
+
+        protocol = connection.HeadLimited
     listening = listen(address, option)
     url = url_of(listening)
     answering = run_server(
@@ -233,7 +231,7 @@ async def serve_web(
         application,
         name="web",
         stop_limit_s=STOP_LIMIT_S,
-        http=_connection_class(),
+        http=protocol,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         backlog=BACKLOG,
     )
@@ -243,84 +241,3 @@ async def serve_web(
             yield url
         finally:
             before_stop()
-
-
-def _connection_class() -> Any:
-    """Return the connection's protocol: with httptools if it is installed, else h11."""
-    try:
-        pass
-    except ImportError:
-        return "h11"
-    return HeadLimited
-
-
-HEAD_LIMIT_S: Final = 10.0
-"""Seconds that the head of a request may take. A new connection has to start its first request in this time."""
-LINGER_S: Final = 2.0
-"""Seconds that a refused client may continue to send."""
-_HEAD_TOO_LARGE: Final = b"\r\n".join(
-    (
-        b"HTTP/1.1 431 Request Header Fields Too Large",
-        b"connection: close",
-        b"content-length: 0",
-        b"",
-        b"",
-    )
-)
-
-
-class HeadLimited(HttpToolsProtocol):
-    """Closes a connection if a request's head is too large or too slow, because httptools has no limit."""
-
-    _timer: asyncio.TimerHandle | None = None
-    _head_bytes = 0
-    _in_head = False
-    _is_refused = False
-
-    @override
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._await_head()
-
-    @override
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._forget_timer()
-        super().connection_lost(exc)
-
-    @override
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
-        self._await_head()
-
-    @override
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._forget_timer()
-        super().on_headers_complete()
-
-    @override
-    def data_received(self, data: bytes) -> None:
-        if self._is_refused:
-            return
-        super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse()
-
-    def _refuse(self) -> None:
-        """Send 431, and close after `LINGER_S`. A client that still sends could otherwise not read it."""
-        self._is_refused = True
-        self.transport.write(_HEAD_TOO_LARGE)
-        self.transport.write_eof()
-        self._forget_timer()
-        self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
-
-    def _await_head(self) -> None:
-        self._forget_timer()
-        self._timer = self.loop.call_later(HEAD_LIMIT_S, self.transport.abort)
-
-    def _forget_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()

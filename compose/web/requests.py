@@ -1,8 +1,7 @@
-"""Limits of a request, checked before it is processed.
+"""Requests before they are processed: limits, origins and principals.
 
-Origins: checks of a request's Host and Origin, and CORS headers for pages of other sites.
-
-Principals: the identities of clients, and their scopes.
+The limits bound head, body and fields. Host and Origin are checked, and pages of other sites get CORS headers.
+A principal is the identity of a client, with its scopes.
 """
 
 from __future__ import annotations
@@ -40,6 +39,17 @@ BODY_LIMIT_S: Final = 30.0
 MAX_WAIT_S: Final = 60.0
 """Longest time in seconds that `Prefer: wait` may name. A longer one is cut to this."""
 _CLOSE: Final = {"connection": "close"}
+_ORIGIN: Final = re.compile(
+    r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?"
+)
+_PREFLIGHT: Final = {
+    "access-control-allow-methods": "GET, POST, PUT, PATCH, DELETE",
+    "access-control-allow-headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer",
+    "access-control-max-age": "600",
+}
+"""Headers without credentials: pages of other sites send bearer tokens, never cookies."""
+_EXPOSED: Final = "Location, Preference-Applied, Retry-After, WWW-Authenticate"
+SCOPES: Final[frozenset[Scope]] = frozenset(get_args(Scope))
 
 
 class Limited:
@@ -213,18 +223,6 @@ def wait_of(request: Request) -> float:
     return 0.0
 
 
-_ORIGIN: Final = re.compile(
-    r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?"
-)
-_PREFLIGHT: Final = {
-    "access-control-allow-methods": "GET, POST, PUT, PATCH, DELETE",
-    "access-control-allow-headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer",
-    "access-control-max-age": "600",
-}
-"""Headers without credentials: pages of other sites send bearer tokens, never cookies."""
-_EXPOSED: Final = "Location, Preference-Applied, Retry-After, WWW-Authenticate"
-
-
 def checked_origins(given: Sequence[str], option: str = "--cors-origin") -> frozenset[str]:
     """Return the origins that an option named, such as ``https://shop.example``.
 
@@ -288,9 +286,6 @@ def authority_of(origin: str) -> str | None:
         return urlsplit(origin).netloc
     except ValueError:
         return None
-
-
-SCOPES: Final[frozenset[Scope]] = frozenset(get_args(Scope))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.ids import AgentId
 from actors.runtime.loop.tasks import TaskScope
 from compose.host.process import Stop
-from compose.mcp.access import PATH
-from compose.mcp.process import HttpOptions
+from compose.mcp.http import PATH, HttpOptions
 from compose.mcp.runs import RunTools
 from compose.mcp.server import ToolServer
 from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report

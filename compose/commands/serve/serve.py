@@ -25,7 +25,7 @@ from compose.host.logs import write_logs
 from compose.host.process import run_host
 
 if TYPE_CHECKING:
-    from compose.mcp.process import HttpOptions
+    from compose.mcp.http import HttpOptions
 
 ADDRESS = "127.0.0.1:8123"
 
@@ -209,7 +209,7 @@ class ClientAccess:
                 )
                 raise ContractError(f"{problem}: say --http HOST:PORT, too")
             return None
-        from compose.mcp.process import HttpOptions  # noqa: PLC0415 - only clients over HTTP need it
+        from compose.mcp.http import HttpOptions  # noqa: PLC0415 - only clients over HTTP need it
 
         return HttpOptions(
             address=self.http,

@@ -106,7 +106,10 @@ class _Session:
             async with asyncio.timeout(OPEN_LIMIT_S):
                 client = await connected.__aenter__()
         except Exception as exc:  # noqa: BLE001 - raised to the callers that wait for the session
-            self._fail(_problem_of_opening(self._server, exc))
+            self._over.set()
+            problem = _problem_of_opening(self._server, exc)
+            self._client.set_exception(McpServerError(self._server.name, problem))
+            self._client.exception()  # marks it as retrieved, because all callers may be cancelled
             return
         except BaseException:
             self._client.cancel()
@@ -119,18 +122,13 @@ class _Session:
             with suppress(Exception):
                 await connected.__aexit__(None, None, None)
 
-    def _fail(self, problem: str) -> None:
-        self._over.set()
-        self._client.set_exception(McpServerError(self._server.name, problem))
-        self._client.exception()  # marks it as retrieved, because all callers may be cancelled
-
 
 def _problem_of_opening(server: McpServer, exc: BaseException) -> str:
     where = " ".join(server.command) if server.command else server.url
     while isinstance(exc, BaseExceptionGroup):
         exc = exc.exceptions[0]
-    said = f"no greeting within {OPEN_LIMIT_S:g} s" if isinstance(exc, TimeoutError) else str(exc)
-    return f"it cannot be opened ({said or type(exc).__name__}); try by hand: {where}"
+    reason = f"no greeting within {OPEN_LIMIT_S:g} s" if isinstance(exc, TimeoutError) else str(exc)
+    return f"it cannot be opened ({reason or type(exc).__name__}); try by hand: {where}"
 
 
 class McpConnection:

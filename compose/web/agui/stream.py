@@ -1,6 +1,6 @@
 """The stream of an AG-UI run: from the first event new to the client, until it ends or waits for the client.
 
-The merged session events of a run and its descendants, as they arrive.
+The events of the run and of its descendants are merged as they arrive.
 """
 
 from __future__ import annotations
@@ -37,10 +37,14 @@ from compose.web.endpoint import FoundSession, WebCall
 from compose.web.problems import problem_of
 from compose.web.streams import EventLine, EventStream
 
+_log = logging.getLogger("callboard.web")
+
 QUIET_S: Final = 0.25
 """Seconds without events after which a run that also does other work is reported as waiting for its client."""
 MOST_QUIET_S: Final = 4.0
 """The same, at most, while the store's waits differ from the events that were read."""
+MAX_FOLLOWED: Final = 32
+"""Maximum number of descendants that are read at once. For further ones only start and end are sent."""
 
 
 class AguiStream(EventStream):
@@ -158,15 +162,12 @@ class AguiReader:
         async with aclosing(EventSources(run.tail(), run.child_events)) as sources:
             async for line in self._all(sources):
                 yield line
-        for event in (*self._tree.closed(), self._finished()):
-            yield line_of(event)
-
-    def _finished(self) -> BaseEvent:
+        thread_id = self._given.thread_id
         if not self._is_open:  # no event of the run has the cursor
-            raise CursorError(
-                str(self._gate.cursor), self._given.thread_id, "the run has no such event"
-            )
-        return self._tree.finished(self._given.thread_id, self._given.run_id)
+            raise CursorError(str(self._gate.cursor), thread_id, "the run has no such event")
+        last = self._tree.finished(thread_id, self._given.run_id)
+        for event in (*self._tree.closed(), last):
+            yield line_of(event)
 
     async def _all(self, sources: EventSources) -> AsyncGenerator[EventLine, None]:
         """Yield the events until the run ends or waits for the client."""
@@ -227,11 +228,6 @@ async def open_interrupts(runtime: Runtime, run_ids: Iterable[str]) -> set[str]:
     """Return the ids of approvals that these runs wait for."""
     found = [await runtime.approvals.open(run_id=RunId(one)) for one in run_ids]
     return {one.id for some in found for one in some}
-
-
-MAX_FOLLOWED: Final = 32
-"""Maximum number of descendants that are read at once. For further ones only start and end are sent."""
-_log = logging.getLogger("callboard.web")
 
 
 class EventSources:

@@ -1,8 +1,6 @@
-"""Flows that are served, and the start of their runs.
+"""Flows that are served or installed: list, install, show, remove, and the start of their runs.
 
-Installed flows: their bundles, and the cache of their graphs.
-
-Installed flows: install, show, input schema, remove.
+The graphs of installed flows are cached.
 """
 
 from __future__ import annotations
@@ -58,6 +56,21 @@ from compose.web.resources.runs import KEY
 
 MOST_KEPT: Final = 32
 """Maximum number of bundles whose graphs a process caches."""
+RowPhase: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
+"""The status of a run in its row. There a waiting run is ``running``."""
+GraphPhase: TypeAlias = RowPhase | Literal["waiting"]
+"""The status of a run. Lists read rows only, so they never show ``waiting``."""
+_ENDED: Final[Mapping[RunStatus, RowPhase]] = {
+    RunStatus.COMPLETED: "completed",
+    RunStatus.FAILED: "failed",
+    RunStatus.CANCELLED: "cancelled",
+}
+MAX_BUNDLE_BYTES: Final = 64 * 2**20
+"""Largest body of an install."""
+_OCTETS: Final = "application/octet-stream"
+_CORRECT: Final = "correct the flow; `callboard flows check` finds the same mistakes"
+_FLOWS: Final = "/v1/flows"
+_FLOW: Final = f"{_FLOWS}/{{flow}}"
 
 
 class InstalledFlowJson(ShownModel):
@@ -151,18 +164,6 @@ def shown_bundle(record: BundleRecord) -> InstalledFlowJson:
         installed_at=record.installed_at,
         manifest=manifest,
     )
-
-
-RowPhase: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
-"""The status of a run in its row. There a waiting run is ``running``."""
-GraphPhase: TypeAlias = RowPhase | Literal["waiting"]
-"""The status of a run. Lists read rows only, so they never show ``waiting``."""
-
-_ENDED: Final[Mapping[RunStatus, RowPhase]] = {
-    RunStatus.COMPLETED: "completed",
-    RunStatus.FAILED: "failed",
-    RunStatus.CANCELLED: "cancelled",
-}
 
 
 class FlowJson(ShownModel):
@@ -330,12 +331,6 @@ def _location(run_id: RunId) -> dict[str, str]:
     return {"location": f"/v1/graph-runs/{run_id}"}
 
 
-MAX_BUNDLE_BYTES: Final = 64 * 2**20
-"""Largest body of an install."""
-_OCTETS: Final = "application/octet-stream"
-_CORRECT: Final = "correct the flow; `callboard flows check` finds the same mistakes"
-
-
 class InputSchemaJson(ShownModel):
     """The JSON Schema of the initial vars of a flow's runs."""
 
@@ -458,10 +453,6 @@ async def spec_named(call: WebCall) -> WorkflowSpec:
 def _conflict(code: str, exc: WorkflowBundleRegistryError) -> ProblemError:
     detail = f"bundle {exc.bundle}: {exc.problem}"
     return ProblemError(HttpProblem(409, code, detail, exc.remedy, exc.bundle))
-
-
-_FLOWS: Final = "/v1/flows"
-_FLOW: Final = f"{_FLOWS}/{{flow}}"
 
 
 ENDPOINTS: Final = (

@@ -1,10 +1,7 @@
-"""Runs of flows: list, show, answer waits, cancel.
+"""Runs of flows: list, show, answer waits, cancel, control, and their ledgers.
 
-Control of runs of flows: pause, resume, steer, limit, snapshot. Changes apply between two steps.
-
-Events that end waits of flow runs.
-
-Ledgers of flow runs: in pages, or as a stream of new records.
+A pause, a steer, a limit or a snapshot applies between two steps. An event ends the waits for it. A ledger is
+read in pages, or as a stream of new records.
 """
 
 from __future__ import annotations
@@ -79,6 +76,9 @@ _ROWS: Final[dict[RowPhase, tuple[RowStatus, ...]]] = {
 }
 _WITHIN: Final = (WaitReason.UNTIL, WaitReason.SUBWORKFLOW)
 """Reasons of waits that no client can answer."""
+_RUNS: Final = "/v1/graph-runs"
+RUN: Final = f"{_RUNS}/{{graph_run}}"
+_PIECES: Final[dict[str, str]] = {K.TEXT_DELTA: "text_delta", K.REASONING_DELTA: "reasoning_delta"}
 
 
 class GraphWaitJson(ShownModel):
@@ -327,10 +327,6 @@ async def cancel(call: WebCall, _: NoQuery, body: CancelJson) -> Done:
     return named(await graph_run(call))
 
 
-_RUNS: Final = "/v1/graph-runs"
-RUN: Final = f"{_RUNS}/{{graph_run}}"
-
-
 class PauseJson(StrictModel):
     """A request to pause a run."""
 
@@ -458,9 +454,6 @@ async def emit(call: WebCall, _: NoQuery, body: GraphEventJson) -> Done:
         body.name, body.payload, event_id=body.id, scope=body.scope, **key
     )
     return EmittedJson.model_validate(told)
-
-
-_PIECES: Final[dict[str, str]] = {K.TEXT_DELTA: "text_delta", K.REASONING_DELTA: "reasoning_delta"}
 
 
 class LedgerQuery(StrictModel):

@@ -1,8 +1,7 @@
 """Authentication of requests: by stored tokens, by tokens of another system, or by cookies.
 
-Bearer tokens in requests, and the refusal of requests with no token or a wrong one.
-
-Cookies of browsers: a login, and the CSRF token that proves which page sends a change.
+A request with no token, or a wrong one, is refused. The cookies of a browser are a login, and the CSRF token
+that proves which page sends a change.
 """
 
 from __future__ import annotations
@@ -33,6 +32,15 @@ MOST_KNOWN: Final = 4_096
 
 Recognize: TypeAlias = Callable[[str], Awaitable[Principal]]
 """Returns the principal of a bearer token, or raises `ProblemError`."""
+_SECRET: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,8192}=*")
+"""See RFC 6750, 2.1. A token of more than 8,192 characters, before its padding, does not match."""
+_ASKS: Final = 'Bearer realm="callboard"'
+_REMEDY: Final = "send `Authorization: Bearer TOKEN`, with a token of `callboard tokens create`"
+LOGIN_LASTS: Final = timedelta(hours=12)
+CSRF_HEADER: Final = "x-csrf-token"
+_READS: Final = ("GET", "HEAD", "OPTIONS")
+_LOGIN: Final = "callboard_login"
+_CSRF: Final = "callboard_csrf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +172,6 @@ def _principal(token: ApiToken) -> Principal:
     return Principal(token.tenant, token.principal, scopes, token.id, token.expires_at)
 
 
-_SECRET: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,8192}=*")
-"""See RFC 6750, 2.1. A token of more than 8,192 characters, before its padding, does not match."""
-_ASKS: Final = 'Bearer realm="callboard"'
-_REMEDY: Final = "send `Authorization: Bearer TOKEN`, with a token of `callboard tokens create`"
-
-
 def refused(code: str, detail: str, remedy: str = _REMEDY) -> ProblemError:
     """Return the error to raise if a request cannot be authenticated."""
     asks = _ASKS if code == "unauthenticated" else f'{_ASKS}, error="invalid_token"'
@@ -195,13 +197,6 @@ def bearer_of(request: Request) -> str | None:
     if not _SECRET.fullmatch(secret):
         raise refused("bad_token", "the token has invalid characters, or is too long")
     return secret
-
-
-LOGIN_LASTS: Final = timedelta(hours=12)
-CSRF_HEADER: Final = "x-csrf-token"
-_READS: Final = ("GET", "HEAD", "OPTIONS")
-_LOGIN: Final = "callboard_login"
-_CSRF: Final = "callboard_csrf"
 
 
 def csrf_of(secret: str) -> str:

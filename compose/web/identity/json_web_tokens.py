@@ -1,6 +1,6 @@
 """JSON web tokens: another system names the principal, and signs the token.
 
-Public keys of the system that signs tokens (RFC 7517), from a file or a URL.
+The public keys of that system (RFC 7517) are read from a file or a URL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from typing_extensions import override
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT, check_name
-from actors.kernel.stores.administration import Scope
 from actors.kernel.text import check_name_of
 from compose.host.own_address import is_own_address
 from compose.web.identity.authentication import refused
@@ -39,6 +38,8 @@ from compose.web.requests import SCOPES, Principal
 
 if TYPE_CHECKING:
     from jwt.types import Options
+
+_log = logging.getLogger("callboard.web")
 
 _ALGORITHMS: Final[Mapping[str, frozenset[str]]] = {
     "RSA": frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")),
@@ -58,6 +59,15 @@ _OPTIONS: Final[Options] = {
 """PyJWT does not check instants: `JsonWebTokens` compares them with the database's time."""
 _LAST: Final = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
 _REMEDY: Final = "get a new token from the system that signs them"
+REFRESH_S: Final = 300.0
+"""Seconds after which keys are read again."""
+RETRY_S: Final = 10.0
+"""Seconds between two attempts to read the keys, also if a token names an unknown key."""
+TIMEOUT_S: Final = 5.0
+MOST_BYTES: Final = 1024 * 1024
+_KINDS: Final = ("RSA", "EC", "OKP")
+"""Types of public keys. Shared secrets (``oct``) and private keys are left out."""
+KeySource: TypeAlias = Callable[[], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +160,12 @@ class JsonWebTokens:
             check_name_of("principal", name)
         except ContractError as exc:
             raise refused("bad_token", f"the token names no principal: {exc}", _REMEDY) from None
+        scopes = claims.get(names.scopes)
+        words = scopes.split() if isinstance(scopes, str) else scopes
+        words = words if isinstance(words, list) else []
+        known = SCOPES & {word for word in words if isinstance(word, str)}
         expires_at = datetime.fromtimestamp(min(end + names.leeway_s, _LAST), UTC)
-        return Principal(tenant, name, _scopes(claims.get(names.scopes)), expires_at=expires_at)
+        return Principal(tenant, name, known, expires_at=expires_at)
 
 
 def _taken(key: PyJWK) -> frozenset[str]:
@@ -178,27 +192,6 @@ def _text(claims: Mapping[str, Any], name: str) -> str:
     if isinstance(value, str) and value:
         return value
     raise refused("bad_token", f"the token has no claim {name}", _REMEDY)
-
-
-def _scopes(said: object) -> frozenset[Scope]:
-    words = said.split() if isinstance(said, str) else said if isinstance(said, list) else []
-    named = {one for one in words if isinstance(one, str)}
-    return SCOPES & named
-
-
-_log = logging.getLogger("callboard.web")
-
-REFRESH_S: Final = 300.0
-"""Seconds after which keys are read again."""
-RETRY_S: Final = 10.0
-"""Seconds between two attempts to read the keys, also if a token names an unknown key."""
-TIMEOUT_S: Final = 5.0
-MOST_BYTES: Final = 1024 * 1024
-_KINDS: Final = ("RSA", "EC", "OKP")
-"""Types of public keys. Shared secrets (``oct``) and private keys are left out."""
-
-
-KeySource: TypeAlias = Callable[[], Awaitable[bytes]]
 
 
 def source_of(place: str) -> KeySource:

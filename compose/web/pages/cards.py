@@ -1,6 +1,6 @@
 """A run as cards: messages, tools, approvals, child runs and errors, in the order of the run's events.
 
-Cache of the cards of open runs. A page is loaded again after each event, and only new entries are read.
+The cards of open runs are cached: a page is loaded again after each event, and only new entries are read.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ Kind: TypeAlias = Literal["message", "tool", "approval", "child", "note"]
 _NOT_SHOWN: Final = frozenset(("tool", "system"))
 """Roles of turns that are no message: a tool's card has its result, and a system text is for the model."""
 _QUIET: Final[tuple[Any, ...]] = ("", None, {}, [])
+MOST_FOLDS: Final = 64
+"""Maximum number of open runs whose cards are kept: those that were read last."""
+MOST_CARDS: Final = 2_000
+"""A run with more cards than this is read from its start each time."""
+Nodes: TypeAlias = Callable[[Sequence[str]], Awaitable[list[Turn]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,14 +283,6 @@ def cards_of_nodes(turns: Iterable[Turn]) -> list[Card]:
                 status = "error" if block.get("is_error") else "ok"
                 found.put(replace(found.cards[key], status=status, after=block.get("text")))
     return list(found.cards.values())
-
-
-MOST_FOLDS: Final = 64
-"""Maximum number of open runs whose cards are kept: those that were read last."""
-MOST_CARDS: Final = 2_000
-"""A run with more cards than this is read from its start each time."""
-
-Nodes: TypeAlias = Callable[[Sequence[str]], Awaitable[list[Turn]]]
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """The view of a session: the end of the active path by runs, the open runs, and the cursor for later events.
 
-Branches of a conversation: the alternatives to a node, and the last node of each branch.
+Where the conversation has branches, the view has the last node of the branches before and behind the path's.
 """
 
 from __future__ import annotations
@@ -27,6 +27,85 @@ from compose.web.resources.sessions import MOST_QUEUED
 
 MOST: Final = 500
 """Maximum number of nodes that are read to find branches."""
+WINDOW: Final = 40
+"""Maximum number of nodes of the path on a page."""
+WINDOW_CHARACTERS: Final = 64 * 1024
+"""Maximum number of characters of text on a page. A single node may exceed it."""
+MOST_CARDS: Final = 300
+"""Maximum number of cards of one run: the last ones."""
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationView:
+    """The view of a session.
+
+    Attributes:
+        row: The session.
+        sections: The session's latest runs, oldest first.
+        forks: The forks by node. See `Fork`.
+        first: The position in the path of the first node that is shown.
+        open: The open runs.
+        files: All artifacts of the session.
+        cursor: Events after this cursor are not part of the view.
+    """
+
+    row: SessionRow
+    sections: tuple[RunSection, ...]
+    forks: dict[str, Fork]
+    first: int
+    open: OpenRuns
+    files: tuple[SessionArtifact, ...]
+    cursor: str
+
+    @property
+    def title(self) -> str:
+        """The session's title, or its id."""
+        return self.row.title or self.row.agent_id.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSection:
+    """A run in a conversation.
+
+    Attributes:
+        run_id: The run; empty if a program wrote the turns without a run.
+        key: Id of the section in the page.
+        status: The run's current status; empty if the run's row is deleted.
+        parked: The reason why the run is parked for an operator; empty if it is not.
+        cards: See `RunCards`.
+        left_out: Number of earlier cards that are not shown.
+        files: Artifacts that the run has stored.
+        parent: The node before the run's first node; empty if there is none.
+        last: The run's last node; empty if there is none.
+    """
+
+    run_id: str
+    key: str
+    status: str
+    parked: str
+    cards: tuple[Card, ...]
+    left_out: int
+    files: tuple[SessionArtifact, ...]
+    parent: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRuns:
+    """The open runs of a session.
+
+    Attributes:
+        active: The open run that has started; None if none has.
+        asked: The messages of open runs, by run.
+        queue: The messages of queued runs, in the order of the queue.
+        head: The active node, from which the started run continues; empty if there is none.
+    """
+
+    active: RunRow | None = None
+    asked: Mapping[str, AskedMessage] = field(default_factory=dict)
+    queue: tuple[AskedMessage, ...] = ()
+    head: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +123,121 @@ class Fork:
     count: int
     before: str | None
     behind: str | None
+
+
+async def view_of(
+    runtime: Runtime, folds: Folds, found: FoundSession, *, before: int | None
+) -> ConversationView:
+    """Return the view of a session: the end of its path, or the part before a position in it."""
+    store, agent = runtime.store, found.agent
+    row, opened = await _present(runtime, found)
+    shown, first, prior = await _window(runtime, agent, before)
+    files = tuple(await artifacts_of(store, agent).list())
+    parts = [(RunId(id_), list(of)) for id_, of in groupby(shown, key=lambda turn: turn.run_id)]
+    active = opened.active
+    if active is not None and before is None and all(id_ != active.run_id for id_, _ in parts):
+        parts.append((active.run_id, []))
+    sections = []
+    for run_id, of in parts:
+        run = await store.reads.run(run_id) if run_id else None
+        cards = await _cards_of(runtime, folds, agent, run, turns=of)
+        sections.append(await section_of(runtime, run_id, run, cards, files=files, opened=opened))
+    return ConversationView(
+        row=row,
+        sections=tuple(sections),
+        forks=await forks_of(store, agent, shown, prior),
+        first=first,
+        open=opened,
+        files=files,
+        cursor=str(EventCursor(row.last_fact, -1 if active is None else active.last_seq)),
+    )
+
+
+async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
+    """Return the started run of a session, and its queue."""
+    rows = await runtime.store.lists.runs(agent=agent, status=OPEN, limit=MOST_QUEUED)
+    if not rows:
+        return OpenRuns()
+    asked: dict[str, AskedMessage] = {}
+    for arrived in await runtime.store.insight.inbox(agent, limit=MOST_QUEUED):
+        message, run_id = arrived.message, arrived.run_id or ""
+        said = message.payload
+        text = str((said.get("text") if isinstance(said, dict) else said) or "")
+        asked.setdefault(run_id, AskedMessage(run_id, text, message.created_at))
+    ordered = sorted(rows, key=lambda row: row.arrival)
+    waiting = [row.run_id for row in ordered if row.last_seq < 0]
+    queue = tuple(asked[run_id] for run_id in waiting if run_id in asked)
+    active = next((row for row in ordered if row.last_seq >= 0), None)
+    session = await runtime.store.sessions.get(agent)
+    return OpenRuns(active, asked, queue, (session and session.head) or "")
+
+
+async def run_section(
+    runtime: Runtime,
+    folds: Folds,
+    agent: AgentId,
+    row: RunRow,
+    *,
+    files: Sequence[SessionArtifact],
+    opened: OpenRuns,
+) -> RunSection:
+    """Return the section of a run with all of its nodes."""
+    cards = await _cards_of(runtime, folds, agent, row)
+    return await section_of(runtime, row.run_id, row, cards, files=files, opened=opened)
+
+
+async def section_of(
+    runtime: Runtime,
+    run_id: RunId,
+    row: RunRow | None,
+    found: RunCards,
+    *,
+    files: Sequence[SessionArtifact],
+    opened: OpenRuns,
+) -> RunSection:
+    """Return the section of a run.
+
+    Args:
+        runtime: The runtime.
+        run_id: The run; empty if no run wrote these cards.
+        row: The run's row; None if it is deleted.
+        found: The run's cards.
+        files: Artifacts of the session.
+        opened: The session's open runs.
+    """
+    if row is not None and row.last_seq >= 0:
+        found.begin_with(opened.asked.get(run_id))
+    # A child's approval is not an event of its parent.
+    for key, card in found.cards.items():
+        is_running = (card.kind, card.status) == ("child", "running")
+        if is_running and await runtime.approvals.open(run_id=RunId(card.id), limit=1):
+            found.cards[key] = replace(card, status="waiting", text="for a decision")
+    made = _section(run_id, row, found, files)
+    is_new = opened.active is not None and opened.active.run_id == run_id and not made.last
+    return replace(made, parent=opened.head) if is_new else made
+
+
+async def child_section(runtime: Runtime, row: RunRow, child: ChildInspection) -> RunSection:
+    """Return the section of a child run. Its messages are not nodes of the session."""
+    opened = await open_runs(runtime, row.agent_id)
+    found = RunCards()
+    found.take_all(child.events)
+    found.put_first(cards_of_nodes(one for one in child.nodes if one.message.role == "user"))
+    found.begin_with(opened.asked.get(child.run_id))
+    found.forget_nodes()
+    return _section(child.run_id, row, found, ())
+
+
+async def forks_of_section(
+    runtime: Runtime, agent: AgentId, section: RunSection
+) -> dict[str, Fork]:
+    """Return the forks of a run's nodes. See `forks_of`."""
+    ids = [card.id for card in section.cards if card.is_node]
+    wanted = [*ids, section.parent] if section.parent else ids
+    turns = await runtime.store.sessions.nodes(agent, wanted)
+    prior = next((turn for turn in turns if turn.id == section.parent), None)
+    shown = [turn for turn in turns if turn is not prior]
+    return await forks_of(runtime.store, agent, shown, prior)
 
 
 async def forks_of(
@@ -95,115 +289,6 @@ def _end_of(node: str, by_parent: Mapping[str | None, list[str]]) -> str:
     return node
 
 
-WINDOW: Final = 40
-"""Maximum number of nodes of the path on a page."""
-WINDOW_CHARACTERS: Final = 64 * 1024
-"""Maximum number of characters of text on a page. A single node may exceed it."""
-MOST_CARDS: Final = 300
-"""Maximum number of cards of one run: the last ones."""
-_TRIES: Final = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSection:
-    """A run in a conversation.
-
-    Attributes:
-        run_id: The run; empty if a program wrote the turns without a run.
-        key: Id of the section in the page.
-        status: The run's current status; empty if the run's row is deleted.
-        parked: The reason why the run is parked for an operator; empty if it is not.
-        cards: See `RunCards`.
-        left_out: Number of earlier cards that are not shown.
-        files: Artifacts that the run has stored.
-        parent: The node before the run's first node; empty if there is none.
-        last: The run's last node; empty if there is none.
-    """
-
-    run_id: str
-    key: str
-    status: str
-    parked: str
-    cards: tuple[Card, ...]
-    left_out: int
-    files: tuple[SessionArtifact, ...]
-    parent: str
-    last: str
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRuns:
-    """The open runs of a session.
-
-    Attributes:
-        active: The open run that has started; None if none has.
-        asked: The messages of open runs, by run.
-        queue: The messages of queued runs, in the order of the queue.
-        head: The active node, from which the started run continues; empty if there is none.
-    """
-
-    active: RunRow | None = None
-    asked: Mapping[str, AskedMessage] = field(default_factory=dict)
-    queue: tuple[AskedMessage, ...] = ()
-    head: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationView:
-    """The view of a session.
-
-    Attributes:
-        row: The session.
-        sections: The session's latest runs, oldest first.
-        forks: The forks by node. See `Fork`.
-        first: The position in the path of the first node that is shown.
-        open: The open runs.
-        files: All artifacts of the session.
-        cursor: Events after this cursor are not part of the view.
-    """
-
-    row: SessionRow
-    sections: tuple[RunSection, ...]
-    forks: dict[str, Fork]
-    first: int
-    open: OpenRuns
-    files: tuple[SessionArtifact, ...]
-    cursor: str
-
-    @property
-    def title(self) -> str:
-        """The session's title, or its id."""
-        return self.row.title or self.row.agent_id.key
-
-
-async def view_of(
-    runtime: Runtime, folds: Folds, found: FoundSession, *, before: int | None
-) -> ConversationView:
-    """Return the view of a session: the end of its path, or the part before a position in it."""
-    store, agent = runtime.store, found.agent
-    row, opened = await _present(runtime, found)
-    shown, first, prior = await _window(runtime, agent, before)
-    files = tuple(await artifacts_of(store, agent).list())
-    parts = [(RunId(id_), list(of)) for id_, of in groupby(shown, key=lambda turn: turn.run_id)]
-    active = opened.active
-    if active is not None and before is None and all(id_ != active.run_id for id_, _ in parts):
-        parts.append((active.run_id, []))
-    sections = []
-    for run_id, of in parts:
-        run = await store.reads.run(run_id) if run_id else None
-        cards = await _cards_of(runtime, folds, agent, run, turns=of)
-        sections.append(await section_of(runtime, run_id, run, cards, files=files, opened=opened))
-    return ConversationView(
-        row=row,
-        sections=tuple(sections),
-        forks=await forks_of(store, agent, shown, prior),
-        first=first,
-        open=opened,
-        files=files,
-        cursor=str(EventCursor(row.last_fact, -1 if active is None else active.last_seq)),
-    )
-
-
 async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, OpenRuns]:
     """Return the session and its open runs at one moment, so that the view's cursor is consistent."""
     row, opened = found.row, OpenRuns()
@@ -214,25 +299,6 @@ async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, O
             break
         row = now
     return row, opened
-
-
-async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
-    """Return the started run of a session, and its queue."""
-    rows = await runtime.store.lists.runs(agent=agent, status=OPEN, limit=MOST_QUEUED)
-    if not rows:
-        return OpenRuns()
-    asked: dict[str, AskedMessage] = {}
-    for arrived in await runtime.store.insight.inbox(agent, limit=MOST_QUEUED):
-        message, run_id = arrived.message, arrived.run_id or ""
-        said = message.payload
-        text = str((said.get("text") if isinstance(said, dict) else said) or "")
-        asked.setdefault(run_id, AskedMessage(run_id, text, message.created_at))
-    ordered = sorted(rows, key=lambda row: row.arrival)
-    waiting = [row.run_id for row in ordered if row.last_seq < 0]
-    queue = tuple(asked[run_id] for run_id in waiting if run_id in asked)
-    active = next((row for row in ordered if row.last_seq >= 0), None)
-    session = await runtime.store.sessions.get(agent)
-    return OpenRuns(active, asked, queue, (session and session.head) or "")
 
 
 async def _window(
@@ -260,47 +326,6 @@ def _last(turns: Sequence[Turn]) -> list[Turn]:
             break
         count += 1
     return list(turns[len(turns) - count :])
-
-
-async def run_section(
-    runtime: Runtime,
-    folds: Folds,
-    agent: AgentId,
-    row: RunRow,
-    *,
-    files: Sequence[SessionArtifact],
-    opened: OpenRuns,
-) -> RunSection:
-    """Return the section of a run with all of its nodes."""
-    cards = await _cards_of(runtime, folds, agent, row)
-    return await section_of(runtime, row.run_id, row, cards, files=files, opened=opened)
-
-
-async def section_of(
-    runtime: Runtime,
-    run_id: RunId,
-    row: RunRow | None,
-    found: RunCards,
-    *,
-    files: Sequence[SessionArtifact],
-    opened: OpenRuns,
-) -> RunSection:
-    """Return the section of a run.
-
-    Args:
-        runtime: The runtime.
-        run_id: The run; empty if no run wrote these cards.
-        row: The run's row; None if it is deleted.
-        found: The run's cards.
-        files: Artifacts of the session.
-        opened: The session's open runs.
-    """
-    if row is not None and row.last_seq >= 0:
-        found.begin_with(opened.asked.get(run_id))
-    await _note_waiting(runtime, found)
-    made = _section(run_id, row, found, files)
-    is_new = opened.active is not None and opened.active.run_id == run_id and not made.last
-    return replace(made, parent=opened.head) if is_new else made
 
 
 async def _cards_of(
@@ -338,18 +363,6 @@ async def _cards_of(
     return found
 
 
-async def forks_of_section(
-    runtime: Runtime, agent: AgentId, section: RunSection
-) -> dict[str, Fork]:
-    """Return the forks of a run's nodes. See `forks_of`."""
-    ids = [card.id for card in section.cards if card.is_node]
-    wanted = [*ids, section.parent] if section.parent else ids
-    turns = await runtime.store.sessions.nodes(agent, wanted)
-    prior = next((turn for turn in turns if turn.id == section.parent), None)
-    shown = [turn for turn in turns if turn is not prior]
-    return await forks_of(runtime.store, agent, shown, prior)
-
-
 def _section(
     run_id: str, row: RunRow | None, found: RunCards, files: Sequence[SessionArtifact]
 ) -> RunSection:
@@ -366,23 +379,3 @@ def _section(
         parent=(said[0].parent or "") if said else "",
         last=said[-1].id if said else "",
     )
-
-
-async def _note_waiting(runtime: Runtime, found: RunCards) -> None:
-    """Mark child runs that wait for a decision. A child's approval is not an event of its parent."""
-    for key, card in found.cards.items():
-        if (card.kind, card.status) == ("child", "running"):
-            asked = await runtime.approvals.open(run_id=RunId(card.id), limit=1)
-            if asked:
-                found.cards[key] = replace(card, status="waiting", text="for a decision")
-
-
-async def child_section(runtime: Runtime, row: RunRow, child: ChildInspection) -> RunSection:
-    """Return the section of a child run. Its messages are not nodes of the session."""
-    opened = await open_runs(runtime, row.agent_id)
-    found = RunCards()
-    found.take_all(child.events)
-    found.put_first(cards_of_nodes(one for one in child.nodes if one.message.role == "user"))
-    found.begin_with(opened.asked.get(child.run_id))
-    found.forget_nodes()
-    return _section(child.run_id, row, found, ())

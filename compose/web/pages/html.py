@@ -1,8 +1,7 @@
-"""HTML responses: templates, and headers that keep a page from executing or loading foreign content.
+"""HTML responses: templates, models' answers, and the pages' scripts and styles.
 
-Answers of models as HTML: rendered Markdown, reduced to harmless elements.
-
-Scripts and styles of the pages. They are read once; their URLs have a version that changes with them.
+Headers keep a page from executing or loading foreign content, and the Markdown of models is reduced to harmless
+elements. Scripts and styles are read once; their URLs have a version that changes with them.
 """
 
 from __future__ import annotations
@@ -47,6 +46,24 @@ MAX_JSON: Final = 8_000
 _SHORT: Final = 8
 _LINE: Final = 80
 _LEAST_COMPRESSED: Final = 1024
+MAX_MARKDOWN: Final = 64 * 1024
+"""Maximum number of characters to render. Longer text is shown as plain text: rendering could take seconds."""
+_TAGS: Final = {
+    *("a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li"),
+    *("ol", "p", "pre", "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+}
+_ATTRIBUTES: Final = {"a": {"href", "title"}, "ol": {"start"}}
+_SCHEMES: Final = {"http", "https", "mailto"}
+_MARKDOWN: Final = (
+    MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
+)
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_YEAR_S: Final = 31_536_000
+FOLDER: Final = Path(__file__).parent / "static"
 
 
 class PageEndpoint(WebEndpoint):
@@ -101,17 +118,14 @@ def part_of_path(text: str) -> str:
 
 
 def shown_json(value: object) -> str:
-    """Return a value as JSON for people, cut after `MAX_JSON` characters."""
-    text = value if isinstance(value, str) else _dumped(value)
+    """Return a value as JSON for people, cut after `MAX_JSON` characters.
+
+    It is on one line if that has at most 80 characters, else indented.
+    """
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if not isinstance(value, str) and len(text) > _LINE:
+        text = json.dumps(value, indent=1, ensure_ascii=False, default=str)
     return text if len(text) <= MAX_JSON else f"{text[:MAX_JSON]}…"
-
-
-def _dumped(value: object) -> str:
-    """Return a value as JSON on one line if that has at most 80 characters, else indented."""
-    line = json.dumps(value, ensure_ascii=False, default=str)
-    if len(line) <= _LINE:
-        return line
-    return json.dumps(value, indent=1, ensure_ascii=False, default=str)
 
 
 def _short(text: str) -> str:
@@ -133,19 +147,6 @@ def _size(count: int) -> str:
     return f"{size:.1f} GiB"
 
 
-MAX_MARKDOWN: Final = 64 * 1024
-"""Maximum number of characters to render. Longer text is shown as plain text: rendering could take seconds."""
-_TAGS: Final = {
-    *("a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li"),
-    *("ol", "p", "pre", "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
-}
-_ATTRIBUTES: Final = {"a": {"href", "title"}, "ol": {"start"}}
-_SCHEMES: Final = {"http", "https", "mailto"}
-_MARKDOWN: Final = (
-    MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
-)
-
-
 @lru_cache(maxsize=1024)
 def html_of_markdown(text: str) -> Markup:
     """Render a text as HTML that cannot execute or load anything, or imitate a part of the page.
@@ -162,15 +163,6 @@ def html_of_markdown(text: str) -> Markup:
         link_rel="noopener noreferrer nofollow",
     )
     return Markup(clean)  # noqa: S704 - cleaned by nh3
-
-
-FOLDER: Final = Path(__file__).parent / "static"
-_TYPES: Final = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-_YEAR_S: Final = 31_536_000
 
 
 @dataclass(frozen=True, slots=True)

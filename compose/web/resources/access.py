@@ -1,6 +1,6 @@
-"""Logins of browsers: a token is exchanged for a cookie that scripts cannot read.
+"""Logins of browsers, and the audit of changes that principals made over HTTP.
 
-The audit: changes that principals made over HTTP, newest first.
+A token is exchanged for a cookie that scripts cannot read.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ from compose.web.identity.authentication import Authentication, csrf_of, forget_
 from compose.web.problems import HttpProblem, ProblemError
 from compose.web.requests import Principal
 from compose.web.resources.pages import Limit
+
+_LOGIN: Final = "/v1/login"
+_MOST_ID: Final = 2**63 - 1
+LISTED: Final = 20
+"""Maximum number of changes that a page lists."""
 
 
 class CredentialsJson(StrictModel):
@@ -98,14 +103,6 @@ async def log_out(call: WebCall, _: NoQuery, __: None) -> Done:
     return response
 
 
-_LOGIN: Final = "/v1/login"
-
-
-_MOST_ID: Final = 2**63 - 1
-LISTED: Final = 20
-"""Maximum number of changes that a page lists."""
-
-
 class AuditQuery(StrictModel):
     """The query of a list of changes. `after` is `next` of the previous page."""
 
@@ -152,7 +149,9 @@ async def list_changes(call: WebCall, query: AuditQuery, _: None) -> Done:
     )
     page = rows[: query.limit]
     more = page[-1].id if len(rows) > query.limit else None
-    return AuditJson(changes=[_shown(row) for row in page], next=more)
+    names = AuditRowJson.model_fields
+    changes = [AuditRowJson(**{name: facts[name] for name in names}) for facts in map(asdict, page)]
+    return AuditJson(changes=changes, next=more)
 
 
 async def changes_of(call: WebCall, thing: str) -> dict[str, Any]:
@@ -162,11 +161,6 @@ async def changes_of(call: WebCall, thing: str) -> dict[str, Any]:
         audit, tenant = call.runtime.store.audit, call.principal.tenant
         rows = await audit.list(tenant, thing=thing, limit=LISTED)
     return {"changes": rows, "most_changes": LISTED}
-
-
-def _shown(row: AuditRow) -> AuditRowJson:
-    facts = asdict(row)
-    return AuditRowJson(**{name: facts[name] for name in AuditRowJson.model_fields})
 
 
 ENDPOINTS: Final = (

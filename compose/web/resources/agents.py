@@ -1,6 +1,6 @@
-"""Messages to any agent, and runs of any agent, not only those of sessions.
+"""Messages to any agent, runs of any agent, not only those of sessions, and apps.
 
-Apps: agent types that are served and can have sessions.
+An app is an agent type that is served and can have sessions.
 """
 
 from __future__ import annotations
@@ -146,13 +146,6 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
     return run_json(await any_run(call), None)
 
 
-def _behind(cursor: str, row: RunRow) -> int:
-    """Return the number of the entry after the one that a reader has seen."""
-    if cursor.isascii() and cursor.isdigit() and len(cursor) < _MOST_DIGITS:
-        return int(cursor) + 1
-    raise CursorError(cursor[:60], f"run {row.run_id}", "it is not the number of an entry")
-
-
 async def _lines(call: WebCall, run_id: RunId, begin: int) -> AsyncGenerator[EventLine, None]:
     """Yield entries and live text deltas. The last line is the run's end."""
     front, caller = call.runtime.front, _caller(call)
@@ -173,7 +166,12 @@ async def log(call: WebCall, query: LogQuery, _: None) -> Done:
     """Return a part of a run's log, or a stream of the log from an entry on."""
     row = await any_run(call)
     cursor = call.request.headers.get(CURSOR_HEADER) or None
-    begin = query.from_seq if cursor is None else _behind(cursor, row)
+    begin = query.from_seq
+    if cursor is not None:  # the number of the last entry that the reader has seen
+        if not (cursor.isascii() and cursor.isdigit() and len(cursor) < _MOST_DIGITS):
+            problem = "it is not the number of an entry"
+            raise CursorError(cursor[:60], f"run {row.run_id}", problem)
+        begin = int(cursor) + 1
     if begin > row.last_seq + 1:
         problem = f"the log of run {row.run_id} ends at {row.last_seq}"
         raise ProblemError(HttpProblem(400, "bad_cursor", problem, "start there or earlier"))

@@ -1,12 +1,12 @@
-"""Artifacts of sessions: uploads as streams, lists, and downloads.
+"""Artifacts of sessions: uploads as streams, lists, downloads, and clean-up.
 
-Clean-up of artifacts and task logs of sessions. Neither call deletes unless `dry_run` is false.
+A clean-up, also that of task logs, deletes nothing unless `dry_run` is false.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Final
 from urllib.parse import quote
@@ -42,6 +42,9 @@ NEVER_SHOWN: Final = {
     "cache-control": "no-store",
 }
 """Headers that make a browser save the bytes and never render them: models and strangers made them."""
+_ARTIFACTS: Final = "/v1/artifacts"
+_ARTIFACT: Final = f"{_ARTIFACTS}/{{artifact}}"
+_MOST_S: Final = 100 * 365 * 86_400
 
 
 class OfSession(OfApp):
@@ -127,12 +130,7 @@ async def download(call: WebCall, query: OfSession, _: None) -> Done:
         "etag": f'"{ref.id}"',
         **NEVER_SHOWN,
     }
-    return StreamingResponse(_bytes(artifacts, name), headers=headers)
-
-
-async def _bytes(artifacts: SessionArtifacts, name: str) -> AsyncGenerator[bytes, None]:
-    async for piece in artifacts.read(name):
-        yield piece
+    return StreamingResponse(artifacts.read(name), headers=headers)
 
 
 async def delete(call: WebCall, query: OfSession, _: None) -> Done:
@@ -142,13 +140,6 @@ async def delete(call: WebCall, query: OfSession, _: None) -> Done:
     if not await artifacts.delete(name):
         raise UnknownArtifactError(name)
     return Response(status_code=204)
-
-
-_ARTIFACTS: Final = "/v1/artifacts"
-_ARTIFACT: Final = f"{_ARTIFACTS}/{{artifact}}"
-
-
-_MOST_S: Final = 100 * 365 * 86_400
 
 
 class ArtifactChoiceJson(StrictModel):

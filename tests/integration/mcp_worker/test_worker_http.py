@@ -17,7 +17,7 @@ from actors.kernel.agent.tools import Tool
 from actors.runtime.loop.tasks import TaskScope
 from compose.host.http import AddressError
 from compose.host.process import Stop
-from compose.mcp.process import HttpOptions
+from compose.mcp.http import HttpOptions
 from compose.mcp.server import ToolServer
 from tests.integration.mcp_worker.test_worker_toolsets import text_of
 

@@ -127,7 +127,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_missing_wheels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first call."""
-    monkeypatch.setattr("compose.models.local_model.find_spec", lambda name: None)
+    monkeypatch.setattr("compose.models.opening.find_spec", lambda name: None)
 
     with pytest.raises(ContractError, match="pydantic_ai, xllamacpp is missing: pip install"):
         local()

@@ -1,6 +1,6 @@
 """Drawing of a graph: a layout that depends on the graph only, and SVG with a run's states as classes.
 
-Facts about nodes without calling them: declarations of a document, or names in their code.
+The facts about nodes are read without calling them: from declarations of a document, or names in their code.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _NARROW: Final = 104
 _PAD: Final = 16
 _AROUND: Final = 60
 """Horizontal distance of the bulge of a line that leads back."""
+_DEADLINES: Final = ("until", "timeout_s")
+_BY_NAME: Final = {one.name: one for one in EffectType} | {one.value: one for one in EffectType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +249,6 @@ def shortened(text: str, most: int) -> str:
 
 def _columns(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
-
-
-_DEADLINES: Final = ("until", "timeout_s")
-_BY_NAME: Final = {one.name: one for one in EffectType} | {one.value: one for one in EffectType}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

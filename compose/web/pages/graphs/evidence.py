@@ -10,12 +10,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.workflow.artifacts import (
-    Artifact,
-    ArtifactStore,
-    get_artifact_id,
-    is_artifact_ref,
-)
+from actors.kernel.workflow.artifacts import ArtifactStore, get_artifact_id, is_artifact_ref
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.notes.evidence import evidence_in, evidence_of
 from compose.web.endpoint import Done, NoQuery, WebCall
@@ -85,7 +80,8 @@ async def download_evidence(call: WebCall, _: NoQuery, __: None) -> Done:
     id_, name = call.names["evidence"], call.names["text"]
     store, found = store_of(call, row), None
     if store is not None and id_ in {one["evidence_id"] for one in evidence_of(run)}:
-        found = _text_in(store, id_, name)
+        artifact_id = _texts(evidence_in(store, id_) or {}).get(name)
+        found = None if artifact_id is None else store.load(artifact_id)
     if found is None:
         what = f"{id_}/{name}"[:100]
         problem = f"run {row.run_id} has no evidence {what}, or it was deleted"
@@ -109,34 +105,28 @@ def _texts(evidence: Mapping[str, Any]) -> dict[str, str]:
     return {name: get_artifact_id(ref) for name, ref in named if is_artifact_ref(ref)}
 
 
-def _text_in(store: ArtifactStore, evidence_id: str, name: str) -> Artifact | None:
-    id_ = _texts(evidence_in(store, evidence_id) or {}).get(name)
-    return None if id_ is None else store.load(id_)
-
-
 def _shown(store: ArtifactStore, span: Mapping[str, Any]) -> ShownEvidence:
-    lack, texts = "", tuple[EvidenceText, ...]()
+    lack, texts = "", list[EvidenceText]()
     try:
         evidence = evidence_in(store, span["evidence_id"])
         if evidence is None:
             lack = "it was deleted"
         else:
-            texts = tuple(_sized(store, name, id_) for name, id_ in _texts(evidence).items())
+            for name, artifact_id in _texts(evidence).items():
+                metadata = store.get_metadata(artifact_id)
+                size_bytes = None if metadata is None else metadata.size_bytes
+                texts.append(EvidenceText(name=name, size_bytes=size_bytes))
     except Exception:  # noqa: BLE001 - a host's own store: the page shows everything else
-        evidence, lack = None, "the store of artifacts does not answer"
-    told = evidence or {}
+        evidence, texts = None, []
+        lack = "the store of artifacts does not answer"
+    evidence = evidence or {}
     return ShownEvidence(
         id=span["evidence_id"],
         tool=span["tool_name"],
         at=span["created_at"],
-        node=told.get("node_id") or "",
-        source=next((one for key in _SOURCES if isinstance(one := told.get(key), str)), ""),
-        error=str(told.get("error") or ""),
+        node=evidence.get("node_id") or "",
+        source=next((one for key in _SOURCES if isinstance(one := evidence.get(key), str)), ""),
+        error=str(evidence.get("error") or ""),
         lack=lack,
-        texts=texts,
+        texts=tuple(texts),
     )
-
-
-def _sized(store: ArtifactStore, name: str, artifact_id: str) -> EvidenceText:
-    found = store.get_metadata(artifact_id)
-    return EvidenceText(name=name, size_bytes=None if found is None else found.size_bytes)

@@ -1,8 +1,7 @@
 """The pages of flows: the list, and a flow with its nodes, drawing and runs.
 
-Cache of flows for pages: facts of nodes, hash and layout, computed once per flow, in a thread.
-
-Drawings of served and installed flows, as SVG files.
+Facts of nodes, hash and layout are computed once per flow, in a thread, and are then cached. A drawing is also
+served as an SVG file.
 """
 
 from __future__ import annotations
@@ -48,6 +47,14 @@ from compose.web.problems import HttpProblem, ProblemError
 COUNTED: Final = 500
 """Number of an app's newest runs that are counted by status."""
 _LISTED: Final = 25
+MOST_INSTALLED: Final = 64
+"""Maximum number of installed flows that are kept with their drawings."""
+_SVG: Final = "image/svg+xml"
+_HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+    "x-content-type-options": "nosniff",
+}
 
 
 class FlowRunsQuery(StrictModel):
@@ -147,10 +154,6 @@ class ShownFlow:
     layout: GraphLayout | None
 
 
-MOST_INSTALLED: Final = 64
-"""Maximum number of installed flows that are kept with their drawings."""
-
-
 class FlowShelf:
     """The shown flows of this process: the served flows, and the most recently shown installed flows."""
 
@@ -188,14 +191,6 @@ def shown_flow(spec: WorkflowSpec, policy: EffectPolicy) -> ShownFlow:
     return ShownFlow(
         spec=spec, hash=spec.hash, nodes=tuple(nodes), edges=frozenset(edges), layout=layout
     )
-
-
-_SVG: Final = "image/svg+xml"
-_HEADERS: Final = {
-    "cache-control": "no-store",
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
-    "x-content-type-options": "nosniff",
-}
 
 
 async def draw(call: WebCall, _: NoQuery, __: None) -> Done:

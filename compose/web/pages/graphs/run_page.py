@@ -1,8 +1,7 @@
 """The page of a flow run: its drawing, one step, its waits, and its ledger.
 
-The steps of a flow run: the records of its ledger, each with the run's state before and after it.
-
-A run on its graph: the states of nodes at a step, the path to the step, and pending waits.
+A step is a record of the run's ledger, with the run's state before and after it. The drawing has the states of
+nodes at the step, the path to the step, and pending waits.
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from markupsafe import Markup
-
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import RunRow
-from actors.kernel.stores.flows import RunSnapshot, SnapshotFilter
+from actors.kernel.stores.flows import SnapshotFilter
 from actors.kernel.workflow.effects import RunStatus, WaitReason, WaitState
 from actors.kernel.workflow.errors import NoSuchRunError
 from actors.kernel.workflow.run_state import GraphFork, RunState
@@ -45,6 +42,12 @@ _LISTED: Final = 20
 """Maximum number of snapshots that are listed."""
 _AROUND: Final = 60
 """Maximum number of records of the ledger that are listed before, and after, the shown record."""
+WHOLE: Final = 2_000
+"""A log of up to this many entries is read whole; of a longer one, a part between ``run.continued`` entries."""
+_OWN: Final = (RUNTIME, LIMITS)
+NOT_REACHED: Final = "not reached"
+OUTSIDE: Final = (WaitReason.USER, WaitReason.EVENT, WaitReason.JOB)
+"""Reasons of waits that an answer from outside the run ends."""
 
 
 class StepQuery(StrictModel):
@@ -66,7 +69,14 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
     state, open_ = await present(call, row)
     flow = await _shown(call, row)
     values = _at(part, place, flow, state)
-    base = str(call.request.scope.get("root_path", ""))
+    svg = None
+    if flow is not None and flow.layout is not None:
+        base = str(call.request.scope.get("root_path", ""))
+        marks = marks_of(flow, values["nodes"], values["path"], runs_at=f"{base}/graph-runs")
+        title = "Drawing of the run on its flow; the list of nodes has the same content"
+        svg = svg_of(flow.layout, marks, title=title)
+    among = SnapshotFilter(apps=[row.agent_id.type], run=row.run_id)
+    stored = call.runtime.store.run_snapshots
     return page(
         call.request,
         "graphs/run.html",
@@ -84,9 +94,9 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
         children=sub_runs(part.steps),
         evidence=shown_evidence(call, row, state),
         above=await _above(call, row),
-        snapshots=await _snapshots(call, row),
+        snapshots=await stored.list(call.principal.tenant, among, limit=_LISTED),
         most_snapshots=_LISTED,
-        svg=_drawn(flow, values, base),
+        svg=svg,
         **values,
         **await changes_of(call, thing_of_run(row.run_id)),
     )
@@ -130,14 +140,6 @@ def _at(
     }
 
 
-def _drawn(flow: ShownFlow | None, values: dict[str, Any], base: str) -> Markup | None:
-    if flow is None or flow.layout is None:
-        return None
-    title = "Drawing of the run on its flow; the list of nodes has the same content"
-    marks = marks_of(flow, values["nodes"], values["path"], runs_at=f"{base}/graph-runs")
-    return svg_of(flow.layout, marks, title=title)
-
-
 async def _above(call: WebCall, row: RunRow) -> list[tuple[str, str]]:
     """Return flow and id of the runs of flows above a run, the highest first."""
     found: list[tuple[str, str]] = []
@@ -150,24 +152,12 @@ async def _above(call: WebCall, row: RunRow) -> list[tuple[str, str]]:
     return found
 
 
-async def _snapshots(call: WebCall, row: RunRow) -> list[RunSnapshot]:
-    """Return the newest stored snapshots of a run."""
-    among = SnapshotFilter(apps=[row.agent_id.type], run=row.run_id)
-    rows = call.runtime.store.run_snapshots
-    return await rows.list(call.principal.tenant, among, limit=_LISTED)
-
-
 def _cursor(row: RunRow, part: LedgerPart) -> str:
     """Return the cursor after which the page receives new records; empty if there are no records yet."""
     if part.later is not None:
         return f"{row.last_seq}.0"
     last = part.steps[-1].place if part.steps else BEGIN
     return "" if last == BEGIN else str(last)
-
-
-WHOLE: Final = 2_000
-"""A log of up to this many entries is read whole; of a longer one, a part between ``run.continued`` entries."""
-_OWN: Final = (RUNTIME, LIMITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,11 +288,6 @@ def _has(variables: dict[str, Any], path: list[str]) -> bool:
     *above, last = path
     found = _value_at(variables, above)
     return isinstance(found, dict) and last in found
-
-
-NOT_REACHED: Final = "not reached"
-OUTSIDE: Final = (WaitReason.USER, WaitReason.EVENT, WaitReason.JOB)
-"""Reasons of waits that an answer from outside the run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,13 +432,11 @@ def _failed(fork: GraphFork) -> list[str]:
 def public_vars(variables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the flow's own vars, and the runtime's. Empty namespaces of the runtime are left out."""
     own = {
-        key: one for key, one in variables.items() if key not in NAMESPACES or _is_used(key, one)
+        key: one
+        for key, one in variables.items()
+        if key not in NAMESPACES or (one and not key.startswith("_"))
     }
     return own, {key: one for key, one in variables.items() if key not in own and one}
-
-
-def _is_used(key: str, value: Any) -> bool:
-    return not key.startswith("_") and bool(value)
 
 
 def sub_runs(steps: Iterable[LedgerStep]) -> dict[str, str]:

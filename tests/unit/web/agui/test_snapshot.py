@@ -7,7 +7,7 @@ from typing import Any
 
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.transcript import Turn
-from compose.web.agui.snapshot import MOST, snapshot_of
+from compose.web.agui.endpoint import MOST_MESSAGES, snapshot_of
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -77,7 +77,7 @@ def test_media_of_the_user_are_parts() -> None:
 def test_of_an_open_run_only_the_users_messages_are_shown() -> None:
     """Its events tell the others. Of a long conversation the end is shown."""
     turns = turn("user", text("q"), run="open"), turn("assistant", text("a"), n=1, run="open")
-    many = [turn("user", text(str(n)), n=n) for n in range(MOST + 5)]
+    many = [turn("user", text(str(n)), n=n) for n in range(MOST_MESSAGES + 5)]
 
     assert [one["content"] for one in shown(*turns, open_run="open")] == ["q"]
     assert len(shown(*turns)) == 2

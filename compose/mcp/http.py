@@ -1,4 +1,7 @@
-"""Access over HTTP: tokens from a file, and the hosts and origins that requests may have."""
+"""The worker over HTTP: its address, the SDK's streamable transport, and who may use it.
+
+A request has to name an allowed host and origin, and to have a token of a file. The SDK gets no other request.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ import hmac
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from mcp.server import Server
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
 from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -18,20 +23,77 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from actors.errors import ContractError
+from compose.host.http import AddressError, parse_address
 from compose.host.own_address import is_own_address
-from compose.web.requests import authority_of
+from compose.host.process import Stop
+from compose.web.process import serve_web
+from compose.web.requests import MAX_BODY_BYTES, authority_of, checked_origins
 
 _log = logging.getLogger("callboard.mcp")
 
 PATH: Final = "/mcp"
 MIN_TOKEN: Final = 16
 """Minimum number of characters of a token."""
+MAX_SESSIONS: Final = 1_000
+"""Maximum number of sessions. Only clients of older protocol versions, which shake hands, have sessions."""
 _MAX_FILE_BYTES: Final = 64 * 1024
 _HEADERS: Final = (
     *("authorization", "content-type", "last-event-id"),
     *("mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id"),
 )
 _EXPOSED: Final = ("mcp-session-id", "www-authenticate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """The HTTP options of `callboard mcp-worker`.
+
+    Attributes:
+        address: ``HOST:PORT``.
+        token_file: See `TokenFile`.
+        hosts: See `AllowedSites`.
+        origins: See `AllowedSites`.
+
+    Raises:
+        ContractError: There are no tokens, or an entry of `origins` is not an origin.
+        AddressError: `address` is not an address, or is not a loopback address and `hosts` is empty.
+    """
+
+    address: str
+    token_file: Path | None
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        checked_origins(self.origins, "--allow-origin")
+        if self.token_file is None:
+            problem = "--http needs --token-file: without it any program could call the tools"
+            raise ContractError(f"{problem}; make one: openssl rand -hex 32 > mcp.token")
+        host, _ = parse_address(self.address)
+        if not self.hosts and not is_own_address(f"[{host}]" if ":" in host else host):
+            problem = "no host name is allowed for requests from other machines"
+            raise AddressError(self.address, problem, "say --allow-host NAME:PORT")
+        TokenFile(self.token_file).check()
+
+    async def serve(self, server: Server[Any], stop: Stop) -> None:
+        """Serve until `stop` is requested. Then open sessions and calls are cancelled.
+
+        Raises:
+            AddressError: Another process uses the address.
+        """
+        assert self.token_file is not None
+        manager = StreamableHTTPSessionManager(
+            server, max_request_body_size=MAX_BODY_BYTES, max_sessions=MAX_SESSIONS
+        )
+        application = GuardedEndpoint(
+            StreamableHTTPASGIApp(manager),
+            tokens=TokenFile(self.token_file),
+            sites=AllowedSites(hosts=frozenset(self.hosts), origins=frozenset(self.origins)),
+        )
+        # Sessions end before the server, which would otherwise wait for their pending responses.
+        async with serve_web(self.address, application, option="--http") as url, manager.run():
+            _log.info("mcp.listening", extra={"url": f"{url}{PATH}"})
+            await stop.requested.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +132,11 @@ class TokenFile:
         except (OSError, ValueError):
             _log.exception("mcp.tokens", extra={"file": str(self.path)})
             return None
-        given = hashlib.sha256(token.encode()).digest()
-        known = [hashlib.sha256(one.encode()).digest() for one in tokens]
-        if not sum([hmac.compare_digest(given, one) for one in known]):
+        digest = hashlib.sha256(token.encode()).digest()
+        of_file = [hashlib.sha256(line.encode()).digest() for line in tokens]
+        if not sum([hmac.compare_digest(digest, other) for other in of_file]):
             return None
-        return AccessToken(token=token, client_id=given.hex()[:16], scopes=[])
+        return AccessToken(token=token, client_id=digest.hex()[:16], scopes=[])
 
     def _tokens(self) -> list[str]:
         with self.path.open("rb") as file:
@@ -118,11 +180,11 @@ class GuardedEndpoint:
 
     def __init__(self, inner: ASGIApp, *, tokens: TokenFile, sites: AllowedSites) -> None:
         self._sites = sites
-        known = AuthenticationMiddleware(
+        authenticated = AuthenticationMiddleware(
             RequireAuthMiddleware(inner, []), backend=BearerAuthBackend(tokens)
         )
         self._inner = CORSMiddleware(
-            known,
+            authenticated,
             allow_origins=sorted(sites.origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=_HEADERS,

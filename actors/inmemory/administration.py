@@ -1,9 +1,4 @@
-"""Audit rows in one process.
-
-API tokens in one process, and the secrets of tokens.
-
-Totals of usage in memory.
-"""
+"""Administration of one process: audit rows, API tokens with their secrets, and totals of usage."""
 
 from __future__ import annotations
 
@@ -266,18 +261,26 @@ class MemoryUsage(UsageStore):
     async def totals(
         self, wanted: UsageFilter, *, by: Sequence[UsageBy] = EACH
     ) -> list[UsageTotal]:
-        found: UsageRows = {}
+        sums: UsageRows = {}
         for row in self._rows().values():
             if _is_wanted(row, wanted):
-                summed = replace(
+                summand = replace(
                     row,
                     tenant=row.tenant if "tenant" in by else None,
                     agent_id=row.agent_id if "agent" in by else None,
                     model=row.model if "model" in by else None,
                     day=row.day if "day" in by else None,
                 )
-                _add(found, summed)
-        return sorted(found.values(), key=_place)
+                _add(sums, summand)
+        return sorted(
+            sums.values(),
+            key=lambda row: (
+                row.tenant or "",
+                "" if row.agent_id is None else str(row.agent_id),
+                row.model or "",
+                row.day or date.min,
+            ),
+        )
 
 
 def _add(rows: UsageRows, more: UsageTotal) -> None:
@@ -309,8 +312,3 @@ def _is_wanted(row: UsageTotal, wanted: UsageFilter) -> bool:
         and (wanted.since is None or wanted.since <= row.day)
         and (wanted.until is None or row.day <= wanted.until)
     )
-
-
-def _place(row: UsageTotal) -> tuple[str, str, str, date]:
-    agent = "" if row.agent_id is None else str(row.agent_id)
-    return row.tenant or "", agent, row.model or "", row.day or date.min

@@ -1,8 +1,6 @@
-"""Artifacts in one process: immutable bytes by their SHA-256, separate for each tenant and scope.
+"""Bytes in one process: artifacts by their SHA-256, files by their key, and a `BlobStore` of both.
 
-A `BlobStore` made of a store of files and a store of artifacts.
-
-Files in one process, by key.
+An artifact is immutable, and separate for each tenant and scope.
 """
 
 from __future__ import annotations

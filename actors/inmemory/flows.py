@@ -1,7 +1,4 @@
-"""Installed bundles of flows in one process.
-
-Snapshots of runs in one process.
-"""
+"""Flows in one process: installed bundles, and snapshots of runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Documents with embeddings in one process. A search compares the query with each document.
+"""Knowledge in one process: documents with embeddings, and a graph.
 
-A graph in one process: entities, relationships, and the relationships that touch each entity.
+A search compares the query with each document. The graph has entities, relationships, and for each entity the
+relationships that touch it.
 """
 
 from __future__ import annotations
@@ -111,18 +112,26 @@ class InMemoryVectorStore(VectorStore, Erasable):
         check_collection(collection)
         check_hits(limit)
         unit = unit_vector(query_embedding, what="query embedding")
-        wanted = checked_filter(filter, what="filter of a search") or {}
-        found = self._collections.get(collection)
-        if found is None:
+        conditions = checked_filter(filter, what="filter of a search") or {}
+        searched = self._collections.get(collection)
+        if searched is None:
             return []
-        check_embedder(embedder_name(self._embedder), found.embedder, collection)
-        check_query(unit, found.dimensions, collection)
+        check_embedder(embedder_name(self._embedder), searched.embedder, collection)
+        check_query(unit, searched.dimensions, collection)
         hits = sorted(
-            (-cosine(unit, one.document.unit), one.document.id)
-            for one in found.kept.values()
-            if matches(one.metadata, wanted)
+            (-cosine(unit, row.document.unit), row.document.id)
+            for row in searched.kept.values()
+            if matches(row.metadata, conditions)
         )
-        return [_result(found.kept[id_].document, -score) for score, id_ in hits[:limit]]
+        results = []
+        for score, id_ in hits[:limit]:
+            document = searched.kept[id_].document
+            # Parsed anew: the caller may change the metadata of a result.
+            metadata = from_json(document.metadata)
+            results.append(
+                SearchResult(id=id_, content=document.content, score=-score, metadata=metadata)
+            )
+        return results
 
     @override
     async def delete(self, ids: Sequence[str], *, collection: str = "default") -> None:
@@ -171,11 +180,6 @@ class InMemoryVectorStore(VectorStore, Erasable):
         for one in checked:
             if is_last_kept or one.id not in found.kept:
                 found.kept[one.id] = _SearchedDocument(one, from_json(one.metadata))
-
-
-def _result(document: CheckedDocument, score: float) -> SearchResult:
-    metadata = from_json(document.metadata)
-    return SearchResult(id=document.id, content=document.content, score=score, metadata=metadata)
 
 
 T = TypeVar("T", Entity, Relationship)

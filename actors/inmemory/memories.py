@@ -117,9 +117,11 @@ class InMemoryLongTermMemory(LongTermMemory):
         checked = checked_memory(new, embedding)
         self._check(fence)
         versions = self._kept.setdefault(new.about, {}).get(checked.slot, [])
-        known = next((one for one in self._all() if one.memory.id == new.id), None)
-        if known is not None:
-            return known.told()
+        repeated = next(
+            (version for version in self._in(None) if version.memory.id == new.id), None
+        )
+        if repeated is not None:
+            return repeated.told()
         present = versions[-1] if versions else None
         version = next_version(new, None if present is None else present.memory)
         if version is None:
@@ -138,8 +140,17 @@ class InMemoryLongTermMemory(LongTermMemory):
     @override
     async def search(self, query: MemoryQuery) -> list[Memory]:
         checked = checked_query(query)
-        found = [_found(one, checked) for one in self._in(query.about) if _is_wanted(one, checked)]
-        return ranked(found, query, checked.candidates)
+        hits = []
+        for version in self._in(query.about):
+            if not _is_wanted(version, checked):
+                continue
+            is_comparable = bool(checked.unit) and len(checked.unit) == len(version.unit)
+            meaning = cosine(checked.unit, version.unit) if is_comparable else None
+            words = (
+                word_score(checked.words, words_of(version.memory.text)) if checked.words else 0.0
+            )
+            hits.append(FoundMemory(memory=version.told(), meaning=meaning, words=words or None))
+        return ranked(hits, query, checked.candidates)
 
     @override
     async def versions(self, key_or_id: str, *, about: str) -> list[Memory]:
@@ -209,9 +220,6 @@ class InMemoryLongTermMemory(LongTermMemory):
         )
         return next(of_id, None)
 
-    def _all(self) -> Iterator[_KeptMemory]:
-        return self._in(None)
-
     def _in(self, about: str | None) -> Iterator[_KeptMemory]:
         if about is not None:
             check_about(about)
@@ -231,13 +239,6 @@ def _is_wanted(one: _KeptMemory, checked: CheckedQuery) -> bool:
     is_of_source = query.sources is None or memory.source in query.sources
     wanted: dict[str, JsonValue] = checked.filter or {}
     return is_valid and is_of_source and matches(from_json(one.metadata), wanted)
-
-
-def _found(one: _KeptMemory, checked: CheckedQuery) -> FoundMemory:
-    is_comparable = bool(checked.unit) and len(checked.unit) == len(one.unit)
-    meaning = cosine(checked.unit, one.unit) if is_comparable else None
-    words = word_score(checked.words, words_of(one.memory.text)) if checked.words else 0.0
-    return FoundMemory(memory=one.told(), meaning=meaning, words=words or None)
 
 
 def _remove(slots: _Slots, slot: str, version: _KeptMemory) -> None:

@@ -1,11 +1,8 @@
-"""Sessions in one process.
+"""Sessions in one process: their facts, names and lists, and the identity of the agent that executes.
 
-Names and lists of sessions in one process.
-
-The identity of the executing agent, for functions that its `run` calls without a reference to it.
-
-The runtime sets the variables inside the agent's task, before its code begins. Branches, steps and tools of
-the run have the same values, and so has every replay. Outside of an agent's code they raise `LookupError`.
+Functions that an agent's `run` calls without a reference to the agent read the identity from variables. The
+runtime sets them inside the agent's task, before its code begins. Branches, steps and tools of the run have the
+same values, and so has every replay. Outside of an agent's code they raise `LookupError`.
 """
 
 from __future__ import annotations
@@ -71,25 +68,6 @@ class SessionRecord:
         return self.first_fact + len(self.facts) - 1
 
 
-def check_expected(
-    agent: AgentId, known: SessionRecord | None, expected: ExpectedSession | None
-) -> None:
-    """Check the condition of a submit.
-
-    Raises:
-        UnknownSessionError: It does not hold.
-    """
-    if expected is None:
-        return
-    if (
-        known is None
-        or known.created_at is None
-        or known.is_deleting
-        or expected.owner not in (None, known.owner)
-    ):
-        raise UnknownSessionError(str(agent))
-
-
 class InMemorySessions(SessionStore):
     """A `SessionStore` whose rows are lost with its process.
 
@@ -118,14 +96,14 @@ class InMemorySessions(SessionStore):
         Raises:
             SessionDeletingError: The session is being deleted.
         """
-        known = self.records.get(agent)
-        if known is not None and known.is_deleting:
+        record = self.records.get(agent)
+        if record is not None and record.is_deleting:
             raise SessionDeletingError(str(agent))
 
     def write_queued(self, agent: AgentId, run_id: RunId, new: NewSession) -> None:
         """Write that a run was submitted, without an await. The run is already open."""
-        known = self._known(agent, new.project)
-        self._add(agent, known, "queued", run_id, ahead=self._open_runs(agent) - 1)
+        record = self._record(agent, new.project)
+        self._add(agent, record, "queued", run_id, ahead=self._open_runs(agent) - 1)
 
     def write_change(
         self, agent: AgentId, run_id: RunId, change: SessionChange, *, is_success: bool
@@ -136,9 +114,9 @@ class InMemorySessions(SessionStore):
         """
         if change == ASKED_TO_STOP and self._find(agent) is None:
             return
-        known = self._known(agent)
+        record = self._record(agent)
         for kind in change.facts:
-            self._add(agent, known, kind, run_id)
+            self._add(agent, record, kind, run_id)
         if "ended" in change.facts and not is_success:
             self._transcripts.settle_head(agent, agent.key, run_id)
 
@@ -154,40 +132,46 @@ class InMemorySessions(SessionStore):
 
         Unless `whole` is true, a session that is being deleted is left out, since its deletion removes it.
         """
-        for agent, known in self.records.items():
-            if covers(agent) and (whole or not known.is_deleting):
-                for _ in known.facts:
-                    yield "facts", partial(self._forget_fact, known)
+        for agent, record in self.records.items():
+            if covers(agent) and (whole or not record.is_deleting):
+                for _ in record.facts:
+                    yield "facts", partial(self._forget_fact, record)
                 yield "sessions", partial(self.records.pop, agent, None)
 
     def _find(self, agent: AgentId) -> SessionRecord | None:
         """Return a session. None: there is none, or only its tombstone."""
-        known = self.records.get(agent)
-        return None if known is None or known.created_at is None else known
+        record = self.records.get(agent)
+        return None if record is None or record.created_at is None else record
 
     @staticmethod
-    def _forget_fact(known: SessionRecord) -> None:
-        del known.facts[0]
-        known.first_fact += 1
+    def _forget_fact(record: SessionRecord) -> None:
+        del record.facts[0]
+        record.first_fact += 1
 
-    def _known(self, agent: AgentId, project: str = "") -> SessionRecord:
-        known = self.records[agent]
-        if known.created_at is None:
-            known.created_at, known.project = self._now(), project
-        return known
+    def _record(self, agent: AgentId, project: str = "") -> SessionRecord:
+        record = self.records[agent]
+        if record.created_at is None:
+            record.created_at, record.project = self._now(), project
+        return record
 
     def _add(
-        self, agent: AgentId, known: SessionRecord, kind: FactKind, run_id: RunId, *, ahead: int = 0
+        self,
+        agent: AgentId,
+        record: SessionRecord,
+        kind: FactKind,
+        run_id: RunId,
+        *,
+        ahead: int = 0,
     ) -> None:
-        at = known.last_at = self._now()
-        known.facts.append(SessionFact(known.last_fact + 1, kind, run_id, ahead, at))
+        at = record.last_at = self._now()
+        record.facts.append(SessionFact(record.last_fact + 1, kind, run_id, ahead, at))
         for event in self._readers.get(agent, ()):
             event.set()
 
     @override
     async def get(self, agent: AgentId) -> SessionRow | None:
-        known = self.records.get(agent)
-        return None if known is None else self._row(agent, known)
+        record = self.records.get(agent)
+        return None if record is None else self._row(agent, record)
 
     @override
     async def recent(
@@ -195,9 +179,9 @@ class InMemorySessions(SessionStore):
     ) -> list[SessionRow]:
         rows = [
             row
-            for agent, known in self.records.items()
+            for agent, record in self.records.items()
             if (agent.tenant, agent.type) == (tenant, type_)
-            and (row := self._row(agent, known)) is not None
+            and (row := self._row(agent, record)) is not None
             and (before is None or row.last_at < before)
         ]
         return sorted(rows, key=lambda row: row.last_at, reverse=True)[:limit]
@@ -206,16 +190,18 @@ class InMemorySessions(SessionStore):
     async def facts(
         self, agent: AgentId, *, after: int = NO_FACT, limit: int = 1000
     ) -> list[SessionFact]:
-        known = self.records.get(agent)
-        if known is None:
+        record = self.records.get(agent)
+        if record is None:
             return []
-        return known.facts[max(after - known.first_fact + 1, 0) :][:limit]
+        return record.facts[max(after - record.first_fact + 1, 0) :][:limit]
 
     @override
     async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
-        known = self.records.get(agent)
-        facts = [] if known is None else known.facts
-        return next((one for one in facts if one.run_id == run_id and one.kind == "queued"), None)
+        record = self.records.get(agent)
+        facts = [] if record is None else record.facts
+        return next(
+            (fact for fact in facts if fact.run_id == run_id and fact.kind == "queued"), None
+        )
 
     @override
     async def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
@@ -254,10 +240,10 @@ class InMemorySessions(SessionStore):
 
     @override
     async def switch(self, agent: AgentId, node: str) -> None:
-        known = self._find(agent)
-        if known is None:
+        record = self._find(agent)
+        if record is None:
             raise UnknownSessionError(str(agent))
-        self._refuse_open(agent, known)
+        self._refuse_open(agent, record)
         if not self._transcripts.move_head(agent, agent.key, node):
             raise UnknownNodeError(str(agent), node)
 
@@ -272,74 +258,74 @@ class InMemorySessions(SessionStore):
         after: AgentId | None = None,
         limit: int = 100,
     ) -> list[AgentId]:
-        found = (
+        agents = (
             agent
-            for agent, known in self.records.items()
+            for agent, record in self.records.items()
             if (agent.tenant, agent.type) == (tenant, type_)
-            and project in (None, known.project)
-            and owner in (None, known.owner)
-            and known.created_at is not None
-            and not known.is_deleting
+            and project in (None, record.project)
+            and owner in (None, record.owner)
+            and record.created_at is not None
+            and not record.is_deleting
             and (after is None or str(agent) > str(after))
         )
-        return sorted(found, key=str)[:limit]
+        return sorted(agents, key=str)[:limit]
 
     @override
     async def idle(
         self, tenant: str, type_: str, *, before: datetime, limit: int = 100
     ) -> list[AgentId]:
-        found = [
-            (known.last_at, agent)
-            for agent, known in self.records.items()
+        places = [
+            (record.last_at, agent)
+            for agent, record in self.records.items()
             if (agent.tenant, agent.type) == (tenant, type_)
-            and known.created_at is not None
-            and known.last_at is not None
-            and known.last_at < before
-            and (known.is_deleting or not self._open_runs(agent))
+            and record.created_at is not None
+            and record.last_at is not None
+            and record.last_at < before
+            and (record.is_deleting or not self._open_runs(agent))
         ]
-        return [agent for _, agent in sorted(found)][:limit]
+        return [agent for _, agent in sorted(places)][:limit]
 
     @override
     async def begin_delete(self, agent: AgentId, *, unless_since: datetime | None = None) -> bool:
-        known = self._find(agent)
-        if known is None or known.last_at is None:
+        record = self._find(agent)
+        if record is None or record.last_at is None:
             return False
-        if not known.is_deleting:
-            self._refuse_open(agent, known)
-            if unless_since is not None and known.last_at >= unless_since:
+        if not record.is_deleting:
+            self._refuse_open(agent, record)
+            if unless_since is not None and record.last_at >= unless_since:
                 return False
-        known.is_deleting = True
+        record.is_deleting = True
         return True
 
     @override
     async def finish_delete(self, agent: AgentId) -> int:
-        known = self._find(agent)
-        if known is None or not known.is_deleting:
+        record = self._find(agent)
+        if record is None or not record.is_deleting:
             return 0
-        rows = len(known.facts) + 1
-        self.records[agent] = SessionRecord(first_fact=known.last_fact + 1, owner=known.owner)
+        rows = len(record.facts) + 1
+        self.records[agent] = SessionRecord(first_fact=record.last_fact + 1, owner=record.owner)
         return rows
 
-    def _refuse_open(self, agent: AgentId, known: SessionRecord) -> None:
+    def _refuse_open(self, agent: AgentId, record: SessionRecord) -> None:
         open_runs = self._open_runs(agent)
-        if open_runs or known.is_deleting:
+        if open_runs or record.is_deleting:
             raise SessionActiveError(str(agent), open_runs)
 
-    def _row(self, agent: AgentId, known: SessionRecord) -> SessionRow | None:
-        if known.created_at is None or known.last_at is None or known.is_deleting:
+    def _row(self, agent: AgentId, record: SessionRecord) -> SessionRow | None:
+        if record.created_at is None or record.last_at is None or record.is_deleting:
             return None
         head = self._transcripts.head(agent, agent.key)
         return SessionRow(
             agent,
-            known.project,
-            known.last_fact,
+            record.project,
+            record.last_fact,
             self._open_runs(agent),
             head,
-            known.created_at,
-            known.last_at,
-            known.label.title,
-            known.label.metadata,
-            known.owner,
+            record.created_at,
+            record.last_at,
+            record.label.title,
+            record.label.metadata,
+            record.owner,
         )
 
 
@@ -359,11 +345,11 @@ class InMemorySessionDirectory(SessionDirectory):
         self, agent: AgentId, label: SessionLabel, *, project: str = "", owner: str | None = None
     ) -> bool:
         self._sessions.check_open(agent)
-        known = self._sessions.records[agent]
-        if known.created_at is not None or (owner and known.owner not in (None, owner)):
+        record = self._sessions.records[agent]
+        if record.created_at is not None or (owner and record.owner not in (None, owner)):
             return False
-        known.created_at = known.last_at = self._now()
-        known.project, known.label, known.owner = project, label, known.owner or owner
+        record.created_at = record.last_at = self._now()
+        record.project, record.label, record.owner = project, label, record.owner or owner
         return True
 
     @override
@@ -388,7 +374,7 @@ class InMemorySessionDirectory(SessionDirectory):
     async def find(
         self, wanted: SessionFilter, *, limit: int = 100, most_read: int = MOST_READ
     ) -> FoundSessions:
-        known = [
+        rows = [
             row
             for agent in self._sessions.records
             if (agent.tenant, agent.type) == (wanted.tenant, wanted.app)
@@ -396,27 +382,44 @@ class InMemorySessionDirectory(SessionDirectory):
             and wanted.owner in (None, row.owner)
             and (wanted.after is None or _is_behind(row, wanted.after))
         ]
-        known.sort(key=lambda row: str(row.agent_id))
-        known.sort(key=lambda row: row.last_at, reverse=True)
-        read = known[:most_read]
-        rows = [row for row in read if _is_wanted(row, wanted)][:limit]
-        is_cut = len(rows) < limit and len(read) == most_read
-        return FoundSessions(
-            rows, SessionPlace(read[-1].last_at, read[-1].agent_id) if is_cut else None
-        )
+        rows.sort(key=lambda row: str(row.agent_id))
+        rows.sort(key=lambda row: row.last_at, reverse=True)
+        page = rows[:most_read]
+        title = "" if wanted.title is None else wanted.title.casefold()
+        hits = [
+            row
+            for row in page
+            if title in row.title.casefold() and wanted.is_active in (None, row.open_runs > 0)
+        ][:limit]
+        is_cut = len(hits) < limit and len(page) == most_read
+        place = SessionPlace(page[-1].last_at, page[-1].agent_id) if is_cut else None
+        return FoundSessions(hits, place)
 
     @override
     async def is_deleted(self, agent: AgentId, *, owner: str | None = None) -> bool:
-        known = self._sessions.records.get(agent)
-        if known is None or (owner is not None and known.owner != owner):
+        record = self._sessions.records.get(agent)
+        if record is None or (owner is not None and record.owner != owner):
             return False
-        return known.created_at is None or known.is_deleting
+        return record.created_at is None or record.is_deleting
 
 
-def _is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:
-    is_named = wanted.title is None or wanted.title.casefold() in row.title.casefold()
-    is_as_busy = wanted.is_active in (None, row.open_runs > 0)
-    return is_named and is_as_busy
+def check_expected(
+    agent: AgentId, record: SessionRecord | None, expected: ExpectedSession | None
+) -> None:
+    """Check the condition of a submit.
+
+    Raises:
+        UnknownSessionError: It does not hold.
+    """
+    if expected is None:
+        return
+    if (
+        record is None
+        or record.created_at is None
+        or record.is_deleting
+        or expected.owner not in (None, record.owner)
+    ):
+        raise UnknownSessionError(str(agent))
 
 
 def _is_behind(row: SessionRow, place: SessionPlace) -> bool:

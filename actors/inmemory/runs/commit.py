@@ -100,7 +100,11 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     refused = refusal(rows, commit)
     if refused is not None:
         return refused
-    record = _record(rows, commit)
+    if commit.create is None:
+        record = rows.runs[commit.lease.run_id]
+    else:
+        first = min((rows.inbox[key].arrival for key in commit.bind), default=None)
+        record = rows.create_run(commit.create, arrival=first)
     if begins_attempt(commit):
         record.attempt = commit.attempt
     rows.add_entries(record, commit.entries)
@@ -275,13 +279,6 @@ def _queued_before(rows: MemoryRows, agent_id: AgentId, upto: int) -> dict[str, 
             for row in run.bound:
                 first[row.key.sender] = min(run.arrival, first.get(row.key.sender, run.arrival))
     return first
-
-
-def _record(rows: MemoryRows, commit: Commit) -> RunRecord:
-    if commit.create is None:
-        return rows.runs[commit.lease.run_id]
-    first = min((rows.inbox[key].arrival for key in commit.bind), default=None)
-    return rows.create_run(commit.create, arrival=first)
 
 
 def _write_state(rows: MemoryRows, commit: Commit) -> None:

@@ -130,11 +130,12 @@ class MemoryRetention(MemoryRole, RetentionStore):
         runs = list(islice(old, limit))
         for run in runs:
             rows.drop_run(run)
-        letters = [
-            number
-            for number, (letter, _) in islice(rows.dead.items(), limit)
-            if letter.at is not None and letter.at < before and _is_over(rows, letter.run_id)
-        ]
+        letters = []
+        for number, (letter, _) in islice(rows.dead.items(), limit):
+            record = None if letter.run_id is None else rows.runs.get(letter.run_id)
+            can_be_redriven = record is not None and not record.swept
+            if letter.at is not None and letter.at < before and not can_be_redriven:
+                letters.append(number)
         for number in letters:
             del rows.dead[number]
         first = (rows.clock.now() - timedelta(seconds=max(older_than_s, USAGE_KEPT_S))).date()
@@ -371,9 +372,3 @@ def _may_go(run: RunRecord, before: datetime | None) -> bool:
     terms = run.cause.supervision
     is_traceless = terms is not None and terms.retention is HistoryRetention.NONE
     return is_traceless or (before is not None and run.updated_at < before)
-
-
-def _is_over(rows: MemoryRows, run_id: RunId | None) -> bool:
-    """Return True if this run cannot be redriven any more."""
-    run = None if run_id is None else rows.runs.get(run_id)
-    return run is None or run.swept

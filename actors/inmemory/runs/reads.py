@@ -1,7 +1,4 @@
-"""Runs, state and lists, read from rows in memory.
-
-Views for operators, of the in-memory store.
-"""
+"""Reads of rows in memory: runs, state, lists, and views for operators."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 
 from typing_extensions import override
@@ -255,7 +252,10 @@ class MemoryInsight(InsightStore):
         found = []
         for agent in wanted:
             row = self._agent(agent)
-            if waiting_s is not None and not self._is_old(row.oldest_at, waiting_s):
+            if waiting_s is not None and (
+                row.oldest_at is None
+                or self._rows.clock.now() - row.oldest_at < timedelta(seconds=waiting_s)
+            ):
                 continue
             found.append(row)
             if len(found) == limit:
@@ -361,11 +361,6 @@ class MemoryInsight(InsightStore):
         owner = self._owner()
         serves = self._rows.serves.get(owner) if owner is not None else None
         return serves is not None and (agent.type in serves.types or agent in serves.agents)
-
-    def _is_old(self, oldest: datetime | None, waiting_s: float) -> bool:
-        return oldest is not None and (
-            self._rows.clock.now() - oldest >= timedelta(seconds=waiting_s)
-        )
 
 
 def _place(agent: AgentId) -> tuple[str, str, str]:

@@ -39,16 +39,6 @@ MEMORY_SHARD: Final = ShardId("memory")
 class MemoryRows:
     """The rows of one in-memory store, shared by its siblings."""
 
-    def _is_held(self, lease: Lease) -> bool:
-        return self.shard.is_held_by(lease)  # another row may take the shard's place
-
-    def _open_runs_of(self, agent: AgentId) -> int:
-        return len(self.open_by_agent.get(agent, ()))
-
-    def _open_runs_at(self, heads: Sequence[str]) -> int:
-        found = (str(one.cause.agent_id) for one in self.open_runs())
-        return sum(agent.startswith(tuple(heads)) for agent in found)
-
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.home, self.shard = MEMORY_SHARD, ShardRow()
@@ -85,6 +75,16 @@ class MemoryRows:
         self.arrivals, self.signal_numbers, self.dead_ids = count(), count(), count(1)
         self.hooks: dict[object, Callable[[Nudge], None]] = {}
         self._readers: defaultdict[RunId, set[asyncio.Event]] = defaultdict(set)
+
+    def _is_held(self, lease: Lease) -> bool:
+        return self.shard.is_held_by(lease)  # another row may take the shard's place
+
+    def _open_runs_of(self, agent: AgentId) -> int:
+        return len(self.open_by_agent.get(agent, ()))
+
+    def _open_runs_at(self, heads: Sequence[str]) -> int:
+        addresses = (str(run.cause.agent_id) for run in self.open_runs())
+        return sum(agent.startswith(tuple(heads)) for agent in addresses)
 
     def create_run(self, new: NewRun, *, arrival: int | None = None) -> RunRecord:
         """Return the run's record; a new one is PENDING, and asked to stop if its parent is."""

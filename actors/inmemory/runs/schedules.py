@@ -1,6 +1,6 @@
-"""Schedules of the in-memory stores.
+"""Schedules and limits of the in-memory stores.
 
-Limits in memory: the same rules as in the database, for hosts of one process.
+Limits have the same rules as in the database, for hosts of one process.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing_extensions import override
 
 from actors.inmemory.runs.records import pack, unpack
 from actors.inmemory.runs.rows import MEMORY_SHARD, MemoryRows
-from actors.kernel.agent.message import Message
 from actors.kernel.basics import Clock
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
+from actors.kernel.runtime.ids import HostIncarnation, ShardId
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.stores.limits import Claim, Grant, Limit, LimitScope, LimitStore, LimitUse
@@ -153,7 +152,10 @@ class InMemorySchedules(ScheduleStore):
         if at is None:
             return False, None
         if known is None or known.revision != read.revision or known.is_paused:
-            return False, self._still_waiting(tick_message(read, at), read.agent_id)
+            # An earlier try of the same call may have written the message. It still waits if it was not taken.
+            message = tick_message(read, at)
+            row = self._rows.known(read.agent_id, message.sender or "", message.id)
+            return False, row.arrived() if row is not None and row.state == "pending" else None
         if tick.is_sent and at > self._clock.now():
             return False, None
         self._schedules.kept[key] = replace(
@@ -168,11 +170,6 @@ class InMemorySchedules(ScheduleStore):
         message = tick_message(known, at)
         row = self._rows.put_mail(message, message.sender or "", known.agent_id)
         return True, None if row is None else row.arrived()
-
-    def _still_waiting(self, message: Message, agent_id: AgentId) -> Arrived | None:
-        """Return what an earlier try of the same call wrote, if it was not taken yet."""
-        row = self._rows.known(agent_id, message.sender or "", message.id)
-        return row.arrived() if row is not None and row.state == "pending" else None
 
     @override
     async def forget_done(self, *, older_than_s: float, limit: int = 1000) -> int:
@@ -249,14 +246,15 @@ class LimitRows:
     def list(self) -> list[LimitUse]:
         """See `LimitStore.list`."""
         now = self._clock.now()
-        return [self._use(self._rows[scope], now) for scope in sorted(self._rows, key=str)]
-
-    def _use(self, row: _LimitRow, now: datetime) -> LimitUse:
-        self._bury(row, now)
-        parts = [part for part in row.parts.values() if part.held + part.wanted + part.starts]
-        wanting = sum(max(part.wanted - part.held, part.starts, 0) for part in parts)
-        held = sum(part.held for part in parts)
-        return LimitUse(limit=row.limit, held=held, wanting=wanting, hosts=len(parts))
+        uses = []
+        for scope in sorted(self._rows, key=str):
+            row = self._rows[scope]
+            self._bury(row, now)
+            parts = [part for part in row.parts.values() if part.held + part.wanted + part.starts]
+            wanting = sum(max(part.wanted - part.held, part.starts, 0) for part in parts)
+            holding = sum(part.held for part in parts)
+            uses.append(LimitUse(limit=row.limit, held=holding, wanting=wanting, hosts=len(parts)))
+        return uses
 
     def exchange(
         self, owner: HostIncarnation, claims: Sequence[Claim]

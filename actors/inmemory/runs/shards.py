@@ -1,7 +1,4 @@
-"""The shard of a store in memory, and what its owner has to do.
-
-Writes to agents and runs in memory that are not part of a commit.
-"""
+"""The shard of a store in memory: its owner, the owner's work, and what arrives beside commits."""
 
 from __future__ import annotations
 
@@ -227,9 +224,12 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         rows, agent, sender = self._rows, new_run.agent_id, sender_of_message(message)
         if new_run.session is not None:
             check_expected(agent, rows.sessions.records.get(agent), new_run.session.expected)
-        known = self._known_submit(new_run, message, sender)
-        if known is not None:
-            return known
+        earlier = rows.known(agent, sender, message.id)
+        if earlier is not None:
+            run_id = earlier.submitted_run or earlier.run_id or new_run.run_id
+            return Submitted(run_id, None)
+        if new_run.run_id in rows.runs:
+            return Submitted(new_run.run_id, None)
         if new_run.session is not None:
             rows.sessions.check_open(agent)
         busy = rows.holder(agent)
@@ -314,12 +314,6 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         for run_id, agent in found.items():
             self._notify(Nudge("signal", agent, run_id))
         return [*found.items()]
-
-    def _known_submit(self, new_run: NewRun, message: Message, sender: str) -> Submitted | None:
-        row = self._rows.known(new_run.agent_id, sender, message.id)
-        if row is not None:
-            return Submitted(row.submitted_run or row.run_id or new_run.run_id, None)
-        return Submitted(new_run.run_id, None) if new_run.run_id in self._rows.runs else None
 
     def _flag(self, record: RunRecord, reason: str) -> list[tuple[RunId, AgentId]]:
         rows, flagged = self._rows, []

@@ -1,15 +1,10 @@
-"""Trees of runs in memory: children, what a tree may have and spend, cancels, a dead run's redrive.
-
-Cycles of runs that wait for each other, found in the rows of the in-memory store.
-
-Answers and open waits of runs, in memory.
-"""
+"""Ties between runs in memory: trees, budgets, cancels, redrives, answers, waits and cycles of waits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from operator import attrgetter
 from typing import Final
 
@@ -51,10 +46,15 @@ def spawn(rows: MemoryRows, commit: Commit) -> tuple[tuple[Spawned, int], ...]:
         if commit.budget is not None:
             account.spend(commit.budget)
         for child in commit.spawned:
-            if child.run.run_id not in rows.runs:
-                account.runs += 1
-                account.open += 1
-                _create(rows, child, f"spawn:{commit.lease.agent_id}")
+            if child.run.run_id in rows.runs:
+                continue
+            account.runs += 1
+            account.open += 1
+            sender, agent = f"spawn:{commit.lease.agent_id}", child.run.agent_id
+            boot = None if child.boot is None else rows.put_mail(child.boot, sender, agent)
+            record = rows.create_run(child.run, arrival=None if boot is None else boot.arrival)
+            if boot is not None:
+                rows.bind(boot, record)
     return tuple((child, rows.runs[child.run.run_id].arrival) for child in commit.spawned)
 
 
@@ -69,14 +69,6 @@ def release_slot(rows: MemoryRows, record: RunRecord) -> None:
     account = rows.accounts.get(root)
     if account is not None and record.cause.parent is not None:
         account.open -= 1
-
-
-def _create(rows: MemoryRows, child: Spawned, sender: str) -> None:
-    agent = child.run.agent_id
-    boot = rows.put_mail(child.boot, sender, agent) if child.boot is not None else None
-    record = rows.create_run(child.run, arrival=boot.arrival if boot is not None else None)
-    if boot is not None:
-        rows.bind(boot, record)
 
 
 def _root_of(rows: MemoryRows, commit: Commit) -> RunId:
@@ -343,10 +335,12 @@ def keep_answer(rows: MemoryRows, answer: Answer) -> RunRecord | None:
 
 def reply(rows: MemoryRows, record: RunRecord, answers: Iterable[Answer]) -> list[Nudge]:
     """Write what a run's commit replies; a reply to what its agent was never asked is ignored."""
-    nudges: list[Nudge] = []
+    agent, nudges = record.cause.agent_id, list[Nudge]()
     for answer in answers:
         asker = rows.runs.get(answer.run_id)
-        if asker is None or not _was_asked(rows, record, asker, answer.key):
+        if asker is None or asker.cause.agent_id.tenant != agent.tenant:
+            continue
+        if rows.known(agent, f"agent:{asker.cause.agent_id}", answer.key) is None:
             continue
         last_seq = record.last_seq if answer.last_seq < 0 else answer.last_seq
         full = replace(answer, by=answer.by or record.cause.run_id, last_seq=last_seq)
@@ -406,14 +400,6 @@ def _end_of(ended: RunRecord, waiting: RunId, key: str) -> Answer:
     )
 
 
-def _was_asked(rows: MemoryRows, record: RunRecord, asker: RunRecord, key: str) -> bool:
-    """Return whether the asker's agent sent this run's agent a message with this id."""
-    agent, asking = record.cause.agent_id, asker.cause.agent_id
-    if agent.tenant != asking.tenant:
-        return False
-    return rows.known(agent, f"agent:{asking}", key) is not None
-
-
 def _nudges_of(record: RunRecord) -> list[Nudge]:
     if record.status.is_terminal:
         return []
@@ -425,36 +411,29 @@ def set_waits(rows: MemoryRows, record: RunRecord, waits: Iterable[Wait]) -> lis
 
     It is delivered again if the run has already consumed it, because a run may join another run twice.
     """
-    known = {(row.wait.position, row.wait.key): row for row in record.waits}
+    previous = {(row.wait.position, row.wait.key): row for row in record.waits}
     clear_waits(rows, record)
     run_id, nudges = record.cause.run_id, list[Nudge]()
     for wait in waits:
-        before = known.get((wait.position, wait.key))
-        record.waits.append(_wait_row(wait, before, rows.clock.now()))
+        before, now = previous.get((wait.position, wait.key)), rows.clock.now()
+        since = now if before is None else before.since
+        must_since = before.must_since if before is not None and before.wait.must else now
+        record.waits.append(
+            WaitRow(replace(wait, request=None), pack(wait.request), since, must_since)
+        )
         if wait.target_run is None:
             continue
         rows.waiters.setdefault(wait.target_run, {})[run_id] = None
         target = rows.runs.get(wait.target_run)
         if target is not None and target.status.is_terminal:
             nudges += _deliver_end(rows, target, run_id, wait.key)
-            nudges += _give_again(record, wait.key)
+            answer = record.answers.get(wait.key)
+            if answer is not None and answer.is_taken:
+                answer.is_taken = False
+                nudges += _nudges_of(record)
     if record.waits:
         rows.waiting[run_id] = record
     return nudges
-
-
-def _wait_row(wait: Wait, before: WaitRow | None, now: datetime) -> WaitRow:
-    since = now if before is None else before.since
-    must_since = before.must_since if before is not None and before.wait.must else now
-    return WaitRow(replace(wait, request=None), pack(wait.request), since, must_since)
-
-
-def _give_again(record: RunRecord, key: str) -> list[Nudge]:
-    row = record.answers.get(key)
-    if row is None or not row.is_taken:
-        return []
-    row.is_taken = False
-    return _nudges_of(record)
 
 
 def clear_waits(rows: MemoryRows, record: RunRecord) -> None:
@@ -474,16 +453,11 @@ def clear_waits(rows: MemoryRows, record: RunRecord) -> None:
 def open_waits(rows: MemoryRows, *, run_id: RunId | None = None) -> list[OpenWait]:
     """Return waits without an answer, oldest first: of one run, or of all."""
     waiting = rows.waiting.values() if run_id is None else [rows.waiting.get(run_id)]
-    found = [
+    waits = [
         row.opened(record)
         for record in waiting
         if record is not None
         for row in record.waits
-        if not _is_answered(record, row.wait.key)
+        if (answer := record.answers.get(row.wait.key)) is None or answer.is_taken
     ]
-    return sorted(found, key=attrgetter("place"))
-
-
-def _is_answered(record: RunRecord, key: str) -> bool:
-    row = record.answers.get(key)
-    return row is not None and not row.is_taken
+    return sorted(waits, key=attrgetter("place"))

@@ -1,11 +1,10 @@
 """The mailboxes: a view over one RunStore, and one over a store of its own.
 
-A message is handled by a run. Acknowledging one here writes the shortest run there is: started with
-the message, completed. Giving one back is a failed attempt of that run, which is tried again.
+A message is handled by a run. Acknowledging one here writes the shortest run there is: started with the
+message, completed. Giving one back is a failed attempt of that run, which is tried again.
 
-The common parts of views over one RunStore: leases of runs, their entries, a store of their own.
-
-The store in memory that one part has for itself.
+`StoreView` is what this view and those of the other parts share: leases of runs, and their entries.
+`PrivateStore` is the store in memory that one part has for itself.
 """
 
 from __future__ import annotations

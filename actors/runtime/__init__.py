@@ -7,14 +7,14 @@ by side; only `parts` uses the in-memory store.
 - `parts`: parts that a program may pass instead of a store (event log, inbox, journal, …), and the one
   store made of them.
 - `client`: the API for programs and external clients.
-- `delivery`: messages from and to the broker, posts to followers. `delivery/inbound.py` writes messages into
-  rows, then acknowledges them to the broker.
+- `delivery`: messages from and to the broker, posts to followers. `delivery/mail_service.py` writes messages
+  into rows, then acknowledges them to the broker.
 - `sharding`: the shards that this host owns, and the reads when it takes one over.
 - `schedules`: messages that are sent at an instant or by cron.
 - `worker`: the agents of a host: mailboxes, the ready queue, the executions.
 - `execution`: one execution of a run, from its load until it ends, suspends or is given up.
 - `verbs`: `ctx`, which an agent's code uses, and its verbs. `decorator` (`@agent`) is above it, `registry`
-  (the types) and `function_agent` are below.
+  (the types, and agents that are one function) below.
 - `journal`: the write path from a run's entries to rows.
 - `replay`: the rules of docs/replay.md, without I/O.
 - `loop`: tasks, clocks, timers, threads, and hints inside a host (`notifications`).

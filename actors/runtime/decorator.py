@@ -11,7 +11,7 @@ from actors.kernel.agent.models import LLMClient
 from actors.kernel.agent.tools import Tool
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
 from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.runtime.function_agent import FunctionAgent
+from actors.runtime.registry import FunctionAgent
 from actors.runtime.verbs.run_context import RunContext
 
 

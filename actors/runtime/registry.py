@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from types import FunctionType, MappingProxyType, MethodType
+from typing import Any
 
 from actors.errors import AgentCrashError, ContractError, RegistrationError
-from actors.kernel.agent.agent import MAX_MESSAGES, Agent, HistoryRetention, Supervision
+from actors.kernel.agent.agent import (
+    MAX_MESSAGES,
+    Agent,
+    AgentRunContext,
+    HistoryRetention,
+    Supervision,
+)
+from actors.kernel.agent.message import Message
+from actors.kernel.agent.models import LLMClient
 from actors.kernel.agent.tools import Tool, check_tools
 from actors.kernel.basics import is_length
 from actors.kernel.runtime.ids import AgentId, RunId, check_name
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.stores.shards import Serves
 from actors.kernel.text import check_policy
-from actors.runtime.function_agent import FunctionAgent
 
 
 class Registry:
@@ -134,6 +142,39 @@ class Registry:
         return Serves(tuple(sorted(self._factories)), tuple(sorted(self._agents)))
 
 
+class FunctionAgent:
+    """An agent made of one coroutine function ``(ctx, inbox)``. Made by `agent`."""
+
+    def __init__(  # noqa: PLR0913 - as `agent`
+        self,
+        agent_id: AgentId,
+        fn: Callable[[Any, list[Message]], Awaitable[Any]],
+        *,
+        model: LLMClient | None = None,
+        tools: Sequence[Tool] = (),
+        version: str | None = None,
+        deadline_s: float | None = None,
+        retry: RetryPolicy | None = None,
+        batch: int = MAX_MESSAGES,
+        schemas: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.id = agent_id
+        self.model = model
+        self.tools = tuple(tools)
+        self.version = version
+        self.deadline_s = deadline_s
+        self.retry = retry
+        self.batch = batch
+        self.__doc__ = fn.__doc__
+        self.__wrapped__ = fn
+        vars(self).update(schemas or {})
+        self._fn = fn
+
+    async def run(self, ctx: AgentRunContext, inbox: list[Message]) -> Any:
+        """Call the function."""
+        return await self._fn(ctx, inbox)
+
+
 def _made(factory: Callable[[AgentId], Agent], agent_id: AgentId) -> Agent:
     """Return the agent that a factory makes; one that asks the process to end has failed."""
     try:
@@ -169,7 +210,9 @@ def check_attributes(agent: Agent) -> None:
         except ContractError as exc:
             raise RegistrationError(f"agent {agent.id}: `retry`: {exc}") from exc
     batch_of(agent)
-    tools = _kept(agent, "tools")  # a property is looked at by runs alone
+    # As it is kept: a property is looked at by runs alone. `inspect.getattr_static` takes 10 µs.
+    tools: object = getattr(type(agent), "tools", None)
+    tools = getattr(agent, "__dict__", {}).get("tools", tools)
     if isinstance(tools, tuple | list) and all(isinstance(one, Tool) for one in tools):
         try:
             check_tools(tools, agent.id)
@@ -189,21 +232,12 @@ def check_attributes(agent: Agent) -> None:
 
 
 def _check_run(run: object, class_: type) -> None:
-    if (problem := _problem_of(run)) is not None:
+    function = run.__func__ if isinstance(run, MethodType) else None
+    is_function = isinstance(function, FunctionType)
+    problem = _known_problem_of(function) if is_function else _inspect(run)
+    if problem is not None:  # else it is a coroutine function, or cannot be looked at
         needed = "it needs `id` and `async def run(self, ctx, inbox)`"
         raise RegistrationError(f"{class_.__name__} is not an agent: {needed}{problem}")
-
-
-def _kept(agent: Agent, name: str) -> object:
-    """Return an attribute as it is kept, None if there is none; `inspect.getattr_static` takes 10 µs."""
-    of_class = getattr(type(agent), name, None)
-    return getattr(agent, "__dict__", {}).get(name, of_class)
-
-
-def _problem_of(run: object) -> str | None:
-    """Return what `run` is instead of a coroutine function; None: it is one, or cannot be looked at."""
-    function = run.__func__ if isinstance(run, MethodType) else None
-    return _known_problem_of(function) if isinstance(function, FunctionType) else _inspect(run)
 
 
 def _inspect(run: object) -> str | None:

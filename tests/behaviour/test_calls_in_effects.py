@@ -17,7 +17,7 @@ from actors.kernel.runtime.sources import RunHandle
 from actors.runtime import RunContext
 from actors.runtime.verbs.conversation.history import ConversationHistory
 from actors.runtime.verbs.memory import AgentMemory
-from actors.runtime.verbs.state import AgentState
+from actors.runtime.verbs.run_context import AgentState
 from actors.testing import ModelReply, ScriptedModel
 
 if TYPE_CHECKING:

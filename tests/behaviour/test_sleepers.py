@@ -17,7 +17,7 @@ from actors.runtime.execution.execution import Execution
 from actors.runtime.execution.start import place_of
 from actors.runtime.journal.run_log import RunLog
 from actors.runtime.replay.branch_scheduler import BranchScheduler
-from actors.runtime.sharding import recovery
+from actors.runtime.sharding import ownership
 from actors.runtime.verbs.call import RunState
 from actors.runtime.verbs.waits import Waits
 from actors.runtime.worker.mailbox import Mailbox
@@ -268,7 +268,7 @@ async def test_many_sleepers_are_read_one_shard_at_a_time(
         return False
 
     bed.go_wrong(Faults(method="sleepers", wanted=read))
-    monkeypatch.setattr(recovery, "MANY_SLEEPERS", 0)
+    monkeypatch.setattr(ownership, "MANY_SLEEPERS", 0)
     type_, runs = await asleep(bed)
     await bed.crash()
     reads.clear()
@@ -278,7 +278,7 @@ async def test_many_sleepers_are_read_one_shard_at_a_time(
     await bed.runtime.signal(runs[0], "go", "went")
     assert await bed.result(runs[0]) == "went"
     assert set(reads) == {1}
-    monkeypatch.setattr(recovery, "MANY_SLEEPERS", 10**6)
+    monkeypatch.setattr(ownership, "MANY_SLEEPERS", 10**6)
     reads.clear()
     bed.runtime._host.notifications.publish(Nudge("life"))
     await bed.until(lambda: sum(reads) >= len(bed.runtime._host.worker.held.leases))

@@ -14,12 +14,12 @@ from actors.inmemory.runs.topics import expand_rows
 from actors.runtime.client import client
 from actors.runtime.delivery import mail_service
 from actors.runtime.delivery.fanout import PostDelivery
-from actors.runtime.delivery.inbound import Inbound
+from actors.runtime.delivery.mail_service import Inbound
 from actors.runtime.delivery.outbox_relay import OutboxRelay
 from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.parts.composed import ComposedCommits
 from actors.runtime.schedules import ticker
-from actors.runtime.sharding.recovery import Recovery
+from actors.runtime.sharding.ownership import Recovery
 from actors.runtime.verbs import secrets
 from actors.runtime.verbs.waits import Waits
 from actors.runtime.worker.admission import Admission, Slots, WaitQueue

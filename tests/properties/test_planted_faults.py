@@ -12,7 +12,7 @@ from actors.runtime.journal.run_log import RunLog
 from actors.runtime.replay.branches import BranchQueue, Select
 from actors.runtime.replay.history import History
 from actors.runtime.replay.verdict import judge
-from actors.runtime.verbs import state, waits
+from actors.runtime.verbs import run_context, waits
 from actors.runtime.verbs.effects import Effects
 from actors.runtime.worker.mailbox_table import MailboxTable
 from tests.harness.faulty_store import Faults, Manner
@@ -116,7 +116,7 @@ def mailboxes_stay(patch: pytest.MonkeyPatch) -> None:
 
 def kept_values_are_shared(patch: pytest.MonkeyPatch) -> None:
     """Code gets the values of the log themselves."""
-    for module in (state, waits):
+    for module in (run_context, waits):
         patch.setattr(module, "fresh", lambda value: value)
 
 

@@ -18,7 +18,7 @@ from actors.runtime.execution.ending import Ending
 from actors.runtime.journal.write_set import WriteSet
 from actors.runtime.loop import timers
 from actors.runtime.replay import failures as error_record
-from actors.runtime.sharding.recovery import Recovery
+from actors.runtime.sharding.ownership import Recovery
 from actors.runtime.verbs import messaging as talk
 from actors.runtime.verbs import question
 from actors.runtime.verbs.buffers import SignalBuffer

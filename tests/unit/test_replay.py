@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import Message
     from actors.kernel.runtime.ids import RunId
     from actors.runtime import RunContext
-    from actors.runtime.function_agent import FunctionAgent
+    from actors.runtime.registry import FunctionAgent
     from compose.tools.export import ExportedRun
     from compose.tools.replay import Replayed
 

@@ -43,8 +43,13 @@ class Approvals:
         """Return the calls of tools that a run waits for its client to execute: key by the model's id."""
         if not is_name(run_id):
             return {}
-        waits = await self._store.lists.waits(run_id, limit=MOST)
-        return {_call_of(one): one.wait.key for one in waits if one.wait.kind == "tool"}
+        keys: dict[str, str] = {}
+        for row in await self._store.lists.waits(run_id, limit=MOST):
+            wait = row.wait
+            if wait.kind == "tool":
+                call_id = wait.request.get("call") if isinstance(wait.request, dict) else ""
+                keys[str(call_id)] = wait.key
+        return keys
 
     async def give(self, run_id: RunId, call_id: str, result: InvocationResult) -> bool:
         """Give the result of a tool's call that a run waits for; its run goes on. The first one counts.
@@ -159,8 +164,3 @@ def request_of(found: OpenWait) -> ApprovalRequest:
         since=found.since,
         expires_at=found.wait.expires_at,
     )
-
-
-def _call_of(found: OpenWait) -> str:
-    request = found.wait.request
-    return str(request.get("call")) if isinstance(request, dict) else ""

@@ -109,12 +109,14 @@ class Client:
         message = msg.checked() if isinstance(msg, Message) else Message.of(agent_id, msg)
         check_message(message)
         sent = message.sent_by(sender or self._submitter)
+        if retry_policy is None and max_retries is not None:
+            retry_policy = RetryPolicy(max_retries=max_retries)
         run = self._writer.new_run(
             sent,
             agent_id,
             priority=priority,
             trace=traceparent_for(message),
-            retry_policy=retry_policy or _policy_of(max_retries),
+            retry_policy=retry_policy,
             terms=(spawn_budget, execution_budget, retention, session_id),
         )
         return await self._writer.submit(run, sent, on_conflict)
@@ -387,10 +389,6 @@ class Client:
 
 def _handle_of(row: RunRow) -> RunHandle:
     return RunHandle(row.run_id, row.agent_id, row.parent)
-
-
-def _policy_of(max_retries: int | None) -> RetryPolicy | None:
-    return None if max_retries is None else RetryPolicy(max_retries=max_retries)
 
 
 def _check_tenant(agent_id: AgentId, tenant: str) -> None:

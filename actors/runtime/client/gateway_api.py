@@ -1,9 +1,7 @@
-"""The requests of external clients to this runtime; see `actors.kernel.stores.outside`.
+"""The requests of external clients to this runtime, and the document that describes the agents it serves.
 
-The agents that a host serves, as a document: what they are, take, give, follow and may call.
-
-Pure: a registry in, JSON data out. Types become JSON Schemas by pydantic; what an agent does not
-declare is left open rather than guessed.
+`RuntimeFront` does what `actors.kernel.stores.outside` names. `describe` is pure: a registry in, JSON data
+out. Types become JSON Schemas by pydantic; what an agent does not declare is left open rather than guessed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Live events of runs: what models and agents say, of this process and by a bus of others. Never stored.
 
-The order of an answer's pieces from other processes, for a reader who joins in the middle of it.
-
-Answers that are under way on this host, for readers who come in the middle of one.
+`LiveEvents` has the readers of this process. Each has a `Feed`, and `PieceOrder` puts its pieces between the
+entries of the log. For one who joins in the middle of an answer, `OpenAnswers` has what was said here so far,
+and `CatchUp` puts the pieces of other processes in order.
 """
 
 from __future__ import annotations
@@ -260,18 +260,15 @@ class PieceOrder:
         if item.kind == EntryKind.LLM_CALL or is_graph:
             if item.payload.get("status") == "ok":
                 self._done.add(item.position)
-            found = [*self._released(item.position), item]
+            # The pieces of this position wait no more.
+            pieces = [piece for piece in self._held if piece.position == item.position]
+            others = (piece for piece in self._held if piece.position != item.position)
+            self._held, found = deque(others, MAX_DELTAS), [*pieces, item]
         elif item.kind in {EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_CONTINUED}:
             self._done.clear()  # the same positions are asked again
         if self._seen >= self._upto:
             found += [one for one in self._held if one.position not in self._done]
             self._held.clear()
-        return found
-
-    def _released(self, position: str) -> list[RunLogEntry]:
-        """Return the pieces at a position that wait no more, in their order."""
-        found = [one for one in self._held if one.position == position]
-        self._held = deque((one for one in self._held if one.position != position), MAX_DELTAS)
         return found
 
     async def _piece(self, item: RunLogEntry) -> list[RunLogEntry]:
@@ -436,7 +433,10 @@ class CatchUp:
             elif place == wanted or (delta.is_whole and place > wanted):
                 self._pass(delta)
             elif place > wanted:
-                self._hold(delta)
+                self._held.append(delta)
+                if self._timer is None:
+                    loop = asyncio.get_running_loop()
+                    self._timer = loop.call_later(HOLD_S, self._release)
 
     def _wanted(self, delta: Delta) -> tuple[int, int]:
         return self._next.get(delta.position, (0, 0))
@@ -444,11 +444,6 @@ class CatchUp:
     def _pass(self, delta: Delta) -> None:
         self._next[delta.position] = (delta.attempt, delta.n + 1)
         self._show(delta)
-
-    def _hold(self, delta: Delta) -> None:
-        self._held.append(delta)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(HOLD_S, self._release)
 
     def _release(self) -> None:
         self._stop()

@@ -70,7 +70,10 @@ class Writer:
             is_new = done.run_id == run.run_id
             self._worker.intake.offer(done.arrived, new_run=run if is_new else None)
             if on_conflict == "interrupt":
-                await self._cancel_flagged(run.agent_id)
+                # The store may have flagged the agent's open run here: only other hosts were notified.
+                busy = await self._store.lists.find_run_for_agent(run.agent_id)
+                if busy is not None and busy.cancel_requested is not None:
+                    self._worker.intake.cancel(busy.run_id, run.agent_id, busy.cancel_requested)
         return done.run_id
 
     def new_run(
@@ -125,12 +128,6 @@ class Writer:
         for found in await self._store.reads.load([run_id]):
             if found.row.status is RunStatus.PENDING and found.row.last_seq < 0:
                 self._worker.adoption.adopt(found.row, found.messages, reading=reading)
-
-    async def _cancel_flagged(self, agent_id: AgentId) -> None:
-        """Cancel the agent's open run here if the store flagged it: only other hosts were notified."""
-        busy = await self._store.lists.find_run_for_agent(agent_id)
-        if busy is not None and busy.cancel_requested is not None:
-            self._worker.intake.cancel(busy.run_id, agent_id, busy.cancel_requested)
 
     async def signal(
         self, run_id: RunId, name: str, payload: JsonValue, *, message_id: str | None, sender: str

@@ -1,38 +1,45 @@
 """The mail service: one broker connection after the other, guarded, then used in both directions.
 
-A message enters at `Inbound.read`, becomes durable in `MailStore.ingest`, and is offered to the
-worker. Messages of agents leave by the `OutboxRelay`: to the broker, or by the `Bypass` while the broker does
-not work. The loss of a connection, or of the whole broker, loses no message of an agent: every connection
-begins with the guard, the cursors and the outbox of the store.
+A message enters at `Inbound.read`, which takes batches from the broker. `MailStore.ingest` commits them, on
+Postgres in `persistence/postgres/mail/mail.py`; then they are durable, offered to the worker, and only then
+acknowledged. No message waits here for an agent's code.
 
-The way round the broker: while it cannot be used, what agents send each other goes by the database.
-
-The sender's host hands over what its agents have in the outbox: it knows first that nothing can be published.
+Messages of agents leave by the `OutboxRelay`: to the broker, or by the `Bypass`, which goes by the database,
+while the broker cannot be used. The sender's host hands over what its agents have in the outbox: it knows
+first that nothing can be published. The loss of a connection, or of the whole broker, loses no message of an
+agent: every connection begins with the guard, the cursors and the outbox of the store.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from actors.errors import ActorsError, BrokerError, ContractError, PersistenceError
 from actors.kernel.basics import Backoff
+from actors.kernel.runtime.commit import LeaseLost
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import ShardId, is_of_topics
 from actors.kernel.runtime.scheduler import ShardLease
 from actors.kernel.stores.transport import (
+    Cursor,
+    Ingested,
+    IngestOutcome,
+    MailBatch,
     MailConnection,
     MailStore,
     OutboxRow,
     OutboxStore,
+    StaleStream,
     StreamRecord,
     Transport,
+    Undecodable,
 )
-from actors.runtime.delivery.inbound import Inbound
 from actors.runtime.delivery.outbox_relay import AGAIN_S as RELAY_AGAIN_S
 from actors.runtime.delivery.outbox_relay import OutboxRelay
 from actors.runtime.delivery.stream_guard import StreamRolledBackError, guard_stream
@@ -48,6 +55,8 @@ UPKEEP_S: Final = 5.0
 GUARD_S: Final = 30.0
 PURGE_AT_LEAST: Final = 256
 LONGEST_PAUSE_S: Final = 1.0
+INGEST_AGAIN_S: Final = 0.5
+"""Seconds before a batch that the store could not write is written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +276,12 @@ class MailService:
                 # Messages that no shard accounts for would go unread: it gets its shard first.
                 is_accounted_for = not await self._mail.account_for(await connection.waiting())
                 if may_purge and is_accounted_for:
-                    purged = await self._purge(connection, stream, low)
+                    # A type may have been declared meanwhile, whose shards have read nothing yet, so the
+                    # lowest cursor is asked again; what arrived in between is above the first answer.
+                    low = min(low, await self._mail.low_water(stream))
+                    await self._mail.allow_purge(stream, low)
+                    await connection.purge(low)
+                    purged = low
             except StreamRolledBackError:
                 self._over.set()
                 return
@@ -275,17 +289,6 @@ class MailService:
                 _log.warning(
                     "upkeep of the stream MAIL is tried again", extra={"problem": str(exc)}
                 )
-
-    async def _purge(self, connection: MailConnection, stream: StreamRecord, low: int) -> int:
-        """Remove messages that every shard has read; return the sequence below which all was read.
-
-        A type may have been declared meanwhile, whose shards have read nothing yet, so the lowest
-        cursor is asked again; what arrived in between is above the first answer.
-        """
-        low = min(low, await self._mail.low_water(stream))
-        await self._mail.allow_purge(stream, low)
-        await connection.purge(low)
-        return low
 
 
 async def _until_led(connection: MailConnection) -> None:
@@ -298,6 +301,104 @@ async def _until_led(connection: MailConnection) -> None:
             await asyncio.sleep(AGAIN_S)
         else:
             return
+
+
+class Inbound:
+    """Reads shards from a connection into rows.
+
+    Args:
+        rows: The store that commits batches.
+        worker: The worker that gets new messages.
+        tasks: The scope in which batches are written. A batch is always finished, also if its connection is
+            lost: its messages must be offered before any later message of the shard.
+        on_broken: Called with the reason when reading cannot continue over this connection, or when the
+            stream was made again.
+        on_posted: Called with each shard of this host that has followers of a received post.
+    """
+
+    def __init__(
+        self,
+        rows: MailStore,
+        worker: Worker,
+        *,
+        tasks: TaskScope,
+        on_broken: Callable[[str], None],
+        on_posted: Callable[[ShardId], None] = lambda _: None,
+    ) -> None:
+        self._rows, self._worker, self._intake = rows, worker, worker.intake
+        self._tasks, self._on_broken, self._on_posted = tasks, on_broken, on_posted
+        self._writing: dict[ShardId, asyncio.Event] = {}
+        """Events by shard: set when the batch that is being written is done."""
+        self._has_news = False
+
+    def take_news(self) -> bool:
+        """Return True if a cursor moved since the last call."""
+        news, self._has_news = self._has_news, False
+        return news
+
+    async def read(self, connection: MailConnection, lease: ShardLease, cursor: Cursor) -> None:
+        """Read the messages of one shard until the shard or the connection is lost."""
+        try:
+            while (over := self._writing.get(lease.shard)) is not None:
+                await over.wait()  # for the batch of the previous connection
+            async with aclosing(connection.read(lease, cursor)) as batches:
+                async for batch in batches:
+                    done = asyncio.get_running_loop().create_future()
+                    self._writing[lease.shard] = asyncio.Event()
+                    self._intake.held_back[lease.shard] = []
+                    self._tasks.start(self._write(batch, done), name="ingest")
+                    if not await done:
+                        return
+                    connection.ack(batch)  # `Pulls.acknowledge` sends it, with the next pull
+        except BrokerError as exc:
+            _log.debug("reading stops", extra={"shard": lease.shard, "problem": str(exc)})
+            self._on_broken(str(exc))
+        except Exception:  # noqa: BLE001 - an unread mailbox would be a silent loss
+            _log.exception("reading broke off", extra={"shard": lease.shard})
+            self._on_broken("reading broke off: see the error before")
+
+    async def _write(self, batch: MailBatch, done: asyncio.Future[bool]) -> None:
+        """Write the rows of a batch and offer them. `done` becomes True if reading can continue."""
+        shard, is_written = batch.lease.shard, False
+        try:
+            match await self._until_written(batch):
+                case Ingested(arrived, signalled, posted):
+                    is_written = self._has_news = True
+                    counters = self._worker.env.counters
+                    counters.received += len(arrived)
+                    if bad := sum(isinstance(m.content, Undecodable) for m in batch.received):
+                        counters.undecodable += bad
+                    for item in arrived:
+                        self._intake.offer(item)
+                    for run_id, agent_id in signalled:
+                        self._intake.signalled(run_id, agent_id)
+                    for follower_shard in posted:
+                        self._on_posted(follower_shard)
+                case LeaseLost():
+                    self._worker.adoption.lose(shard, epoch=batch.lease.epoch)
+                case StaleStream():
+                    self._on_broken("the stream MAIL has a new epoch")
+        except Exception:
+            # Else no host would read this shard until the next connection.
+            self._on_broken("messages could not be written")
+            raise
+        finally:
+            for item in self._intake.held_back.pop(shard):
+                self._intake.offer(item)
+            self._writing.pop(shard).set()
+            if not done.done():
+                done.set_result(is_written)
+
+    async def _until_written(self, batch: MailBatch) -> IngestOutcome:
+        while True:
+            try:
+                return await self._rows.ingest(batch)
+            except PersistenceError as exc:
+                _log.warning(
+                    "messages could not be written and are retried",
+                    extra={"shard": batch.lease.shard, "problem": str(exc)},
+                )
+                await asyncio.sleep(INGEST_AGAIN_S)
 
 
 class ShardReaders:

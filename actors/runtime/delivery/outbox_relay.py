@@ -202,7 +202,11 @@ class OutboxRelay:
             if _is_for_onlookers(row):  # no agent receives it
                 self._forget.append(row)
                 if not queue or len(self._forget) >= FORGET_AT:
-                    self._forget_soon()
+                    self._is_due = True
+                    if not self._is_forgetting and self._tasks is not None:
+                        # What others have published until it begins goes from the outbox with it.
+                        self._is_forgetting = True
+                        self._tasks.start(self._forget_all(), name="forget what was published")
 
     async def _sending(self, connection: Route, row: OutboxRow) -> int:
         if isinstance(payload := row.message.payload, Unreadable):
@@ -239,13 +243,6 @@ class OutboxRelay:
                 return False
         _log.warning("a message was given up: it cannot be published", extra=_facts(row, problem))
         return True
-
-    def _forget_soon(self) -> None:
-        """Let what was published go from the outbox, together with what others have until then."""
-        self._is_due = True
-        if not self._is_forgetting and self._tasks is not None:
-            self._is_forgetting = True
-            self._tasks.start(self._forget_all(), name="forget what was published")
 
     async def _forget_all(self) -> None:
         while self._is_due:

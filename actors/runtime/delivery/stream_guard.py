@@ -58,7 +58,11 @@ async def guard_stream(connection: MailConnection, rows: MailStore) -> StreamRec
             break
     is_whole = known.created != state.created and state.first_sequence <= 1
     if not is_whole:
-        await _forget(connection, state)
+        try:
+            await connection.forget_stream(state)
+        except BrokerError as exc:
+            await connection.stream_state()  # or the broker is away, and has refused nothing
+            raise StreamRolledBackError(state.name, str(exc)) from exc
     highest = known.highest
     facts = {
         "stream": state.name,
@@ -81,14 +85,6 @@ async def guard_stream(connection: MailConnection, rows: MailStore) -> StreamRec
         extra=facts,
     )
     return await rows.next_stream_epoch(known, state.created)
-
-
-async def _forget(connection: MailConnection, state: StreamState) -> None:
-    try:
-        await connection.forget_stream(state)
-    except BrokerError as exc:
-        await connection.stream_state()  # or the broker is away, and has refused nothing
-        raise StreamRolledBackError(state.name, str(exc)) from exc
 
 
 async def _fits(connection: MailConnection, state: StreamState, known: StreamRecord) -> bool:

@@ -1,6 +1,7 @@
 """The end of an execution: the run's outcome is decided, and written.
 
-The deadlines of an execution: its agent's limit for one attempt, and the deadline of its tree.
+An execution ends by its code, from outside, or when its `Deadline` passes: the agent's limit for one attempt,
+or the deadline of the tree.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ from actors.kernel.runtime.commit import (
     OverBudget,
     Retry,
     Suspend,
-    Then,
 )
 from actors.kernel.runtime.log_entry import EXECUTES, EntryKind, NewEntry
 from actors.kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow
@@ -300,10 +300,15 @@ class Ending:
             attempt = 1 if verdict.then is CONTINUE else None
             if not self._has_executed:
                 attempt = self.loaded.row.attempt  # none was made
+            waits: tuple[Wait, ...] | None = None  # they stay as they are
+            if isinstance(verdict.then, Suspend):
+                waits = self.open_waits  # rows from now on
+            elif self._has_executed and not isinstance(verdict.then, Finish):
+                waits = ()
             committed = await self.run.log.commit_end(
                 verdict.then,
                 attempt=attempt,
-                waits=self._left_open(verdict.then),
+                waits=waits,
                 orphans=policy if isinstance(verdict.then, Finish) else None,
             )
         except RunSuspended:
@@ -347,13 +352,6 @@ class Ending:
         writes.create = create
         writes.bind += [MessageKey(m.agent_id, m.sender, m.message.id) for m in self.mail]
         return await self.write(parked(refused.reason, refused.detail))
-
-    def _left_open(self, then: Then) -> tuple[Wait, ...] | None:
-        """Return the waits that are rows from now on; None: as they are."""
-        if isinstance(then, Suspend):
-            return self.open_waits
-        is_untouched = isinstance(then, Finish) or not self._has_executed
-        return None if is_untouched else ()
 
     def broken_off(self) -> ExecutionResult:
         """Return the result of an execution that could not write; the run is loaded again."""

@@ -352,7 +352,9 @@ class Execution:
             self._is_idle = True
             self._ending.sessions.forget()
             self._may_stay = self.env.idle.enter(awaits_others=awaits_others)
-        hot_s = self.env.suspend_after if self._may_stay and not self._is_suspected else 0.0
+        # A death of this host would count for the run: it has a mark, and no entry since.
+        is_suspected = self.standing.is_counted and self._runlog.last_seq == self._ending.beginning
+        hot_s = self.env.suspend_after if self._may_stay and not is_suspected else 0.0
         if hot_s > 0 and not awaits_others and len(self._waits.open_waits) <= FEW:
             hot_s = idle_limit_s(self._wake_set(), self.env.clock.now(), hot_s)
         if hot_s > 0:
@@ -365,11 +367,6 @@ class Execution:
                 return
             self._suspend.cancel()
         self._suspend = loop.call_later(idle_s, self._leave_memory, self._scheduler.live.moves)
-
-    @property
-    def _is_suspected(self) -> bool:
-        """True if a death of this host would count for the run: it has a mark, and nothing since."""
-        return self.standing.is_counted and self._runlog.last_seq == self._ending.beginning
 
     def _idle_limit_s(self, idle_s: float, now: float) -> float:
         """Return the seconds of idling until the run is evicted from memory.

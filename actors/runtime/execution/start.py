@@ -1,11 +1,13 @@
-"""The start of an execution: its first entries, and the messages that the code is given.
+"""The start of an execution: its agent, its first entries, and the messages that the code is given.
 
-The mode of a run: which of a session's agents executes it.
+A session has an agent for each mode; the run's mode, in its first message or its log, says which one
+executes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeGuard
 
@@ -356,14 +358,20 @@ def with_heard(
     user's message is a node of the session also when no run answered it. The end names their ids.
     """
     is_success = not isinstance(verdict.then, Finish) or verdict.then.status is RunStatus.COMPLETED
-    if is_success or any(map(_has_turns, loaded.entries)):
+    if is_success or any(
+        entry.kind in _SAYING or entry.payload.get("effect") == "history.append"
+        for entry in loaded.entries
+    ):
         return verdict, ()
     run = loaded.row
     messages = recorded_inbox(history, loaded) or [one.message for one in given or loaded.messages]
-    said = [turn for one in messages if (turn := _turn_of(one)) is not None]
+    heard: list[ChatMessage] = []
+    for message in messages:
+        with suppress(ValueError):  # no client of sessions makes such blocks
+            heard.append(turn_of(message.payload))
     turns = tuple(
-        NewTurn(run.agent_id.key, turn_id(run.run_id, "in", n), message)
-        for n, message in enumerate(said)
+        NewTurn(run.agent_id.key, turn_id(run.run_id, "in", n), turn)
+        for n, turn in enumerate(heard)
     )
     if not turns:
         return verdict, ()
@@ -371,17 +379,6 @@ def with_heard(
     ids: list[JsonValue] = [turn.id for turn in turns]
     told = replace(end, payload={**end.payload, "turns": ids})
     return replace(verdict, entries=(*before, told)), turns
-
-
-def _has_turns(entry: RunLogEntry) -> bool:
-    return entry.kind in _SAYING or entry.payload.get("effect") == "history.append"
-
-
-def _turn_of(message: Message) -> ChatMessage | None:
-    try:
-        return turn_of(message.payload)
-    except ValueError:  # no client of sessions makes such blocks
-        return None
 
 
 class _NoAgent:

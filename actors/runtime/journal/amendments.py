@@ -1,10 +1,9 @@
-"""Amendments of a commit: a part that the store refuses, or has a newer value for, is replaced.
+"""Amendments of commits, and setbacks of executions: how a run goes on after a write that was not as expected.
 
-Every entry keeps its seq, so the other calls of the run stay as they are.
-
-Executions that were broken off: which run is loaded again at once, after a pause, or not any more.
-
-Kept in memory: a host that takes over begins to count anew.
+A part of a commit that the store refuses, or has a newer value for, is replaced. Every entry keeps its seq,
+so the other calls of the run stay as they are. `Setbacks` says of an execution that was broken off whether
+its run is loaded again at once, after a pause, or not any more. It is in memory: a host that takes over
+begins to count anew.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The log writer of one run: entries get their seq when recorded, and become durable in flushes.
+"""The log of one run: its entries get their seq when recorded, become durable in flushes, and guard its reads.
 
-One flush is in flight at most. What is recorded meanwhile rides with the next one. Here a run's
-commit becomes durable: `RunLog.durable` is the only caller of `CommitStore.append` and, with `commit_end`,
-of `CommitStore.commit`.
-
-A run's reads of the store.
+One flush is in flight at most. What is recorded meanwhile rides with the next one. Here a run's commit
+becomes durable: `RunLog.durable` is the only caller of `CommitStore.append` and, with `commit_end`, of
+`CommitStore.commit`.
 """
 
 from __future__ import annotations
@@ -166,7 +164,11 @@ class RunLog:
                 expected = self.durable_seq
                 await self._commits.append(self.lease, entries, expected_seq=expected)
             self.durable_seq += len(entries)
-            if self.on_progress is not None and any(map(_clears, entries)):
+            # A run with such an entry is no suspect, or its turn is over.
+            if self.on_progress is not None and any(
+                entry.kind not in NO_PROGRESS or entry.payload.get("reason") == OUTLIVED
+                for entry in entries
+            ):
                 self.on_progress()
         except RunSuspended:
             raise
@@ -341,11 +343,6 @@ def warn_of_length(log: RunLog, known: Sequence[RunLogEntry]) -> None:
             "ctx.continue_as_new, which begins an empty one",
             extra=where,
         )
-
-
-def _clears(entry: NewEntry) -> bool:
-    """Return True if a run with this entry is no suspect, or its turn is over."""
-    return entry.kind not in NO_PROGRESS or entry.payload.get("reason") == OUTLIVED
 
 
 def _ignore(committed: Committed) -> None:

@@ -1,8 +1,7 @@
-"""The only place that starts tasks: nothing outlives the scope it was started in.
+"""Tasks and threads: the only place that starts them. Nothing outlives the scope it was started in.
 
-Plain functions that block, in threads of their own.
-
-Readers that wait for several sources at once: by a task for each, or by the rows that commits hand over.
+Plain functions that block are executed in threads of their own. Readers wait for several sources at once: by
+a task for each (`Ahead`), or by the rows that commits hand over (`Pulled`).
 """
 
 from __future__ import annotations
@@ -66,15 +65,14 @@ def run_loop(
             try:
                 loop.run_until_complete(task)
             except (SystemExit, KeyboardInterrupt, RuntimeError) as exc:
-                if task.done() or loop.is_closed() or _is_typed(exc):
+                # A person pressed Ctrl-C where the loop does not hear it: at the very start and end.
+                handler = signal.getsignal(signal.SIGINT)
+                is_typed = handler is signal.default_int_handler and isinstance(
+                    exc, KeyboardInterrupt
+                )
+                if is_typed or task.done() or loop.is_closed():
                     raise
                 _log.error("agent code tried to end this process; the host goes on", exc_info=exc)
-
-
-def _is_typed(exc: BaseException) -> bool:
-    """Return True if a person pressed Ctrl-C where the loop does not hear it: at the very start and end."""
-    handler = signal.getsignal(signal.SIGINT)
-    return isinstance(exc, KeyboardInterrupt) and handler is signal.default_int_handler
 
 
 async def until_free(lock: asyncio.Lock, *, limit_s: float) -> None:

@@ -1,10 +1,8 @@
-"""Timers of waiting runs that are due soon: a heap in memory. The rows are authoritative.
+"""Waiting in a host's memory: timers that are due soon, sleeping and idle runs. The rows are authoritative.
 
-The agents of a shard whose runs sleep: rows in the store, and 12 bytes of a host's memory for each.
-
-Runs that wait in a host's memory. They use no slot: ready runs execute beside them.
-
-Time limits of asyncio around code that waits: they are in memory only, and end with the task.
+`Timers` is a heap of what is due soon. `Sleepers` has the agents whose runs sleep: 12 bytes for each.
+`IdleRuns` counts the runs that wait in memory; they use no slot, and ready runs execute beside them.
+`has_time_limit` finds time limits of asyncio around code that waits: they end with the task.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from actors.errors import ContractError
 from actors.kernel.basics import Clock, Entropy
 from actors.kernel.runtime.effects import Journal
 from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, RunId, ShardId
+from actors.kernel.runtime.ids import ShardId
 from actors.kernel.runtime.log_entry import EventLog
 from actors.kernel.runtime.scheduler import Scheduler
 from actors.kernel.runtime.sources import Inbox
@@ -45,7 +45,11 @@ class Foreign:
         """
         rows = (self.event_log, self.inbox, self.journal, self.scheduler, self.signal_bus)
         if not any(part is not None for part in rows):
-            return store or _in_memory(clock)
+            if store is not None:
+                return store
+            from actors.inmemory.runs.store import MemoryStore  # noqa: PLC0415 - hosts need none
+
+            return MemoryStore(clock=clock)
         if store is not None:
             msg = "Runtime takes a store, or parts to compose one of, not both"
             raise ContractError(msg)
@@ -74,7 +78,10 @@ class Parts:
         worker: Worker,
         on_nudge: Callable[[Nudge], None] = lambda _: None,
     ) -> None:
-        lease_of, shards = worker.lease_of, _shards(worker)
+        def shards() -> list[ShardId]:
+            return [lease.shard for lease in worker.held.leases]
+
+        lease_of = worker.lease_of
         self.event_log = foreign.event_log or EventLogView(store, lease_of=lease_of)
         self.inbox = foreign.inbox or InboxView(store, lease_of=lease_of, clock=clock)
         self.journal = foreign.journal or JournalView(store, shards=shards)
@@ -82,10 +89,20 @@ class Parts:
             store, lease_of=lease_of, shards=shards, clock=clock, entropy=entropy
         )
         self.signal_bus = foreign.signal_bus or SignalBusView(
-            store, lease_of=lease_of, clock=clock, entropy=entropy, wake=_waker(worker)
+            store,
+            lease_of=lease_of,
+            clock=clock,
+            entropy=entropy,
+            wake=lambda agent_id, run_id: worker.intake.signalled(run_id, agent_id),
         )
         self.follow_graph = foreign.follow_graph or store.follows
-        self.fanout = foreign.fanout or _fanout(store, foreign, on_nudge)
+        self.fanout: FanoutStrategy
+        if foreign.fanout is not None:
+            self.fanout = foreign.fanout
+        elif foreign.follow_graph is not None:
+            self.fanout = PushAllFanout()  # followers of another graph have no rows here
+        else:
+            self.fanout = StoreFanout(store.posts, on_nudge=on_nudge)
         self.topics = Topics(
             self.follow_graph,
             self.fanout,
@@ -93,23 +110,3 @@ class Parts:
             is_foreign_graph=foreign.follow_graph is not None,
             is_foreign_fanout=foreign.fanout is not None or foreign.follow_graph is not None,
         )
-
-
-def _in_memory(clock: Clock) -> RunStore:
-    from actors.inmemory.runs.store import MemoryStore  # noqa: PLC0415 - hosts have another store
-
-    return MemoryStore(clock=clock)
-
-
-def _fanout(store: RunStore, foreign: Foreign, on_nudge: Callable[[Nudge], None]) -> FanoutStrategy:
-    if foreign.follow_graph is None:
-        return StoreFanout(store.posts, on_nudge=on_nudge)
-    return PushAllFanout()  # followers of another graph have no rows here
-
-
-def _shards(worker: Worker) -> Callable[[], list[ShardId]]:
-    return lambda: [lease.shard for lease in worker.held.leases]
-
-
-def _waker(worker: Worker) -> Callable[[AgentId, RunId], None]:
-    return lambda agent_id, run_id: worker.intake.signalled(run_id, agent_id)

@@ -1,8 +1,7 @@
 """ComposedStore: a RunStore out of foreign parts, for `Runtime(event_log=…, inbox=…, …)`.
 
-Notifications of a foreign Scheduler, so that its statuses and leases follow the store's.
-
-The parts that a composed store was given, and the notifications that they get of its rows.
+The parts that it was given are notified of its rows. A foreign Scheduler is too, so that its statuses and
+leases follow the store's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The mailboxes: a view over one RunStore, and one over a store of its own.
 
-A message is handled by a run. Acknowledging one here writes the shortest run there is: started with
-the message, completed. Giving one back is a failed attempt of that run, which is tried again.
+A message is handled by a run. Acknowledging one here writes the shortest run there is: started with the
+message, completed. Giving one back is a failed attempt of that run, which is tried again.
 
-`StoreView` has what all views over one RunStore have in common: leases of runs, and their entries.
+`StoreView` is what this view and those of the other parts share: leases of runs, and their entries.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The event log: a view over one RunStore, and one that keeps logs of any run in memory.
+"""The event log and the journal: a view over one RunStore of each, and one in memory.
 
-The journal: results of effects in a dict, and a view that finds them in logs as well.
+The journal in memory is a dict of the results of effects; its view finds them in logs as well.
 """
 
 from __future__ import annotations

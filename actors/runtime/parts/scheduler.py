@@ -1,7 +1,4 @@
-"""InMemoryScheduler: the life cycle of runs, their leases and their queue.
-
-SchedulerView: the queue and the life cycle of runs over one RunStore.
-"""
+"""The life cycle of runs, their leases and their queue: in memory, and as a view over one RunStore."""
 
 from __future__ import annotations
 

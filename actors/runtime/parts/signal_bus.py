@@ -91,7 +91,10 @@ class InMemorySignalBus:
                 self._buffers.setdefault(slot, deque()).appendleft(future.result())
             raise
         finally:
-            self._leave(slot, future)
+            waiters = self._waiters[slot]
+            waiters.remove(future)
+            if not waiters:
+                del self._waiters[slot]
 
     def fire_due(self) -> list[RunId]:
         """Give the timers whose time has come, and return their runs, earliest first."""
@@ -118,12 +121,6 @@ class InMemorySignalBus:
         self._buffers.setdefault((run_id, name), deque()).append(payload)
         if self._wake is not None:
             self._wake(run_id)
-
-    def _leave(self, slot: tuple[RunId, str], future: asyncio.Future[bytes]) -> None:
-        waiters = self._waiters[slot]
-        waiters.remove(future)
-        if not waiters:
-            del self._waiters[slot]
 
     def _arm(self) -> None:
         if self._alarm is not None:

@@ -1,6 +1,7 @@
-"""Strategies of fan-out: a delivery for each follower at once, one write that owners expand, or both.
+"""Topics: strategies of fan-out, and subscriptions in memory.
 
-InMemoryFollowGraph: subscriptions in two maps that agree.
+A post is delivered to each follower at once, or by one write that owners expand, or by both.
+`InMemoryFollowGraph` keeps two maps that agree.
 """
 
 from __future__ import annotations

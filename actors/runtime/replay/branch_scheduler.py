@@ -1,12 +1,11 @@
 """The scheduler of a run's branches. It runs one at a time, in an order that is the same live and on replay.
 
-The rules are docs/replay.md, "Order". A *branch* is one line of control of a run. Agent code runs in
-at most one branch at any moment; when none runs the run is quiet and `_quiet` picks what happens.
-Nothing here uses a store: `durable_upto` passes in the log's durable end.
+The rules are docs/replay.md, "Order". A *branch* is one line of control of a run. Agent code runs in at most
+one branch at any moment; when none runs the run is quiet and `_quiet` picks what happens. Nothing here uses a
+store: `durable_upto` passes in the log's durable end.
 
-The branches of a run as tasks: how one pauses, is let go, and is interrupted.
-
-A limit on the branches that continue before the event loop gets its turn.
+`LiveBranches` has the branches as tasks: how one pauses, is let go, and is interrupted. `Pace` limits those
+that continue before the event loop gets its turn.
 """
 
 from __future__ import annotations
@@ -268,7 +267,10 @@ class BranchScheduler:
         """Do the first thing that applies; see docs/replay.md, "Order". False when no branch goes on."""
         live, queue = self.live, self._queue
         if live.unwinding is not None:
-            return self._unwind_step(live.unwinding)
+            if self.root is None or self.root.is_done:
+                return False
+            live.interrupt(innermost(self.root), live.unwinding)
+            return True
         if queue.new:
             self._start(queue.new.popleft())
             return True
@@ -341,12 +343,6 @@ class BranchScheduler:
                 branch.state is BranchState.WORK and not branch.flushing and task is not _current()
             ):
                 self.live.interrupt(branch, asyncio.CancelledError())
-
-    def _unwind_step(self, signal: BaseException) -> bool:
-        if self.root is None or self.root.is_done:
-            return False
-        self.live.interrupt(innermost(self.root), signal)
-        return True
 
 
 def _current() -> asyncio.Task[Any] | None:

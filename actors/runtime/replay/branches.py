@@ -1,9 +1,7 @@
-"""Branches of a run: lines of control, and the groups that gather, select and scope make of them.
+"""Branches of a run: lines of control, the groups that they make, and the queue of those that continue. Pure.
 
 A child is counted when it comes and when it ends. So what its end lets happen costs the same, however many
-they are.
-
-The queue of a run's branches that are ready to continue. Pure.
+they are. Groups are those of gather, select and scope.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Errors as data: what the log keeps of an exception, and the exception made from it again.
 
-Live code gets the rebuilt error too, so that an author's `except` sees the same live and on replay.
-
-The facts of an error beside its class and its text: constructor arguments and attributes.
-
-An error is whole if its class makes another one of these that has the same facts, as `pickle` would.
-
-The control signal of `ctx.continue_as_new`.
+Live code gets the rebuilt error too, so that an author's `except` sees the same live and on replay. An error
+is whole if its class makes another one of its facts (constructor arguments and attributes) that has the same
+facts, as `pickle` would. `ContinueAsNew` is no error, but the control signal of `ctx.continue_as_new`.
 """
 
 from __future__ import annotations

@@ -271,10 +271,18 @@ class History:
         entry = place.end or place.begin
         if entry is None:
             return None
-        if entry.kind in kinds and _digest_of(place, entry) in (digest, None):
-            return place
+        payload = entry.payload
+        if entry.kind in kinds:
+            recorded_digest = payload.get("hash")
+            if recorded_digest is None and place.begin is not None:
+                # An end without a hash (a timer that fired) has that of its beginning.
+                recorded_digest = place.begin.payload.get("hash")
+            if recorded_digest in (digest, None):
+                return place
         if self.is_strict(entry.seq) and not place.ends_void:
-            raise NonDeterminismError(position, _describe(entry), f"{what} (hash {digest})")
+            name = payload.get("name") or payload.get("verb") or payload.get("key") or ""
+            recorded = f"{entry.kind} {name} (hash {payload.get('hash', '-')})".replace("  ", " ")
+            raise NonDeterminismError(position, recorded, f"{what} (hash {digest})")
         return None
 
     @property
@@ -325,17 +333,3 @@ def _belongs(begin: RunLogEntry, end: RunLogEntry) -> bool:
     digest = end.payload.get("hash")
     is_call = digest is None or digest == begin.payload.get("hash")
     return end.kind in ENDS_OF[begin.kind] and is_call
-
-
-def _digest_of(place: Place, entry: RunLogEntry) -> JsonValue:
-    """Return the hash of the call: an end without one (a timer that fired) has that of its beginning."""
-    digest = entry.payload.get("hash")
-    if digest is None and place.begin is not None:
-        digest = place.begin.payload.get("hash")
-    return digest
-
-
-def _describe(entry: RunLogEntry) -> str:
-    payload: dict[str, JsonValue] = entry.payload
-    name = payload.get("name") or payload.get("verb") or payload.get("key") or ""
-    return f"{entry.kind} {name} (hash {payload.get('hash', '-')})".replace("  ", " ")

@@ -1,6 +1,6 @@
-"""The verdict on an attempt: what escaped `run()` decides the entries and the status that follow. Pure.
+"""The verdict on an attempt, and summaries of a run for others. Pure, but for the reads of rows at the end.
 
-Summaries of a run for others: its progress, and its result.
+What escaped `run()` decides the entries and the status that follow.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:
     is_hopeless = _is_final_for_models(exc)
     exhausted = is_hopeless or attempt.recent > attempt.policy.max_retries
     if not exhausted:
-        return _retry(exc, attempt)
+        entry, then = _attempt_failed(exc, attempt)
+        return Verdict((entry,), then)
     if attempt.policy.on_exhausted == "pause":
         entry, _ = _attempt_failed(exc, attempt)
         stop = parked("retries", f"{type(exc).__name__}: {text_of(exc)}")
@@ -225,11 +226,6 @@ def _attempt_failed(exc: BaseException, attempt: Attempt) -> tuple[NewEntry, Ret
         payload["ending"] = True
     entry = NewEntry(EntryKind.RUN_ATTEMPT_FAILED, "", payload)
     return entry, Retry(at, error, retry_from)
-
-
-def _retry(exc: BaseException, attempt: Attempt) -> Verdict:
-    entry, then = _attempt_failed(exc, attempt)
-    return Verdict((entry,), then)
 
 
 ANSWER_OF: Final[dict[RunStatus, AnswerStatus]] = {

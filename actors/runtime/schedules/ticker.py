@@ -112,7 +112,10 @@ class ScheduleService:
                 break
             else:
                 await self._until(min(poll_at, waiting[0][0]) if waiting else poll_at)
-        await self._forget()
+        now = self._clock.monotonic()
+        if now >= self._forget_at:  # what is done and over goes now and then
+            self._forget_at = now + FORGET_EVERY_S
+            await self._store.schedules.forget_done(older_than_s=KEEP_DONE_S)
         return 0.0
 
     async def _until(self, deadline: float) -> None:
@@ -179,10 +182,3 @@ class ScheduleService:
             self._complained.add(key)
             facts = {"tenant": schedule.tenant, "schedule": schedule.name, "problem": str(exc)}
             _log.error("a schedule cannot be fired by this host", extra=facts)
-
-    async def _forget(self) -> None:
-        """Delete now and then what is done and over."""
-        now = self._clock.monotonic()
-        if now >= self._forget_at:
-            self._forget_at = now + FORGET_EVERY_S
-            await self._store.schedules.forget_done(older_than_s=KEEP_DONE_S)

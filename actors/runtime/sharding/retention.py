@@ -1,6 +1,6 @@
-"""The sweeper: what is old goes, a little at a time.
+"""The removal of rows: old ones by the sweeper, a little at a time, others because a person has them erased.
 
-Erasing: all that a deployment keeps of a tenant, an agent, a session or a subject goes, batch by batch.
+`Erasing` removes all that a deployment keeps of a tenant, an agent, a session or a subject, batch by batch.
 """
 
 from __future__ import annotations
@@ -256,7 +256,12 @@ class Erasing:
                     await self.cancel(run_id)
                     self._cancelled[run_id] = None
                 if not is_session:
-                    await self._withdraw_messages(agent)
+                    # Waiting messages would begin runs when the open ones have ended.
+                    gone = await self.store.retention.forget_agent(
+                        agent, cancel=True, limit=ERASE_BATCH
+                    )
+                    rows = {"messages": gone.messages, "state": gone.state, "follows": gone.follows}
+                    self._counts["agents"].update(rows)
             if asyncio.get_running_loop().time() > end:
                 problem = f"they were cancelled and are still open after {self.wait_s:g} s"
                 raise _refusal(what, found, f"{problem}: does a host serve them? Erase again")
@@ -264,12 +269,6 @@ class Erasing:
             found = await erasure.open_runs(what, limit=AT_ONCE)
             if is_session:
                 found = [one for one in found if one[0] in first]
-
-    async def _withdraw_messages(self, agent: AgentId) -> None:
-        """Remove waiting messages, which would begin runs when the open ones have ended."""
-        gone = await self.store.retention.forget_agent(agent, cancel=True, limit=ERASE_BATCH)
-        rows = {"messages": gone.messages, "state": gone.state, "follows": gone.follows}
-        self._counts["agents"].update(rows)
 
     def _report(self, now: datetime, *, is_dry_run: bool) -> EraseReport:
         return EraseReport(

@@ -1,8 +1,7 @@
 """Counters of one host, in its memory: read by the metrics page, never written to a store.
 
-Plain numbers: an increment is one addition, so they are kept with and without a reader.
-
-Counters of model calls, by model: tokens, time, windows and what of them came from a provider's cache.
+Plain numbers: an increment is one addition, so they are kept with and without a reader. Those of model calls
+are by model: tokens, time, windows and what of them came from a provider's cache.
 """
 
 from __future__ import annotations

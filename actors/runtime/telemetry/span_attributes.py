@@ -1,6 +1,6 @@
 """Attributes of spans of runs, and the facts of executions in a log. Pure; docs/tracing.md has the names.
 
-Trace contexts: OpenTelemetry's of the running code, and those of messages and runs.
+Trace contexts are OpenTelemetry's of the running code, and those of messages and runs.
 """
 
 from __future__ import annotations

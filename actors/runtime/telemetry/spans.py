@@ -202,7 +202,11 @@ class ExecutionSpans:
         if before is not None:
             links.append(Link(context_of(self._place(before))))
             if was_running:
-                self._record_lost(before)
+                # The host of that execution was lost: its span is made from its entries in the log.
+                entries = [entry for entry in self._loaded.entries if entry.seq > before]
+                span = self._start_span(before, entries[0].ts, (), {"callboard.turn.end": "lost"})
+                self._tracing.failed(span, "host_lost", "")
+                span.end(nanoseconds(entries[-1].ts))
         reason = facts.reason_of(self._loaded, was_running=was_running)
         return self._start_span(
             self._seq,
@@ -227,13 +231,6 @@ class ExecutionSpans:
             place=self._place(seq),
             links=links,
         )
-
-    def _record_lost(self, seq: int) -> None:
-        """Record the span of an execution whose host was lost, from its entries in the log."""
-        entries = [entry for entry in self._loaded.entries if entry.seq > seq]
-        span = self._start_span(seq, entries[0].ts, (), {"callboard.turn.end": "lost"})
-        self._tracing.failed(span, "host_lost", "")
-        span.end(nanoseconds(entries[-1].ts))
 
     def enter(self) -> None:
         """Make the execution the current span of this task and of all that it starts."""

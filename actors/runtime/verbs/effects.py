@@ -2,11 +2,14 @@
 
 An agent's side effects are executed here, by `Effects.perform`; the verbs above it build its argument. The
 rules are in docs/replay.md. "My step ran twice": see promise 5 of docs/semantics.md.
+
+The function of a step is called within its limits: of time, and of tries.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -14,22 +17,23 @@ from math import inf
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from actors.errors import (
+    ActorsError,
     BudgetExhaustedError,
     ContractError,
+    DeadlineExceededError,
     EffectDidNotHappen,
     EffectInDoubtError,
 )
 from actors.kernel.agent.hooks import HookKind as H
 from actors.kernel.agent.message import Message
 from actors.kernel.basics import check_s
-from actors.kernel.json import JsonValue, canonical_json, number_of, recordable
+from actors.kernel.json import JsonValue, canonical_json, fresh, number_of, recordable
 from actors.kernel.runtime.commit import BudgetDelta
 from actors.kernel.runtime.effects import Effect, EffectCall, EffectMode
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.log_entry import RunLogEntry
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.text import check_name_of
-from actors.runtime.loop.retrying import bounded
 from actors.runtime.loop.tasks import in_thread, refuse_coroutines
 from actors.runtime.replay.branches import Branch
 from actors.runtime.replay.failures import outcome_of, record_error, record_failure
@@ -284,8 +288,11 @@ class Effects:
                 payload |= call.described()
             executing.reset(token)
         self._run.counters.effect(call, payload, now_s=self._run.clock.monotonic())
-        if not self._is_late(branch):
-            self._keep(call, payload)
+        results = self._run.results
+        if results is not None and not self._is_late(branch):
+            key = call.result_key(self._run.history.attempt)
+            if key is not None:
+                results.keep(key, payload)
         if hooks and call.verb in ENDS:
             data = {"status": payload["status"]}
             await hooks.dispatch(ENDS[call.verb], name=call.name, position=call.position, data=data)
@@ -299,16 +306,12 @@ class Effects:
         """Record a result and what is to be durable with it."""
         seq = self._run.log.record(call.end, call.position, payload)
         if call.counted:
-            self._count(payload)
+            used = spent_on(payload.get("value"))  # of a model call; it counts with its result
+            if used.tokens or used.cost_usd:
+                self._run.log.writes.spend(used)
         if call.on_recorded is not None:
             call.on_recorded(payload)
         return seq
-
-    def _count(self, payload: Payload) -> None:
-        """Let what a model call used count with its result."""
-        used = spent_on(payload.get("value"))
-        if used.tokens or used.cost_usd:
-            self._run.log.writes.spend(used)
 
     def _is_late(self, branch: Branch) -> bool:
         """Return True if a result came after its execution was interrupted, and is dropped.
@@ -316,13 +319,6 @@ class Effects:
         It may say no more than how the author's function reacts to its cancellation.
         """
         return branch.closed or self._run.scheduler.live.unwinding is not None
-
-    def _keep(self, call: EffectCall, payload: Payload) -> None:
-        run = self._run
-        if run.results is not None:
-            key = call.result_key(run.history.attempt)
-            if key is not None:
-                run.results.keep(key, payload)
 
     async def _conclude(
         self, branch: Branch, call: EffectCall, seq: int, payload: Payload
@@ -391,3 +387,57 @@ def spent_on(value: object) -> BudgetDelta:
         return BudgetDelta()
     tokens = number_of(usage.get("input")) + number_of(usage.get("output"))
     return BudgetDelta(tokens=int(tokens), cost_usd=number_of(usage.get("cost_usd")))
+
+
+def bounded(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    *,
+    what: str,
+    timeout_s: float | None,
+    retry: RetryPolicy | None,
+    chance: Callable[[], float],
+) -> Callable[[], Awaitable[Any]]:
+    """Return a coroutine function that calls `fn(*args)` within its time and retry limits.
+
+    Each try gets arguments of its own: a replay does not call `fn`, so what it does to them must not be seen.
+    """
+
+    async def once() -> Any:
+        if timeout_s is None:
+            result = fn(*fresh(args))
+            return await result if inspect.isawaitable(result) else result
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                result = fn(*fresh(args))
+                return await result if inspect.isawaitable(result) else result
+        except TimeoutError as exc:
+            if limit.expired():
+                raise DeadlineExceededError(what, timeout_s) from exc
+            raise
+
+    async def with_retries() -> Any:
+        attempt = 1
+        while True:
+            try:
+                return await once()
+            except Exception as exc:
+                wait = _retry_wait(exc, retry, attempt, chance())
+                if wait is None:
+                    raise
+                await asyncio.sleep(wait)
+                attempt += 1
+
+    return once if retry is None else with_retries
+
+
+def _retry_wait(
+    exc: Exception, retry: RetryPolicy | None, attempt: int, chance: float
+) -> float | None:
+    """Return how many seconds to wait before trying again, or None to give up."""
+    if retry is None or attempt > retry.max_retries or type(exc).__name__ in retry.non_retryable:
+        return None
+    if isinstance(exc, ActorsError) and not exc.retryable:
+        return None
+    return retry.delay_s(attempt, chance)

@@ -1,10 +1,8 @@
 """The verbs that a driver of graphs calls, in one execution of a run.
 
-The boundaries of steps of a graph: a run takes signals, computes, and holds while it is paused.
-
-The answers of models within an effect of a graph: shown while they are said, and counted by the budget.
-
-A wait of a graph for an answer from outside.
+At the boundary of a step a run takes signals, computes, and holds while it is paused. Answers of models
+within an effect of a graph are shown while they are said, and counted by the budget. `OutsideWait` waits for
+an answer from outside.
 """
 
 from __future__ import annotations

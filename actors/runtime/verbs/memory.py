@@ -1,6 +1,8 @@
-"""The verbs of `ctx.memory`: each is a recorded effect, so replay reads, embeds and writes nothing.
+"""The memory of an agent: the verbs of `ctx.memory`, and the blocks that its models are shown.
 
-Access to the memories of one run's agent, bound to its tenant and lease. Nothing is recorded here.
+Each verb is a recorded effect, so replay reads, embeds and writes nothing. `MemoryAccess` is bound to the
+tenant and the lease of one run's agent, and records nothing. Blocks are labelled texts, as data, with which
+a window begins.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_json
 
+from actors.context.turns import data_message
 from actors.errors import ContractError, MessageTooLargeError
+from actors.kernel.agent.message import ChatMessage
 from actors.kernel.json import JsonValue, sized
 from actors.kernel.memory_rules import (
     BLOCKS,
@@ -28,11 +33,12 @@ from actors.kernel.memory_rules import (
     embedded_head,
     slot_of,
 )
-from actors.kernel.runtime.ids import derive_id
+from actors.kernel.runtime.ids import AgentId, derive_id
 from actors.kernel.runtime.scheduler import Lease
 from actors.kernel.stores.data import QueryEmbeddingClient
 from actors.kernel.stores.errors import InvalidDocumentError
 from actors.kernel.stores.memory import (
+    LongTermMemories,
     LongTermMemory,
     Memory,
     MemoryConflictError,
@@ -52,6 +58,7 @@ OWN: Final = "agent"
 """The scope of the agent itself, as authors write it."""
 EMBEDDING_TIMEOUT_S: Final = 60.0
 _AGENTS: Final = "agent:"
+BLOCKS_NOTE: Final = "Blocks of the agent's memory, each with its label."
 
 
 class MemoryBlock(BaseModel):
@@ -373,3 +380,25 @@ class AgentMemory:
     ) -> JsonValue:
         name = f"memory.{verb}"
         return await self._effects.perform(effect("step", name, [name, *words], partial(work)))
+
+
+async def block_turns(
+    memories: LongTermMemories, agent: AgentId, labels: Sequence[str]
+) -> list[ChatMessage]:
+    """Return the turn that shows an agent's blocks to its model; none if there are no such blocks.
+
+    Args:
+        memories: Memories that are read once if there are labels, else not at all.
+        agent: Owner of the blocks.
+        labels: Those that are shown, in this order.
+    """
+    if not labels:
+        return []
+    about = blocks_of(agent_scope(agent))
+    found = await memories.of(agent.tenant).page(about=about, keys=labels)
+    texts = {one.key: one.text for one in found}
+    shown = [{"label": label, "text": texts[label]} for label in labels if label in texts]
+    if not shown:
+        return []
+    body = "\n".join(to_json(one).decode() for one in shown)
+    return [data_message("blocks", body, note=BLOCKS_NOTE, metadata={})]

@@ -1,10 +1,8 @@
-"""Verbs between runs: send, ask, reply, join, cancel, status.
+"""Verbs between runs: send, ask, reply, join, cancel, status; and topics, from a run and from outside.
 
-Topics: following and publishing, from a run and from outside.
-
-What a run follows and publishes rides with its commit; an owner of each shard that has followers brings
-a post to them (`delivery.fanout`). A follow graph or a fan-out that was handed to the runtime is used
-instead, and what a run asks of it is a recorded effect.
+What a run follows and publishes rides with its commit; an owner of each shard that has followers brings a
+post to them (`delivery.fanout`). A follow graph or a fan-out that was handed to the runtime is used instead,
+and what a run asks of it is a recorded effect.
 """
 
 from __future__ import annotations

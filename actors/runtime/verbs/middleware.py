@@ -35,19 +35,15 @@ async def call_agent(agent: Agent, ctx: AgentRunContext, inbox: list[Message]) -
     if hasattr(middleware, "execute"):
         await middleware.execute(call, _final)
     else:
-        await _chain(list(middleware))(call)
+        call_next: CallNext = _final
+        for item in reversed(list(middleware)):
+            call_next = _link(item, call_next)
+        await call_next(call)
     return call.output
 
 
 async def _final(call: InvocationContext) -> None:
     call.output = await call.agent.run(call.ctx, call.inbox)
-
-
-def _chain(middleware: Sequence[Middleware]) -> CallNext:
-    following: CallNext = _final
-    for item in reversed(middleware):
-        following = _link(item, following)
-    return following
 
 
 def _link(item: Middleware, following: CallNext) -> CallNext:

@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, NoReturn, TypeVar, Unpack, overload
-
-from typing_extensions import override
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack, overload
 
 from actors.errors import DeadlineExceededError
 from actors.kernel.agent.agent import Agent, RunMeta, Supervision
-from actors.kernel.agent.message import Message
+from actors.kernel.agent.message import ChatMessage, Message
+from actors.kernel.agent.models import GenerationOptions, LLMResponse, prepare
 from actors.kernel.agent.tools import InvocationResult
-from actors.kernel.json import JsonValue
+from actors.kernel.json import JsonValue, fresh, recordable
+from actors.kernel.runtime.commit import DELETED, Deleted
 from actors.kernel.runtime.communication import Approval, AskOutcome, FollowMode, RunStatusSummary
+from actors.kernel.runtime.effects import args_hash
 from actors.kernel.runtime.ids import AgentId, RunId, TopicId
+from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.kernel.runtime.sources import RunHandle, RunResult
+from actors.kernel.stores.run_store import RunStore
+from actors.kernel.text import check_name_of
+from actors.runtime.journal.run_log import reading, refuse_unreadable
 from actors.runtime.replay.branches import Selected
-from actors.runtime.verbs.call import RunState, instant
+from actors.runtime.replay.history import PATCH
+from actors.runtime.verbs.call import Call, Payload, RunState, entered, instant
+from actors.runtime.verbs.conversation.chat import ChatResult, Conversations, Output
+from actors.runtime.verbs.conversation.history import ConversationHistory
 from actors.runtime.verbs.conversation.sessions import Sessions
-from actors.runtime.verbs.conversation.verbs import Conversations, ConversationVerbs
 from actors.runtime.verbs.effects import Effects, EffectWord, Reconcile, StepOptions
 from actors.runtime.verbs.host_services import HostServices
 from actors.runtime.verbs.messaging import Following, Messaging
-from actors.runtime.verbs.model_calls import ToolCalls, Toolkit
+from actors.runtime.verbs.model_calls import Live, ToolCalls, Toolkit
 from actors.runtime.verbs.question import Questions
-from actors.runtime.verbs.rare import RareVerbs
 from actors.runtime.verbs.scopes import Scope, Scopes
 from actors.runtime.verbs.spawning import Child, ChildTerms, spawn
-from actors.runtime.verbs.state import AgentState, patched
 from actors.runtime.verbs.waits import Waits
+
+if TYPE_CHECKING:
+    from actors.runtime.verbs.graph import GraphVerbs
+    from actors.runtime.verbs.memory import AgentMemory
+
 
 T = TypeVar("T")
 
 
-class RunContext(ConversationVerbs, RareVerbs):
+class RunContext:
     """The toolkit and notebook of one run. Built anew for every execution.
 
     Attributes:
@@ -64,6 +74,7 @@ class RunContext(ConversationVerbs, RareVerbs):
         )
         self._following = Following(run, self._effects, env.foreign_topics)
         self._patches: dict[str, bool] = {}
+        """Answers of `patched` in this execution, by patch id."""
 
     @cached_property  # as below: many runs are short and need none
     def _tools(self) -> ToolCalls:
@@ -71,7 +82,6 @@ class RunContext(ConversationVerbs, RareVerbs):
         return ToolCalls(toolkit, self._effects, self._questions.approval, self._env.secrets)
 
     @cached_property
-    @override
     def _conversations(self) -> Conversations:
         return Conversations(
             self._agent,
@@ -98,6 +108,35 @@ class RunContext(ConversationVerbs, RareVerbs):
     def tenant_id(self) -> str:
         """The tenant of the run."""
         return self.meta.agent_id.tenant
+
+    @property
+    def session_id(self) -> str:
+        """The conversation of `generate`, `chat` and `history` where they are given none.
+
+        That of the start of the run (`submit(session_id=…)`, or the first message's metadata ``session``),
+        else the agent's attribute `session`, else the run's id: a conversation of its own.
+        """
+        return self._conversations.sessions.name_of(None)
+
+    @property
+    def history(self) -> ConversationHistory:
+        """The turns of the agent's sessions, for an author who keeps them by hand."""
+        return self._conversations.history
+
+    @cached_property
+    def memory(self) -> AgentMemory:
+        """Texts that the agent keeps beyond its conversations, found by words and by meaning."""
+        from actors.runtime.verbs.memory import AgentMemory  # noqa: PLC0415 - few runs use it
+
+        return AgentMemory(self._run, self._effects)
+
+    @cached_property
+    def graph(self) -> GraphVerbs:
+        """The verbs of graphs: for `actors.workflow`, not for authors."""
+        from actors.runtime.verbs.graph import GraphVerbs  # noqa: PLC0415 - few runs use it
+
+        live = Live(self._run, self._env)
+        return GraphVerbs(self._run, self._effects, self._waits, live, self._env.on_nudges)
 
     def check(self) -> None:
         """Check that the run may go on. Not recorded.
@@ -164,6 +203,96 @@ class RunContext(ConversationVerbs, RareVerbs):
             name, fn, args, retry, timeout, effect, reconcile, thread, key
         )
 
+    async def llm(
+        self, messages: Sequence[ChatMessage] | str, *, options: GenerationOptions | None = None
+    ) -> LLMResponse:
+        """Return the model's answer; a replay never asks, and never bills, again.
+
+        Deltas are live events while the call runs; the log keeps one ``llm.call`` with the text.
+
+        Raises:
+            RuntimeError: The agent has no `model`.
+            BudgetExhaustedError: The tree has used up its execution budget.
+        """
+        return await self._conversations.generation.llm(messages, options)
+
+    async def generate(
+        self,
+        *new: str | ChatMessage,
+        session: str | None = None,
+        options: GenerationOptions | None = None,
+    ) -> LLMResponse:
+        """Add turns to a session, ask the model with a window of it, and add the answer.
+
+        A replay returns the recorded answer: it reads no history, makes no window, and compares only what
+        is given here. Turns and answer are durable together when it returns.
+
+        Args:
+            new: Turns; a plain text is the user's.
+            session: The conversation, within the agent. By default `session_id`.
+            options: For the model; compared on replay.
+
+        Raises:
+            ContractError: The agent has no `model`.
+            BudgetExhaustedError: The tree has used up its execution budget.
+        """
+        return await self._conversations.generate(new, session, options)
+
+    @overload
+    async def chat(
+        self,
+        *new: str | ChatMessage,
+        session: str | None = None,
+        output: None = None,
+        max_turns: int = 20,
+        options: GenerationOptions | None = None,
+        tools: Collection[str] | None = None,
+    ) -> ChatResult[str]: ...
+
+    @overload
+    async def chat(
+        self,
+        *new: str | ChatMessage,
+        session: str | None = None,
+        output: type[T],
+        max_turns: int = 20,
+        options: GenerationOptions | None = None,
+        tools: Collection[str] | None = None,
+    ) -> ChatResult[T]: ...
+
+    async def chat(
+        self,
+        *new: str | ChatMessage,
+        session: str | None = None,
+        output: type[Any] | None = None,
+        max_turns: int = 20,
+        options: GenerationOptions | None = None,
+        tools: Collection[str] | None = None,
+    ) -> ChatResult[Any]:
+        """Let the model answer, with the agent's tools, until it has nothing more to call.
+
+        A loop of recorded verbs: `generate`, and `tool` for each call of an answer, at the same time.
+        Their approvals are asked together. Every way in which a tool goes wrong is a result that the model
+        reads. After a crash no recorded call is made, or billed, again.
+
+        Args:
+            new: Turns; a plain text is the user's.
+            session: The conversation, within the agent. By default `session_id`.
+            output: Type that the end has to fit: a pydantic model, a dataclass, or any type pydantic knows.
+            max_turns: Model calls after which the chat stops with ``max_turns``.
+            options: For the model; compared on replay.
+            tools: Names of the tools that the model is offered; None: all of them. An empty one offers none,
+                for example in a call that only classifies. Not compared on replay.
+
+        Raises:
+            OutputError: The model was asked twice more because its output did not fit, and it still does not.
+        """
+        if output is not None:
+            await prepare(self._conversations.model)
+        output_type = Output(output, self._conversations.model)
+        loop = self._conversations.loop(output_type, session, options, tools)
+        return await loop.run(new, max_turns)
+
     async def tool(self, name: str, /, **arguments: Any) -> InvocationResult:
         """Call one of the agent's declared tools; at most once unless the tool is idempotent.
 
@@ -191,7 +320,23 @@ class RunContext(ConversationVerbs, RareVerbs):
 
         New runs, and runs that have not come this far, take the new path and remember it.
         """
-        return patched(self._run, self._patches, patch_id)
+        run, known = self._run, self._patches
+        entered(run, "patched")
+        check_name_of("id of ctx.patched", patch_id)
+        if patch_id not in known:
+            position = f"{run.generation_prefix}{PATCH}{patch_id}"
+            is_recorded = run.history.places.get(position) is not None
+            known[patch_id] = is_recorded or not run.history.is_replaying()
+            if known[patch_id] and not is_recorded:
+                digest = args_hash(["patched", patch_id])
+                payload: Payload = {
+                    "effect": "patched",
+                    "hash": digest,
+                    "status": "ok",
+                    "value": True,
+                }
+                run.log.record(K.EFFECT_RESULT, position, payload)
+        return known[patch_id]
 
     async def sleep(self, seconds: float) -> None:
         """Wait; never early, and across restarts. A long sleep costs nothing but rows."""
@@ -395,3 +540,70 @@ class RunContext(ConversationVerbs, RareVerbs):
         Keeps the run id. For loops that would make the log long. Call it in the root branch.
         """
         self._scopes.continue_as_new(input)
+
+
+class AgentState:
+    """Values that outlive the run. Writes ride with the next flush; reads are recorded.
+
+    Between two runs of a serial agent there is no other writer.
+    """
+
+    def __init__(self, run: RunState, store: RunStore) -> None:
+        self._run = run
+        self._store = store
+        self._stored: dict[str, JsonValue] = {}
+        self._is_whole = False
+        self._own: dict[str, JsonValue | Deleted] = {}
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of `key`, or `default`; the same on replay."""
+        run, call = self._run, Call(self._run, "state.get")
+        check_name_of("key of ctx.state.get", key)
+        known = call.meet((K.EFFECT_RESULT,), f"state.get {key}", ["get", key])
+        value: JsonValue | Deleted
+        if known is not None:
+            recorded = known.payload.get("value", DELETED)
+            is_strict = run.history.is_strict(known.seq)
+            if key not in self._own or is_strict or recorded == self._own[key]:
+                return default if isinstance(recorded, Deleted) else recorded
+        if key in self._own:
+            value = self._own[key]
+        else:
+            if not (key in self._stored or self._is_whole):
+                part = await reading(run.log, lambda: self._store.reads.state_at(run.agent_id, key))
+                self._stored.update(part.values)
+                self._is_whole = part.is_whole
+            value = self._stored.get(key, DELETED)
+            refuse_unreadable(run.log, value, f"state {key!r} of {run.agent_id}")
+        payload = call.returned(None if isinstance(value, Deleted) else value)
+        if isinstance(value, Deleted):
+            del payload["value"]
+        run.log.record(K.EFFECT_RESULT, call.position, payload)
+        return default if isinstance(value, Deleted) else fresh(value)
+
+    async def set(self, key: str, value: Any) -> None:
+        """Set `key`; part of the run's next commit."""
+        clean = recordable(value, where=f"state {str(key)[:60]!r}")
+        self._write("state.set", key, clean, ["set", key, clean])
+
+    async def clear(self, key: str) -> None:
+        """Remove `key`; part of the run's next commit."""
+        self._write("state.clear", key, DELETED, ["clear", key])
+
+    def _write(
+        self, verb: str, key: str, value: JsonValue | Deleted, words: list[JsonValue]
+    ) -> None:
+        run, call = self._run, Call(self._run, verb)
+        check_name_of(f"key of ctx.{verb}", key)
+        known = call.meet((K.STATE_SET,), f"{verb} {key}", words)
+        self._own[key] = value
+        found = known.seq if known is not None else -1
+        if found > run.history.pool_keys.get(key, -1) and run.history.is_strict(found):
+            return  # recorded, and nothing that a failed attempt set came after it
+        payload: Payload = {"key": key}
+        if isinstance(value, Deleted):
+            payload["deleted"] = True
+        else:
+            payload["value"] = value
+        run.log.writes.state[key] = value
+        call.record(K.STATE_SET, payload)

@@ -127,13 +127,11 @@ class Scope:
 
     def _entered(self, *coros: Coroutine[Any, Any, Any]) -> ScopeGroup:
         with _closing_unless_done(coros):
-            return self._of(entered(self._run, "scope"))
-
-    def _of(self, branch: Branch) -> ScopeGroup:
-        if self._group is None or self._group.parent is not branch:
-            msg = "a scope is used by the branch that opened it, inside its `async with` block"
-            raise ContractError(msg)
-        return self._group
+            branch = entered(self._run, "scope")
+            if self._group is None or self._group.parent is not branch:
+                msg = "a scope is used by the branch that opened it, inside its `async with` block"
+                raise ContractError(msg)
+            return self._group
 
     async def join(self, branch: Branch) -> Any:
         """Return the branch's result, or raise its error."""

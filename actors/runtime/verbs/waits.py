@@ -1,9 +1,7 @@
 """Waiting verbs: sleep, signals, messages, answers. Hot for a while, then the run is suspended and replayed.
 
-The open waits of a run's branches, indexed by what ends them.
-
-The cost of finding the branch that waits for a signal or an answer, and of adding or removing a wait, does
-not depend on the number of open waits.
+`OpenWaits` has the waits of a run's branches, indexed by what ends them. The cost of finding the branch that
+waits for a signal or an answer, and of adding or removing a wait, does not depend on their number.
 """
 
 from __future__ import annotations
@@ -584,7 +582,11 @@ class OpenWaits:
 
     def show(self, wait: PendingWait, row: Wait) -> None:
         """Let others see an open wait as this row."""
-        wait.row, wait.place = row, _place(row)
+        wait.row = row
+        wait.place = [
+            tuple(int(part) for part in piece.split(".") if part)
+            for piece in row.position.split(":")
+        ]
         insort(self._shown, wait, key=_place_of)
         self._by_position[row.position] = wait
         self._outside_count += row.kind in FROM_OUTSIDE
@@ -627,9 +629,3 @@ class OpenWaits:
 
 _n_of: Callable[[PendingWait], int] = attrgetter("n")
 _place_of: Callable[[PendingWait], _Place] = attrgetter("place")
-
-
-def _place(wait: Wait) -> _Place:
-    return [
-        tuple(int(part) for part in piece.split(".") if part) for piece in wait.position.split(":")
-    ]

@@ -1,12 +1,10 @@
 """Admission: the decision which ready agents may execute now, and what to ask the store for. Pure.
 
-A limit has a limiter of slots, one of starts, or both. An agent executes if all limiters that apply to it
-admit it. If one of them does not, the agent takes nothing from the others and waits in the queue of that one.
-Agents behind it in the ready queue continue: a limited agent delays only agents of the same limit.
-
-The ready queue: tenants in rotation, then lower priority number first, then order of arrival.
-
-Limiters: a host's share of a limit (slots or starts) with the queue for it. Pure.
+A limit has a limiter of slots, one of starts, or both: a host's share of the limit, with the queue for it. An
+agent executes if all limiters that apply to it admit it. If one of them does not, the agent takes nothing
+from the others and waits in the queue of that one. Agents behind it in the ready queue continue: a limited
+agent delays only agents of the same limit. The ready queue has tenants in rotation, then lower priority
+number first, then order of arrival.
 """
 
 from __future__ import annotations
@@ -355,8 +353,11 @@ class Admission(Generic[E]):
             permit = Permit(item)
             self._permits.add(permit)
             return permit
-        slots, buckets = self._limiters_of(item)
-        limiters: tuple[Limiter[E], ...] = (*slots, *buckets)
+        scopes = [scope for scope in scopes_of(item.agent_id) if scope in self._limits]
+        slots = tuple(self._slots[scope] for scope in scopes if scope in self._slots)
+        limiters: list[Limiter[E]] = [*slots]
+        if item.run_id is None:  # else it goes on, and is no start
+            limiters += (self._buckets[scope] for scope in scopes if scope in self._buckets)
         for limiter in limiters:
             if not limiter.queue.admits(item, free=limiter.free):
                 self._enqueue(item, limiter)
@@ -390,13 +391,6 @@ class Admission(Generic[E]):
         for limiter in self._limiters():
             limiter.queue.take_all()
         self._queued_on.clear()
-
-    def _limiters_of(self, item: E) -> tuple[tuple[Slots[E], ...], tuple[TokenBucket[E], ...]]:
-        scopes = [scope for scope in scopes_of(item.agent_id) if scope in self._limits]
-        slots = tuple(self._slots[scope] for scope in scopes if scope in self._slots)
-        if item.run_id is not None:
-            return slots, ()  # it goes on
-        return slots, tuple(self._buckets[scope] for scope in scopes if scope in self._buckets)
 
     def _enqueue(self, item: E, limiter: Limiter[E]) -> None:
         known = self._queued_on.get(item)
@@ -490,19 +484,15 @@ class Admission(Generic[E]):
 
     def claims(self) -> list[Claim]:
         """Return what to report to the store now. Each has to be answered by `apply` or `mark_unanswered`."""
-        now = self._clock()
-        return [self._claim(scope, now) for scope in self._limits if self._is_due(scope, now)]
-
-    def _is_due(self, scope: LimitScope, now: float) -> bool:
-        limiters = (self._slots.get(scope), self._buckets.get(scope))
-        due = [limiter.due_at(now) for limiter in limiters if limiter is not None]
-        return any(at is not None and at <= now for at in due)
-
-    def _claim(self, scope: LimitScope, now: float) -> Claim:
-        slots, buckets = self._slots.get(scope), self._buckets.get(scope)
-        held, wanted = (0, 0) if slots is None else slots.claim(now)
-        asked = 0 if buckets is None else buckets.claim(now)
-        return Claim(scope=scope, held=held, wanted=wanted, starts=asked)
+        now, claims = self._clock(), list[Claim]()
+        for scope in self._limits:
+            slots, bucket = self._slots.get(scope), self._buckets.get(scope)
+            due = [limiter.due_at(now) for limiter in (slots, bucket) if limiter is not None]
+            if any(at is not None and at <= now for at in due):
+                held, wanted = (0, 0) if slots is None else slots.claim(now)
+                starts = 0 if bucket is None else bucket.claim(now)
+                claims.append(Claim(scope=scope, held=held, wanted=wanted, starts=starts))
+        return claims
 
     def apply(self, grants: Iterable[Grant]) -> None:
         """Apply the store's grants; admitted runs are back in the ready queue."""

@@ -1,6 +1,7 @@
 """The dispatcher: the queue of a host's agents that have work and wait for a slot.
 
-Reads from the store what mailboxes do not hold: waiting messages, and which run holds an agent.
+What their mailboxes do not hold is read from the store: waiting messages (`MailboxLoader`), and which run
+holds an agent (`Holders`).
 """
 
 from __future__ import annotations
@@ -194,7 +195,9 @@ class Dispatcher:
 
     def start_ready(self) -> None:
         """Start ready agents, as far as the capacity and the limits allow."""
-        while self._ready and self._has_free_slot and self._left and not self.is_stopping:
+        while self._ready and self._left and not self.is_stopping:
+            if self.load - self._idle.count >= self._capacity:
+                return  # no slot is free
             [mailbox] = self._ready.take(1)
             if not self._mailboxes.may_start(mailbox):
                 self.admission.forget(mailbox)
@@ -211,10 +214,6 @@ class Dispatcher:
     def _begin_again(self) -> None:
         self._left = STARTS
         self.start_ready()
-
-    @property
-    def _has_free_slot(self) -> bool:
-        return self.load - self._idle.count < self._capacity
 
     def leave(self, permit: Permit[Mailbox]) -> None:
         """Give up the slot of an execution that is over, and start the next ready agents."""

@@ -1,6 +1,6 @@
 """The shards of a worker, each with its state: being read, served, or being released.
 
-The futures of callers in this process that wait for the end of a run.
+`Completions` has the futures of callers in this process that wait for the end of a run.
 """
 
 from __future__ import annotations
@@ -137,7 +137,15 @@ class Completions:
         """Return a future that is done when the run has ended here, or has left this worker."""
         waiter: asyncio.Future[RunRow | None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(run_id, []).append(waiter)
-        waiter.add_done_callback(lambda done: self._forget(run_id, done))
+
+        def forget(future: asyncio.Future[RunRow | None]) -> None:
+            waiters = self._waiters.get(run_id, [])
+            if future in waiters:
+                waiters.remove(future)
+                if not waiters:
+                    del self._waiters[run_id]
+
+        waiter.add_done_callback(forget)
         return waiter
 
     def is_awaited(self, run_id: RunId) -> bool:
@@ -155,10 +163,3 @@ class Completions:
         """Complete all futures with None, so that each caller reads its run's row and waits there."""
         for run_id in list(self._waiters):
             self.complete(run_id, None)
-
-    def _forget(self, run_id: RunId, waiter: asyncio.Future[RunRow | None]) -> None:
-        waiters = self._waiters.get(run_id, [])
-        if waiter in waiters:
-            waiters.remove(waiter)
-            if not waiters:
-                del self._waiters[run_id]

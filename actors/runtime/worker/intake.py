@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from actors.errors import ActorsError
-from actors.kernel.agent.agent import Agent, HistoryRetention, SessionChange
+from actors.kernel.agent.agent import Agent, HistoryRetention
 from actors.kernel.agent.transcript import NewTurn
 from actors.kernel.runtime.commit import Commit, Committed, Finish
 from actors.kernel.runtime.hints import Nudge
@@ -260,9 +260,12 @@ class Intake:
         history = History.of(found.entries)
         verdict = with_orphans(cancelled(run.cancel_requested or ""), policy, history.left_behind)
         agent, clears_turns = self._agent(run.agent_id)
-        change = await self._change_of(agent, run.agent_id)
+        if agent is not None:
+            is_of_session = is_session(agent)
+        else:  # it is not served here, but the rows have its session
+            is_of_session = await self._store.sessions.get(run.agent_id) is not None
         turns: tuple[NewTurn, ...] = ()
-        if change is not None and found.entries:
+        if is_of_session and found.entries:
             verdict, turns = with_heard(verdict, found, history)
         outcome = await self._store.commits.commit(
             Commit(
@@ -274,7 +277,7 @@ class Intake:
                 orphans=policy,
                 turns=turns,
                 clear_turns=clears_turns,
-                session=change,
+                session=ENDED if is_of_session else None,
             )
         )
         if not isinstance(outcome, Committed):
@@ -290,12 +293,6 @@ class Intake:
         if env.tracing is not None:
             env.tracing.run_ended(run, found.entries, verdict.then, at=env.clock.now())
         return True
-
-    async def _change_of(self, agent: Agent | None, agent_id: AgentId) -> SessionChange | None:
-        """Return the effect of a run's end on its session; the rows have it if the agent is not served here."""
-        if agent is not None:
-            return ENDED if is_session(agent) else None
-        return None if await self._store.sessions.get(agent_id) is None else ENDED
 
 
 class WaitingMail:

@@ -1,10 +1,9 @@
 """The choice of an agent's next execution: a run that continues, a queued run, or one for waiting messages.
 
-Forks: runs that continue from another run's log as if its host had died right after one of the entries.
-
-What is recorded up to that entry is replayed and happens no second time; all behind it is executed
-anew. A place in the middle of something that is answered to the other run, or that may have happened
-outside, is refused.
+A fork is a run that continues from another run's log as if its host had died right after one of the entries.
+What is recorded up to that entry is replayed and happens no second time; all behind it is executed anew. A
+place in the middle of something that is answered to the other run, or that may have happened outside, is
+refused.
 """
 
 from __future__ import annotations
@@ -220,7 +219,13 @@ class Launcher:
             return None
         row, legacy = loaded.row, self._state.held.legacies.get(mailbox.shard)
         broken = legacy is not None and legacy.may_have_begun(
-            row, was_running=was_running, has_mail=_has_mail_before(mailbox, legacy.arrival)
+            row,
+            was_running=was_running,
+            # A plain message in memory arrived before the shard was taken over.
+            has_mail=any(
+                arrived.run_id is None and place < legacy.arrival
+                for place, arrived in mailbox.queue or ()
+            ),
         )
         execution = Execution(
             self._env,
@@ -240,11 +245,6 @@ class Launcher:
             return None
         mailbox.recovering = False
         return execution
-
-
-def _has_mail_before(mailbox: Mailbox, arrival: int) -> bool:
-    """Return True if a plain message in memory arrived before another place in the queue."""
-    return any(one.run_id is None and place < arrival for place, one in mailbox.queue or ())
 
 
 MAX_FORKED_ENTRIES: Final = 50_000

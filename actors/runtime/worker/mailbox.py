@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum, auto
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 from actors.kernel.agent.agent import MAX_MESSAGES
@@ -150,7 +151,7 @@ class Mailbox:
         self.spilled = self.missed = True
 
     def _index_of(self, arrival: int) -> int:
-        return 0 if self.queue is None else bisect_left(self.queue, arrival, key=_arrival)
+        return 0 if self.queue is None else bisect_left(self.queue, arrival, key=itemgetter(0))
 
     def _insert(self, arrived: Arrived) -> None:
         index = self._index_of(arrived.arrival)
@@ -387,7 +388,3 @@ def holding_of(run: RunRow) -> Holding:
     if run.parked is not None:
         return Holding.PARKED
     return Holding.BACKOFF if run.status is RunStatus.PENDING else Holding.SUSPENDED
-
-
-def _arrival(item: tuple[int, Arrived]) -> int:
-    return item[0]

@@ -119,7 +119,9 @@ class Worker:
                     self._mailboxes.ask_anew(mailbox.agent_id)
                 self._preparation.note(execution.agent, ended.answered)
                 execution = await self._launcher.go_on(mailbox, ended)
-            if self._is_idle(mailbox):
+            is_free = mailbox.holding is Holding.NOTHING and not mailbox.has_work
+            is_idle = is_free or mailbox.holding is Holding.SUSPENDED
+            if is_idle and not self.dispatcher.is_stopping:
                 self._preparation.begin(mailbox.agent_id)
         except (asyncio.CancelledError, GeneratorExit):
             raise
@@ -130,11 +132,6 @@ class Worker:
             self.dispatcher.try_later(mailbox)
         finally:
             self.dispatcher.leave(permit)
-
-    def _is_idle(self, mailbox: Mailbox) -> bool:
-        """Return whether an agent that has executed has nothing to do now."""
-        is_free = mailbox.holding is Holding.NOTHING and not mailbox.has_work
-        return (is_free or mailbox.holding is Holding.SUSPENDED) and not self.dispatcher.is_stopping
 
     def _settle(self, mailbox: Mailbox, execution: Execution, ended: ExecutionResult) -> None:
         """Note the result of an execution."""

@@ -9,8 +9,8 @@ import pytest
 from actors.kernel.runtime.hints import Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.runtime.delivery import mail_service as mail
-from actors.runtime.function_agent import FunctionAgent
 from actors.runtime.loop.clock import SystemClock
+from actors.runtime.registry import FunctionAgent
 from broker import JetStreamTransport, NotPermittedError
 from compose import Settings
 from compose.assembly.nats_config import NatsAccounts

@@ -18,7 +18,7 @@ from nacl.utils import random as random_bytes
 
 from actors.errors import ContractError, PersistenceError
 from actors.kernel.runtime.ids import AgentId
-from actors.runtime.function_agent import FunctionAgent
+from actors.runtime.registry import FunctionAgent
 from broker import JetStreamTransport, UnreachableError
 from broker.nats import client as nats_client
 from compose import Settings

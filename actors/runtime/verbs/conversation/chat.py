@@ -1,4 +1,4 @@
-"""`ctx.chat`: model, tools, model, …, until the model has nothing more to call."""
+"""Conversations of one execution of a run, and `ctx.chat`: model, tools, model, …, until no tool is called."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from actors.errors import ContractError, MessageTooLargeError, OutputError
+from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ChatMessage, ContentBlock
 from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse, Usage
 from actors.kernel.agent.tools import InvocationResult, ToolCall, ToolResult, ToolSpec
 from actors.kernel.agent.transcript import check_turn
 from actors.runtime.verbs.call import RunState
-from actors.runtime.verbs.conversation.generation import GenerationRequest
-from actors.runtime.verbs.conversation.sessions import OpenCalls
-from actors.runtime.verbs.model_calls import ToolCalls
+from actors.runtime.verbs.conversation.generation import Generation, GenerationRequest
+from actors.runtime.verbs.conversation.history import ConversationHistory
+from actors.runtime.verbs.conversation.sessions import OpenCalls, Sessions
+from actors.runtime.verbs.effects import Effects
+from actors.runtime.verbs.host_services import HostServices
+from actors.runtime.verbs.model_calls import Live, ToolCalls
 from actors.runtime.verbs.question import Questions
+from actors.runtime.verbs.scopes import Scopes
 
 T = TypeVar("T")
 
@@ -37,6 +42,73 @@ MAX_SHOWN: Final = 2_000
 """Characters of a problem that a model is shown."""
 MAX_RESULT: Final = 1_000_000
 """Characters that are left of a tool's result that is too large for a turn."""
+
+
+class Conversations:
+    """The conversations of one execution of a run.
+
+    Attributes:
+        sessions: Names and reads them.
+        history: See `RunContext.history`.
+        live: Live events of the run.
+        model: The agent's; None: it has none.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        sessions: Sessions,
+        *,
+        run: RunState,
+        effects: Effects,
+        env: HostServices,
+        scopes: Scopes,
+        tools: ToolCalls,
+        questions: Questions,
+    ) -> None:
+        self.model: LLMClient | None = getattr(agent, "model", None)
+        self.sessions, self._scopes = sessions, scopes
+        self._tools = ToolsOfChat(run, questions, tools)
+        self.history = ConversationHistory(run, effects, sessions, env.store.transcripts)
+        self.live = Live(run, env, getattr(agent, "guards", None) or ())
+        self.generation = Generation(run, effects, self.live, sessions, model=self.model)
+        self._instructions: str | None = getattr(agent, "instructions", None)
+
+    async def generate(
+        self,
+        new: Sequence[str | ChatMessage],
+        session: str | None,
+        options: GenerationOptions | None,
+    ) -> LLMResponse:
+        """See `RunContext.generate`."""
+        request = GenerationRequest(options, (), self._instructions)
+        return await self.generation.ask(new, session, request)
+
+    def loop(
+        self,
+        output: Output[T],
+        session: str | None,
+        options: GenerationOptions | None,
+        names: Collection[str] | None = None,
+    ) -> ChatLoop[T]:
+        """Return the loop of a chat that offers tools of these names. See `RunContext.chat`."""
+        tools = self._tools.only(names)
+        return ChatLoop(
+            generate=self.generation.ask,
+            together=self._scopes.gather,
+            use=tools.call,
+            keep=partial(self._keep, session),
+            tools=GenerationRequest(None, tools.specs, self._instructions),
+            output=output,
+            session=session,
+            options=options,
+            name=self.sessions.name_of(session),
+            open=self.sessions.calls,
+        )
+
+    async def _keep(self, session: str | None, messages: Sequence[ChatMessage]) -> None:
+        if messages:
+            await self.history.append(*messages, session=session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +275,12 @@ class ToolsOfChat:
         if name not in self._given:
             return await self._own.call(name, arguments, call_id)
         self._run.begun_calls.add(call_id)
-        return _result_of(await self._questions.client_tool(call_id, name, arguments), name)
+        payload = await self._questions.client_tool(call_id, name, arguments)
+        try:
+            return InvocationResult.model_validate(payload)
+        except ValidationError:
+            text = f"the client gave no result of tool {name!r} that can be read"
+            return InvocationResult(status="error", text=text)
 
 
 @dataclass(slots=True)
@@ -240,7 +317,10 @@ class ChatLoop(Generic[T]):
         """See `RunContext.chat`."""
         if max_turns < 1:
             raise ContractError(f"ctx.chat needs at least one turn: {max_turns=}")
-        request = self._request()
+        specs = (*self.tools.tools, *filter(None, [self.output.tool]))
+        request = GenerationRequest(
+            self.output.options(self.options), specs, self.tools.instructions, self.output.schema
+        )
         usage, corrections = Usage(), 0
         turns: Sequence[str | ChatMessage] = new
         text = ""
@@ -254,7 +334,9 @@ class ChatLoop(Generic[T]):
                 if corrections == MAX_CORRECTIONS:
                     raise OutputError(_said(exc), response.text) from exc
                 corrections += 1
-                turns = _correction(calls, exc)
+                problem = f"The output does not fit its schema: {_said(exc)}. Give it again."
+                turns = [_result(call, problem, is_error=True) for call in calls]
+                turns = turns or [ChatMessage.of("user", problem)]
                 continue
             if found is not None:
                 # Their calls are answered, so that the conversation can go on.
@@ -282,12 +364,6 @@ class ChatLoop(Generic[T]):
         result = await self.use(call.name, call.arguments, call.id)
         self.open.end(call.id, result.result(call).message())
         return result
-
-    def _request(self) -> GenerationRequest:
-        specs = (*self.tools.tools, *filter(None, [self.output.tool]))
-        return GenerationRequest(
-            self.output.options(self.options), specs, self.tools.instructions, self.output.schema
-        )
 
     def _final(
         self, response: LLMResponse, calls: Sequence[ToolCall | ToolResult]
@@ -330,14 +406,6 @@ def _fitting(result: ToolResult) -> ChatMessage:
     return message
 
 
-def _result_of(payload: Any, name: str) -> InvocationResult:
-    try:
-        return InvocationResult.model_validate(payload)
-    except ValidationError:
-        text = f"the client gave no result of tool {name!r} that can be read"
-        return InvocationResult(status="error", text=text)
-
-
 def _calls_of(response: LLMResponse) -> list[ToolCall | ToolResult]:
     """Return the calls of an answer; for one that cannot be read, what is said of it instead."""
     calls = [_call_of(block) for block in response.content if block.type == "tool_call"]
@@ -361,13 +429,6 @@ def _call_of(block: ContentBlock) -> ToolCall | ToolResult:
     except ValueError as exc:
         text = f"the arguments of {name!r} are no JSON object: {_said(exc)}"
         return ToolResult(id=str(data.get("id")), name=name, text=text, is_error=True)
-
-
-def _correction(calls: Sequence[ToolCall | ToolResult], exc: ValueError) -> list[ChatMessage]:
-    text = f"The output does not fit its schema: {_said(exc)}. Give it again."
-    if not calls:
-        return [ChatMessage.of("user", text)]
-    return [_result(call, text, is_error=True) for call in calls]
 
 
 def _result(call: ToolCall | ToolResult, text: str, *, is_error: bool) -> ChatMessage:

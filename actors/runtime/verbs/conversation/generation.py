@@ -148,7 +148,11 @@ class Generation:
 
         async def execute(on_piece: OnPiece) -> Any:
             nonlocal asked
-            checked_turns = await self._checked(new)
+            checked_turns, guards = new, self._live.guards
+            if guards and turns:  # guards saw the earlier turns when these were new
+                passed = await checked(guards, "input", turns)
+                if passed != turns:
+                    checked_turns = NewTurns(passed, counter, is_replaced=True)
 
             def show(piece: TextDelta | ReasoningDelta, n: int) -> None:
                 if self._run.mode is not None and not call.is_inner:
@@ -181,14 +185,6 @@ class Generation:
         call.on_recorded, call.session = on_recorded, name
         call.is_inner = name != self._sessions.name_of(None)
         return call
-
-    async def _checked(self, new: NewTurns) -> NewTurns:
-        """Return the new turns as guards let them pass. Guards saw the earlier ones when these were new."""
-        guards = self._live.guards
-        if not (guards and new.turns):
-            return new
-        turns = await checked(guards, "input", new.turns)
-        return new if turns == new.turns else NewTurns(turns, new.counter, is_replaced=True)
 
     async def _answer(
         self, asked: RequestWindow, new: NewTurns, request: GenerationRequest, on_piece: OnPiece

@@ -1,6 +1,6 @@
-"""`ctx.history`: the turns of a session, for an author who keeps them by hand.
+"""The turns of a session: `ctx.history`, for an author who keeps them by hand, and those that a call adds.
 
-The turns that a call of a model adds to a session, and those that stay there if the call fails.
+Of the turns of a call that fails, some stay in the session.
 """
 
 from __future__ import annotations
@@ -265,14 +265,14 @@ def _refused(turn: ChatMessage, by: str) -> ChatMessage:
     """Return the turn with a mark. Results of tools have no mark, and no content any more."""
     if turn.role != "tool":
         return turn.with_metadata(turn.metadata | {REFUSED: by})
-    results = [block for block in turn.content if block.type == "tool_result"]
-    return with_content(turn, [*map(_without_text, results)])
-
-
-def _without_text(block: ContentBlock) -> ContentBlock:
-    name = str((block.model_extra or {}).get("name") or "")
     text = "the tool was called; its result is withheld, because the request with it was refused"
-    return ToolResult(id=id_of(block), name=name, text=text, is_error=True).block()
+    results: list[ContentBlock] = []
+    for block in turn.content:
+        if block.type == "tool_result":
+            name = str((block.model_extra or {}).get("name") or "")
+            result = ToolResult(id=id_of(block), name=name, text=text, is_error=True)
+            results.append(result.block())
+    return with_content(turn, results)
 
 
 def as_data(turns: Sequence[ChatMessage]) -> list[JsonValue]:

@@ -1,8 +1,7 @@
 """An agent's sessions, as one execution of a run sees them.
 
-Turns as a model is given them, without the marks of a session.
-
-Calls of tools and answers that are in no session yet: what is said of them if the run ends now.
+A model is given turns without the marks of a session (`ShownTurn`). `OpenCalls` has calls of tools and
+answers that are in no session yet: what is said of them if the run ends now.
 """
 
 from __future__ import annotations
@@ -482,8 +481,14 @@ class OpenCalls:
 
     def answers(self) -> list[ChatMessage]:
         """Return what was shown of answers without a recorded end, each with a mark."""
-        texts = {position: "".join(pieces) for position, pieces in self._texts.items()}
-        return [_stopped(position, text) for position, text in texts.items() if text.strip()]
+        answers: list[ChatMessage] = []
+        for position, pieces in self._texts.items():
+            text = "".join(pieces)
+            if text.strip():
+                mark = ContentBlock.model_validate({"type": STOPPED, "position": position})
+                content = [ContentBlock(type="text", text=text), mark]
+                answers.append(ChatMessage(role="assistant", content=content))
+        return answers
 
     def add(self, session: str, calls: Iterable[ToolCall]) -> None:
         """Note the calls of an answer."""
@@ -508,17 +513,9 @@ class OpenCalls:
         Args:
             begun: Ids of calls that may have acted.
         """
-        return [
-            (call.session, call.result or _ended(id_, call.name, has_begun=id_ in begun))
-            for id_, call in self._calls.items()
-        ]
-
-
-def _stopped(position: str, text: str) -> ChatMessage:
-    mark = ContentBlock.model_validate({"type": STOPPED, "position": position})
-    return ChatMessage(role="assistant", content=[ContentBlock(type="text", text=text), mark])
-
-
-def _ended(call_id: str, name: str, *, has_begun: bool) -> ChatMessage:
-    text = UNKNOWN if has_begun else NOT_EXECUTED
-    return ToolResult(id=call_id, name=name, text=text, is_error=True).message()
+        turns: list[tuple[str, ChatMessage]] = []
+        for id_, call in self._calls.items():
+            text = UNKNOWN if id_ in begun else NOT_EXECUTED
+            end = ToolResult(id=id_, name=call.name, text=text, is_error=True)
+            turns.append((call.session, call.result or end.message()))
+        return turns

@@ -1,10 +1,8 @@
 """Windows made of sessions: one way for a model call, and for a look at the window without a call.
 
-Model calls that strategies make while a window is made, recorded beside the call that they serve.
-
-Summaries that one host writes ahead: after an answer, while no caller waits.
-
-The window of one call of a model, its receipt, and the space that is left for it.
+`RequestWindow` is the window of one call of a model, its receipt, and the space that is left for it. Model
+calls that strategies make meanwhile are recorded beside the call that they serve (`RecordedCalls`).
+`Preparation` writes summaries ahead: after an answer, while no caller waits.
 """
 
 from __future__ import annotations
@@ -241,7 +239,7 @@ async def _load(model: LLMClient | None) -> None:
 async def _blocks(agent: Agent, memory: SessionTerms, store: RunStore) -> list[ChatMessage]:
     if not memory.blocks:
         return []
-    from actors.runtime.verbs.conversation.blocks import block_turns  # noqa: PLC0415 - few use it
+    from actors.runtime.verbs.memory import block_turns  # noqa: PLC0415 - few use it
 
     return await block_turns(store.memories, agent.id, memory.blocks)
 
@@ -428,7 +426,8 @@ class Preparation:
         self, agent: Agent, memory: SessionTerms, sessions: tuple[str, ...], scope: TaskScope
     ) -> None:
         try:
-            if not self._is_used_again(agent, memory):
+            following, known = self._agents.find(agent.id), preparing(memory.pipeline)
+            if following is None or preparing(SessionTerms.of(following).pipeline) != known:
                 _log.warning(
                     "no summary is prepared: the agent's next run has other strategies; let its factory"
                     " give all agents one context",
@@ -437,23 +436,14 @@ class Preparation:
                 return
             async with self._slots:
                 for session in sessions:
-                    await self._prepare_session(agent, memory, session)
+                    try:
+                        await prepare_window(agent, memory, self._store, session)
+                    except ActorsError as exc:
+                        facts = {"agent": str(agent.id), "session": session}
+                        _log.warning("a summary could not be prepared", extra=facts, exc_info=exc)
         finally:
             if self._scopes.get(agent.id) is scope:
                 del self._scopes[agent.id]
-
-    def _is_used_again(self, agent: Agent, memory: SessionTerms) -> bool:
-        """Return True if the agent's next run has the strategies that would use the summaries."""
-        found = self._agents.find(agent.id)
-        known = preparing(memory.pipeline)
-        return found is not None and preparing(SessionTerms.of(found).pipeline) == known
-
-    async def _prepare_session(self, agent: Agent, memory: SessionTerms, session: str) -> None:
-        try:
-            await prepare_window(agent, memory, self._store, session)
-        except ActorsError as exc:
-            facts = {"agent": str(agent.id), "session": session}
-            _log.warning("a summary could not be prepared", extra=facts, exc_info=exc)
 
 
 _NO_OPTIONS: Final = GenerationOptions()
@@ -495,7 +485,7 @@ class RequestWindow:
         labels = self.sessions.memory.blocks
         if not labels:
             return 0
-        from actors.runtime.verbs.conversation.blocks import block_turns  # noqa: PLC0415 - few use it
+        from actors.runtime.verbs.memory import block_turns  # noqa: PLC0415 - few use it
 
         memories, agent = self.run.store.memories, self.run.agent_id
         self.blocks = await reading(self.run.log, partial(block_turns, memories, agent, labels))

@@ -23,7 +23,7 @@ from actors.kernel.stores.transport import (
     StaleStream,
     Undecodable,
 )
-from actors.runtime.delivery.inbound import AGAIN_S, Inbound
+from actors.runtime.delivery.mail_service import INGEST_AGAIN_S, Inbound
 from actors.runtime.loop.tasks import TaskScope
 from actors.runtime.worker.intake import Intake
 from tests.harness.simloop import SimLoop, simulate
@@ -150,7 +150,7 @@ def test_while_the_store_is_away_nothing_is_acknowledged_and_nothing_lost() -> N
     place = Place(PersistenceError("away"), PersistenceError("away"), Ingested((arrived(1),)))
 
     async def act(ingest: Inbound, place: Place) -> None:
-        async with asyncio.timeout(3 * 2 + 2 * AGAIN_S + 1):
+        async with asyncio.timeout(3 * 2 + 2 * INGEST_AGAIN_S + 1):
             await ingest.read(cast("MailConnection", OneBatch(place)), LEASE, Cursor(1, 0))
 
     assert played(act, place) == ["failed", "failed", "written 1", "offer 1", "ack 1", "closed"]

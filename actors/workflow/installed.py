@@ -12,7 +12,7 @@ from actors.kernel.runtime.ids import AgentId
 from actors.kernel.workflow.errors import FlowMissingError
 from actors.runtime.runtime import Runtime
 from actors.runtime.verbs.run_context import RunContext
-from actors.workflow.bundles import INSTALLED_APP, BundleRecord, StoredBundles
+from actors.workflow.bundles import INSTALLED_APP, StoredBundles
 from actors.workflow.bundles.stored import graphs_of
 from actors.workflow.hosted.flow_address import flow_and_id
 from actors.workflow.hosted.flows import FlowAgent, Flows
@@ -63,17 +63,14 @@ class InstalledFlows:
             kept = self._kept.pop(record.hash, None)
             if kept is None:
                 try:
-                    kept = await self._loaded(bundles, record)
+                    graphs = await graphs_of(bundles, record)
+                    kept = Flows(INSTALLED_APP, graphs.values(), **self._terms)
                 except ContractError as exc:
                     raise FlowMissingError("", flow, str(exc)) from exc
             self._kept[record.hash] = kept
         if len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]
         return kept.agent(agent_id, record.hash)
-
-    async def _loaded(self, bundles: StoredBundles, record: BundleRecord) -> Flows:
-        graphs = await graphs_of(bundles, record)
-        return Flows(INSTALLED_APP, graphs.values(), **self._terms)
 
 
 class InstalledFlowAgent:

@@ -1,19 +1,25 @@
-"""An opened bundle: its manifest, its flows as graphs, and the hash of its content.
+"""An opened bundle: its files, read within limits, its manifest, and its flows as graphs.
 
-The JSON Schema of the vars that a flow begins with: the vars that it reads and never writes.
+The files come from a zip file or a folder. A path that leads out of the bundle, and a file that unpacks to far
+more than it says, are refused. `input_schema` describes the vars that a flow begins with: those that it reads
+and never writes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
+import stat
+import unicodedata
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from actors.workflow.bundles.archive import read_files
 from actors.workflow.bundles.manifest import (
     WorkflowBundleError,
     WorkflowBundleManifest,
@@ -28,6 +34,30 @@ from actors.workflow.visual.compiling import compile_drawing
 from actors.workflow.visual.drawing import DrawingFindings, is_visualflow, read_drawing
 
 MANIFEST: Final = "manifest.json"
+MOST_FILES: Final = 5000
+LARGEST: Final = 256 * 2**20
+"""Maximum size of all files of a bundle, unpacked, in bytes."""
+HIGHEST_RATIO: Final = 200
+"""Maximum number of unpacked bytes for each packed byte."""
+_FREE: Final = 2**20
+"""Size in bytes up to which a file may have any ratio."""
+_UNREADABLE: Final = (
+    *(zipfile.BadZipFile, zlib.error, EOFError),
+    *(
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+    ),  # text that is not UTF-8, and encrypted files, raise these, too
+)
+_SPLIT: Final = "Divide it into several bundles"
+_AGAIN: Final = "Pack it again with `callboard flows pack`"
+_READ: Final = re.compile(r"\bvars(?:\.([A-Za-z]\w*)|\[\\?[\"']([^\"'\\_][^\"'\\]*)\\?[\"']\])")
+_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("string", "number", "boolean", "object", "array"), ""),
+    "text": "string",
+    "list": "array",
+}
+"""JSON Schema type for each type of pin. Empty: the type has the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +153,6 @@ class WorkflowBundle:
         return read_data(self.files[path], self._file(flow_id))
 
 
-def _is_empty(data: Any) -> bool:
-    return is_visualflow(data) and not data["nodes"]
-
-
-def _renamed(document: FlowDocument, names: Mapping[str, str]) -> FlowDocument:
-    """Return a document whose references to flows are replaced by these graph names."""
-    nodes = {
-        name: node.model_copy(update={"flow": names[node.flow]})
-        if isinstance(node, FlowNode) and node.flow in names
-        else node
-        for name, node in document.nodes.items()
-    }
-    return document.model_copy(update={"nodes": nodes})
-
-
 def manifest_of(path: Path) -> WorkflowBundleManifest:
     """Return the manifest of a zip file. No other file in it is read.
 
@@ -166,6 +181,21 @@ def open_workflow_bundle(source: str | Path | bytes) -> WorkflowBundle:
     return WorkflowBundle(manifest, files)
 
 
+def _is_empty(data: Any) -> bool:
+    return is_visualflow(data) and not data["nodes"]
+
+
+def _renamed(document: FlowDocument, names: Mapping[str, str]) -> FlowDocument:
+    """Return a document whose references to flows are replaced by these graph names."""
+    nodes = {
+        name: node.model_copy(update={"flow": names[node.flow]})
+        if isinstance(node, FlowNode) and node.flow in names
+        else node
+        for name, node in document.nodes.items()
+    }
+    return document.model_copy(update={"nodes": nodes})
+
+
 def _manifest_in(files: Mapping[str, bytes], name: str) -> WorkflowBundleManifest:
     if MANIFEST not in files:
         raise WorkflowBundleError(
@@ -179,23 +209,14 @@ def _manifest_in(files: Mapping[str, bytes], name: str) -> WorkflowBundleManifes
     return read_manifest(data, name)
 
 
-_READ: Final = re.compile(r"\bvars(?:\.([A-Za-z]\w*)|\[\\?[\"']([^\"'\\_][^\"'\\]*)\\?[\"']\])")
-_TYPES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("string", "number", "boolean", "object", "array"), ""),
-    "text": "string",
-    "list": "array",
-}
-"""JSON Schema type for each type of pin. Empty: the type has the same name."""
-
-
 def input_schema(flow: Any) -> dict[str, Any]:
     """Return the JSON Schema of the vars that a flow begins with. No var is required.
 
     The vars of a VisualFlow are the pins of its start node. The vars of a flow document are found by a search
     of its text for ``vars.<name>``. Names that code computes are not found, so other names are allowed.
     """
-    found = _pins(flow) if is_visualflow(flow) else _read(flow)
-    return {"type": "object", "properties": dict(sorted(found)), "additionalProperties": True}
+    properties = _pins(flow) if is_visualflow(flow) else _read(flow)
+    return {"type": "object", "properties": dict(sorted(properties)), "additionalProperties": True}
 
 
 def _pins(flow: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -203,13 +224,13 @@ def _pins(flow: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         if node.type != "on_flow_start":
             continue
         outputs = node.data.get("outputs")
-        told = {
-            str(one.get("id")): one
-            for one in (outputs if isinstance(outputs, list) else ())
-            if isinstance(one, dict)
+        pins = {
+            str(pin.get("id")): pin
+            for pin in (outputs if isinstance(outputs, list) else ())
+            if isinstance(pin, dict)
         }
         for name in node.pins("outputs"):
-            kind = str(told.get(name, {}).get("type"))
+            kind = str(pins.get(name, {}).get("type"))
             yield name, {"type": _TYPES[kind] or kind} if kind in _TYPES else {}
 
 
@@ -233,3 +254,115 @@ def _written(data: Any) -> Iterator[str]:
         elif key == "set" and isinstance(value, dict):
             yield from (name.partition(".")[0] for name in value)
         yield from _written(value)
+
+
+def read_files(source: Path | bytes, name: str, *, only: str | None = None) -> dict[str, bytes]:
+    """Return the files of a bundle by their paths.
+
+    Args:
+        source: A folder, a zip file, or the bytes of one.
+        name: The bundle's name in errors.
+        only: The path of the only file to read from a zip file. None: all files are read.
+
+    Raises:
+        WorkflowBundleError: The source is not a bundle, exceeds a limit, or has a path that leads out of it.
+    """
+    if isinstance(source, Path) and source.is_dir():
+        return _checked(_of_folder(source, name), name)
+    try:
+        with zipfile.ZipFile(io.BytesIO(source) if isinstance(source, bytes) else source) as packed:
+            _check_sizes(packed, name)
+            return _checked(_of_zip(packed, name, only), name)
+    except WorkflowBundleError:
+        raise
+    except _UNREADABLE as exc:
+        raise WorkflowBundleError(name, f"it is not a readable zip file: {exc}", _AGAIN) from None
+    except OSError as exc:
+        problem = f"it cannot be read: {exc.strerror or exc}"
+        raise WorkflowBundleError(name, problem, "Name a .flow file or a folder") from None
+
+
+def _check_sizes(packed: zipfile.ZipFile, name: str) -> None:
+    entries = packed.infolist()
+    if len(entries) > MOST_FILES:
+        raise WorkflowBundleError(
+            name, f"it has {len(entries)} files, more than {MOST_FILES}", _SPLIT
+        )
+    size = sum(entry.file_size for entry in entries)
+    if size > LARGEST:
+        problem = f"it has {size} bytes unpacked, more than {LARGEST}"
+        raise WorkflowBundleError(name, problem, _SPLIT)
+    for entry in entries:
+        if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            problem = f"{entry.filename!r} has an unsupported compression"
+            raise WorkflowBundleError(name, problem, _AGAIN)
+        if entry.file_size > _FREE and entry.file_size > HIGHEST_RATIO * max(
+            entry.compress_size, 1
+        ):
+            problem = (
+                f"{entry.filename!r} would be {entry.file_size} bytes out of {entry.compress_size}"
+            )
+            raise WorkflowBundleError(name, problem, "Store it unpacked")
+
+
+def _of_zip(packed: zipfile.ZipFile, name: str, only: str | None) -> Iterator[tuple[str, bytes]]:
+    for entry in packed.infolist():
+        if entry.is_dir() or only not in {None, entry.filename}:
+            continue
+        if stat.S_ISLNK(entry.external_attr >> 16):
+            problem = f"{entry.filename!r} is a symbolic link"
+            raise WorkflowBundleError(name, problem, "Put the file itself into the bundle")
+        with packed.open(entry) as stream:
+            data = stream.read(entry.file_size + 1)
+        if len(data) > entry.file_size:
+            problem = f"{entry.filename!r} is larger than the zip directory says"
+            raise WorkflowBundleError(name, problem, _AGAIN)
+        yield entry.filename, data
+
+
+def _of_folder(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
+    left = LARGEST
+    paths = sorted(folder.rglob("*"))
+    for path in paths:
+        if path.is_symlink():
+            problem = f"{path.relative_to(folder).as_posix()!r} is a symbolic link"
+            raise WorkflowBundleError(name, problem, "Put the file itself into the bundle")
+        if not path.is_file():
+            continue
+        left -= path.stat().st_size
+        if left < 0:
+            raise WorkflowBundleError(name, f"it has more than {LARGEST} bytes", _SPLIT)
+        yield path.relative_to(folder).as_posix(), path.read_bytes()
+
+
+def _checked(files: Iterator[tuple[str, bytes]], name: str) -> dict[str, bytes]:
+    safe: dict[str, bytes] = {}
+    folded: set[str] = set()
+    for path, data in files:
+        if not is_safe(path):
+            problem = f"{path!r} leads out of it, or is no path"
+            raise WorkflowBundleError(name, problem, "Use relative paths with slashes")
+        # Some file systems take two spellings of an accent for the same name, as they do with case.
+        key = unicodedata.normalize("NFC", path).casefold()
+        if key in folded:
+            problem = (
+                f"{path!r} is there twice, or differs from another path in case or spelling only"
+            )
+            raise WorkflowBundleError(name, problem, "Give each file a name of its own")
+        folded.add(key)
+        safe[path] = data
+        if len(safe) > MOST_FILES:
+            raise WorkflowBundleError(name, f"it has more than {MOST_FILES} files", _SPLIT)
+    return safe
+
+
+def is_safe(path: str) -> bool:
+    """Return True if a path stays below its folder on every operating system."""
+    parts = PurePosixPath(path).parts
+    return (
+        bool(parts)
+        and path == "/".join(parts)
+        and not path.startswith("/")
+        and ".." not in parts
+        and not any(char in '\\:*?"<>|' or char < " " for char in path)
+    )

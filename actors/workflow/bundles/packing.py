@@ -1,6 +1,6 @@
 """Packing of a flow and all flows that it refers to into one file. Equal flows give equal bytes.
 
-Processing of the bytes of bundles, which may take seconds of CPU time.
+Work with the bytes of bundles may take seconds of CPU time: `unpacked` calls it in a thread.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class WorkflowBundleRegistry:
         del filename_hint
         bundle = open_workflow_bundle(data)
         bundle.check()
-        path = self._path(bundle.manifest.ref)
+        path = self.folder / f"{bundle.manifest.ref}{_ENDING}"
         try:
             write_whole(path, data, is_new=overwrite is not True)
         except FileExistsError:
@@ -217,9 +217,6 @@ class WorkflowBundleRegistry:
                 found.append((bundle_id, order_of(its_version), path))
         found.sort(key=lambda one: one[1], reverse=True)
         return [path for _, _, path in sorted(found, key=lambda one: one[0])]
-
-    def _path(self, ref: str) -> Path:
-        return self.folder / f"{ref}{_ENDING}"
 
 
 def _installed(path: Path) -> InstalledBundle | None:

@@ -285,20 +285,16 @@ async def graphs_of(bundles: StoredBundles, record: BundleRecord) -> dict[str, W
         WorkflowBundleRegistryError: The bundle was removed after it was found.
         FlowError: A flow of the bundle cannot be compiled here.
     """
-    return await unpacked(_graphs_in, await bundles.read(record))
+    data = await bundles.read(record)
+    return await unpacked(
+        lambda: {spec.workflow_id: spec for spec in open_workflow_bundle(data).drawn_specs()}
+    )
 
 
 async def inputs_of(bundles: StoredBundles, record: BundleRecord, flow_id: str) -> dict[str, Any]:
     """Return the JSON Schema of the vars that a flow of a bundle, found before, begins with."""
-    return await unpacked(_inputs_in, await bundles.read(record), flow_id)
-
-
-def _graphs_in(data: bytes) -> dict[str, WorkflowSpec]:
-    return {one.workflow_id: one for one in open_workflow_bundle(data).drawn_specs()}
-
-
-def _inputs_in(data: bytes, flow_id: str) -> dict[str, Any]:
-    return input_schema(open_workflow_bundle(data).flow_json(flow_id))
+    data = await bundles.read(record)
+    return await unpacked(lambda: input_schema(open_workflow_bundle(data).flow_json(flow_id)))
 
 
 def _record(row: FlowBundleRow) -> BundleRecord:

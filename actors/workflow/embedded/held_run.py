@@ -1,8 +1,6 @@
 """A run that a driver holds: its state, records that are not stored yet, and effects that have started.
 
-Locks of runs: a run has only one driver at a time.
-
-The locks hold among threads and, if the store has locks, among processes.
+A run has only one driver at a time: its lock holds among threads and, if the store has locks, among processes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A run as one JSON value, for export, reading, replay and import into other stores.
 
-The stores of a history. A part that cannot be read is left out and named in a warning.
-
-The runs of a session as turns of a chat: the question, the answer, the time and the tokens.
+A part that cannot be read is left out and named in a warning. The runs of the session are turns of a chat: the
+question, the answer, the time and the tokens.
 """
 
 from __future__ import annotations
@@ -507,7 +506,8 @@ def _turn(source: HistorySource, run: RunState) -> dict[str, Any]:
         noted = _metadata(envelope[1]) | noted
     answer, about = _answered(source, run)
     tree = source.tree(run)
-    attachments = source.plain(run, context.get("attachments"))
+    rows = source.plain(run, context.get("attachments"))
+    attachments = rows if isinstance(rows, list) else []
     artifacts = {row["artifact_id"]: row for one in tree for row in source.artifacts_of(one)}
     return {
         "run_id": run.run_id,
@@ -519,7 +519,7 @@ def _turn(source: HistorySource, run: RunState) -> dict[str, Any]:
         "prompt": asked[envelope.end() if envelope else 0 :].strip() or None,
         "prompt_verbatim": asked if envelope else None,
         "prompt_metadata": noted or None,
-        "attachments": [*_objects(attachments)],
+        "attachments": [row for row in attachments if isinstance(row, dict)],
         "answer": answer,
         "answer_meta": about,
         "stats": stats_of([record for one in tree for record in source.records(one)]),
@@ -606,7 +606,3 @@ def _text(value: Any) -> str:
 
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _objects(value: Any) -> Iterable[dict[str, Any]]:
-    return (one for one in value if isinstance(one, dict)) if isinstance(value, list) else ()

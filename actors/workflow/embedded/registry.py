@@ -1,11 +1,4 @@
-"""Graphs by name, for callers that have only a run.
-
-Runs that begin with the state of another run.
-
-The deletion of runs.
-
-Identities of actors: ids that are equal for equal facts.
-"""
+"""Work on runs beside their execution: graphs by name, restored snapshots, deletion, identities of actors."""
 
 from __future__ import annotations
 

@@ -1,12 +1,18 @@
-"""The embedded runtime of graphs. It starts runs, executes them, and answers their waits."""
+"""The embedded runtime of graphs. It starts runs, executes them, and answers their waits.
+
+The memory that runs share is in runs of the store that hold memory only, or in runs that a request names.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from actors.kernel.basics import Clock
+from actors.kernel.runtime.ids import derive_id
 from actors.kernel.workflow.effects import EffectType, RunStatus
 from actors.kernel.workflow.errors import (
     GraphError,
@@ -25,25 +31,35 @@ from actors.kernel.workflow.stores import (
     no_fault,
 )
 from actors.runtime.loop.clock import SystemClock
-from actors.workflow.embedded.driver import Driver, Wish, Wishes
+from actors.workflow.embedded.driver import Change, Driver, GraphLookup, RunEffects, Wish, Wishes
 from actors.workflow.embedded.held_run import HeldRun, RunLocks, begun
-from actors.workflow.embedded.memory_runs import memory_effects
-from actors.workflow.embedded.other_runs import GraphLookup, RunEffects
 from actors.workflow.embedded.registry import deleted_tree
 from actors.workflow.handlers import EffectHandlers, Handler
 from actors.workflow.machine import records, variables, waits
 from actors.workflow.machine.plans import NodeContext
 from actors.workflow.machine.records import ANSWERS, TRACES, Transition
 from actors.workflow.machine.spec import DefaultEffectPolicy, EffectPolicy, WorkflowSpec
-from actors.workflow.machine.starting import check_graph, check_identity, new_run
+from actors.workflow.machine.starting import check_graph, check_identity, new_run, start_record
 from actors.workflow.machine.variables import (
     LIMITS,
     RUNTIME,
     LimitWarning,
     RuntimeConfig,
+    ensure_namespaces,
     namespace,
+    with_item,
 )
+from actors.workflow.notes.compaction import summarizing
+from actors.workflow.notes.effects import MemoryEffects
 from actors.workflow.notes.evidence import evidence_in, evidence_of
+from actors.workflow.notes.spans import GLOBAL, SPAN_ID, SPANS, SPANS_PATH, Span, spans_of
+
+GLOBAL_RUN: Final = "global_memory"
+SESSION_RUN: Final = "session_memory_"
+"""The prefix of the id of the run that holds the memory of a session."""
+_NODE: Final = "memory"
+"""The graph and the node of a run that holds memory only. No node is ever called for it."""
+_SAFE: Final = re.compile(r"[A-Za-z0-9_-]{1,160}")
 
 
 class WorkflowRuntime:
@@ -327,8 +343,8 @@ class WorkflowRuntime:
             event_id: The event's id. An event of one id answers at most one wait of each run.
             scope: `scope`, and `session_id`, `workflow_id` or `run_id`. Without them the event is global.
         """
-        told = {"name": name, "payload": payload, "scope": "global"} | scope
-        return self._effects.emit(RunState("", "", RunStatus.RUNNING, ""), told, event_id)
+        event = {"name": name, "payload": payload, "scope": "global"} | scope
+        return self._effects.emit(RunState("", "", RunStatus.RUNNING, ""), event, event_id)
 
     def now(self) -> str:
         """Return the instant by the runtime's clock, in ISO 8601 in UTC."""
@@ -396,3 +412,108 @@ class WorkflowRuntime:
             held.take(decided)
             held.save()
             return True
+
+
+class MemoryHost(Protocol):
+    """The parts of the runtime that memory needs; see `WorkflowRuntime`."""
+
+    run_store: Any
+    ledger_store: LedgerStore
+    artifact_store: Any
+
+    def now(self) -> str:
+        """Return the instant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRuns:
+    """See `actors.workflow.notes.spans.SharedMemory`.
+
+    Attributes:
+        host: The runtime.
+        change: See `Change`.
+    """
+
+    host: MemoryHost
+    change: Change
+
+    def owner(self, run: RunState, scope: str) -> RunState:
+        """See `SharedMemory.owner`. If the run has no session, its owner is the root of its tree."""
+        if scope == GLOBAL:
+            return self._memory_run(GLOBAL_RUN, None)
+        if not run.session_id:
+            return self._root(run)
+        name = run.session_id
+        safe = name if _SAFE.fullmatch(name) else derive_id("session", name)
+        return self._memory_run(SESSION_RUN + safe, name)
+
+    def named(self, run: RunState, run_id: str) -> RunState:
+        """See `SharedMemory.named`."""
+        del run
+        run_of_memory: RunState | None = self.host.run_store.load(run_id)
+        if run_of_memory is None:
+            raise GraphError(f"run {run_id!r}", "the store has no such run for the memory")
+        return run_of_memory
+
+    def put(self, owner: RunState, span: Span) -> None:
+        """See `SharedMemory.put`.
+
+        Raises:
+            StoreBusyError: Another caller drives the owner now, and the owner is not a run that holds memory
+                only.
+        """
+
+        def decide(state: RunState) -> Transition | None:
+            if span in spans_of(state.vars):
+                return None
+            after = with_item(state.vars, SPANS_PATH, SPAN_ID, span)
+            return records.noted(
+                state, "memory", SPANS_PATH, after[RUNTIME][SPANS], at=self.host.now()
+            )
+
+        is_memory = owner.current_node == _NODE
+        self.change(owner.run_id, decide, wait=is_memory)
+
+    def _root(self, run: RunState) -> RunState:
+        seen = {run.run_id}
+        while run.parent_run_id and run.parent_run_id not in seen:
+            above: RunState | None = self.host.run_store.load(run.parent_run_id)
+            if above is None:
+                break
+            run = above
+            seen.add(run.run_id)
+        return run
+
+    def _memory_run(self, run_id: str, session_id: str | None) -> RunState:
+        """Return a run that holds memory only. If it does not exist, create it with status COMPLETED."""
+        run: RunState | None = self.host.run_store.load(run_id)
+        if run is not None:
+            return run
+        new = RunState.new(
+            workflow_id=_NODE,
+            entry_node=_NODE,
+            vars=ensure_namespaces({}),
+            run_id=run_id,
+            session_id=session_id,
+            at=self.host.now(),
+        )
+        new.status = RunStatus.COMPLETED
+        create = getattr(self.host.run_store, "create_if_absent", None)
+        run, is_new = create(new) if create is not None else (new, True)
+        if is_new:
+            if create is None:
+                self.host.run_store.save(new)
+            self.host.ledger_store.append(start_record(new))
+        return run
+
+
+def memory_effects(
+    host: MemoryHost, change: Change, handlers: EffectHandlers, chat_summarizer: Any
+) -> MemoryEffects:
+    """Return the effects of memory of a runtime."""
+    return MemoryEffects(
+        store=lambda: host.artifact_store,
+        shared=MemoryRuns(host=host, change=change),
+        handlers=handlers,
+        summarizer=None if chat_summarizer is None else summarizing(chat_summarizer),
+    )

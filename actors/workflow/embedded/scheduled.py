@@ -55,7 +55,8 @@ class ScheduledRuntime:
 
     def tick(self, run_id: str, *, max_steps: int = 100) -> RunState:
         """Execute a run; see `WorkflowRuntime.tick`."""
-        return self.runtime.tick(self._spec(run_id), run_id, max_steps)
+        spec = self.registry.get_or_raise(self.runtime.get_state(run_id).workflow_id)
+        return self.runtime.tick(spec, run_id, max_steps)
 
     def respond(self, run_id: str, payload: Any, *, max_steps: int = 100) -> RunState:
         """Answer a wait of a run, or of a run below it for which it waits; return the state of the run itself.
@@ -116,9 +117,6 @@ class ScheduledRuntime:
                 yield from self._asking(str((wait.details or {}).get("sub_run_id")))
             else:
                 yield run_id, wait
-
-    def _spec(self, run_id: str) -> WorkflowSpec:
-        return self.registry.get_or_raise(self.runtime.get_state(run_id).workflow_id)
 
 
 def create_scheduled_runtime(

@@ -144,7 +144,12 @@ class Decisions:
             seen = self.seen(path)
             if decide is None or seen is None:
                 break
-            decided = await self._called(decide, seen)
+            node = self._spec.nodes.get(seen.current_node)
+            if decide == self._ask and isinstance(node, DocumentNode) and node.is_code:
+                # A node of code is called beside the event loop.
+                decided = await self._verbs.boundaries.beside(in_thread(decide, seen, self.now))
+            else:
+                decided = decide(seen, self.now)
             opened = self.opened.pop(path, None)
             for record in records_at(path, decided):
                 made.append(self._linked(record, opened, effect))
@@ -155,13 +160,6 @@ class Decisions:
             decide = self._next(path)
         assert made, f"nothing is decided in {path} of a run that {self.state.status.value}"
         return made
-
-    async def _called(self, decide: Decide, seen: RunState) -> Transition:
-        """Return the transition that a function decides. A node of code is called beside the event loop."""
-        node = self._spec.nodes.get(seen.current_node)
-        if decide == self._ask and isinstance(node, DocumentNode) and node.is_code:
-            return await self._verbs.boundaries.beside(in_thread(decide, seen, self.now))
-        return decide(seen, self.now)
 
     def _linked(
         self, record: StepRecord, opened: OpenStep | None = None, effect: Decision = NEXT

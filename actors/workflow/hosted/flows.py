@@ -1,6 +1,6 @@
 """Flows: the graphs of an app, served by a runtime as agents of one type.
 
-The agent whose run is a run of a graph.
+The one run of such an agent is a run of a graph.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from actors.runtime.runtime import Runtime
 from actors.runtime.verbs.run_context import RunContext
 from actors.workflow.handlers import EffectHandlers, Handler, ReconciledHandler, fitted
 from actors.workflow.hosted.flow_address import flow_and_id
-from actors.workflow.hosted.graph_run import BUNDLE, SCHEDULED_AT, GraphRun
-from actors.workflow.hosted.terms import FlowTerms
+from actors.workflow.hosted.graph_run import BUNDLE, SCHEDULED_AT, FlowTerms, GraphRun
 from actors.workflow.machine.spec import EffectPolicy, RetryPolicy, WorkflowSpec
 from actors.workflow.machine.variables import RuntimeConfig
 from actors.workflow.machine.waits import ANSWERED
@@ -198,10 +197,12 @@ class FlowAgent:
         self.version, self.keeps_version = None if spec is None else spec.version, True
         self.unfit: str | None = None
         if spec is None:
-            has = ", ".join(map(repr, _versions(self._flow, terms.specs)))
-            there = f", only {has}" if has else ""
+            # Documents are named ``id@version``: the reason names the versions that the host has.
+            flow = self._flow.partition("@")[0]
+            versions = sorted(name for name in terms.specs if name.partition("@")[0] == flow)
+            only = f", only {', '.join(map(repr, versions))}" if versions else ""
             self.unfit = (
-                f"app {id.type!r} has no flow {self._flow!r} on this host{there}: give it to Flows"
+                f"app {id.type!r} has no flow {self._flow!r} on this host{only}: give it to Flows"
             )
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
@@ -218,11 +219,3 @@ class FlowAgent:
         if self._bundle is not None and isinstance(given, dict):
             given = {**given, BUNDLE: self._bundle}
         return await GraphRun(ctx, self._terms, self._terms.specs[self._flow]).run(given)
-
-
-def _versions(flow: str, names: Iterable[str]) -> list[str]:
-    """Return the names that have the flow's id and differ in the version only.
-
-    Documents are named ``id@version``.
-    """
-    return sorted(name for name in names if name.partition("@")[0] == flow.partition("@")[0])

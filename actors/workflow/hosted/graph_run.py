@@ -1,35 +1,35 @@
 """The loop of one run of a graph. It records the decisions of the machine and carries them out.
 
-The effect EMIT_EVENT of a run that is an agent's run.
+The runs of an app share their terms: graphs, handlers, policies and stores.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 from actors.kernel.workflow.effects import EffectOutcome, EffectType, RunStatus
 from actors.kernel.workflow.errors import FlowMissingError, GraphError, GraphRunFailedError
-from actors.kernel.workflow.run_state import GraphFork, RunState, Snapshot, open_wait
+from actors.kernel.workflow.run_state import RunState, Snapshot, open_wait
 from actors.runtime.replay.failures import origin_of, text_of
 from actors.runtime.verbs.graph import GraphVerbs
 from actors.runtime.verbs.run_context import RunContext
+from actors.workflow.handlers import EffectHandlers
 from actors.workflow.hosted.decisions import NEXT, Decision, Decisions, Now
 from actors.workflow.hosted.step_entry import OPENED_STEP, STATE, carried, outcome_in, told_of
-from actors.workflow.hosted.terms import FlowTerms
 from actors.workflow.hosted.waits import RunControl, SubGraphs, WaitEnds
 from actors.workflow.machine import attempts
 from actors.workflow.machine.branches import Path, keys_beside
 from actors.workflow.machine.records import OpenStep, Transition, seen_by_handler
-from actors.workflow.machine.spec import WorkflowSpec, event_from, key_of_payload
+from actors.workflow.machine.spec import EffectPolicy, WorkflowSpec, event_from, key_of_payload
 from actors.workflow.machine.starting import new_run, restored_run
-from actors.workflow.machine.variables import BRANCH, RUNTIME, namespace, with_path
+from actors.workflow.machine.variables import BRANCH, RUNTIME, RuntimeConfig, namespace, with_path
 from actors.workflow.machine.waits import ANSWERED, outcome_of
-from actors.workflow.notes.effects import MEMORY_EFFECTS
-from actors.workflow.notes.host_memory import HostMemory
+from actors.workflow.notes.effects import MEMORY_EFFECTS, HostMemory, MemoryEffects
 
 _log = logging.getLogger("callboard.workflow")
 ENTRIES_KEPT: Final = 200
@@ -48,9 +48,34 @@ BUNDLE: Final = "bundle"
 
 Its value is the bundle's hash; a run refuses another bundle.
 """
+MOST_NAMED: Final = 1000
+"""Maximum number of runs that the record of an emission names. The record counts all of them."""
 HEAD: Final = "head"
 WAITED: Final = "waited"
 """Names beside the state of a run that continues: the hash of its last record, and the keys of its waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowTerms:
+    """The parts that the runs of an app share.
+
+    Attributes:
+        specs: The graphs by name.
+        handlers: The host's handlers.
+        policy: The policy that decides the number of attempts of effects.
+        config: Limits of new runs.
+        artifacts: The store of artifacts. Nodes read it as `ctx.artifacts`, and the memory effects use it.
+        memory: The effects of memory.
+        agents: Types of agents by the names of the graphs in whose place they are started.
+    """
+
+    specs: Mapping[str, WorkflowSpec]
+    handlers: EffectHandlers
+    policy: EffectPolicy
+    memory: MemoryEffects
+    config: RuntimeConfig = field(default_factory=RuntimeConfig)
+    artifacts: Any = None
+    agents: Mapping[str, str] = field(default_factory=dict)
 
 
 class GraphRun:
@@ -98,8 +123,13 @@ class GraphRun:
             return
         if RESTORED in given:
             snapshot, is_forced = _snapshot_in(given[RESTORED])
-            new = partial(self._restored, snapshot, is_forced)
-            self._decided.begin(new, restored_from=snapshot.snapshot_id)
+            run_id = self._ctx.run_id
+            self._decided.begin(
+                lambda at: restored_run(
+                    snapshot, self._spec, run_id=run_id, at=at, force=is_forced
+                ),
+                restored_from=snapshot.snapshot_id,
+            )
         else:
             self._decided.begin(partial(self._new, given))
 
@@ -124,33 +154,27 @@ class GraphRun:
                 run.vars = with_path(run.vars, [RUNTIME, name], given[name])
         return run
 
-    def _restored(self, snapshot: Snapshot, is_forced: bool, at: str) -> RunState:
-        run_id = self._ctx.run_id
-        return restored_run(snapshot, self._spec, run_id=run_id, at=at, force=is_forced)
-
     async def _go(self, path: Path) -> None:
         """Execute a branch to its end."""
         while not self._decided.is_over(path):
             seen = self._decided.seen(path)
             assert seen is not None
             wait, opened = open_wait(seen), self._decided.opened.get(path)
-            found = NEXT
-            if seen.fork is not None and seen.fork.has_open:
-                await self._fork(path, seen.fork)
+            decision, fork = NEXT, seen.fork
+            if fork is not None and fork.has_open:  # its branches execute at the same time
+                branches = [branch for branch in fork.branches if fork.is_open(branch)]
+                await self._ctx.gather(
+                    *[self._go((*path, fork.key(branch))) for branch in branches]
+                )
             elif wait is not None:
-                found = Decision(await self._wait_ends.end(wait))
+                decision = Decision(await self._wait_ends.end(wait))
             elif opened is not None:
-                found = await self._attempt(seen, opened)
+                decision = await self._attempt(seen, opened)
             await self._control.look()
-            await self._decided.advance(path, found)
+            await self._decided.advance(path, decision)
             await self._verbs.rest()
             if not path:
                 await self._checkpoint()
-
-    async def _fork(self, path: Path, fork: GraphFork) -> None:
-        """Execute the open branches at the same time until all of them have ended."""
-        still_open = [one for one in fork.branches if fork.is_open(one)]
-        await self._ctx.gather(*(self._go((*path, fork.key(one))) for one in still_open))
 
     async def _checkpoint(self) -> None:
         """Continue as new if the log of this generation is long and the run has no branches.
@@ -261,17 +285,6 @@ class GraphRun:
         return place, made or attempts.sound(outcome_in(told), opened)
 
 
-def _snapshot_in(told: Any) -> tuple[Snapshot, bool]:
-    try:
-        return Snapshot(**told["snapshot"]), bool(told.get("force"))
-    except (KeyError, TypeError, AttributeError) as exc:
-        raise GraphError("snapshot", f"the message has no valid snapshot: {exc}") from exc
-
-
-MOST_NAMED: Final = 1000
-"""Maximum number of runs that the record of an emission names. The record counts all of them."""
-
-
 async def emitted(verbs: GraphVerbs, run: RunState, opened: OpenStep) -> EffectOutcome:
     """Answer all waits for an event; return the outcome of the effect that emitted it."""
     payload = opened.effect.payload
@@ -292,3 +305,10 @@ def report(id_: str, key: str, heard: Sequence[str]) -> dict[str, Any]:
         "delivered": len(heard),
         "resumed": [*heard[:MOST_NAMED]],
     }
+
+
+def _snapshot_in(told: Any) -> tuple[Snapshot, bool]:
+    try:
+        return Snapshot(**told["snapshot"]), bool(told.get("force"))
+    except (KeyError, TypeError, AttributeError) as exc:
+        raise GraphError("snapshot", f"the message has no valid snapshot: {exc}") from exc

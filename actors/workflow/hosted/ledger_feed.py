@@ -1,6 +1,6 @@
-"""The ledger of a run as a feed: the records after a place, and new records as the log gets them.
+"""Runs of flows as readers get them: the ledger of a run as a feed, and lists of an app's runs.
 
-Lists of the runs of an app's flows, newest first.
+The feed has the records after a place, and new records as the log gets them. Lists begin with the newest run.
 """
 
 from __future__ import annotations

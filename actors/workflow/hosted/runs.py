@@ -211,7 +211,11 @@ class FlowRuns:
         signals = await self._runtime.store.reads.signals(run_id)
         begin = await fold_from(self._runtime, run_id, row.last_seq)
         folded = await self._folded(run_id, from_seq=begin)
-        found = folded.state or _begun(row)
+        found = folded.state
+        if found is None:  # its log has no step yet
+            at = "" if row.created_at is None else row.created_at.isoformat()
+            flow, status = flow_of(row), RunStatus.RUNNING
+            found = RunState(row.run_id, flow, status, "", created_at=at, updated_at=at)
         if not (row.status.is_terminal or found.status.is_terminal):
             left = [one for one in signals if one.name == SIGNAL and one.n not in folded.taken]
             found = _with_signals(found, left)
@@ -387,9 +391,3 @@ def _with_signals(state: RunState, signals: Iterable[BufferedSignal]) -> RunStat
             _, path, value = found
             state = replace(state, vars=with_path(state.vars, path, value))
     return state
-
-
-def _begun(row: RunRow) -> RunState:
-    """Return the state of a run whose log has no step yet."""
-    at = "" if row.created_at is None else row.created_at.isoformat()
-    return RunState(row.run_id, flow_of(row), RunStatus.RUNNING, "", created_at=at, updated_at=at)

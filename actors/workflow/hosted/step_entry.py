@@ -1,7 +1,4 @@
-"""Conversion of a graph's records to the form that a log keeps, and back: pure functions.
-
-Conversion of outcomes of effects to the JSON data of the log and back.
-"""
+"""Conversion of a graph's records and outcomes to the form that a log keeps, and back: pure functions."""
 
 from __future__ import annotations
 

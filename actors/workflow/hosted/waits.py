@@ -1,10 +1,7 @@
-"""The ends of a run's waits: an answer from outside or of an agent, an instant, the end of a sub-graph.
+"""The waits of a run that is an agent's run: answers, instants, sub-graphs, and control by signals.
 
-The sub-graphs of a run that is an agent's run: child runs of the same app.
-
-Control of a run by signals: pause, resume, messages and limits.
-
-A run takes them between two of its steps.
+Sub-graphs are child runs of the same app. A run takes signals between two of its steps: pause, resume, messages
+and limits.
 """
 
 from __future__ import annotations
@@ -276,7 +273,11 @@ class RunControl:
                 if told is None:
                     told = await self._hold()
             if told is not None:
-                self._grant(told)
+                change = wanted(self._decided.state, told, self._decided.now())
+                if change is not None:
+                    self._decided.note(*change)
+                if not self.is_paused:
+                    verbs.release()
 
     async def _hold(self) -> Any:
         verbs, is_first = self._ctx.graph.boundaries, not self._is_awaited
@@ -285,13 +286,6 @@ class RunControl:
             return await verbs.hold(lambda: not self.is_paused, SIGNAL if is_first else None)
         finally:
             self._is_awaited = self._is_awaited and not is_first
-
-    def _grant(self, told: Any) -> None:
-        found = wanted(self._decided.state, told, self._decided.now())
-        if found is not None:
-            self._decided.note(*found)
-        if not self.is_paused:
-            self._ctx.graph.boundaries.release()
 
 
 def wanted(state: RunState, told: Any, at: str) -> tuple[str, list[str], Any] | None:

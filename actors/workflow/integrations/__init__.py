@@ -5,8 +5,8 @@ client; or an agent for both) and `hybrid_llm` (a model behind a server, or an a
 Each returns an `Integration`, whose handlers `WorkflowRuntime` and `Flows` take. Keys of providers are `Secret`
 objects, whose values are in headers only.
 
-- `wiring`: the integrations. `models`, `tools`, `knowledge`: the handlers. `chat_payload`: payloads.
-- `remote_model`: a model behind a server. `background_loop`: the event loop for drivers without coroutines.
+- `wiring`: the integrations, with the event loop for drivers without coroutines. `models`, `tools`,
+  `knowledge`: the handlers. `chat_payload`: payloads. `remote_model`: a model behind a server.
 """
 
 from __future__ import annotations

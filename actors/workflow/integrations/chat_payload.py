@@ -1,6 +1,6 @@
 """Conversion of an LLM_CALL payload to messages and options, and of a model's answer to the effect's result.
 
-Tool calls in one form, from the forms in which models and nodes write them.
+Tool calls get one form, from the forms in which models and nodes write them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The effect LLM_CALL: calls of the host's models, or of a model behind a server.
 
-Control of a model's prompt cache: its capabilities, and the creation and removal of caches by key.
+A model's prompt cache is controlled here, too: its capabilities, and the creation and removal of caches by key.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """A model behind an HTTP server with the chat completions API.
 
-JSON requests to a server of models. Secrets are read for each request and are sent in headers only.
-
-The body of a chat completion, as the provider behind the server accepts it.
-
-A conversation may have turns that its provider refuses: a blank text, an id of another provider's call, a tool
-that does not exist. Each later request of the run would be refused, too.
+Secrets are read for each request and are sent in headers only. The body of a request is as the provider behind
+the server accepts it. For a conversation may have turns that the provider refuses: a blank text, an id of
+another provider's call, a tool that does not exist. Each later request of the run would be refused, too.
 """
 
 from __future__ import annotations
@@ -204,7 +201,9 @@ def _response(told: Any, names: Mapping[str, str]) -> LLMResponse:
         name = names.get(call["name"], call["name"])
         block = {"type": "tool_call", "id": call["call_id"], "name": name}
         if "error" in call:
-            block["invalid_arguments"] = _written_arguments(raw)
+            function = raw.get("function")  # its arguments are as the model wrote them
+            written = function if isinstance(function, dict) else raw
+            block["invalid_arguments"] = written.get("arguments")
         blocks.append({**block, "arguments": call["arguments"]})
     return LLMResponse(
         content=[ContentBlock.model_validate(one) for one in blocks],
@@ -212,12 +211,6 @@ def _response(told: Any, names: Mapping[str, str]) -> LLMResponse:
         model=str(told.get("model") or ""),
         stop_reason=None if reason is None else str(reason),
     )
-
-
-def _written_arguments(raw: dict[str, Any]) -> Any:
-    """Return the arguments of a call as the model wrote them."""
-    function = raw.get("function")
-    return (function if isinstance(function, dict) else raw).get("arguments")
 
 
 def _text(content: Any) -> str:
@@ -308,7 +301,8 @@ class JsonServer:
             if isinstance(value, str) and any(one in name.lower() for one in _LOGINS):
                 raise ContractError(f"header {name!r} logs in: give Secret('NAME'), not its value")
         self._headers, self._timeout_s = dict(headers), timeout_s
-        self._secrets = Secrets(secrets or _secrets_of_host())
+        folder = os.environ.get("CALLBOARD_SECRETS_DIR")
+        self._secrets = Secrets(secrets or (FileSecrets(Path(folder)) if folder else EnvSecrets()))
 
     async def ask(
         self,
@@ -372,11 +366,6 @@ class JsonServer:
             return response.status, response.read(MOST_BYTES + 1)
         finally:
             connection.close()
-
-
-def _secrets_of_host() -> SecretProvider:
-    folder = os.environ.get("CALLBOARD_SECRETS_DIR")
-    return FileSecrets(Path(folder)) if folder else EnvSecrets()
 
 
 def _sealed(value: Any) -> HeaderSecret:

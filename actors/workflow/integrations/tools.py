@@ -1,6 +1,6 @@
 """The effect TOOL_CALLS: calls of the host's tools, with approvals, or calls that others execute.
 
-An agent that executes LLM_CALL, and TOOL_CALLS, for runs of graphs on hosts.
+For runs of graphs on hosts an agent may execute LLM_CALL, and TOOL_CALLS.
 """
 
 from __future__ import annotations

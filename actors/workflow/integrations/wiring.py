@@ -1,20 +1,27 @@
-"""The integrations: models, tools and knowledge as the handlers of effects that a driver takes."""
+"""The integrations: models, tools and knowledge as the handlers of effects that a driver takes.
+
+Drivers whose handlers are plain functions get an event loop in a thread of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
+from actors.errors import ContractError
 from actors.kernel.agent.models import LLMClient
 from actors.kernel.agent.tools import ApprovalPolicy, Tool
 from actors.kernel.workflow.effects import ASKED, Effect, EffectOutcome, EffectType
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.handlers import Handler
-from actors.workflow.integrations.background_loop import BackgroundLoop
 from actors.workflow.integrations.knowledge import KnowledgeGraph, KnowledgeHandlers
 from actors.workflow.integrations.models import ModelCalls, PromptCache
 from actors.workflow.integrations.remote_model import RemoteModel
 from actors.workflow.integrations.tools import AgentCalls, RemoteAgent, ToolMode, ToolRuns
 
+T = TypeVar("T")
 Models = LLMClient | Mapping[str, LLMClient]
 _KG = (EffectType.MEMORY_KG_ASSERT, EffectType.MEMORY_KG_QUERY, EffectType.MEMORY_KG_RESOLVE)
 
@@ -74,11 +81,11 @@ class Integration:
 
     def _blocking(self, handler: Handler) -> Handler:
         def handle(run: RunState, effect: Effect) -> EffectOutcome:
-            found: EffectOutcome = self._loop.run(handler(run, effect))
-            if found.wait is not None and ASKED in (found.wait.details or {}):
+            outcome: EffectOutcome = self._loop.run(handler(run, effect))
+            if outcome.wait is not None and ASKED in (outcome.wait.details or {}):
                 problem = f"{effect.type.value}: only runs on hosts (Flows) ask agents"
                 return EffectOutcome.failed(problem, retryable=False)
-            return found
+            return outcome
 
         return handle
 
@@ -138,3 +145,49 @@ def hybrid_llm(
         knowledge: The graph for MEMORY_KG_*.
     """
     return Integration(remote, tools=tools, approvals=approvals, knowledge=knowledge)
+
+
+class BackgroundLoop:
+    """An event loop that starts with the first call and runs until the process ends.
+
+    All calls share the loop, so clients may keep connections between calls.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Execute a coroutine on the loop; return its result. The calling thread waits for it.
+
+        Raises:
+            ContractError: The loop's own thread calls, so it would wait for itself forever.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            problem = "a tool drives a run of its own integration. Give it thread=True, or another integration"
+            raise ContractError(problem)
+        return asyncio.run_coroutine_threadsafe(work, self._started()).result()
+
+    def close(self) -> None:
+        """Stop the loop. The next call starts a new loop."""
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop = None
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_served, args=(self._loop,), name="callboard models", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+
+def _served(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()

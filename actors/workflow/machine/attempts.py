@@ -66,7 +66,12 @@ def ended_soundly(
     if found.status == StepStatus.FAILED:
         return _attempt_failed(state, opened, found, policy, at=at)
     if found.status == StepStatus.WAITING and found.wait is not None:
-        wait = _unshared(_filled(found.wait, opened), state, taken)
+        whole = replace(
+            found.wait,
+            resume_to_node=found.wait.resume_to_node or opened.next_node,
+            result_key=found.wait.result_key or opened.effect.result_key,
+        )
+        wait = _unshared(whole, state, taken)
         waits = {"seq": opened.seq, "status": RunStatus.WAITING.value}
         parked = attempt(StepStatus.WAITING, result={"wait": wait.to_dict()}, delta=waits)
         return _answered_early(behind(state, parked, opened), at=at)
@@ -265,14 +270,6 @@ def _unshared(wait: WaitState, state: RunState, taken: Collection[str]) -> WaitS
         return wait
     own = derive_id(place_of(state.run_id, state.vars))[:12]
     return replace(wait, wait_key=f"{wait.wait_key}~{own}")
-
-
-def _filled(wait: WaitState, opened: OpenStep) -> WaitState:
-    return replace(
-        wait,
-        resume_to_node=wait.resume_to_node or opened.next_node,
-        result_key=wait.result_key or opened.effect.result_key,
-    )
 
 
 def _answered_early(parked: Transition, *, at: str) -> Transition:

@@ -1,8 +1,6 @@
-"""The answer of a node: a move, a fork, an effect that begins, or the end.
+"""Calls of nodes and their answers: a move, a fork, an effect that begins, or the end.
 
-The call of a node. Code of a graph's author is called here and by reducers only.
-
-Detection of endless loops of nodes.
+Code of a graph's author is called here and by reducers only. Nodes that call each other without end are found.
 """
 
 from __future__ import annotations
@@ -298,7 +296,9 @@ class LoopWatch:
         self._steps += 1
         if self._seen is None and self._steps < BEGIN:
             return False
-        now = self._picture(state)
+        variables = {name: value for name, value in state.vars.items() if name != RUNTIME}
+        branch = namespace(state.vars, RUNTIME).get(BRANCH)
+        now = (state.current_node, state.status, branch, variables)
         if now == self._seen:
             return True
         if self._steps >= self._next:
@@ -308,11 +308,6 @@ class LoopWatch:
     def forget(self) -> None:
         """Start again, since an effect or a wait may change the next steps."""
         self._steps, self._next, self._seen = 0, BEGIN, None
-
-    def _picture(self, state: RunState) -> tuple[object, ...]:
-        own = {name: value for name, value in state.vars.items() if name != RUNTIME}
-        branch = namespace(state.vars, RUNTIME).get(BRANCH)
-        return state.current_node, state.status, branch, own
 
 
 def endless(state: RunState, *, at: str) -> Transition:

@@ -1,6 +1,6 @@
 """The decisions of the machine as records, with the state after them, and the decisions that end a run.
 
-The change of a state by a record. The same function is used while a run executes and after a crash.
+The same function changes a state by a record while a run executes and after a crash.
 
 The `delta` of a record has a ``seq``, the number of the change, and those of these names that apply: ``set``
 and ``unset`` (paths in the vars), ``put`` (objects in lists of the vars), ``key`` (the path of the record's
@@ -114,11 +114,14 @@ def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None)
     variables = _metered({**variables, RUNTIME: runtime}, record)
     status = RunStatus(delta.get("status", state.status))
     told = record.result if isinstance(record.result, dict) else {}
+    waiting = None
+    if status is RunStatus.WAITING:
+        waiting = WaitState.from_dict(told["wait"]) if "wait" in told else state.waiting
     return state.moved(
         vars=variables,
         status=status,
         current_node=delta.get("node") or state.current_node,
-        waiting=_wait_of(state, status, told),
+        waiting=waiting,
         output=told.get("output") if status is RunStatus.COMPLETED else state.output,
         error=record.error if status in {RunStatus.FAILED, RunStatus.CANCELLED} else None,
         updated_at=record.ended_at or state.updated_at,
@@ -132,12 +135,6 @@ def _fork_of(state: RunState, delta: dict[str, Any]) -> GraphFork | None:
         return None if "joined" in delta else state.fork
     branches = tuple(GraphBranch(name=name, node=node) for name, node in told["branches"])
     return GraphFork(seq=int(delta["seq"]), join=told["join"], branches=branches)
-
-
-def _wait_of(state: RunState, status: RunStatus, told: dict[str, Any]) -> WaitState | None:
-    if status is not RunStatus.WAITING:
-        return None
-    return WaitState.from_dict(told["wait"]) if "wait" in told else state.waiting
 
 
 def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None) -> dict[str, Any]:

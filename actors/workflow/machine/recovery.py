@@ -58,7 +58,9 @@ def behind_record(
     if delta.get("open") == seq:
         opened[path] = _opened_by(record, delta)
     elif "retry" in delta and begun is not None and begun.attempt == record.attempt:
-        opened[path] = _next_attempt(begun, seen, str(delta["retry"]))
+        attempt, due = begun.attempt + 1, str(delta["retry"])
+        step_id = derive_id(place_of(seen.run_id, seen.vars), begun.seq, attempt)
+        opened[path] = replace(begun, attempt=attempt, step_id=step_id, due=due)
     elif delta.get("seq") == seq:
         opened.pop(path, None)
         seen = applied(seen, record, begun)
@@ -105,9 +107,3 @@ def opened_behind(seen: RunState, record: StepRecord) -> OpenStep:
         due=at,
         origin=told.get("origin"),
     )
-
-
-def _next_attempt(opened: OpenStep, seen: RunState, due: str) -> OpenStep:
-    attempt = opened.attempt + 1
-    step_id = derive_id(place_of(seen.run_id, seen.vars), opened.seq, attempt)
-    return replace(opened, attempt=attempt, step_id=step_id, due=due)

@@ -1,8 +1,7 @@
-"""A graph: named nodes, one of which is the entry node.
+"""A graph: named nodes, one of which is the entry node, and what its runs share.
 
-The policies of effects: the number of attempts, the pauses between them, and the idempotency key.
-
-The names of events, which a wait and an emission have in common.
+A policy of effects decides the number of attempts, the pauses between them, and the idempotency key. A wait for
+an event and an emission have the event's name in common.
 """
 
 from __future__ import annotations

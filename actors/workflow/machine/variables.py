@@ -1,6 +1,6 @@
-"""The names in a run's vars: dotted paths, and the namespaces of the runtime.
+"""The names in a run's vars: dotted paths, the namespaces of the runtime, and the limits of the run.
 
-The limits of a run. They are in its vars, so they survive a crash with the run.
+Limits are in the vars, so they survive a crash with the run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The end of a wait: an answer, an instant, or the end of a child.
+"""Waits of a run: the effects that begin them, and their end by an answer, an instant, or the end of a child.
 
-The effects that need no I/O: waits, questions, answers to users, and reads of the vars.
+Two further effects need no I/O: answers to users, and reads of the vars.
 """
 
 from __future__ import annotations

@@ -5,6 +5,6 @@ records together. Bytes are stored in an artifact store. The index of a run's me
 (`_runtime.memory_spans`). It has an object for each artifact, a *span*.
 
 - `messages`: pure functions for the messages of a context. `spans`: the index, its artifacts and its owners.
-- `queries`, `compaction`, `evidence`: the effects that search, that shorten, and that keep data from tools.
-- `effects`: all effects, in the form that drivers use.
+- `effects`: all effects, in the form that drivers use; those that note, search and tag; memory on hosts.
+- `compaction`, `evidence`: the effects that shorten, and that keep data from tools.
 """

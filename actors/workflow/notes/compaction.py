@@ -1,10 +1,8 @@
-"""The effect MEMORY_COMPACT: old messages are archived as an artifact, and a summary replaces them.
+"""The effects MEMORY_COMPACT and MEMORY_REHYDRATE: old messages are archived, and inserted again.
 
-The artifact is stored before a model is asked for a summary. The record of the effect's result removes the
-messages from the context, and adds the summary and its span. If the process dies before that record is durable,
-the context still has all messages.
-
-The effect MEMORY_REHYDRATE: archived messages and notes are inserted into the context again.
+The artifact of archived messages is stored before a model is asked for a summary. The record of the effect's
+result removes the messages from the context, and adds the summary and its span. If the process dies before that
+record is durable, the context still has all messages.
 """
 
 from __future__ import annotations

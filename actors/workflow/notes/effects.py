@@ -1,117 +1,75 @@
-"""The memory effects in the form in which both drivers execute them.
+"""The memory effects of a driver, and the effects MEMORY_NOTE, MEMORY_QUERY and MEMORY_TAG themselves.
 
-The effects MEMORY_NOTE and MEMORY_TAG.
+A query searches spans by id, words, time, tags, authors and locations. On hosts the runs of an app share a
+memory: its index is in the tenant's long-term memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from pydantic_core import from_json
 
 from actors.errors import ContractError
+from actors.kernel.json import canonical_json
 from actors.kernel.runtime.ids import derive_id
-from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
+from actors.kernel.stores.memory import LongTermMemory, NewMemory
+from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType, RunStatus
+from actors.kernel.workflow.errors import GraphError
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.handlers import EffectHandlers, Handler
 from actors.workflow.machine.records import OpenStep
+from actors.workflow.machine.variables import RUNTIME
 from actors.workflow.notes.compaction import Compaction, compaction_of, rehydrated
+from actors.workflow.notes.compaction import content_of as content_of_span
 from actors.workflow.notes.evidence import EvidenceRecorder
-from actors.workflow.notes.messages import PLACEMENTS, note_message, placed, without_known
-from actors.workflow.notes.queries import queried
+from actors.workflow.notes.messages import (
+    PLACEMENTS,
+    content_of,
+    note_message,
+    placed,
+    summaries_in,
+    without_known,
+)
 from actors.workflow.notes.spans import (
+    ALL,
+    GLOBAL,
     NOTE,
     PREVIEW,
+    SESSION,
     SPAN_ID,
+    SPANS,
     Archive,
     Memories,
     MemoryRequest,
     Payload,
     SharedMemory,
     Span,
+    SpanFilter,
+    has_words,
+    neighbours,
+    newest_first,
     span_at,
     spans_of,
     tagged,
+    text_of_index,
 )
 
-if TYPE_CHECKING:
-    from actors.workflow.notes.host_memory import HostMemory
-
-
-def noted(request: MemoryRequest) -> EffectOutcome:
-    """Store a note as an artifact, and its span in the index.
-
-    The artifact's id is derived from the effect's idempotency key, so a second execution stores no second note.
-    """
-    run, payload, archive = request.run, request.payload, request.archive
-    note, owner = payload.text("note"), request.memories.one(payload)
-    if not note:
-        raise payload.wrong("note", "is nothing to keep")
-    span_id, tags = derive_id(request.opened.key, NOTE), payload.tags()
-    where = payload.text("location")
-    content = {
-        "note": note,
-        "sources": _sources(payload, run.run_id),
-        "created_at": request.at,
-        "tags": tags,
-        "location": where or None,
-        "created_by": run.actor_id,
-        "session_id": run.session_id,
-    }
-    kept = archive.kept(span_id, content, run_id=owner.run_id, tags={**tags, "kind": NOTE})
-    span = _span(span_id, kept)
-    meta: dict[str, Any] = {"span_id": span_id, **span}
-    changes: dict[str, Any] = {**request.memories.put(owner, span)}
-    if payload.flag("keep_in_context"):
-        before = archive.context_of(run)
-        fresh = without_known([note_message(span_id, note, kept["created_at"])], before)
-        if fresh:
-            after = placed(before, [(span_id, fresh)], payload.choice("placement", *PLACEMENTS))
-            changes["set"] = [archive.changed_context(run, after)]
-        meta["kept_in_context"] = {"inserted": len(fresh), "skipped": 1 - len(fresh)}
-    return request.met(f"Noted: span_id={span_id}", meta, changes=changes)
-
-
-def _sources(payload: Payload, run_id: str) -> dict[str, Any]:
-    given = payload.get("sources")
-    if not isinstance(given, dict | None):
-        raise payload.wrong("sources", "is no object")
-    return {"run_id": run_id, "span_ids": [], "message_ids": []} | (given or {})
-
-
-def _span(span_id: str, kept: dict[str, Any]) -> Span:
-    made = kept["created_at"]
-    span: Span = {"kind": NOTE, SPAN_ID: span_id, "created_at": made}
-    span |= {"from_timestamp": made, "to_timestamp": made, "message_count": 0}
-    span["note_preview"] = kept["note"][:PREVIEW]
-    more = {name: kept.get(name) for name in ("tags", "location", "created_by")}
-    return span | {name: value for name, value in more.items() if value}
-
-
-def tag(request: MemoryRequest) -> EffectOutcome:
-    """Add tags to a span, or replace its tags. The artifact stays as it is."""
-    payload = request.payload
-    tags, merge = payload.tags(), payload.flag("merge", default=True)
-    if not tags and merge:
-        raise payload.wrong("tags", "is nothing to add")
-    owner, wanted = request.memories.one(payload), payload.get("span_id")
-    spans = spans_of(owner.vars)
-    found = span_at(spans, wanted)
-    if found is None:
-        known = f"its index has {len(spans)} spans: list them by memory_query with return='meta'"
-        return request.refused(f"there is no span {wanted!r} in run {owner.run_id}; {known}")
-    span = tagged(found, tags, merge=merge)
-    meta = {"span_id": span[SPAN_ID], "tags": span["tags"]}
-    changes = request.memories.put(owner, span)
-    return request.met(f"Tagged: span_id={span[SPAN_ID]}", meta, changes=changes)
-
-
-_EFFECTS: Final[dict[EffectType, Callable[[MemoryRequest], EffectOutcome]]] = {
-    EffectType.MEMORY_NOTE: noted,
-    EffectType.MEMORY_QUERY: queried,
-    EffectType.MEMORY_TAG: tag,
-    EffectType.MEMORY_REHYDRATE: rehydrated,
+DEFAULT_SPANS: Final = 5
+DEFAULT_MESSAGES: Final = 80
+LONGEST_OUTPUT: Final = 100_000
+"""Maximum length of a result's text, in characters."""
+LEVELS: Final[Mapping[str, tuple[int, int]]] = {
+    "urgent": (3, 20),
+    "standard": (10, 80),
+    "deep": (50, 400),
 }
-MEMORY_EFFECTS: Final = frozenset({*_EFFECTS, EffectType.MEMORY_COMPACT})
+"""Maximum numbers of spans and messages of a result, by the request's level of recall."""
+MOST_SPANS: Final = 1_000
+"""Number of spans of a shared memory that an effect sees: the newest ones. The memory keeps all."""
 
 
 class MemoryEffects:
@@ -218,3 +176,292 @@ class MemoryEffects:
             return effect(request)
         nothing = {"span_id": None, "compacted": 0}
         return compaction_of(request) or request.met("There is nothing to compact.", nothing)
+
+
+@dataclass(slots=True, kw_only=True)
+class HostMemory:
+    """The shared memory that one attempt of an effect reads and writes; see `SharedMemory`.
+
+    A span is a memory of the scope ``flows:<app>:<owner>``, whose key is its id and whose text is its JSON.
+
+    Attributes:
+        rows: The memories of the tenant.
+        app: The app of the run.
+        root_id: The run at the top of its tree. Runs without a session share the memory of their tree.
+    """
+
+    rows: LongTermMemory
+    app: str
+    root_id: str
+    _opened: OpenStep = field(init=False)
+    _owners: dict[str, RunState] = field(default_factory=dict)
+    _puts: list[tuple[str, Span]] = field(default_factory=list)
+
+    async def load(self, run: RunState, opened: OpenStep) -> None:
+        """Read the indexes of the scope that an effect names, before it executes."""
+        self._opened = opened
+        wanted = str(opened.effect.payload.get("scope") or "").strip().lower()
+        for scope in (SESSION, GLOBAL):
+            if wanted in {scope, ALL}:
+                self._owners[scope] = await self._owner(run, scope)
+
+    async def keep(self) -> None:
+        """Write the spans that the effect put, durably and once for each effect.
+
+        An effect that is executed again changes nothing, also if other effects changed the span since then.
+        """
+        for owner, span in self._puts:
+            text, name = canonical_json(span), str(span[SPAN_ID])
+            id_, about = derive_id(self._opened.key, owner, name), self._about(owner)
+            await self.rows.put(NewMemory(id=id_, about=about, text=text, key=name, source="tool"))
+
+    def owner(self, run: RunState, scope: str) -> RunState:
+        """See `SharedMemory.owner`."""
+        del run
+        return self._owners[scope]
+
+    def named(self, run: RunState, run_id: str) -> RunState:
+        """See `SharedMemory.named`."""
+        del run
+        remedy = "Leave target_run_id out, or use scope 'session' or 'global'"
+        raise GraphError(f"run {run_id!r}", f"a run on a host has its own memory. {remedy}")
+
+    def put(self, owner: RunState, span: Span) -> None:
+        """See `SharedMemory.put`: it is written by `keep`."""
+        self._puts.append((owner.run_id, span))
+
+    async def _owner(self, run: RunState, scope: str) -> RunState:
+        name = GLOBAL if scope == GLOBAL else f"run:{self.root_id}"
+        if scope == SESSION and run.session_id:
+            name = f"session:{run.session_id}"
+        spans: list[Span] = []
+        if self._opened.effect.type is not EffectType.MEMORY_NOTE:  # which reads none
+            rows = await self.rows.page(about=self._about(name), limit=MOST_SPANS)
+            spans = sorted(
+                filter(None, (_span_in(row.text) for row in rows)),
+                key=lambda span: (str(span.get("created_at")), str(span[SPAN_ID])),
+            )
+        vars_ = {RUNTIME: {SPANS: spans}}
+        return RunState(name, "memory", RunStatus.COMPLETED, "memory", vars=vars_)
+
+    def _about(self, owner: str) -> str:
+        return f"flows:{self.app}:{owner}"
+
+
+def _span_in(text: str) -> Span | None:
+    """Return the span that a memory holds; None: another program kept it in this scope."""
+    try:
+        span: Any = from_json(text)
+    except ValueError:
+        return None
+    return span if isinstance(span, dict) and isinstance(span.get(SPAN_ID), str) else None
+
+
+def noted(request: MemoryRequest) -> EffectOutcome:
+    """Store a note as an artifact, and its span in the index.
+
+    The artifact's id is derived from the effect's idempotency key, so a second execution stores no second note.
+    """
+    run, payload, archive = request.run, request.payload, request.archive
+    note, owner = payload.text("note"), request.memories.one(payload)
+    if not note:
+        raise payload.wrong("note", "is nothing to keep")
+    sources = payload.get("sources")
+    if not isinstance(sources, dict | None):
+        raise payload.wrong("sources", "is no object")
+    span_id, tags = derive_id(request.opened.key, NOTE), payload.tags()
+    where = payload.text("location")
+    content = {
+        "note": note,
+        "sources": {"run_id": run.run_id, "span_ids": [], "message_ids": []} | (sources or {}),
+        "created_at": request.at,
+        "tags": tags,
+        "location": where or None,
+        "created_by": run.actor_id,
+        "session_id": run.session_id,
+    }
+    kept = archive.kept(span_id, content, run_id=owner.run_id, tags={**tags, "kind": NOTE})
+    span = _span(span_id, kept)
+    meta: dict[str, Any] = {"span_id": span_id, **span}
+    changes: dict[str, Any] = {**request.memories.put(owner, span)}
+    if payload.flag("keep_in_context"):
+        before = archive.context_of(run)
+        fresh = without_known([note_message(span_id, note, kept["created_at"])], before)
+        if fresh:
+            after = placed(before, [(span_id, fresh)], payload.choice("placement", *PLACEMENTS))
+            changes["set"] = [archive.changed_context(run, after)]
+        meta["kept_in_context"] = {"inserted": len(fresh), "skipped": 1 - len(fresh)}
+    return request.met(f"Noted: span_id={span_id}", meta, changes=changes)
+
+
+def _span(span_id: str, kept: dict[str, Any]) -> Span:
+    made = kept["created_at"]
+    span: Span = {"kind": NOTE, SPAN_ID: span_id, "created_at": made}
+    span |= {"from_timestamp": made, "to_timestamp": made, "message_count": 0}
+    span["note_preview"] = kept["note"][:PREVIEW]
+    more = {name: kept.get(name) for name in ("tags", "location", "created_by")}
+    return span | {name: value for name, value in more.items() if value}
+
+
+def tag(request: MemoryRequest) -> EffectOutcome:
+    """Add tags to a span, or replace its tags. The artifact stays as it is."""
+    payload = request.payload
+    tags, merge = payload.tags(), payload.flag("merge", default=True)
+    if not tags and merge:
+        raise payload.wrong("tags", "is nothing to add")
+    owner, wanted = request.memories.one(payload), payload.get("span_id")
+    spans = spans_of(owner.vars)
+    found = span_at(spans, wanted)
+    if found is None:
+        known = f"its index has {len(spans)} spans: list them by memory_query with return='meta'"
+        return request.refused(f"there is no span {wanted!r} in run {owner.run_id}; {known}")
+    span = tagged(found, tags, merge=merge)
+    meta = {"span_id": span[SPAN_ID], "tags": span["tags"]}
+    changes = request.memories.put(owner, span)
+    return request.met(f"Tagged: span_id={span[SPAN_ID]}", meta, changes=changes)
+
+
+@dataclass(slots=True)
+class Effort:
+    """The limits of the work for a request.
+
+    Attributes:
+        level: The level of recall. Empty: the request names none, and no limit is lowered.
+        spans: Maximum number of spans.
+        messages: Maximum number of messages.
+        deep: True if artifacts are read for words that the index does not have.
+        hops: Number of neighbours in time, in each direction, that are returned with each span.
+        warnings: A text for each limit that was lowered.
+    """
+
+    level: str
+    spans: int
+    messages: int
+    deep: bool
+    hops: int
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, payload: Payload) -> Effort:
+        """Return the limits that a request asks for, lowered to its level of recall."""
+        level = payload.choice("recall_level", "", *LEVELS)
+        made = cls(
+            level=level,
+            spans=payload.count("limit_spans", DEFAULT_SPANS, least=1),
+            messages=payload.count("max_messages", DEFAULT_MESSAGES),
+            deep=payload.flag("deep", default=level != "urgent"),
+            hops=payload.count("neighbor_hops", 1) if payload.flag("connected") else 0,
+        )
+        if level:
+            most_spans, most_messages = LEVELS[level]
+            made.spans = made._lowered(payload, "limit_spans", made.spans, most_spans)
+            made.messages = made._lowered(payload, "max_messages", made.messages, most_messages)
+        return made
+
+    def _lowered(self, payload: Payload, name: str, wanted: int, most: int) -> int:
+        if wanted > most and payload.get(name) is not None:
+            self.warnings.append(
+                f"{name} {wanted} is lowered to {most} by recall_level {self.level}"
+            )
+        return min(wanted, most)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the limits as JSON data."""
+        applied = {"limit_spans": self.spans, "max_messages": self.messages}
+        applied |= {"deep": self.deep, "connected": self.hops > 0, "neighbor_hops": self.hops}
+        return {"recall_level": self.level or None, "applied": applied}
+
+
+def queried(request: MemoryRequest) -> EffectOutcome:
+    """Return the spans that fit all conditions of a request, the newest first, as text, as data or as both."""
+    payload, archive = request.payload, request.archive
+    effort, shown = Effort.of(payload), payload.choice("return", "rendered", "meta", "both")
+    query = payload.text("query")
+    found: list[tuple[str, Span]] = []
+    near: list[tuple[str, Span]] = []
+    for owner in request.memories.some(payload):
+        spans = spans_of(owner.vars)
+        wanted = newest_first(filter(filter_of(payload, spans).fits, spans))
+        if query:
+            reader = _Words(query, archive, effort, summaries_in(archive.context_of(owner)))
+            wanted = reader.found_in(wanted)
+        wanted = wanted[: effort.spans]
+        found += [(owner.run_id, one) for one in wanted]
+        near += [(owner.run_id, one) for one in neighbours(spans, wanted, effort.hops)]
+    told_spans = [*found[: effort.spans], *near]
+    output = _rendered(told_spans, archive, effort) if shown != "meta" else None
+    meta = {
+        "matches": [{**one, "owner_run_id": run_id} for run_id, one in told_spans],
+        "span_ids": [one[SPAN_ID] for _, one in told_spans],
+        "effort": effort.to_dict(),
+        "warnings": effort.warnings,
+    }
+    return request.met(output, meta if shown != "rendered" else None)
+
+
+def filter_of(payload: Payload, spans: list[Span]) -> SpanFilter:
+    """Return the filter of a request. Ids that are numbers are places in the index."""
+    named = payload.names("span_ids", "span_id")
+    ids = [found[SPAN_ID] if (found := span_at(spans, one)) else one for one in named]
+    return SpanFilter(
+        ids=ids,
+        since=payload.instant("since"),
+        until=payload.instant("until"),
+        tags=payload.wanted_tags(),
+        any_tag=payload.choice("tags_mode", "all", "any") == "any",
+        authors=payload.names("authors", "author", "created_by"),
+        locations=payload.names("locations", "location"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """A search for words in the index and the summaries of a context, then in the artifacts."""
+
+    query: str
+    archive: Archive
+    effort: Effort
+    summaries: Mapping[str, str]
+
+    def found_in(self, spans: list[Span]) -> list[Span]:
+        """Return the first spans that have the words. Artifacts are read only until enough spans are found."""
+        return [*islice(filter(self._has, spans), self.effort.spans)]
+
+    def _has(self, span: Span) -> bool:
+        if has_words(text_of_index(span, self.summaries), self.query):
+            return True
+        messages = content_of_span(self.archive, span[SPAN_ID])[1] if self.effort.deep else []
+        return has_words("\n".join(map(content_of, messages)), self.query)
+
+
+def _rendered(found: list[tuple[str, Span]], archive: Archive, effort: Effort) -> str:
+    parts, room = [], effort.messages
+    for _, one in found:
+        messages = content_of_span(archive, one[SPAN_ID])[1]
+        head = [f"span_id={one[SPAN_ID]}", f"kind={one.get('kind')}"]
+        head += [
+            f"{name}={one[name]}" for name in ("from_timestamp", "to_timestamp") if one.get(name)
+        ]
+        head += [f"{name}={value}" for name, value in (one.get("tags") or {}).items()]
+        lines = [f"{each.get('role')}: {content_of(each)}" for each in messages[:room]]
+        left = len(messages) - len(lines)
+        room -= len(lines)
+        more = (
+            [f"({left} more messages: raise max_messages, or rehydrate the span)"] if left else []
+        )
+        parts.append("\n".join([f"[{' '.join(head)}]", *lines, *more]))
+    text = "\n\n".join(parts) or "Nothing was found."
+    if len(text) <= LONGEST_OUTPUT:
+        return text
+    return (
+        f"{text[:LONGEST_OUTPUT]}\n(cut: {len(text)} characters. Ask for fewer spans or messages)"
+    )
+
+
+_EFFECTS: Final[dict[EffectType, Callable[[MemoryRequest], EffectOutcome]]] = {
+    EffectType.MEMORY_NOTE: noted,
+    EffectType.MEMORY_QUERY: queried,
+    EffectType.MEMORY_TAG: tag,
+    EffectType.MEMORY_REHYDRATE: rehydrated,
+}
+MEMORY_EFFECTS: Final = frozenset({*_EFFECTS, EffectType.MEMORY_COMPACT})

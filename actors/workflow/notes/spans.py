@@ -1,12 +1,8 @@
-"""The index of a run's memory: its spans, and the filters by which they are found.
+"""The index of a run's memory: its spans, their artifacts, and the requests of nodes for them.
 
-The artifacts of memory: notes and archived messages, each stored once. References in them are resolved.
-
-The payloads of memory effects. A value of the wrong type raises an error that names it.
-
-The runs that own the memory of a request: the run itself, or a run that a session or all runs share.
-
-A node's request for memory, and the forms of its result.
+Notes and archived messages are artifacts, each stored once; references in them are resolved. A value of the
+wrong type in a request's payload raises an error that names it. The owner of a memory is the run itself, or a
+run that a session or all runs share.
 """
 
 from __future__ import annotations

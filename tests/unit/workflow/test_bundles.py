@@ -17,7 +17,7 @@ from actors.workflow.bundles import (
     WorkflowBundleError,
     WorkflowBundleRegistry,
     WorkflowBundleRegistryError,
-    archive,
+    bundle,
     default_workflow_bundles_dir,
     open_workflow_bundle,
     pack_workflow_bundle,
@@ -170,7 +170,7 @@ def test_limits_of_a_bundle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     open_workflow_bundle(raw)
     open_workflow_bundle(tmp_path / "f")
     for limit, words in (("MOST_FILES", "files"), ("LARGEST", "bytes")):
-        monkeypatch.setattr(archive, limit, 10)
+        monkeypatch.setattr(bundle, limit, 10)
         for source in (raw, tmp_path / "f"):
             with pytest.raises(WorkflowBundleError, match=words):
                 open_workflow_bundle(source)

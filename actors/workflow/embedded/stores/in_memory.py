@@ -1,13 +1,4 @@
-"""Artifacts of graphs in memory.
-
-Commands in memory.
-
-A ledger in memory.
-
-Runs in memory, for tests and for programs whose runs may end with the process.
-
-Snapshots in memory.
-"""
+"""Stores of graphs in memory, for tests and for programs whose runs may end with the process."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""`callboard serve`: serve sessions over HTTP.
+"""`callboard serve`, `host`, `mcp-worker` and `dev`: processes that serve agents until a signal stops them.
 
-`callboard host`: serve agents until SIGTERM or SIGINT.
-
-`callboard mcp-worker`: serve tools, flows and agents to clients of MCP.
-
-`callboard dev`: embedded servers and a host that is replaced when the code changes.
+`serve` answers HTTP, `host` executes agents, and `mcp-worker` serves tools, flows and agents to clients of MCP.
+`dev` runs embedded servers, and a host that is replaced when the code changes.
 """
 
 from __future__ import annotations
@@ -43,6 +40,9 @@ if TYPE_CHECKING:
     from compose.mcp.process import HttpOptions
 
 ADDRESS = "127.0.0.1:8123"
+DATA = Path(".callboard")
+LINES_KEPT: Final = 12
+RUNS_SHOWN: Final = 10
 
 
 def serve(  # noqa: PLR0913 - each is an option
@@ -296,19 +296,9 @@ def mcp_worker(  # noqa: PLR0913 - each is an option
         agents=agents,
         wait_s=wait_s,
     )
-    run_loop(run_worker(options, target.client() if _has_target(target) else None))
-
-
-def _has_target(target: Target) -> bool:
     settings = read_settings(postgres_url=target.postgres_url, data_dir=target.data)
-    return settings.postgres_url is not None or settings.data_dir is not None
-
-
-DATA = Path(".callboard")
-
-
-LINES_KEPT: Final = 12
-RUNS_SHOWN: Final = 10
+    has_database = settings.postgres_url is not None or settings.data_dir is not None
+    run_loop(run_worker(options, target.client() if has_database else None))
 
 
 async def dev(

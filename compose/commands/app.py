@@ -96,8 +96,7 @@ _COMMANDS: Final = (
 )
 """The group of the help, the module, and its commands; each function is named like its command."""
 _PARTS: Final = (
-    (runs, "runs.list", "list=list_runs show log"),
-    (runs, "runs.events", "events"),
+    (runs, "runs.list", "list=list_runs show log events"),
     (runs, "inspect.trace", "tree"),
     (runs, "runs.orders", "cancel signal resolve sweep"),
     (runs, "runs.orders", "retry fork redrive"),

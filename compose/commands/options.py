@@ -260,8 +260,11 @@ class Target:
         if settings.start_wait_s is None:
             settings = settings.model_copy(update={"start_wait_s": CLIENT_WAIT_S})
         folder = settings.data_dir
-        if settings.postgres_url is None and folder is not None and not _holds_data(folder):
-            raise NoDataError(f"{folder} holds no Callboard data: {start_host(folder)}")
+        if settings.postgres_url is None and folder is not None:
+            from compose.embedded import url_if_running  # noqa: PLC0415 - it loads the servers' module
+
+            if not (folder / "pgdata").exists() and url_if_running(folder) is None:
+                raise NoDataError(f"{folder} holds no Callboard data: {start_host(folder)}")
         return settings
 
     @asynccontextmanager
@@ -370,9 +373,3 @@ BROKER: Final = NatsTarget()
 def start_host(folder: Path) -> str:
     """Return the remedy for an error about a folder whose servers do not run."""
     return f"start a host with `callboard host … --data {shlex.quote(str(folder))}` first"
-
-
-def _holds_data(folder: Path) -> bool:
-    from compose.embedded import url_if_running  # noqa: PLC0415 - as above
-
-    return (folder / "pgdata").exists() or url_if_running(folder) is not None

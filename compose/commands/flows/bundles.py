@@ -1,6 +1,6 @@
 """`callboard flows pack|install|list|show|remove`: bundles in files, folders, databases and at servers.
 
-The place of installed flows: a folder, a database, or a running server.
+`RegistryTarget` has the options that name the place of installed flows.
 """
 
 from __future__ import annotations
@@ -175,7 +175,9 @@ async def install(
     with _files():
         data = packed_flow(_bytes_of(file), version=version, sequential=sequential)
     if overwrite:
-        _check_folder(target, at)
+        if not at.is_folder(target):
+            problem = "a version that all hosts have never changes"
+            raise ContractError(f"--overwrite: {problem}. Give it another version")
         with _files():
             WorkflowBundleRegistry(at.directory).install_bytes(data, overwrite=True)
     async with at.registry(target) as (registry, place):
@@ -191,9 +193,19 @@ async def list_bundles(*, at: RegistryTarget = FOLDER, target: Target = HERE) ->
     `callboard flows list --server http://127.0.0.1:8123`
     """
     async with at.registry(target) as (registry, place):
-        found = await registry.list()
-    columns = ("BUNDLE", "NAME", "FLOWS", "FILE")
-    target.table(found, _told, columns, _row, empty=f"no bundles in {place}")
+        records = await registry.list()
+    target.table(
+        records,
+        _told,
+        ("BUNDLE", "NAME", "FLOWS", "FILE"),
+        lambda record: (
+            record.manifest.ref,
+            record.manifest.entry.name,
+            len(record.manifest.flows),
+            record.place,
+        ),
+        empty=f"no bundles in {place}",
+    )
 
 
 async def show(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = HERE) -> int:
@@ -208,8 +220,10 @@ async def show(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = HER
         ID@VERSION, or ID for the newest version.
     """
     async with at.registry(target) as (registry, _):
-        with _known():
+        try:
             bundle = await registry.open(ref)
+        except WorkflowBundleRegistryError as exc:  # so that the exit code is NOT_FOUND
+            raise NoDataError(str(exc)) from exc
     specs = bundle.specs()
     if target.json:
         flows = {one.workflow_id: one.described() for one in specs}
@@ -246,22 +260,11 @@ def _bytes_of(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def _check_folder(target: Target, at: RegistryTarget) -> None:
-    if not at.is_folder(target):
-        raise ContractError(
-            "--overwrite: a version that all hosts have never changes. Give it another version"
-        )
-
-
 def _told(one: BundleRecord) -> dict[str, object]:
     facts: dict[str, object] = {"hash": one.hash, "size_bytes": one.size_bytes, "file": one.place}
     if one.installed_at is not None:
         facts |= {"installed_by": one.installed_by, "installed_at": one.installed_at.isoformat()}
     return {**one.manifest.model_dump(mode="json"), **facts}
-
-
-def _row(one: BundleRecord) -> tuple[object, ...]:
-    return one.manifest.ref, one.manifest.entry.name, len(one.manifest.flows), one.place
 
 
 @contextmanager
@@ -271,12 +274,3 @@ def _files() -> Iterator[None]:
         yield
     except OSError as exc:
         raise NoDataError(f"{exc.filename}: {exc.strerror or exc}. Name another file") from exc
-
-
-@contextmanager
-def _known() -> Iterator[None]:
-    """Convert the error of a bundle that is not installed, so that the exit code is NOT_FOUND."""
-    try:
-        yield
-    except WorkflowBundleRegistryError as exc:
-        raise NoDataError(str(exc)) from exc

@@ -1,7 +1,4 @@
-"""`callboard flows check|draw|schema`: check and draw flow documents, and flows of a server.
-
-`callboard flows import`: report whether a flow of another program is supported.
-"""
+"""`callboard flows check|draw|schema|import`: check and draw flow documents, and flows of other programs."""
 
 from __future__ import annotations
 
@@ -53,18 +50,19 @@ async def check(
     if not files:
         raise NoDataError("no file was named: give the path of a flow document")
     api.check_unused()
-    if api.server is None:
-        found = [one for file in files for one in _checked(file)]
-    else:
-        server = ServedBundles(api.opened())
-        found = [
-            one for file in files for one in await server.mistakes(str(file), _read(file), version)
-        ]
+    server = None if api.server is None else ServedBundles(api.opened())
+    findings: list[FlowFinding] = []
+    for file in files:
+        if server is not None:
+            findings += await server.mistakes(str(file), _read(file), version)
+            continue
+        with _reading(file, "a flow document"):
+            findings += check_flow(file)
     if json:
-        print_json({"findings": [one.to_dict() for one in found]})
-    for one in [] if json else found:
-        say(f"{one.level}: {one}" if one.level == "warning" else str(one))
-    is_refused = any(one.level == "error" for one in found)
+        print_json({"findings": [finding.to_dict() for finding in findings]})
+    for finding in [] if json else findings:
+        say(f"{finding.level}: {finding}" if finding.level == "warning" else str(finding))
+    is_refused = any(finding.level == "error" for finding in findings)
     if not json and not is_refused:
         say(f"{len(files)} flow document{'s are' if len(files) > 1 else ' is'} right")
     return Exit.FAILED if is_refused else Exit.OK
@@ -119,7 +117,12 @@ async def draw(
         name = str(file)
         svg = await ServedBundles(api.opened(flow=flow)).drawing(name)
     else:
-        spec = _spec_in(file, flow)
+        with _reading(file):
+            if file.suffix == ".flow":
+                bundle = open_workflow_bundle(file)
+                spec = bundle.spec(flow or bundle.manifest.entry.flow_id)
+            else:
+                spec = load_flow(file)
         name, svg = spec.workflow_id, _drawn(spec, file)
     if output is not None:
         try:
@@ -131,14 +134,6 @@ async def draw(
     else:
         sys.stdout.write(svg)
     return Exit.OK
-
-
-def _spec_in(file: Path, flow: str | None) -> WorkflowSpec:
-    with _reading(file):
-        if file.suffix != ".flow":
-            return load_flow(file)
-        bundle = open_workflow_bundle(file)
-        return bundle.spec(flow or bundle.manifest.entry.flow_id)
 
 
 def _drawn(spec: WorkflowSpec, file: Path) -> str:
@@ -156,11 +151,6 @@ def _drawn(spec: WorkflowSpec, file: Path) -> str:
 def _read(file: Path) -> bytes:
     with _reading(file):
         return file.read_bytes()
-
-
-def _checked(file: Path) -> list[FlowFinding]:
-    with _reading(file, "a flow document"):
-        return check_flow(file)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
@@ -72,19 +73,17 @@ class ServedBundles(BundleRegistry):
 
     @override
     async def remove(self, ref: str) -> int:
-        bundle, at, version = ref.partition("@")
-        versions = [version] if at else []
+        bundle, at, exact = ref.partition("@")
+        versions = [exact] if at else []
         if not at:
-            found = [one.manifest for one in await self.list()]
-            versions = [one.bundle_version for one in found if one.bundle_id == bundle]
-        return sum([await self._is_removed(f"{bundle}@{one}") for one in versions])
-
-    async def _is_removed(self, ref: str) -> bool:
-        try:
-            await self._api.read("DELETE", f"{_FLOWS}/{quoted(ref)}")
-        except ApiNotFoundError:
-            return False
-        return True
+            manifests = [record.manifest for record in await self.list()]
+            versions = [one.bundle_version for one in manifests if one.bundle_id == bundle]
+        count = 0
+        for version in versions:
+            with suppress(ApiNotFoundError):
+                await self._api.read("DELETE", f"{_FLOWS}/{quoted(f'{bundle}@{version}')}")
+                count += 1
+        return count
 
     async def drawing(self, flow: str) -> str:
         """Return the drawing of a flow as SVG."""

@@ -1,8 +1,6 @@
-"""`callboard graphs resume|emit|cancel`: answer waits of runs of flows, and stop runs.
+"""`callboard graphs start`, and the commands that answer, pause, steer, limit and stop runs of flows.
 
-`callboard graphs pause|resume-run|steer|limits`: pause, continue, steer and limit runs of flows.
-
-`callboard graphs start`: start a run of a flow in a database or at a server, and follow it.
+Each command works in a database or at a server.
 """
 
 from __future__ import annotations
@@ -44,6 +42,75 @@ class EmittedData(TypedDict):
     """The answer to an event. See `EmittedJson` of the server."""
 
     delivered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrder:
+    """A run to start. See `start`."""
+
+    app: str
+    flow: str
+    variables: dict[str, JsonValue]
+    id: str | None
+    actor: str | None
+    session: str | None
+
+
+async def start(  # noqa: PLR0913 - each is an option
+    app: AppArg,
+    flow: str,
+    variables: Annotated[str, Parameter(name="VARS", allow_leading_hyphen=True)] = "{}",
+    /,
+    *,
+    id: str | None = None,  # noqa: A002 - the name of the option
+    actor: str | None = None,
+    session: str | None = None,
+    follow: opt.FollowFlag = False,
+    tenant: OwnerOpt = DEFAULT_TENANT,
+    api: ApiTarget = NO_SERVER,
+    target: Target = HERE,
+) -> int:
+    """Start a run of a flow, and print its id. A host of the app executes it.
+
+    The run is durable when its id is printed. With `--follow` the exit code is 1 if the run fails. If you end
+    the command, or it dies, the run continues.
+
+    Examples:
+    `callboard graphs start billing refund '{"order": 7}' --id r-7`;
+    `RUN=$(callboard graphs start billing refund --session s1)`;
+    `callboard graphs start installed refund@1.2 '{"order": 7}' --follow --server http://127.0.0.1:8123`
+
+    Parameters
+    ----------
+    flow
+        The name of the flow.
+    variables
+        The run's first variables, a JSON object; - reads it from standard input, @FILE from a file.
+    id
+        Id of the run. The same id again names the same run.
+    actor
+        The person or program for which the run acts.
+    session
+        The run's session. Events of this session's scope answer waits of the run.
+    follow
+        Print the records of the run's ledger as they are written, until the run has ended. With `--json` each
+        line is one object: the run, its records, and its end.
+    """
+    given = parse_json(variables, what="VARS")
+    if not isinstance(given, dict):
+        raise ContractError("VARS: give a JSON object, such as '{\"order\": 7}'")
+    api.check_unused()
+    order = RunOrder(app=app, flow=flow, variables=given, id=id, actor=actor, session=session)
+    if api.server is not None:
+        return await _start_at(api.opened(target, tenant=tenant), order, target, follow=follow)
+    async with target.client() as runtime:
+        run, is_new = await _started(runtime, order, tenant)
+        _tell(target, run, is_new=is_new, follow=follow)
+        if not follow:
+            return Exit.OK
+        await print_ledger(stored_ledger(runtime, run, follow=True), target, follow=True)
+        row = await row_of(runtime.store, run)
+    return _tell_end(target, {"run": run, "status": str(row.status).lower()})
 
 
 async def resume(
@@ -243,89 +310,15 @@ async def limits(
     updates
         Limits by name, a JSON object; - reads it from standard input, @FILE from a file.
     """
-    given = _object(updates, "UPDATES")
+    changes = parse_json(updates, what="UPDATES")
+    if not isinstance(changes, dict):
+        raise ContractError("UPDATES: give a JSON object")
     if (there := served_run(api, target, run)) is not None:
-        await there.send("limits", {"updates": given}, NamedRunData)
+        await there.send("limits", {"updates": changes}, NamedRunData)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
-            await runs.update_limits(row.run_id, given)
-    return target.tell({"run": run, "updates": given}, f"changed limits of {run}")
-
-
-def _object(text: str, what: str) -> dict[str, Any]:
-    given = parse_json(text, what=what)
-    if not isinstance(given, dict):
-        raise ContractError(f"{what}: give a JSON object")
-    return given
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOrder:
-    """A run to start. See `start`."""
-
-    app: str
-    flow: str
-    variables: dict[str, JsonValue]
-    id: str | None
-    actor: str | None
-    session: str | None
-
-
-async def start(  # noqa: PLR0913 - each is an option
-    app: AppArg,
-    flow: str,
-    variables: Annotated[str, Parameter(name="VARS", allow_leading_hyphen=True)] = "{}",
-    /,
-    *,
-    id: str | None = None,  # noqa: A002 - the name of the option
-    actor: str | None = None,
-    session: str | None = None,
-    follow: opt.FollowFlag = False,
-    tenant: OwnerOpt = DEFAULT_TENANT,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
-) -> int:
-    """Start a run of a flow, and print its id. A host of the app executes it.
-
-    The run is durable when its id is printed. With `--follow` the exit code is 1 if the run fails. If you end
-    the command, or it dies, the run continues.
-
-    Examples:
-    `callboard graphs start billing refund '{"order": 7}' --id r-7`;
-    `RUN=$(callboard graphs start billing refund --session s1)`;
-    `callboard graphs start installed refund@1.2 '{"order": 7}' --follow --server http://127.0.0.1:8123`
-
-    Parameters
-    ----------
-    flow
-        The name of the flow.
-    variables
-        The run's first variables, a JSON object; - reads it from standard input, @FILE from a file.
-    id
-        Id of the run. The same id again names the same run.
-    actor
-        The person or program for which the run acts.
-    session
-        The run's session. Events of this session's scope answer waits of the run.
-    follow
-        Print the records of the run's ledger as they are written, until the run has ended. With `--json` each
-        line is one object: the run, its records, and its end.
-    """
-    given = parse_json(variables, what="VARS")
-    if not isinstance(given, dict):
-        raise ContractError("VARS: give a JSON object, such as '{\"order\": 7}'")
-    api.check_unused()
-    order = RunOrder(app=app, flow=flow, variables=given, id=id, actor=actor, session=session)
-    if api.server is not None:
-        return await _start_at(api.opened(target, tenant=tenant), order, target, follow=follow)
-    async with target.client() as runtime:
-        run, is_new = await _started(runtime, order, tenant)
-        _tell(target, run, is_new=is_new, follow=follow)
-        if not follow:
-            return Exit.OK
-        await print_ledger(stored_ledger(runtime, run, follow=True), target, follow=True)
-        row = await row_of(runtime.store, run)
-    return _tell_end(target, {"run": run, "status": str(row.status).lower()})
+            await runs.update_limits(row.run_id, changes)
+    return target.tell({"run": run, "updates": changes}, f"changed limits of {run}")
 
 
 async def _started(runtime: Runtime, order: RunOrder, tenant: str) -> tuple[RunId, bool]:

@@ -89,25 +89,22 @@ async def list_graph_runs(
     among = RunFilter(type=app, tenant=tenant, after=known_id(after) if after else None)
     async with target.client() as runtime:
         page = await flow_runs(runtime.store.lists, among, flow=flow, status=wanted, limit=limit)
+    names = "run=run_id agent=agent_id status parked parent created_at updated_at"
     target.table(
         page.rows,
-        _run_to_json,
+        lambda row: {**picked(row, names), "flow": flow_of(row)},
         ("run", "flow", "id", "status", "created ago", "changed ago"),
-        _row,
+        lambda row: (
+            row.run_id,
+            *flow_and_id(row.agent_id),
+            status_text(row),
+            ago(row.created_at),
+            ago(row.updated_at),
+        ),
         empty=f"there is no such run of a flow of {app}",
     )
     if page.next is not None and not target.json:
         say(f"there may be more: --after {page.next}")
-
-
-def _run_to_json(row: RunRow) -> dict[str, Any]:
-    facts = picked(row, "run=run_id agent=agent_id status parked parent created_at updated_at")
-    return {**facts, "flow": flow_of(row)}
-
-
-def _row(row: RunRow) -> tuple[object, ...]:
-    flow, id_ = flow_and_id(row.agent_id)
-    return row.run_id, flow, id_, status_text(row), ago(row.created_at), ago(row.updated_at)
 
 
 async def show(run: opt.RunIdArg, /, *, api: ApiTarget = NO_SERVER, target: Target = HERE) -> None:

@@ -1,7 +1,4 @@
-"""Runs of flows of a running server, over its HTTP API.
-
-Stored snapshots of runs of flows of a running server, over its HTTP API.
-"""
+"""Runs of flows of a running server, and their stored snapshots, over its HTTP API."""
 
 from __future__ import annotations
 
@@ -160,7 +157,10 @@ class ServedRun:
                 ) as events:
                     async for one in events:
                         if one.name in {"end", OVER}:
-                            yield one.data or await self._end()
+                            yield one.data or {
+                                "run": self._run,
+                                "status": (await self.shown())["status"],
+                            }
                             return
                         if one.name == "step":
                             place, lost = one.id, 0
@@ -175,9 +175,6 @@ class ServedRun:
                 remedy = f"The run continues. {show} shows it"
                 raise ApiUnreachableError(self._api.url, problem, remedy)
             await asyncio.sleep(PAUSE_S)
-
-    async def _end(self) -> dict[str, Any]:
-        return {"run": self._run, "status": (await self.shown())["status"]}
 
 
 def served_run(api: ApiTarget, target: Target, run: str) -> ServedRun | None:
@@ -206,16 +203,17 @@ async def list_served(
         page["runs"],
         dict,
         ("run", "flow", "status", "created ago", "changed ago"),
-        _row,
+        lambda run: (
+            run["run"],
+            run["flow"],
+            _status(run),
+            _ago(run["created_at"]),
+            _ago(run["updated_at"]),
+        ),
         empty=f"there is no such run of a flow of {among['app']}",
     )
     if page["next"] is not None and not target.json:
         say(f"there may be more: --after {page['next']}")
-
-
-def _row(run: ListedRunData) -> tuple[object, ...]:
-    created, changed = _ago(run["created_at"]), _ago(run["updated_at"])
-    return run["run"], run["flow"], _status(run), created, changed
 
 
 def _status(run: ListedRunData) -> str:
@@ -304,7 +302,13 @@ class ServedSnapshots:
             page["snapshots"],
             dict,
             ("snapshot", "run", "name", "tags", "kept ago"),
-            _snapshot_row,
+            lambda snapshot: (
+                snapshot["snapshot"],
+                snapshot["run"],
+                snapshot["name"],
+                ", ".join(snapshot["tags"]),
+                _ago(snapshot["created_at"]),
+            ),
             empty=f"there is no such snapshot of a run of {self._app}",
         )
         if page["next"] is not None and not target.json:
@@ -351,8 +355,3 @@ async def kept_snapshot(
     body = {"name": name, "description": description, "tags": list(tags)}
     look = "`callboard graphs snapshots APP --run {run} --server {url}`"
     return (await there.send("snapshots", body, MadeSnapshotData, look=look))["snapshot"]
-
-
-def _snapshot_row(one: SnapshotData) -> tuple[object, ...]:
-    kept = ago(datetime.fromisoformat(one["created_at"]))
-    return one["snapshot"], one["run"], one["name"], ", ".join(one["tags"]), kept

@@ -8,7 +8,6 @@ from cyclopts import Parameter
 
 from actors.errors import ContractError
 from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
-from actors.kernel.stores.flows import RunSnapshot
 from actors.workflow import Snapshot
 from actors.workflow.hosted.runs import FlowRuns
 from compose.commands import options as opt
@@ -16,7 +15,7 @@ from compose.commands.api import NO_SERVER, ApiTarget
 from compose.commands.graphs.look import AppArg, OwnerOpt, open_graph_run
 from compose.commands.graphs.served import ServedSnapshots, kept_snapshot, served_run
 from compose.commands.options import HERE, Target, parse_json
-from compose.commands.output import ago, picked, print_json
+from compose.commands.output import ago, print_json
 from compose.commands.terminal import say
 
 SavedArg = Annotated[str, Parameter(name="SNAPSHOT")]
@@ -112,22 +111,13 @@ async def snapshots(  # noqa: PLR0913 - each is an option
         rows = await runs.snapshots(run=wanted, tag=tag, query=query, after=after, limit=limit + 1)
     target.table(
         rows[:limit],
-        _to_json,
+        "snapshot=id run=run_id agent=agent_id seq name description tags spec_hash created_by created_at",
         ("snapshot", "run", "name", "tags", "kept ago"),
-        _row,
+        lambda row: (row.id, row.run_id, row.name, ", ".join(row.tags), ago(row.created_at)),
         empty=f"there is no such snapshot of a run of {app}",
     )
     if len(rows) > limit and not target.json:
         say(f"there are more: --after {rows[limit - 1].id}")
-
-
-def _to_json(row: RunSnapshot) -> dict[str, Any]:
-    names = "snapshot=id run=run_id agent=agent_id seq name description tags spec_hash created_by created_at"
-    return picked(row, names)
-
-
-def _row(row: RunSnapshot) -> tuple[object, ...]:
-    return row.id, row.run_id, row.name, ", ".join(row.tags), ago(row.created_at)
 
 
 async def restore(

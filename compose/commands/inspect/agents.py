@@ -1,8 +1,6 @@
-"""`callboard agents list|inbox|state|forget` and `callboard hosts`: agents with work, and live hosts.
+"""`callboard agents`, `hosts`, `describe` and `tap`: agents with work, live hosts, and traffic on the broker.
 
-`callboard describe`: describe an application's agents as a table or a document.
-
-`callboard tap`: watch the live traffic on the broker.
+`describe` shows the agents of an application as a table or a document.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from rich.text import Text
 from actors.errors import ContractError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.rows import Arrived
 from actors.kernel.stores.insight import AgentRow, HostRow, InsightStore
 from actors.runtime.client.gateway_api import describe as describe_agents
 from actors.runtime.loop.clock import SystemClock
@@ -47,6 +44,15 @@ from compose.tools.traffic import Filter, Seen, listen
 
 MOST: Final = 10_000
 """Greatest number of agents that `--unserved` reads of one type."""
+STYLES = {
+    "dead": "red",
+    "ask": "cyan",
+    "answer": "cyan",
+    "post": "magenta",
+    "live": "dim",
+    "signal": "yellow",
+}
+_BODY = 400
 
 
 async def list_agents(
@@ -93,7 +99,15 @@ async def list_agents(
         rows,
         "agent=agent_id reason pending oldest_at queued run=run_id status parked wake_at owner",
         ("agent", "waits for", "messages", "oldest", "queued runs", "run", "owner"),
-        _row,
+        lambda row: (
+            row.agent_id,
+            _reason(row),
+            row.pending or "",
+            ago(row.oldest_at),
+            row.queued or "",
+            row.run_id,
+            row.owner,
+        ),
         empty="no agent has messages or an open run",
     )
 
@@ -107,11 +121,6 @@ async def _unserved(
         rows = await insight.agents(type_=name, tenant=tenant, waiting_s=waiting, limit=MOST)
         found += [row for row in rows if row.reason == "unserved"]
     return found
-
-
-def _row(row: AgentRow) -> tuple[object, ...]:
-    mail = row.pending or "", ago(row.oldest_at)
-    return row.agent_id, _reason(row), *mail, row.queued or "", row.run_id, row.owner
 
 
 def _reason(row: AgentRow) -> str:
@@ -136,14 +145,15 @@ async def inbox(agent: opt.AgentArg, /, *, limit: opt.LimitOpt = 50, target: Tar
         found,
         "agent=agent_id sender arrival run=run_id message",
         ("message", "from", "sent", "run", "payload"),
-        _message_row,
+        lambda item: (
+            item.message.id,
+            item.sender,
+            ago(item.message.created_at),
+            item.run_id,
+            short(item.message.payload),
+        ),
         empty=f"nothing waits for {agent}",
     )
-
-
-def _message_row(item: Arrived) -> tuple[object, ...]:
-    one = item.message
-    return one.id, item.sender, ago(one.created_at), item.run_id, short(one.payload)
 
 
 async def state(agent: opt.AgentArg, /, *, target: Target = HERE) -> None:
@@ -207,14 +217,15 @@ async def hosts(*, target: Target = HERE) -> None:
         rows,
         _host_to_json,
         ("host", "serves", "shards", "heard of", "expires in"),
-        _host_row,
+        lambda row: (
+            row.owner,
+            ", ".join(row.serves),
+            row.shards,
+            f"{row.seen_s:.1f} s ago",
+            f"{row.expires_s:.1f} s",
+        ),
         empty="no host is alive: start one with `callboard host MODULE:NAME`",
     )
-
-
-def _host_row(row: HostRow) -> tuple[object, ...]:
-    times = f"{row.seen_s:.1f} s ago", f"{row.expires_s:.1f} s"
-    return row.owner, ", ".join(row.serves), row.shards, *times
 
 
 def _host_to_json(row: HostRow) -> dict[str, JsonValue]:
@@ -303,17 +314,6 @@ def _brief(schema: dict[str, Any]) -> str:
         names = (name if name in needed else f"{name}?" for name in fields)
         return f"{{{', '.join(names)}}}"
     return str(schema.get("title") or schema.get("type") or "anything")
-
-
-STYLES = {
-    "dead": "red",
-    "ask": "cyan",
-    "answer": "cyan",
-    "post": "magenta",
-    "live": "dim",
-    "signal": "yellow",
-}
-_BODY = 400
 
 
 async def tap(

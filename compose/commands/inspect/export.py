@@ -129,11 +129,13 @@ async def replay(
 
 
 def _show(found: list[Replayed]) -> None:
-    print_table(
-        ("run", "agent", "result", "entries"),
-        [(one.run_id, one.agent, _result(one), str(one.entries)) for one in found],
-        empty="the export holds no run",
-    )
+    rows = []
+    for one in found:
+        result = WORDS[one.outcome]
+        if one.outcome == "reproduced" and one.found:
+            result += f", then {one.found}"
+        rows.append((one.run_id, one.agent, result, str(one.entries)))
+    print_table(("run", "agent", "result", "entries"), rows, empty="the export holds no run")
     for one in found:
         if one.outcome in BAD:
             say(f"run {one.run_id}, position {one.position or '-'}")
@@ -141,8 +143,3 @@ def _show(found: list[Replayed]) -> None:
             say(f"  the code did  {one.found or '-'}")
         if one.note:
             say(f"run {one.run_id}: {one.note}")
-
-
-def _result(one: Replayed) -> str:
-    text = WORDS[one.outcome]
-    return f"{text}, then {one.found}" if one.outcome == "reproduced" and one.found else text

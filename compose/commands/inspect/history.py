@@ -1,8 +1,7 @@
-"""`callboard history list|show|export`: conversations of agents in the runtime's store.
+"""`callboard history`, `memory` and `context`: what agents keep of conversations, and what models read of it.
 
-`callboard memory list|show|forget`: long-term memories of a tenant, by scope.
-
-`callboard context`: show the window of a session that the runtime sends to a model.
+`history list|show|export` has the conversations of the runtime's store, `memory list|show|forget` the long-term
+memories of a tenant, by scope. `context` shows the window of a session that the runtime sends to a model.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from actors.context.compaction.steps import CompactionStep
 from actors.errors import ContractError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ContentBlock
-from actors.kernel.agent.transcript import NO_CUT, Cut, SessionInfo, Turn
+from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
 from actors.kernel.stores.conversations import TranscriptStore
 from actors.kernel.stores.memory import Memory
@@ -62,15 +61,11 @@ async def list_sessions(
         found,
         lambda one: picked(one, "session=name turns tokens first_at last_at"),
         ("session", "turns", "tokens", "first", "last"),
-        _session_row,
+        lambda one: (one.name, one.turns, one.tokens, ago(one.first_at), ago(one.last_at)),
         empty="",
     )
     if len(found) == limit and not target.json:
         say(f"there may be more: give a larger --limit than {limit}")
-
-
-def _session_row(one: SessionInfo) -> tuple[object, ...]:
-    return one.name, one.turns, one.tokens, ago(one.first_at), ago(one.last_at)
 
 
 async def show(
@@ -416,12 +411,17 @@ async def context(
             report = await _made_now(code, runtime.store, session)
             _show_report(report, target)
             return Exit.OK
-        name = session or await _newest(runtime.store.transcripts, agent)
-        await counted(runtime.store.transcripts, agent, name)
-        sent = await last_window(runtime.store, agent, name)
+        transcripts = runtime.store.transcripts
+        if not session:
+            newest = await transcripts.sessions(agent, limit=1)
+            if not newest:
+                raise no_sessions(agent)
+            session = newest[0].name
+        await counted(transcripts, agent, session)
+        sent = await last_window(runtime.store, agent, session)
     if sent is None:
         remedy = "give --app MODULE:ATTR to make it from the stored turns"
-        raise NoDataError(f"no log has a model call in session {name!r} of {agent}: {remedy}")
+        raise NoDataError(f"no log has a model call in session {session!r} of {agent}: {remedy}")
     _show_sent(sent, agent, target)
     return Exit.OK
 
@@ -446,18 +446,15 @@ async def _made_now(code: Agent, store: RunStore, session: str | None) -> Window
     return report
 
 
-async def _newest(store: TranscriptStore, agent: AgentId) -> str:
-    found = await store.sessions(agent, limit=1)
-    if not found:
-        raise no_sessions(agent)
-    return found[0].name
-
-
 def _show_report(report: WindowReport, target: Target) -> None:
     if target.json:
         print_json(_report_to_json(report))
         return
-    budget = report.budget
+    budget, cut = report.budget, report.cut
+    place = ""
+    if cut is not None:
+        place = "of shortened turns" if cut.upto == NO_CUT else f"behind turn {cut.upto}"
+        place += f", by {cut.strategy} in run {cut.run_id}, {ago(cut.at)} ago"
     size = "" if report.context_size is None else f" (context of {report.context_size} tokens)"
     goal = "" if budget is None or budget.target == budget.tokens else f", then {budget.target}"
     print_facts(
@@ -466,7 +463,7 @@ def _show_report(report: WindowReport, target: Target) -> None:
             ("session", report.session),
             ("model", None if report.model is None else report.model + size),
             ("history", f"{report.turns} turn(s) in {report.history}, {report.read} read"),
-            ("cut", None if report.cut is None else _cut_text(report.cut)),
+            ("cut", place),
             ("budget", None if budget is None else f"{budget.tokens} tokens{goal}"),
         )
     )
@@ -476,11 +473,6 @@ def _show_report(report: WindowReport, target: Target) -> None:
     columns = ("strategy", "kept", "dropped", "changed", "added", "tokens", "")
     steps = [_step_row(step) for step in report.steps]
     print_table(columns, steps, empty="no strategy had to run: the turns fit")
-
-
-def _cut_text(cut: Cut) -> str:
-    place = "of shortened turns" if cut.upto == NO_CUT else f"behind turn {cut.upto}"
-    return f"{place}, by {cut.strategy} in run {cut.run_id}, {ago(cut.at)} ago"
 
 
 def _step_row(step: CompactionStep) -> tuple[object, ...]:

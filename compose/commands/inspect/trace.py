@@ -1,7 +1,4 @@
-"""`callboard trace` and `runs tree`: show a conversation, or a run's tree, with times.
-
-`callboard usage`: show the tokens and the cost of models' answers.
-"""
+"""`callboard trace`, `runs tree` and `usage`: conversations and trees of runs with times, tokens and cost."""
 
 from __future__ import annotations
 
@@ -31,6 +28,16 @@ from compose.tools.statuses import colour_of
 
 if TYPE_CHECKING:
     from actors.runtime import Runtime
+
+
+NAMES: Final[dict[UsageBy, str]] = {
+    "tenant": "tenant",
+    "agent": "agent_id",
+    "model": "model",
+    "day": "day",
+}
+"""Words of the option `--by`, each with the attribute of a total, in the order of the columns."""
+TOKENS: Final = ("input", "cached", "cache_written", "output")
 
 
 async def trace(
@@ -271,16 +278,6 @@ def _tree_to_json(top: TreeNode) -> dict[str, JsonValue]:
 
 def _took_s(row: RunRow) -> float:
     return between(row.created_at, row.updated_at if row.status.is_terminal else None)
-
-
-NAMES: Final[dict[UsageBy, str]] = {
-    "tenant": "tenant",
-    "agent": "agent_id",
-    "model": "model",
-    "day": "day",
-}
-"""Words of the option `--by`, each with the attribute of a total, in the order of the columns."""
-TOKENS: Final = ("input", "cached", "cache_written", "output")
 
 
 async def usage(

@@ -1,7 +1,4 @@
-"""`callboard publish`, `follow`, `unfollow`, `followers`: topics and their followers.
-
-`callboard approvals list|approve|deny`: list and decide pending approvals.
-"""
+"""`callboard publish|follow|unfollow|followers` and `approvals`: topics, their followers, pending approvals."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from actors.kernel.agent.message import Message
-from actors.kernel.runtime.communication import ApprovalRequest
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, TopicId
 from actors.kernel.stores.topics import Subscription, check_follow
 from actors.runtime.verbs.messaging import topic_of
@@ -24,6 +20,11 @@ TopicArg = Annotated[
 FollowedArg = Annotated[
     str, Parameter(help="TYPE/SOURCE of the agent's tenant. TYPE alone means TYPE/default.")
 ]
+ApprovalArg = Annotated[str, Parameter(help="The approval's id, or a prefix of it.")]
+ByOpt = Annotated[
+    str | None, Parameter(help="Name of the person who decides. Default: the user's name.")
+]
+CommentOpt = Annotated[str, Parameter(help="Text that the run's log keeps.")]
 
 
 async def publish(
@@ -128,13 +129,6 @@ def _subscription_to_json(subscription: Subscription) -> dict[str, str]:
     return picked(subscription, "agent=follower topic mode")
 
 
-ApprovalArg = Annotated[str, Parameter(help="The approval's id, or a prefix of it.")]
-ByOpt = Annotated[
-    str | None, Parameter(help="Name of the person who decides. Default: the user's name.")
-]
-CommentOpt = Annotated[str, Parameter(help="Text that the run's log keeps.")]
-
-
 async def list_approvals(*, limit: LimitOpt = 50, target: Target = HERE) -> None:
     """List pending approvals, oldest first.
 
@@ -146,14 +140,17 @@ async def list_approvals(*, limit: LimitOpt = 50, target: Target = HERE) -> None
         found,
         lambda one: one.model_dump(mode="json"),
         ("id", "agent", "what", "with", "asked ago", "ends", "run"),
-        _row,
+        lambda request: (
+            request.id,
+            request.agent_id,
+            request.what,
+            request.args,
+            ago(request.since),
+            ago(request.expires_at),
+            request.run_id,
+        ),
         empty="no pending approvals",
     )
-
-
-def _row(one: ApprovalRequest) -> tuple[object, ...]:
-    times = ago(one.since), ago(one.expires_at)
-    return one.id, one.agent_id, one.what, one.args, *times, one.run_id
 
 
 async def approve(

@@ -1,73 +1,24 @@
-"""`callboard audit list`: changes that principals made over HTTP.
-
-`callboard tokens create|list|revoke`: tokens of the clients of `callboard serve`, and their scopes.
-"""
+"""`callboard tokens create|list|revoke` and `audit list`: clients of `callboard serve`, and their changes."""
 
 from __future__ import annotations
 
 import secrets
 import sys
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 from pydantic_core import to_json
 
 from actors.inmemory.administration import BEARER, digest_of, new_secret
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.stores.administration import ApiToken, AuditRow, Facts, NewToken, Scope
+from actors.kernel.stores.administration import ApiToken, Facts, NewToken, Scope
 from actors.kernel.text import is_name
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target, span_s
 from compose.commands.output import Exit, NoDataError, ago, picked, print_json
 from compose.commands.terminal import say
 from compose.host.logs import visible
-
-
-async def list_changes(
-    *,
-    thing: str | None = None,
-    tenant: str = DEFAULT_TENANT,
-    after: int | None = None,
-    limit: opt.LimitOpt = 50,
-    target: Target = HERE,
-) -> None:
-    """List changes that principals of a tenant made over HTTP, newest first.
-
-    Examples: `callboard audit list`; `callboard audit list --thing session:helpdesk/s1`;
-    `callboard audit list --tenant acme --thing run:0f3c… --json`
-
-    Parameters
-    ----------
-    thing
-        Only changes of this thing: its kind, a colon and its id. Kinds are session, run, flow and app.
-    tenant
-        The tenant.
-    after
-        Only changes after this change in the list. Give the id of the last change of the page before.
-    """
-    async with target.client() as runtime:
-        rows = await runtime.store.audit.list(tenant, thing=thing, after=after, limit=limit + 1)
-    target.table(
-        rows[:limit],
-        _to_json,
-        ("id", "ago", "principal", "action", "thing", "outcome", "before", "after"),
-        _row,
-        empty="there is no such change",
-    )
-    if len(rows) > limit and not target.json:
-        say(f"there are more: --after {rows[limit - 1].id}")
-
-
-def _to_json(row: AuditRow) -> dict[str, Any]:
-    return picked(row, "id at tenant principal action thing before after outcome")
-
-
-def _row(row: AuditRow) -> tuple[object, ...]:
-    return (
-        *(row.id, ago(row.at), row.principal, row.action, row.thing, row.outcome),
-        *(_text(row.before), _text(row.after)),
-    )
 
 
 def _text(facts: Facts | None) -> str:
@@ -133,7 +84,10 @@ async def create(
     if target.json:
         print_json({"token": secret, **picked(made, _SHOWN)})
     else:
-        sys.stderr.write(f"{visible(_token_text(made))}\n")
+        end = "" if made.expires_at is None else f", until {made.expires_at:%Y-%m-%d %H:%M} UTC"
+        who = f"principal {made.principal} of tenant {made.tenant}: {', '.join(made.scopes)}"
+        text = f"token {made.name} ({made.id}): {who}{end}. It is shown this once:"
+        sys.stderr.write(f"{visible(text)}\n")
         sys.stdout.write(f"{secret}\n")
     return Exit.OK
 
@@ -176,11 +130,48 @@ async def revoke(name_or_id: str, /, *, target: Target = HERE) -> int:
     return target.tell(picked(found, _SHOWN), f"token {found.name} ({found.id}) is revoked")
 
 
-def _token_text(token: ApiToken) -> str:
-    end = "" if token.expires_at is None else f", until {token.expires_at:%Y-%m-%d %H:%M} UTC"
-    scopes = ", ".join(token.scopes)
-    who = f"principal {token.principal} of tenant {token.tenant}"
-    return f"token {token.name} ({token.id}): {who}: {scopes}{end}. It is shown this once:"
+async def list_changes(
+    *,
+    thing: str | None = None,
+    tenant: str = DEFAULT_TENANT,
+    after: int | None = None,
+    limit: opt.LimitOpt = 50,
+    target: Target = HERE,
+) -> None:
+    """List changes that principals of a tenant made over HTTP, newest first.
+
+    Examples: `callboard audit list`; `callboard audit list --thing session:helpdesk/s1`;
+    `callboard audit list --tenant acme --thing run:0f3c… --json`
+
+    Parameters
+    ----------
+    thing
+        Only changes of this thing: its kind, a colon and its id. Kinds are session, run, flow and app.
+    tenant
+        The tenant.
+    after
+        Only changes after this change in the list. Give the id of the last change of the page before.
+    """
+    async with target.client() as runtime:
+        rows = await runtime.store.audit.list(tenant, thing=thing, after=after, limit=limit + 1)
+    target.table(
+        rows[:limit],
+        "id at tenant principal action thing before after outcome",
+        ("id", "ago", "principal", "action", "thing", "outcome", "before", "after"),
+        lambda row: (
+            row.id,
+            ago(row.at),
+            row.principal,
+            row.action,
+            row.thing,
+            row.outcome,
+            _text(row.before),
+            _text(row.after),
+        ),
+        empty="there is no such change",
+    )
+    if len(rows) > limit and not target.json:
+        say(f"there are more: --after {rows[limit - 1].id}")
 
 
 def _token_row(token: ApiToken) -> tuple[object, ...]:

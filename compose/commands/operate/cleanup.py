@@ -1,6 +1,6 @@
-"""`callboard cleanup tasks|artifacts`: show task logs and artifacts of sessions, or remove them.
+"""`callboard cleanup` and `erase`: remove stored data of sessions, agents, tenants and subjects.
 
-`callboard erase`: remove all stored data of a tenant, an agent, a session or a subject for good.
+`cleanup tasks|artifacts` shows the candidates first, and removes them with `--apply`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ from actors.errors import ContractError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
 from actors.kernel.stores.administration import EraseReport
-from actors.sessions import (
-    AgentRuntime,
-    ArtifactCandidate,
-    ArtifactCleanup,
-    TaskCandidate,
-    TaskCleanup,
-)
+from actors.sessions import AgentRuntime, ArtifactCleanup, TaskCleanup
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target
 from compose.commands.output import Exit, picked, print_json
@@ -78,9 +72,9 @@ async def artifacts(
         found = await _of(runtime, app, tenant).cleanup_artifacts(
             session, not apply, include_all, age, max_bytes
         )
-    return _show(
-        target, found, [*map(_artifact, found.candidates)], "session name kind bytes at reason"
-    )
+    names = "session=session_id name kind run_id artifact_id bytes=size_bytes at reason"
+    rows = [picked(candidate, names) for candidate in found.candidates]
+    return _show(target, found, rows, "session name kind bytes at reason")
 
 
 async def tasks(
@@ -112,12 +106,9 @@ async def tasks(
         found = await _of(runtime, app, tenant).cleanup_project_tasks(
             project, not apply, include_failed, include_cancelled, age
         )
-    return _show(
-        target,
-        found,
-        [*map(_task, found.candidates)],
-        "session task run_id status entries bytes reason",
-    )
+    names = "session=session_id task run_id agent=agent_id status entries bytes=size_bytes ended_at reason"
+    rows = [picked(candidate, names) for candidate in found.candidates]
+    return _show(target, found, rows, "session task run_id status entries bytes reason")
 
 
 def _of(runtime: Runtime, app: str, tenant: str) -> AgentRuntime:
@@ -126,17 +117,6 @@ def _of(runtime: Runtime, app: str, tenant: str) -> AgentRuntime:
 
 def _age(text: str | None) -> timedelta | None:
     return None if text is None else timedelta(seconds=opt.span_s(text))
-
-
-def _artifact(one: ArtifactCandidate) -> dict[str, JsonValue]:
-    return picked(one, "session=session_id name kind run_id artifact_id bytes=size_bytes at reason")
-
-
-def _task(one: TaskCandidate) -> dict[str, JsonValue]:
-    return picked(
-        one,
-        "session=session_id task run_id agent=agent_id status entries bytes=size_bytes ended_at reason",
-    )
 
 
 def _show(

@@ -1,6 +1,6 @@
-"""`callboard schedules`: messages that the runtime sends by a schedule.
+"""`callboard schedules` and `limits`: messages that the runtime sends by a schedule, and how many runs execute.
 
-`callboard limits list|set|delete`: how many runs execute at once and start per second.
+A limit says how many runs execute at once and start per second.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from compose.commands.terminal import print_facts
 
 NameArg = Annotated[str, Parameter(help="The name, as `callboard schedules list` shows it.")]
 TenantOpt = Annotated[str, Parameter(help="The schedule's tenant.")]
+_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h|d))?")
 
 
 async def create(  # noqa: PLR0913 - they are what a schedule is
@@ -106,14 +107,17 @@ async def list_schedules(*, tenant: opt.TenantOpt = None, target: Target = HERE)
         found,
         _to_json,
         ("tenant", "name", "agent", "plan", "state", "next", "last"),
-        _row,
+        lambda one: (
+            one.tenant,
+            one.name,
+            one.agent_id,
+            _plan(one),
+            one.state,
+            _next(one),
+            ago(one.last_at),
+        ),
         empty="no schedules",
     )
-
-
-def _row(one: Schedule) -> tuple[object, ...]:
-    times = _next(one), ago(one.last_at)
-    return one.tenant, one.name, one.agent_id, _plan(one), one.state, *times
 
 
 async def show(
@@ -254,9 +258,6 @@ def _to_json(one: Schedule) -> dict[str, JsonValue]:
     }
 
 
-_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h|d))?")
-
-
 async def list_limits(*, target: Target = HERE) -> None:
     """List all limits, each with the slots that hosts hold of it and the number of waiting runs.
 
@@ -266,7 +267,7 @@ async def list_limits(*, target: Target = HERE) -> None:
         found = await runtime.limits.list()
     target.table(
         found,
-        _use_to_json,
+        lambda use: {**_limit_json(use.limit), **picked(use, "held waiting=wanting hosts")},
         ("scope", "at once", "starts", "burst", "weight", "in use", "waiting", "hosts"),
         _limit_row,
         empty="no limits",
@@ -373,7 +374,3 @@ def _limit_json(limit: Limit) -> dict[str, JsonValue]:
         "burst": None if limit.rate_per_s is None else limit.most_starts,
         "weight": limit.weight,
     }
-
-
-def _use_to_json(use: LimitUse) -> dict[str, JsonValue]:
-    return {**_limit_json(use.limit), **picked(use, "held waiting=wanting hosts")}

@@ -1,12 +1,7 @@
-"""`callboard doctor`: check servers, hosts and waiting work.
+"""`callboard doctor`, `migrate`, `env`, `nats-config` and `indexes`: the servers of a deployment.
 
-`callboard migrate`: bring tables and streams up to date without starting a host.
-
-`callboard env`: print the URLs of a folder's servers, for other programs and other hosts.
-
-`callboard nats-config`: print accounts, users and permissions for a NATS server's configuration.
-
-`callboard indexes list|build|drop`: indexes for search by meaning in large collections and memory scopes.
+They check servers, bring tables and streams up to date, print the URLs of a folder's servers and the accounts
+of a NATS server, and build indexes for search by meaning in large collections and memory scopes.
 """
 
 from __future__ import annotations
@@ -31,7 +26,8 @@ from compose.commands import options as opt
 from compose.commands.options import HERE, DebugFlag, Flag, Target, start_host, within
 from compose.commands.output import Exit, NoDataError, picked, print_json
 from compose.commands.terminal import print_table, say
-from compose.diagnosis import Finding, Level, deployment_of, diagnose_postgres, judge
+from compose.diagnosis.finding import Finding, Level, judge
+from compose.diagnosis.postgres import deployment_of, diagnose_postgres
 from compose.embedded import url_if_running
 from persistence.errors import DatabaseUnreachableError
 from persistence.postgres import StoreSettings, open_store
@@ -43,6 +39,18 @@ if TYPE_CHECKING:
     from persistence.postgres.data.indexes import SearchIndexes
 
 _MARKS: dict[Level, str] = {"ok": "✓", "note": "·", "wrong": "✗"}
+AGAIN_S: Final = 0.5
+"""Pause in seconds between two attempts to connect to NATS."""
+WHERE: Final = (
+    ("CALLBOARD_POSTGRES_URL", "."),
+    ("CALLBOARD_NATS_URL", "nats"),
+    ("CALLBOARD_REDIS_URL", "redis"),
+)
+"""Environment variables of the servers' URLs, each with the server's sub-folder."""
+_COLUMNS = ("store", "tenant", "name", "rows", "dimensions", "index", "size")
+Store: TypeAlias = Literal["documents", "memories"]
+MemoryMb: TypeAlias = Annotated[int, within(1, 2**20, "Give 1 or more MiB.")]
+Workers: TypeAlias = Annotated[int, within(0, 64, "Give 0 to 64.")]
 
 
 async def doctor(*, target: Target = HERE) -> int:
@@ -130,10 +138,6 @@ def _print(findings: list[Finding], *, as_json: bool) -> None:
         say("no problems found" if not wrong else f"{len(wrong)} problem(s) need an operator")
 
 
-AGAIN_S: Final = 0.5
-"""Pause in seconds between two attempts to connect to NATS."""
-
-
 async def migrate(*, streams: Flag = False, target: Target = HERE) -> None:
     """Create the tables, or bring them up to date. Any number of these commands may run at any time.
 
@@ -201,14 +205,6 @@ async def _make_streams(nats_url: str, store_settings: StoreSettings, settings: 
                 await asyncio.sleep(AGAIN_S)
             else:
                 return
-
-
-WHERE: Final = (
-    ("CALLBOARD_POSTGRES_URL", "."),
-    ("CALLBOARD_NATS_URL", "nats"),
-    ("CALLBOARD_REDIS_URL", "redis"),
-)
-"""Environment variables of the servers' URLs, each with the server's sub-folder."""
 
 
 async def env(*, data: Path | None = None, json: Flag = False, debug: DebugFlag = False) -> int:
@@ -333,12 +329,6 @@ def _pair(text: str) -> tuple[str, str]:
     return user, key
 
 
-Store: TypeAlias = Literal["documents", "memories"]
-MemoryMb: TypeAlias = Annotated[int, within(1, 2**20, "Give 1 or more MiB.")]
-Workers: TypeAlias = Annotated[int, within(0, 64, "Give 0 to 64.")]
-_COLUMNS = ("store", "tenant", "name", "rows", "dimensions", "index", "size")
-
-
 async def list_indexes(
     *, tenant: opt.TenantOpt = None, rows: opt.Count = EXACT_ROWS, target: Target = HERE
 ) -> None:
@@ -445,14 +435,11 @@ async def _opened(target: Target) -> AsyncIterator[SearchIndexes]:
 
 
 def _table(found: list[SearchScope], target: Target) -> None:
-    target.table(found, _to_json, _COLUMNS, _row, empty="no large collection, and no index")
+    names = "store tenant name rows dimensions state percent size_bytes"
+    target.table(found, names, _COLUMNS, _row, empty="no large collection, and no index")
 
 
 def _row(one: SearchScope) -> tuple[object, ...]:
     state = one.state if one.percent is None else f"{one.state} {one.percent} %"
     size = f"{one.size_bytes / 2**20:.0f} MiB" if one.size_bytes else ""
     return one.store, one.tenant, one.name, one.rows, one.dimensions, state, size
-
-
-def _to_json(one: SearchScope) -> dict[str, object]:
-    return picked(one, "store tenant name rows dimensions state percent size_bytes")

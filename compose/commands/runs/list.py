@@ -1,12 +1,14 @@
-"""`callboard runs list|show|log`: list runs, show a run, print its log."""
+"""`callboard runs list|show|log|events`: list runs, show a run, print its log, and its events as they occur."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
+
+from rich.text import Text
 
 from actors.errors import ContractError
 from actors.kernel.json import JsonValue
@@ -15,13 +17,14 @@ from actors.kernel.runtime.log_entry import EXECUTES, RunLogEntry
 from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.kernel.runtime.rows import RunRow
 from actors.kernel.runtime.scheduler import RunStatus
+from actors.kernel.stores.outside import Caller, RunEvent
 from actors.kernel.stores.runs import RunFilter
 from actors.runtime.replay.history import policy_of
 from actors.runtime.replay.verdict import known_id, row_of
 from compose.commands import options as opt
-from compose.commands.options import HERE, Target
+from compose.commands.options import HERE, FollowFlag, FromSeqOpt, RunIdArg, Target
 from compose.commands.output import ago, picked, print_json, short
-from compose.commands.terminal import print_facts, print_table, say
+from compose.commands.terminal import console, print_facts, print_table, say
 from compose.tools.export import entry_to_json
 
 if TYPE_CHECKING:
@@ -105,16 +108,19 @@ async def list_runs(  # noqa: PLR0913 - every filter is an option of its own
         rows,
         run_to_json,
         ("run", "agent", "status", "attempt", "waits for", "created ago", "changed ago"),
-        _row,
+        lambda row: (
+            row.run_id,
+            row.agent_id,
+            status_text(row),
+            row.attempt or "",
+            waits_text(row),
+            ago(row.created_at),
+            ago(row.updated_at),
+        ),
         empty="no runs",
     )
     if len(rows) == limit and not target.json:
         say(f"there may be more: --after {rows[-1].run_id}")
-
-
-def _row(row: RunRow) -> tuple[object, ...]:
-    times = ago(row.created_at), ago(row.updated_at)
-    return row.run_id, row.agent_id, status_text(row), row.attempt or "", waits_text(row), *times
 
 
 def status_of(text: str) -> RunStatus:
@@ -318,3 +324,101 @@ def _cells(entry: RunLogEntry) -> tuple[str, ...]:
     shown = {key: value for key, value in entry.payload.items() if key not in ("hash", "id")}
     at = entry.ts.isoformat(timespec="milliseconds")[:23].replace("T", " ")
     return str(entry.seq), at, entry.kind, entry.position, short(shown) if shown else ""
+
+
+async def events(
+    run: RunIdArg, /, *, follow: FollowFlag = False, from_seq: FromSeqOpt = 0, target: Target = HERE
+) -> None:
+    """Print the events of a run: entries of its log, pieces of models' answers, and its end.
+
+    Without `--follow` the command ends at the present end of the log. To continue after an interruption, give
+    `--from-seq` the number after the last entry that was shown. With `--follow`, pieces of an answer
+    are shown as they arrive, if CALLBOARD_NATS_URL or the folder names the hosts' NATS server. Pieces are
+    never stored. When the attempt number grows, the pieces of the attempt before are void. With `--json`
+    each line is one object.
+
+    Examples: `callboard runs events 0f3c… --follow`;
+    `callboard runs events 0f3c… -f --from-seq 12 --json`
+
+    Parameters
+    ----------
+    follow
+        Continue until the run has ended.
+    """
+    watching = _watching(target) if follow else target.client()
+    async with watching as runtime:
+        row = await known_run(runtime, run)
+        caller = Caller(row.agent_id.tenant, "cli", sees="tenant")
+        stream = runtime.front.events(caller, row.run_id, from_seq=from_seq)
+        show = _EventPrinter().show
+        async with aclosing(stream if follow else _until_now(row, stream)) as found:
+            async for event in found:
+                if target.json:
+                    print_json(asdict(event), compact=True)
+                else:
+                    show(event)
+
+
+@asynccontextmanager
+async def _watching(target: Target) -> AsyncIterator[Runtime]:
+    """Yield a client that receives the pieces of other processes' model calls if a NATS server is known."""
+    from compose.assembly.runtime import build_as_set, settings_of_client  # noqa: PLC0415 - as in `client`
+
+    async with (
+        settings_of_client(target.client_settings()) as settings,
+        build_as_set(settings, client="cli", serve=False) as runtime,
+    ):
+        yield runtime
+
+
+async def _until_now(
+    row: RunRow, stream: AsyncGenerator[RunEvent, None]
+) -> AsyncGenerator[RunEvent, None]:
+    """Yield the events up to the end of the log at the time of the read."""
+    async with aclosing(stream) as found:
+        if row.last_seq < 0 and not row.status.is_terminal:
+            return
+        async for event in found:
+            if event.kind != "delta":
+                yield event
+            if event.seq >= row.last_seq and not row.status.is_terminal:
+                return
+
+
+class _EventPrinter:
+    """A printer of events for people: the pieces of an answer on one line, each entry on its own line."""
+
+    def __init__(self) -> None:
+        self._attempt, self._is_inside = 1, False
+
+    def show(self, event: RunEvent) -> None:
+        """Print one event."""
+        if event.kind == "delta":
+            data = event.data if isinstance(event.data, dict) else {}
+            if "data" in data:  # the agent emitted a value that is not text
+                self._end_line()
+                say(f"{event.name}  {short(data['data'])}")
+                return
+            style = "dim italic" if event.name == "reasoning.delta" else ""
+            out = console()
+            out.print(Text(str(data.get("text", ""))), end="", style=style, soft_wrap=True)
+            out.file.flush()
+            self._is_inside = True
+            return
+        self._end_line()
+        if event.attempt > self._attempt:
+            say(f"attempt {event.attempt}")
+        self._attempt = event.attempt
+        at = event.at[:23].replace("T", " ")
+        if event.kind == "end":
+            say(f"the run has ended {event.name}: {short(event.data)}")
+            return
+        shown = event.data
+        if isinstance(shown, dict):
+            shown = {key: value for key, value in shown.items() if key not in ("hash", "id")}
+        say("  ".join((str(event.seq), at, event.name, event.position, short(shown or None))))
+
+    def _end_line(self) -> None:
+        if self._is_inside:
+            say("")
+            self._is_inside = False

@@ -1,6 +1,6 @@
-"""`callboard runs cancel|signal|resolve|sweep`: stop, signal and decide runs, and remove old runs.
+"""`callboard runs cancel|signal|resolve|sweep|retry|fork|redrive`: decide, stop, continue and remove runs.
 
-`callboard runs retry|fork|redrive`: continue runs now, from an entry of a log, or from the start.
+`retry` continues a run now, `fork` from an entry of its log, and `redrive` starts its work again.
 """
 
 from __future__ import annotations
@@ -354,8 +354,12 @@ async def redrive(*runs: str, every: AllFlag = False, target: Target = HERE) -> 
     if every == bool(runs):
         raise ContractError("name the runs to redrive, or give --all")
     async with target.client() as runtime:
-        found = await _failed(runtime) if every else [await _dead(runtime, run) for run in runs]
-        started = {run: await _again(runtime, run) for run in found}
+        if every:
+            rows = await runtime.store.lists.runs(status=[RunStatus.FAILED], limit=_PAGE)
+            failed = [row.run_id for row in rows if not row.swept]
+        else:
+            failed = [await _dead(runtime, run) for run in runs]
+        started = {run: await _again(runtime, run) for run in failed}
     is_done = every or all(isinstance(new, str) for new in started.values())
     told = [
         f"{old} continues as {new}" if isinstance(new, str) else str(new)
@@ -383,11 +387,6 @@ def _to_json(run: RunId, new: RunId | AlreadyRedrivenError) -> JsonValue:
             "left": list(new.left),
         }
     return {"run": run, "redriven_as": new}
-
-
-async def _failed(runtime: Runtime) -> list[RunId]:
-    rows = await runtime.store.lists.runs(status=[RunStatus.FAILED], limit=_PAGE)
-    return [row.run_id for row in rows if not row.swept]
 
 
 async def _dead(runtime: Runtime, run: str) -> RunId:

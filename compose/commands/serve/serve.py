@@ -1,8 +1,6 @@
-"""`callboard serve`: serve sessions over HTTP.
+"""`callboard serve`, `host` and `mcp-worker`: processes that serve agents until a signal stops them.
 
-`callboard host`: serve agents until SIGTERM or SIGINT.
-
-`callboard mcp-worker`: serve tools, flows and agents to clients of MCP.
+`serve` answers HTTP, `host` executes agents, and `mcp-worker` serves tools, flows and agents to clients of MCP.
 """
 
 from __future__ import annotations
@@ -281,9 +279,6 @@ def mcp_worker(  # noqa: PLR0913 - each is an option
         agents=agents,
         wait_s=wait_s,
     )
-    run_loop(run_worker(options, target.client() if _has_target(target) else None))
-
-
-def _has_target(target: Target) -> bool:
     settings = read_settings(postgres_url=target.postgres_url, data_dir=target.data)
-    return settings.postgres_url is not None or settings.data_dir is not None
+    has_database = settings.postgres_url is not None or settings.data_dir is not None
+    run_loop(run_worker(options, target.client() if has_database else None))

@@ -1,9 +1,4 @@
-"""`callboard sessions list|show|nodes`: list sessions, show a conversation or its nodes.
-
-The nodes of a session: read them, find one by a prefix of its id, show one as text.
-
-The nodes of a session as a tree: lines with branch marks, for people.
-"""
+"""`callboard sessions list|show|nodes`: sessions, and a conversation as turns or as the tree of its nodes."""
 
 from __future__ import annotations
 
@@ -83,7 +78,16 @@ async def list_all(
         [one for one in found if label in (None, one.project)],
         _session_to_json,
         ("session", "title", "owner", "project", "open runs", "active node", "changed", "begun"),
-        _session_row,
+        lambda one: (
+            one.agent_id.key,
+            one.title,
+            one.owner or "",
+            one.project,
+            one.open_runs or "",
+            (one.head or "")[:8],
+            ago(one.last_at),
+            ago(one.created_at),
+        ),
         empty=f"there is no session of {app}: begin one with callboard chat",
     )
     if len(found) == limit and not target.json:
@@ -95,12 +99,6 @@ def _session_to_json(one: SessionRow) -> dict[str, JsonValue]:
         "agent=agent_id title owner project open_runs active_node=head last_fact created_at last_at"
     )
     return {"session": one.agent_id.key, **picked(one, names)}
-
-
-def _session_row(one: SessionRow) -> tuple[object, ...]:
-    times = ago(one.last_at), ago(one.created_at)
-    named = one.agent_id.key, one.title, one.owner or "", one.project
-    return *named, one.open_runs or "", (one.head or "")[:8], *times
 
 
 async def show(
@@ -266,7 +264,10 @@ def tree_of(turns: Sequence[Turn], head: str | None) -> Iterator[NodeLine]:
     below: defaultdict[str | None, list[Turn]] = defaultdict(list)
     for turn in turns:
         below[turn.parent if turn.parent in by_id else None].append(turn)
-    path = set(_path_to(by_id, head))
+    path, node = set[str](), head
+    while node is not None and node in by_id:
+        path.add(node)
+        node = by_id[node].parent
     waiting = [*reversed(list(_placed(below[None], "")))]
     while waiting:
         turn, marks, behind = waiting.pop()
@@ -282,11 +283,3 @@ def _placed(children: Sequence[Turn], behind: str) -> Iterator[tuple[Turn, str, 
     for number, child in enumerate(children, 1):
         is_last = number == len(children)
         yield child, behind + ("└─ " if is_last else "├─ "), behind + ("   " if is_last else "│  ")
-
-
-def _path_to(by_id: dict[str, Turn], head: str | None) -> Iterator[str]:
-    """Yield the ids of the nodes from `head` up to the first node."""
-    while head in by_id:
-        assert head is not None
-        yield head
-        head = by_id[head].parent

@@ -1,6 +1,6 @@
-"""Displays of a session's events: as text for people, and as lines of JSON.
+"""The two ends of a chat at a terminal: the display of a session's events, and the person who types.
 
-The person at the terminal, who types one line at a time.
+Events are shown as text for people, or as lines of JSON. The person types one line at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from rich.text import Text
 from typing_extensions import override
 
 from actors.kernel.agent.transcript import Turn
-from actors.kernel.json import JsonValue
 from actors.sessions.events import EVENTS, SessionEvent
 from compose.commands.output import short
 from compose.commands.sessions.look import ENDS_EARLY, SHOWN_ID, lines_of_blocks
@@ -92,7 +91,7 @@ class TextScreen(ChatScreen):
         self._is_inside = False
         self._typed: dict[str, str] = {}
         self._said: dict[str, str] = {}
-        """The last answer of each open run, by the run's id."""
+        """The last answer of each open run, by the run's id. Without one the run's output is shown."""
 
     @property
     @override
@@ -134,7 +133,10 @@ class TextScreen(ChatScreen):
             return
         if event.type == "run_completed":
             if depth == 0:
-                self._completed(event.run_id, said["output"])
+                output = said["output"]
+                if output is not None and event.run_id not in self._said:
+                    self._line(output if isinstance(output, str) else short(output))
+                self._forget(event.run_id)
             return
         if event.type == "approval_requested":
             text = f"? {asked(said)} waits for a person: {self._decide(said['approval_id'])}"
@@ -175,13 +177,6 @@ class TextScreen(ChatScreen):
             self._answer = []
             if said.get("stopped") == "length":
                 self._line(ENDS_EARLY, style="dim")
-
-    def _completed(self, run_id: str, output: JsonValue) -> None:
-        """Show the output of a run that gave no answer."""
-        last = self._said.get(run_id)
-        if output is not None and last is None:
-            self._line(output if isinstance(output, str) else short(output))
-        self._forget(run_id)
 
     def _forget(self, run_id: str) -> None:
         self._end_line()
@@ -231,14 +226,6 @@ def asked(said: dict[str, Any]) -> str:
     return visible(what if args is None else f"{what} {short(args)}")
 
 
-def _queued(said: dict[str, Any]) -> str:
-    return f"waits behind {said['ahead']} run(s) of this session"
-
-
-def _tool_started(said: dict[str, Any]) -> str:
-    return f"→ {said['name']} {short(said.get('arguments'))}".rstrip()
-
-
 def _tool_finished(said: dict[str, Any]) -> str:
     result = said["result"]
     text = result.get("text") or result.get("message") if isinstance(result, dict) else result
@@ -275,21 +262,9 @@ def _waiting(said: dict[str, Any]) -> str:
     return f"the run waits{until}"
 
 
-def _resumed(said: dict[str, Any]) -> str:
-    return "the run continues after a crash" if said["reason"] == "recovered" else ""
-
-
 def _attempt_failed(said: dict[str, Any]) -> str:
     at = said["retry_at"][:19].replace("T", " ")
     return f"attempt {said['attempt']} failed: {_why(said)}; again at {at} UTC"
-
-
-def _cancelled(said: dict[str, Any]) -> str:
-    return "the run was cancelled" + (f": {said['reason']}" if said["reason"] else "")
-
-
-def _failed(said: dict[str, Any]) -> str:
-    return f"the run failed: {_why(said)}"
 
 
 def _why(said: dict[str, Any]) -> str:
@@ -299,19 +274,23 @@ def _why(said: dict[str, Any]) -> str:
 
 _TEXTS: Final = ("text_delta", "text_snapshot", "reasoning_delta")
 _LINES: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
-    "run_queued": _queued,
-    "tool_started": _tool_started,
+    "run_queued": lambda said: f"waits behind {said['ahead']} run(s) of this session",
+    "tool_started": lambda said: f"→ {said['name']} {short(said.get('arguments'))}".rstrip(),
     "tool_finished": _tool_finished,
     "approval_decided": _decided,
     "child_started": _child_started,
     "child_finished": _child_finished,
     "run_waiting": _waiting,
-    "run_resumed": _resumed,
+    "run_resumed": lambda said: (
+        "the run continues after a crash" if said["reason"] == "recovered" else ""
+    ),
     "attempt_failed": _attempt_failed,
     "cancel_requested": lambda said: "stopping…",
     "cancel_timeout": lambda said: f"the run has not ended within {said['waited_s']:g} s",
-    "run_cancelled": _cancelled,
-    "run_failed": _failed,
+    "run_cancelled": lambda said: (
+        "the run was cancelled" + (f": {said['reason']}" if said["reason"] else "")
+    ),
+    "run_failed": lambda said: f"the run failed: {_why(said)}",
 }
 """Functions that return an event's line, by the event's type. Other events have no line."""
 _STYLES: Final = {"run_failed": "red", "attempt_failed": "yellow", "run_cancelled": "yellow"}

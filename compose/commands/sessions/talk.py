@@ -1,19 +1,18 @@
-"""A chat at a terminal: send messages, show events, ask for approvals, stop runs at Ctrl-C.
+"""A chat at a terminal: send messages, show events, ask for approvals, obey commands, stop runs at Ctrl-C.
 
-Commands of the chat, which are lines that begin with a slash.
+Commands are lines that begin with a slash.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
 from actors.errors import ActorsError, UnknownApprovalError
 from actors.kernel.agent.agent import DEFAULT_MODE
-from actors.kernel.agent.transcript import Turn
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.runtime.scheduler import TERMINAL, RunStatus
 from actors.kernel.stores.conversations import SessionRow
@@ -310,27 +309,24 @@ class Commands:
     async def obey(self, line: str) -> None:
         """Execute the command of a line, or show why it is refused."""
         word, _, rest = line[1:].strip().partition(" ")
-        known: dict[str, Callable[[str], Awaitable[None]]] = {
-            "help": self._help,
-            "nodes": self._nodes,
-            "switch": self._switch,
-            "retry": self._retry,
-            "edit": self._edit,
-            "mode": self._mode,
-        }
-        do = known.get(word)
-        if do is None:
-            self._refuse(f"there is no command /{word}: see /help")
-            return
         try:
-            await do(rest.strip())
+            match word:
+                case "help":
+                    self.talk.note(HELP)
+                case "nodes":
+                    await self._show_nodes()
+                case "switch":
+                    await self._switch(rest.strip())
+                case "retry" | "edit":
+                    await self._say_again(rest.strip() if word == "edit" else None)
+                case "mode":
+                    self._choose_mode(rest.strip())
+                case _:
+                    self._refuse(f"there is no command /{word}: see /help")
         except ActorsError as exc:
             self._refuse(str(exc))
 
-    async def _help(self, _: str) -> None:
-        self.talk.note(HELP)
-
-    async def _nodes(self, _: str) -> None:
+    async def _show_nodes(self) -> None:
         agents, session = self.talk.agents, self.talk.session_id
         row = await agents.session(session)
         for line in tree_of(await all_nodes(agents, session), row.head):
@@ -346,29 +342,22 @@ class Commands:
         await agents.switch_context(session, found.id)
         self.talk.note(f"the next message continues from {found.id[:8]}")
 
-    async def _retry(self, _: str) -> None:
-        found = await self._last_said()
-        if found is not None:
-            turn, parent = found
-            await self.talk.say(turn.message.text, parent_node=parent)
-
-    async def _edit(self, text: str) -> None:
-        if not text:
+    async def _say_again(self, text: str | None) -> None:
+        """Say `text` in place of the last user message on the path, or the same message if it is None."""
+        if text == "":
             self._refuse("give the new text: /edit TEXT")
-        elif (found := await self._last_said()) is not None:
-            await self.talk.say(text, parent_node=found[1])
-
-    async def _last_said(self) -> tuple[Turn, str] | None:
-        """Return the last user message on the path, and the id of the node before it or `ROOT`."""
+            return
         path = await self.talk.agents.path(self.talk.session_id)
-        places = [place for place, turn in enumerate(path) if turn.message.role == "user"]
-        if not places:
+        numbers = [number for number, turn in enumerate(path) if turn.message.role == "user"]
+        if not numbers:
             self._refuse("nothing was said yet")
-            return None
-        last = places[-1]
-        return path[last], path[last - 1].id if last else ROOT
+            return
+        last = numbers[-1]
+        parent = path[last - 1].id if last else ROOT
+        words = path[last].message.text if text is None else text
+        await self.talk.say(words, parent_node=parent)
 
-    async def _mode(self, name: str) -> None:
+    def _choose_mode(self, name: str) -> None:
         others = ", ".join(self.modes) or "not known here"
         if name and self.modes and name not in self.modes:
             self._refuse(f"there is no mode {name!r}: {others}")

@@ -1,8 +1,8 @@
 """Runs in a store: arrivals, commits, reads, lists, and operators' changes.
 
 An arrival comes to an agent or a run from outside a commit. A commit is what the owner of a run writes, and
-hands its rows over to readers. Lists are for those who do not know the ids. Operators change runs and dead
-letters, and delete old rows. Here is also what remains of code that does not let the event loop go.
+hands its rows over to readers. Lists are for those who do not know the ids. Operators change runs and redrive
+dead letters, and delete old rows. Here is also what remains of code that does not let the event loop go.
 """
 
 from __future__ import annotations

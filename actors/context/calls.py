@@ -1,8 +1,7 @@
-"""The function with which strategies call a model.
+"""Calls that strategies make: of a model, and of other code outside of the process.
 
-Calls outside of the process whose failure leaves the window usable.
-
-Summaries that are written ahead, after an answer, for the window of a later call.
+Their failure leaves the window usable. A summary may be written ahead, after an answer, for the window of a later
+call.
 """
 
 from __future__ import annotations

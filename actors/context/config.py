@@ -1,7 +1,4 @@
-"""The configuration of an agent's history, compaction and retention.
-
-An agent's memory of its conversations.
-"""
+"""The context of an agent: its history, compaction and retention, and the window that a model sees."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ def repaired(view: Sequence[ChatMessage]) -> list[ChatMessage]:
         if rest is not None:
             result.append(rest)
         result += matches.moved[index]
-        result += [_unknown(block) for block in matches.open[index]]
+        for call in matches.open[index]:
+            name = str((call.model_extra or {}).get("name") or "")
+            unknown = ToolResult(id=id_of(call), name=name, text=UNKNOWN, is_error=True)
+            result.append(unknown.message())
     return result
 
 
@@ -114,8 +117,3 @@ def _part(
     if len(blocks) == len(message.content):
         return message
     return with_content(message, blocks) if blocks else None
-
-
-def _unknown(call: ContentBlock) -> ChatMessage:
-    name = str((call.model_extra or {}).get("name") or "")
-    return ToolResult(id=id_of(call), name=name, text=UNKNOWN, is_error=True).message()

@@ -1,8 +1,7 @@
-"""Sizes of turns in tokens and in characters. Tokens are counted as exactly as this process can.
+"""Sizes: turns in tokens and in characters, context sizes of models, and limits of a window.
 
-Context sizes of models, by name.
-
-Limits of a window in addition to those of its strategies: reserved tokens, and a provider's maximum.
+Tokens are counted as exactly as this process can. Limits that are added to those of the strategies are reserved
+tokens and a provider's maximum.
 """
 
 from __future__ import annotations
@@ -162,15 +161,14 @@ class Tally:
         """Return the size of turns together."""
         total = 0
         for message in messages:
-            stamp = stamped_tokens(message)
-            total += self._counted(message) if stamp is None else stamp
+            size = stamped_tokens(message)
+            if size is None:
+                entry = self._sizes.get(id(message))
+                if entry is None:
+                    entry = self._sizes[id(message)] = (message, self._counter.count(message))
+                size = entry[1]
+            total += size
         return total
-
-    def _counted(self, message: ChatMessage) -> int:
-        known = self._sizes.get(id(message))
-        if known is None:
-            known = self._sizes[id(message)] = (message, self._counter.count(message))
-        return known[1]
 
 
 def characters(message: ChatMessage) -> int:

@@ -1,15 +1,14 @@
-"""Marks on turns: pinned turns, and derived turns, which a view adds to a history.
+"""Turns of a view: their marks, and the groups that are kept or dropped together.
 
-A summary and recalled texts are *derived*. They are in a view, but in no history. They are data between tags in
-a user turn and never a system text, because their words come from users and tools.
-
-Groups of turns that are kept or dropped together: tool calls and the turns with their results.
+A pinned turn stays. A derived turn is one that a view adds to a history: a summary or recalled texts. It is in a
+view, but in no history. It is data between tags in a user turn and never a system text, because its words come from
+users and tools. A group has tool calls and the turns with their results.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
@@ -268,6 +267,12 @@ def _root(roots: list[int], index: int) -> int:
         roots[index] = roots[roots[index]]
         index = roots[index]
     return index
+
+
+def in_order_of_dropping(groups: Sequence[TurnGroup]) -> Iterator[TurnGroup]:
+    """Yield the groups that a strategy may drop: plain groups first, then those that a strategy made."""
+    yield from (group for group in groups if group.is_plain)
+    yield from (group for group in groups if group.is_derived and not group.is_pinned)
 
 
 @lru_cache(maxsize=8_192)

@@ -1,8 +1,7 @@
-"""Pauses between attempts at something that fails.
+"""Time and chance, which are handed in so that tests and replay control them.
 
-Time and chance as things that are handed in, so that tests and replay control them.
-
-Lengths of time that every clock, timer and database can keep.
+Here are the clock, the source of randomness, pauses between attempts at something that fails, and the lengths
+of time that every clock, timer and database can keep.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Values that are not shown: those whose key contains one of some names, as ``password``.
+"""JSON objects that go with what is kept: values that are not shown, texts, and filters by equal values.
 
-JSON objects that go with what is kept: their text, and filters by equal values.
+A value is not shown if its key contains one of some names, as ``password``.
 """
 
 from __future__ import annotations

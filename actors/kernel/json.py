@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
 from enum import Enum
+from functools import partial
 from itertools import islice
 from numbers import Integral, Real
 from typing import Any, Final, TypeAlias, TypeGuard, TypeVar, cast
@@ -186,7 +187,11 @@ def _data_of(value: object, depth: int) -> JsonValue:  # noqa: PLR0911 - one for
         case Real():
             return float(value) if math.isfinite(value) else str(float(value))
         case bytes() | bytearray() | memoryview():
-            return _text_of_bytes(bytes(value))
+            data = bytes(value)
+            try:
+                return clean(data.decode())
+            except UnicodeDecodeError:
+                return base64.b64encode(data).decode()
         case Mapping():
             return {_key_of(key): _data_of(item, depth + 1) for key, item in value.items()}
         case Sequence() | AbstractSet() | ValuesView():
@@ -197,16 +202,15 @@ def _data_of(value: object, depth: int) -> JsonValue:  # noqa: PLR0911 - one for
 
 
 def _data_of_object(value: object, depth: int) -> JsonValue:
-    for convert in (_to_jsonable, _fields_of):
+    for convert in (partial(to_jsonable_python, bytes_mode="base64"), _fields_of):
         try:
             return _data_of(convert(value), depth + 1)
         except Exception:  # noqa: BLE001, S112 - code of the value's class; the next way is tried
             continue
-    return _text_of(value)
-
-
-def _to_jsonable(value: object) -> Any:
-    return to_jsonable_python(value, bytes_mode="base64")
+    try:
+        return clean(str(value))
+    except Exception:  # noqa: BLE001 - code of the value's class
+        return f"({type(value).__name__} without a text)"
 
 
 def _fields_of(value: object) -> Any:
@@ -216,20 +220,6 @@ def _fields_of(value: object) -> Any:
     if (to_list := getattr(value, "tolist", None)) is not None:  # an array of numpy
         return to_list()
     return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}  # type: ignore[arg-type]
-
-
-def _text_of(value: object) -> str:
-    try:
-        return clean(str(value))
-    except Exception:  # noqa: BLE001 - code of the value's class
-        return f"({type(value).__name__} without a text)"
-
-
-def _text_of_bytes(data: bytes) -> str:
-    try:
-        return clean(data.decode())
-    except UnicodeDecodeError:
-        return base64.b64encode(data).decode()
 
 
 def _key_of(key: object) -> str:

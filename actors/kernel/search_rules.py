@@ -1,9 +1,9 @@
-"""Embeddings of documents: unit vectors of 32-bit numbers, given with a document or computed for it.
+"""Rules of search that every backend follows: embeddings of documents, and limits of a graph.
 
-Every `VectorStore` keeps an embedding this way, so that all of them find the same documents: scores do not
-depend on a vector's length, and vectors of one direction have one score.
-
-Limits of a graph, the same on every backend: which entities it keeps, and how far a walk goes.
+An embedding is a unit vector of 32-bit numbers, given with a document or computed for it. Every `VectorStore`
+keeps an embedding this way, so that all of them find the same documents: scores do not depend on a vector's
+length, and vectors of one direction have one score. The limits say which entities a graph keeps, and how far a
+walk goes.
 """
 
 from __future__ import annotations

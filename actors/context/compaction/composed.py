@@ -1,7 +1,4 @@
-"""A pipeline of strategies.
-
-The strategy with a token budget.
-"""
+"""Strategies made of other strategies: a pipeline, and the strategy with a token budget."""
 
 from __future__ import annotations
 

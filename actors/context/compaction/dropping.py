@@ -1,23 +1,18 @@
-"""The strategy that keeps the newest turns.
+"""Strategies that drop or shorten turns by a fixed rule, without a model.
 
-The strategy with a hard ceiling.
-
-The strategy that shortens results of tools.
-
-The strategy that drops old tool calls.
+One keeps the newest turns, one has a hard ceiling, one shortens results of tools, and one drops old tool calls.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 from actors.context.tokens import characters
 from actors.context.turns import (
-    TurnGroup,
     are_plain_turns,
     groups_of,
+    in_order_of_dropping,
     is_pinned,
     turns_of,
     with_content,
@@ -89,8 +84,8 @@ class TruncationStrategy:
     """
 
     def __init__(self, max_messages: int | None = None, max_chars: int | None = None) -> None:
-        given = [limit for limit in (max_messages, max_chars) if limit is not None]
-        if not given or min(given) < 1:
+        ceilings = [limit for limit in (max_messages, max_chars) if limit is not None]
+        if not ceilings or min(ceilings) < 1:
             msg = (
                 f"truncation needs max_messages or max_chars, from 1: {max_messages=}, {max_chars=}"
             )
@@ -103,8 +98,9 @@ class TruncationStrategy:
         messages = len(raw_history)
         chars = sum(map(characters, raw_history))
         dropped = set[int]()
-        for group in _in_order_of_dropping(groups):
-            if self._fits(messages, chars):
+        for group in in_order_of_dropping(groups):
+            has_few_turns = self.max_messages is None or messages <= self.max_messages
+            if has_few_turns and (self.max_chars is None or chars <= self.max_chars):
                 break
             messages -= len(group.indices)
             chars -= sum(map(characters, group.turns(raw_history)))
@@ -112,16 +108,6 @@ class TruncationStrategy:
         if not dropped:
             return raw_history
         return turns_of(raw_history, [one for one in groups if one.indices[0] not in dropped])
-
-    def _fits(self, messages: int, chars: int) -> bool:
-        return (self.max_messages is None or messages <= self.max_messages) and (
-            self.max_chars is None or chars <= self.max_chars
-        )
-
-
-def _in_order_of_dropping(groups: list[TurnGroup]) -> Iterator[TurnGroup]:
-    yield from (group for group in groups if group.is_plain)
-    yield from (group for group in groups if group.is_derived and not group.is_pinned)
 
 
 _MARK: Final = re.compile(r"\[(\d{1,12}) chars truncated\]\Z")

@@ -49,7 +49,12 @@ class RecallStrategy:
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
         """See `CompactionStrategy.compact`. A view that already has recalled texts there is not changed."""
-        at = _newest_question(raw_history)
+        questions = (
+            index
+            for index in reversed(range(len(raw_history)))
+            if (turn := raw_history[index]).role == "user" and turn.text and not is_derived(turn)
+        )
+        at = next(questions, None)
         if at is None or (at > 0 and is_recalled(raw_history[at - 1])):
             return raw_history
         query = raw_history[at].text
@@ -67,11 +72,3 @@ class RecallStrategy:
                 texts.append(text)
                 room -= len(text)
         return texts
-
-
-def _newest_question(view: Sequence[ChatMessage]) -> int | None:
-    for index in range(len(view) - 1, -1, -1):
-        message = view[index]
-        if message.role == "user" and message.text and not is_derived(message):
-            return index
-    return None

@@ -1,8 +1,7 @@
-"""Strategies applied one after the other, with a receipt of each.
+"""Steps of a compaction: strategies one after the other with receipts, requests for a summary, and cuts.
 
-Requests for a summary, in slices that fit the model, and the turn that has the summary.
-
-Cuts that make any window fit: the oldest groups are left out, and large turns are shortened with a mark.
+A request for a summary is in slices that fit the model; a turn of its own has the summary. A cut makes any window
+fit: the oldest groups are left out, and large turns are shortened with a mark.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from actors.context.turns import (
     as_data,
     data_message,
     groups_of,
+    in_order_of_dropping,
     is_derived,
     is_new,
     is_pinned,
@@ -85,17 +85,12 @@ class Composed(Protocol):
         """
 
 
-def _never(tokens: int) -> bool:
-    del tokens
-    return False
-
-
 async def assembled(
     view: list[ChatMessage],
     strategies: Sequence[CompactionStrategy],
     tally: Tally,
     *,
-    is_enough: Callable[[int], bool] = _never,
+    is_enough: Callable[[int], bool] | None = None,
 ) -> Assembled:
     """Apply strategies to a view, each to the output of the one before; return the window with receipts.
 
@@ -104,7 +99,7 @@ async def assembled(
         strategies: The strategies, in order.
         tally: The counter of sizes.
         is_enough: Function that gets the window's size after each strategy. True: the strategies after it do
-            not run.
+            not run. None: all strategies run.
     """
     window, steps, is_cut = view, list[CompactionStep](), False
     tokens = tally.total(view)
@@ -116,7 +111,7 @@ async def assembled(
             done = await _applied(strategy, window, tokens, tally)
             steps += done.steps
         window, tokens, is_cut = done.window, done.tokens, is_cut or done.is_cut
-        if is_enough(tokens):
+        if is_enough is not None and is_enough(tokens):
             break
     return Assembled(window=window, steps=tuple(steps), tokens=tokens, is_cut=is_cut)
 
@@ -240,26 +235,19 @@ def slices(
     """
     part, size = list[str](), 0
     for turn in turns:
-        for text in _divided(_rendered(turn), max_tokens):
-            tokens = counter.text(text) + 1
+        lines = [_line(block) for block in turn.content]
+        text = f"{turn.role}: " + "\n".join(line for line in lines if line)
+        # A character of any language is seldom more than one token.
+        for start in range(0, len(text), max_tokens):
+            piece = text[start : start + max_tokens]
+            tokens = counter.text(piece) + 1
             if part and size + tokens > max_tokens:
                 yield "\n".join(part)
                 part, size = [], 0
-            part.append(text)
+            part.append(piece)
             size += tokens
     if part:
         yield "\n".join(part)
-
-
-def _divided(text: str, max_tokens: int) -> Iterator[str]:
-    # A character of any language is seldom more than one token.
-    for start in range(0, len(text), max_tokens):
-        yield text[start : start + max_tokens]
-
-
-def _rendered(turn: ChatMessage) -> str:
-    lines = [_line(block) for block in turn.content]
-    return f"{turn.role}: " + "\n".join(line for line in lines if line)
 
 
 def _line(block: ContentBlock) -> str:
@@ -312,8 +300,10 @@ def cut_to(view: list[ChatMessage], max_tokens: int, tally: Tally) -> list[ChatM
     limit = max(max_tokens // LARGE, SHORTEST_TOKENS)
     turns, window = view, _shorter(view, limit, tally, stays=is_pinned)
     groups = groups_of(window)
-    last = _last_groups(window, groups)
-    early = [group for group in groups if group not in last]
+    users = [
+        index for index, turn in enumerate(window) if turn.role == "user" and not is_derived(turn)
+    ]
+    early = [group for group in groups if group != groups[-1] and [*group.indices] != users[-1:]]
     remaining = _remaining(window, early, max_tokens, tally)
     turns, window = [turns[index] for index in remaining], [window[index] for index in remaining]
     while limit > SHORTEST_TOKENS and tally.total(window) > max_tokens:
@@ -331,31 +321,17 @@ def _shorter(
     return [turn if stays(turn) else shortened(turn, limit, tally) for turn in turns]
 
 
-def _last_groups(window: Sequence[ChatMessage], groups: list[TurnGroup]) -> list[TurnGroup]:
-    """Return the groups that are left out last: the newest one, and that of the newest user turn."""
-    users = [
-        index for index, turn in enumerate(window) if turn.role == "user" and not is_derived(turn)
-    ]
-    return [group for group in groups if group is groups[-1] or users[-1:] == [*group.indices]]
-
-
 def _remaining(
     window: Sequence[ChatMessage], groups: Sequence[TurnGroup], max_tokens: int, tally: Tally
 ) -> list[int]:
     """Return the indexes of a window without as many of the groups, in order, as make it fit."""
     tokens, left_out = tally.total(window), set[int]()
-    for group in _in_order(groups):
+    for group in in_order_of_dropping(groups):
         if tokens <= max_tokens:
             break
         tokens -= tally.total(group.turns(window))
         left_out.update(group.indices)
     return [index for index in range(len(window)) if index not in left_out]
-
-
-def _in_order(groups: Sequence[TurnGroup]) -> Iterator[TurnGroup]:
-    """Yield the groups that may be left out, those that a strategy made last."""
-    yield from (group for group in groups if group.is_plain)
-    yield from (group for group in groups if group.is_derived and not group.is_pinned)
 
 
 def _stays(turn: ChatMessage) -> bool:

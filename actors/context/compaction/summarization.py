@@ -118,7 +118,9 @@ class SummarizationCompaction:
         # The second key is the digest of the window, which later calls get with further turns.
         again = list(_digests(raw_history, previous, parts.old[covered:]))[-1]
         for key in {keys[-1], again}:
-            self._keep(key, _Bought(made if is_shorter else None, unrecorded))
+            self._bought[key] = _Bought(made if is_shorter else None, unrecorded)
+        while len(self._bought) > MAX_KEPT_SUMMARIES:
+            self._bought.popitem(last=False)
         return parts.window(made, len(parts.old)) if is_shorter else window
 
     def _known(self, keys: Sequence[bytes]) -> tuple[int, int]:
@@ -131,11 +133,6 @@ class SummarizationCompaction:
                 if self._bought[key].made is not None:
                     covered = count
         return covered, tried
-
-    def _keep(self, key: bytes, bought: _Bought) -> None:
-        self._bought[key] = bought
-        while len(self._bought) > MAX_KEPT_SUMMARIES:
-            self._bought.popitem(last=False)
 
     async def _asked(
         self, previous: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]

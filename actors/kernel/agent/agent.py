@@ -1,12 +1,8 @@
-"""The contract of an agent: an id and one coroutine.
+"""The contract of an agent: an id and one coroutine, and what goes with each of its runs.
 
-Cooperative cancellation of one run.
-
-The position of a run in its tree, and the budgets of the tree.
-
-Agents of several modes: each run is executed by the one of its mode.
-
-Sessions as runs know them: what a submit and a commit say of the session that their agent is.
+A run can be cancelled cooperatively. It has a position in its tree, and a share of the tree's budgets. An
+agent of several modes gives each run to the agent of the run's mode. A submit and a commit say what changes
+in the session that their agent is.
 """
 
 from __future__ import annotations

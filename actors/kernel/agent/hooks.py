@@ -1,6 +1,6 @@
-"""Middleware, which may change an agent's run, and hooks, which only observe it.
+"""Code around an agent's run: middleware, which may change it, hooks, which observe it, and guards.
 
-Guards: checks of what goes into a model and comes out of it, and of calls of tools.
+A guard checks what goes into a model and comes out of it, and calls of tools.
 """
 
 from __future__ import annotations

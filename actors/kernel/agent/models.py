@@ -1,18 +1,16 @@
-"""Models: what a client of a language model takes, gives and streams.
+"""Models: what a client of a language model takes, gives and streams, and facts about models.
 
-The kernel knows no provider. Requests and responses are pydantic models because they are recorded
-in the log and sent over wires.
-
-Facts about models that do not come with an answer: size of the context window, and prices.
-
-An agent's memory of a conversation, and the ways to fit it into a model's window.
+The kernel knows no provider. Requests and responses are pydantic models because they are recorded in the log
+and sent over wires. Facts that do not come with an answer are the size of the context window, and prices.
+Here is also an agent's memory of a conversation, and the ways to fit it into a model's window.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from operator import not_
 from typing import Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -38,10 +36,6 @@ _TOKEN_LIMITS: Final = frozenset(
 """Reasons, in the words of providers, why an answer has no end."""
 
 
-def _is_zero(count: int) -> bool:
-    return count == 0
-
-
 class Usage(BaseModel):
     """Tokens and cost of model calls.
 
@@ -59,7 +53,7 @@ class Usage(BaseModel):
 
     input: int = Field(default=0, ge=0)
     cached: int = Field(default=0, ge=0)
-    cache_written: int = Field(default=0, ge=0, exclude_if=_is_zero)
+    cache_written: int = Field(default=0, ge=0, exclude_if=not_)
     output: int = Field(default=0, ge=0)
     reasoning: int = Field(default=0, ge=0)
     cost_usd: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -304,11 +298,12 @@ class ModelRegistry:
 
     def find(self, name: str) -> ModelFacts | None:
         """Return the facts about a model; None if they are not known."""
-        for known in _names(name):
-            if (facts := self._facts.get(known)) is not None:
+        bare = name.rpartition(":")[2]
+        for spelling in (name, bare, _DATED.sub("", name), _DATED.sub("", bare)):
+            if (facts := self._facts.get(spelling)) is not None:
                 return facts
-        found = (facts for source in self._sources if (facts := source(name)) is not None)
-        return next(found, None)
+        answers = (facts for source in self._sources if (facts := source(name)) is not None)
+        return next(answers, None)
 
     def context_window(self, name: str) -> int | None:
         """Return how many tokens request and answer may have together; None if it is not known."""
@@ -319,14 +314,6 @@ class ModelRegistry:
         """Return the cost of a call of this model in dollars; None if its prices are not known."""
         facts = self.find(name)
         return None if facts is None else facts.cost_usd(usage)
-
-
-def _names(name: str) -> Iterator[str]:
-    bare = name.rpartition(":")[2]
-    yield name
-    yield bare
-    yield _DATED.sub("", name)
-    yield _DATED.sub("", bare)
 
 
 @runtime_checkable

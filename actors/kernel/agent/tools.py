@@ -1,6 +1,6 @@
 """Tools: what an agent may do to the world, how one is invoked, and who may say no.
 
-The arguments of a tool's function: their JSON schema, and values of their types.
+The arguments of a tool's function have a JSON schema, and become values of the function's types.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Turns of conversations as rows: what a run adds to a session, and what a reader finds there.
 
-A turn is one chat message. A cut says where a compaction lets the window begin; the turns before it stay.
-
-Answers of models, as log entries record them.
+A turn is one chat message. A cut says where a compaction lets the window begin; the turns before it stay. An
+answer of a model is read from the log entry that records it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Hints: notifications among hosts, and within one. A hint may be lost, late or doubled.
+"""Hints among hosts and within one, which may be lost, late or doubled, and are never stored.
 
-Pieces of what a run says while it says it: shown to who looks, never stored.
+A nudge says that there is something to read. A delta is a piece of what a run says while it says it.
 """
 
 from __future__ import annotations

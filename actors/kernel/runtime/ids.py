@@ -1,11 +1,8 @@
 """Identity: agents, topics, runs, shards, and ids derived from their cause.
 
-Ids of derived things are hashes of what caused them, never fresh randoms, so creating any of them
-twice is a no-op.
-
-Shards: which agents have one owner, one durable consumer and one cursor together.
-
-The SQL function `shard_of` builds the same names.
+Ids of derived things are hashes of what caused them, never fresh randoms, so creating any of them twice is a
+no-op. A shard is the agents that have one owner, one durable consumer and one cursor together. The SQL
+function `shard_of` builds the same names.
 """
 
 from __future__ import annotations

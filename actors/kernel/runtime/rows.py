@@ -1,9 +1,8 @@
-"""Rows of a store as values: runs, messages, and what a host reads of them.
+"""Rows of a store as values: runs, messages, what a host reads of them, and operators' decisions.
 
-Operators' decisions about runs that stopped. Each decision is bound to the one entry it is about.
-
-A decision is a signal with a reserved name. Its id holds the seq of what it decides: a store takes it
-only while the run is at that, and once, so that it can never decide what comes later.
+A decision about a run that stopped is a signal with a reserved name. Its id holds the seq of the one entry
+that it is about: a store takes it only while the run is at that, and once, so that it can never decide what
+comes later.
 """
 
 from __future__ import annotations

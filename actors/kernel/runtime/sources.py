@@ -1,11 +1,9 @@
-"""Runs that start runs: handles, results, and the one who keeps the tree.
+"""Sources of a run: who starts it, the mailbox that feeds it, and the log that its row is computed from.
 
-The mailbox of one agent: idempotent delivery, order per sender, dead letters.
+The mailbox of an agent delivers idempotently, keeps the order per sender, and has dead letters.
 
-The columns of a run's row, computed from its log's entries alone.
-
-Every store keeps those columns beside the log because reading them is cheaper; this is what they
-must be equal to. The rules:
+Every store keeps the columns of a run's row beside the log because reading them is cheaper; `fold` computes
+what they must be equal to, from the log's entries alone. The rules:
 
 - An empty log is a run that waits for its first attempt: PENDING, attempt 0.
 - ``run.suspended``, ``run.parked``, ``run.attempt_failed`` and the three terminal kinds set the
@@ -166,7 +164,11 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
             is_executing = False
         elif not is_executing and ends_execution(entry):
             changed = replace(changed, attempt=row.attempt + 1)
-        elif last_kind == EntryKind.RUN_ATTEMPT_FAILED and _is_out_of_retries(entry):
+        elif (
+            last_kind == EntryKind.RUN_ATTEMPT_FAILED
+            and entry.kind == EntryKind.RUN_PARKED
+            and entry.payload["reason"] == "retries"
+        ):
             changed = replace(changed, error=before.error)
         before, last_kind = row, entry.kind
         row = replace(changed, last_seq=entry.seq)
@@ -178,10 +180,6 @@ def ends_execution(entry: RunLogEntry | NewEntry) -> bool:
     if entry.kind == EntryKind.RUN_PARKED:
         return entry.payload["reason"] in ("non_determinism", "in_doubt")
     return entry.kind in (EntryKind.RUN_COMPLETED, EntryKind.RUN_FAILED)
-
-
-def _is_out_of_retries(entry: RunLogEntry) -> bool:
-    return entry.kind == EntryKind.RUN_PARKED and entry.payload["reason"] == "retries"
 
 
 def _step(row: RunRow, entry: RunLogEntry) -> RunRow | None:
@@ -204,10 +202,11 @@ def _step(row: RunRow, entry: RunLogEntry) -> RunRow | None:
             changed = _settled(row, RunStatus.SUSPENDED)
             changed = replace(changed, parked=str(payload["reason"]))
         case EntryKind.RUN_ATTEMPT_FAILED:
+            at = payload["at"]
             changed = replace(
                 _settled(row, RunStatus.PENDING),
                 attempt=int(str(payload["attempt"])),
-                wake_at=_instant(payload["at"]),
+                wake_at=datetime.fromisoformat(at) if isinstance(at, str) else None,
                 error=_object(payload["error"]),
             )
         case EntryKind.CANCEL_REQUESTED | EntryKind.ORPHANS_RESOLVED:
@@ -221,7 +220,3 @@ def _settled(row: RunRow, status: RunStatus) -> RunRow:
 
 def _object(value: JsonValue) -> dict[str, JsonValue] | None:
     return value if isinstance(value, dict) else None
-
-
-def _instant(value: JsonValue) -> datetime | None:
-    return datetime.fromisoformat(value) if isinstance(value, str) else None

@@ -1,7 +1,4 @@
-"""Waits of a run for an answer, and the answers.
-
-Causes that resume a suspended run.
-"""
+"""Waits of a run: for an answer, and for what resumes it when it is suspended."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Audit rows: changes that principals made, each with its time, thing, values before and after, and outcome.
+"""Administration of a deployment: audit rows, API tokens, totals of usage, and erasure.
 
-Tokens of the API: who shows a secret acts as a principal of a tenant, with scopes.
+An audit row is a change that a principal made, with its time, thing, values before and after, and outcome.
+Who shows the secret of a token acts as a principal of a tenant, with scopes.
 
-Totals of what model calls used and cost: by tenant, agent, model and day.
+The totals say what model calls used and cost, by tenant, agent, model and day. A store adds to them in the
+commit that writes the log entry of an answer. So each recorded answer counts once, and the totals of a day
+are the sums over its logs, also over those that were swept since. Totals are kept for 400 days, or for as
+long as runs if that is longer.
 
-A store adds to them in the commit that writes the log entry of an answer. So each recorded answer counts once,
-and the totals of a day are the sums over its logs, also over those that were swept since. Totals are kept for
-400 days, or for as long as runs if that is longer.
-
-Erasure: removal of all that a deployment keeps of a tenant, an agent, a session or a subject.
+An erasure removes all that a deployment keeps of a tenant, an agent, a session or a subject.
 """
 
 from __future__ import annotations

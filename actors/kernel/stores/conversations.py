@@ -1,13 +1,10 @@
-"""The transcripts of one store: sessions of agents, read by anybody, written in the commits of their runs.
+"""Conversations of one store: transcripts, sessions with their facts, and lists of sessions for people.
 
-The transcript of conversations: chat turns of one agent in one session, tagged with their run.
-
-Sessions of one store: the facts of their runs that no log has, and the node that the next run goes on from.
-
-A session is a serial agent; its conversation has the name of the agent's key. Its nodes are the turns of that
-conversation, see `TranscriptStore`.
-
-Sessions as people name and find them: title, metadata, lists in pages, and ids of deleted ones.
+A transcript is the chat turns of one agent in one session, each tagged with its run. Anybody reads it;
+commits of runs write it. A session is a serial agent; its conversation has the name of the agent's key. Its
+nodes are the turns of that conversation, see `TranscriptStore`. Its facts are those of its runs that no log
+has, and the node that the next run goes on from. People name sessions by title and metadata, find them in
+pages, and see ids of deleted ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Task boards: an agent's plan in a conversation, and the state of each task.
+"""Data that agents keep: task boards, documents with embeddings, and graphs.
 
-Search by meaning: documents with embeddings, in collections.
-
-A graph of entities and the relationships between them.
+A board is an agent's plan in a conversation, with the state of each task. Documents are in collections, and
+are found by meaning. A graph has entities and the relationships between them.
 """
 
 from __future__ import annotations

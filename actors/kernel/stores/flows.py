@@ -1,6 +1,6 @@
-"""Installed bundles of flows: rows of a registry, whose files are artifacts of the tenant.
+"""Flows in a store: installed bundles, whose files are artifacts of the tenant, and snapshots of runs.
 
-Snapshots of runs of graphs: rows with a name and tags, from which new runs begin.
+A bundle is a row of a registry. A snapshot has a name and tags, and new runs begin from it.
 """
 
 from __future__ import annotations

@@ -57,17 +57,13 @@ class LimitScope:
         if kind is ScopeKind.AGENT:
             name = str(AgentId.parse(name))
         elif kind is ScopeKind.FLOW:
-            _check_flow(text, name)
+            app, slash, flow = name.partition("/")
+            if not (slash and flow) or ":" in flow:
+                raise ContractError(f"{text!r} is no scope of a limit: write flow:APP/FLOW")
+            check_name("app", app)
         elif kind is not ScopeKind.DEPLOYMENT:
             check_name(kind, name)
         return cls(kind, name)
-
-
-def _check_flow(text: str, name: str) -> None:
-    app, slash, flow = name.partition("/")
-    if not (slash and flow) or ":" in flow:
-        raise ContractError(f"{text!r} is no scope of a limit: write flow:APP/FLOW")
-    check_name("app", app)
 
 
 def scopes_of(agent_id: AgentId) -> tuple[LimitScope, ...]:

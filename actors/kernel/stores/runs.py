@@ -1,14 +1,8 @@
-"""Arrivals: what comes to agents and runs from outside a commit.
+"""Runs in a store: arrivals, commits, reads, lists, and operators' changes.
 
-Commits: what owners of runs write.
-
-Reads by id, and rows that commits hand over to readers.
-
-Lists: runs and what belongs to them, for those who do not know their ids.
-
-Operators' changes of runs and dead letters, and the deletion of old rows.
-
-Code that does not let the event loop go: who it is, and what remains of that.
+An arrival comes to an agent or a run from outside a commit. A commit is what the owner of a run writes, and
+hands its rows over to readers. Lists are for those who do not know the ids. Operators change runs and redrive
+dead letters, and delete old rows. Here is also what remains of code that does not let the event loop go.
 """
 
 from __future__ import annotations

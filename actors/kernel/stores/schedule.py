@@ -1,7 +1,4 @@
-"""The messages that a schedule sends.
-
-Schedules: messages that come by themselves, once at an instant or again and again by a cron expression.
-"""
+"""Schedules: messages that come by themselves, once or again and again by a cron expression."""
 
 from __future__ import annotations
 
@@ -15,32 +12,6 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId, ShardId, derive_id
 from actors.kernel.runtime.rows import Arrived
 from actors.kernel.runtime.scheduler import ShardLease
-
-
-def tick_message(schedule: Schedule, tick: datetime) -> Message:
-    """Return the message of one tick; its id is derived from name and tick, so it comes once."""
-    told = tick.isoformat()
-    return Message(
-        derive_id("schedule", schedule.tenant, schedule.name, told),
-        schedule.agent_id,
-        schedule.payload,
-        sender_of("schedule", schedule.name),
-        created_at=tick,
-        metadata={"scheduled_at": told},
-    )
-
-
-def extra_message(schedule: Schedule, request_id: str, now: datetime) -> Message:
-    """Return the message that is sent beside the plan, once for each request id."""
-    return Message(
-        derive_id("trigger", schedule.tenant, schedule.name, request_id),
-        schedule.agent_id,
-        schedule.payload,
-        sender_of("schedule", schedule.name),
-        created_at=now,
-        metadata={"triggered_by": request_id},
-    )
-
 
 CatchUp: TypeAlias = Literal["one", "all"]
 """The rule for ticks that passed while no host could fire them: one firing, or one for each."""
@@ -172,3 +143,28 @@ class ScheduleStore(Protocol):
 
     async def forget_done(self, *, older_than_s: float, limit: int = 1000) -> int:
         """Delete schedules that fired their last tick so long ago; return how many."""
+
+
+def tick_message(schedule: Schedule, tick: datetime) -> Message:
+    """Return the message of one tick; its id is derived from name and tick, so it comes once."""
+    text = tick.isoformat()
+    return Message(
+        derive_id("schedule", schedule.tenant, schedule.name, text),
+        schedule.agent_id,
+        schedule.payload,
+        sender_of("schedule", schedule.name),
+        created_at=tick,
+        metadata={"scheduled_at": text},
+    )
+
+
+def extra_message(schedule: Schedule, request_id: str, now: datetime) -> Message:
+    """Return the message that is sent beside the plan, once for each request id."""
+    return Message(
+        derive_id("trigger", schedule.tenant, schedule.name, request_id),
+        schedule.agent_id,
+        schedule.payload,
+        sender_of("schedule", schedule.name),
+        created_at=now,
+        metadata={"triggered_by": request_id},
+    )

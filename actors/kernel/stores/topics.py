@@ -1,7 +1,4 @@
-"""The delivery of a post to all followers of its topic.
-
-The topics that agents follow.
-"""
+"""Topics: which ones agents follow, and the delivery of a post to all followers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Large values of runs, by reference: ``{"$artifact": id}`` stands for them.
 
-The base of artifact stores: descriptions, texts and JSON, search, later changes of a description.
+Stores of artifacts have one base, with descriptions, texts and JSON, search, and later changes of a
+description.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The one shape of durable values of a graph: JSON data, refused with the path of what is not.
+"""Durable values of a graph in their one shape: JSON data, refused with the path of what is not.
 
-Ids and instants that are drawn where the caller gave none, and the one form of instants.
+Instants have one form. Ids and instants are drawn where the caller gave none.
 """
 
 from __future__ import annotations

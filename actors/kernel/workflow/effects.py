@@ -1,6 +1,6 @@
-"""The words of a graph: what a node asks for, what comes of it, and what a run waits for.
+"""Words of a graph: what a node asks for, what comes of it, and what a run waits for.
 
-Waits whose answers have a form: decisions of a person, results of a client or an agent, effects in doubt.
+Answers to some waits have a form: decisions of a person, results of a client or an agent, effects in doubt.
 """
 
 from __future__ import annotations

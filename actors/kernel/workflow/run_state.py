@@ -1,8 +1,7 @@
 """The checkpoint of a run: all that is needed to go on with it, in any process.
 
-Branches of a run: where each one stands, and what it changed in the vars that all began with.
-
-Snapshots: named checkpoints of a run, to look at and to begin new runs with.
+A branch says where it stands, and what it changed in the vars that all branches began with. A snapshot is a
+named checkpoint, to look at and to begin new runs with.
 """
 
 from __future__ import annotations
@@ -327,7 +326,10 @@ class RunChoice:
         """Return True if a run is one of the choice."""
         return (
             (self.status is None or run.status == self.status)
-            and (self.wait_reason is None or self.wait_reason in _reasons(run))
+            and (
+                self.wait_reason is None
+                or self.wait_reason in {reason_of(run), *(wait.reason for wait in open_waits(run))}
+            )
             and (self.workflow_id is None or run.workflow_id == self.workflow_id)
             and (self.session_id is None or run.session_id == self.session_id)
             and not (self.root_only and run.parent_run_id)
@@ -354,10 +356,6 @@ def event_keys(run: RunState) -> set[str]:
         for one in open_waits(run)
         if one.reason is WaitReason.EVENT and one.wait_key is not None
     }
-
-
-def _reasons(run: RunState) -> set[WaitReason | None]:
-    return {reason_of(run), *(one.reason for one in open_waits(run))}
 
 
 def reason_of(run: RunState) -> WaitReason | None:

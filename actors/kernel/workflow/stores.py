@@ -1,10 +1,7 @@
-"""Stores of runs: what a driver of graphs needs of a store of checkpoints.
+"""Stores that a driver of graphs needs: checkpoints of runs, records of steps, and commands.
 
-Lists of runs: by a look at all of them, and of a run with those below it.
-
-Stores of records: append-only, in order, by run.
-
-Commands to runs from outside: kept once each, in order, and read from a cursor.
+A list of runs looks at all of them; a tree is a run with those below it. Records are append-only, in order,
+by run. Commands come to runs from outside; they are kept once each, in order, and read from a cursor.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ def test_the_blocks_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.costly
+@pytest.mark.timeout(600)  # some sixty processes, one after the other
 @pytest.mark.item(475)
 def test_the_commands_to_try_by_hand_do_what_is_said(tmp_path: Path) -> None:
     """All that need no server, as one script; what is said of their outputs is there."""

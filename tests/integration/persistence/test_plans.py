@@ -53,6 +53,7 @@ SELDOM: Final = frozenset(
         "next_stream_epoch",
         "release_shards",
         "same_kind_of_mail",
+        "SQL_BLOCKERS",
         "SQL_CREATE_FUNCTIONS",
         "SQL_CREATE_TABLE",
         "SQL_DECLARE_AGENTS",

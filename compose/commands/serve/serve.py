@@ -33,11 +33,11 @@ from compose.commands.terminal import console
 from compose.host.loader import check_spec
 from compose.host.logs import visible, write_logs
 from compose.host.process import Stop, run_host
-from compose.tools.reload import Snapshot, develop
 from compose.tools.statuses import colour_of
 
 if TYPE_CHECKING:
     from compose.mcp.process import HttpOptions
+    from compose.tools.reload import Snapshot
 
 ADDRESS = "127.0.0.1:8123"
 DATA = Path(".callboard")
@@ -331,6 +331,8 @@ async def dev(
     json
         Print each event as a JSON object, for programs.
     """
+    from compose.tools.reload import develop  # noqa: PLC0415 - no other command watches files
+
     del debug  # `compose.cli` reads this option for every command
     for spec in module_attr:
         check_spec(spec)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -28,15 +28,19 @@ from compose.commands import options as opt
 from compose.commands.messages.topics import user_name
 from compose.commands.options import CLIENT_WAIT_S, HERE, Target
 from compose.commands.output import Exit
-from compose.commands.sessions.screen import ChatScreen, JsonScreen, TextScreen
+from compose.commands.sessions.screen import (
+    ChatScreen,
+    JsonScreen,
+    Keyboard,
+    Person,
+    TextScreen,
+    terminal_kept,
+)
 from compose.commands.sessions.talk import Chat, Commands, say_all, talk_with
 from compose.commands.terminal import console
 from compose.host.collector import loading
 from compose.host.loader import ServeError, check_spec, find_served, serve_app
 from compose.host.process import opened
-
-if TYPE_CHECKING:
-    from compose.commands.sessions.screen import Person
 
 DATA: Final = Path(".callboard")
 """Default folder of the embedded servers, the same as that of `callboard dev`."""
@@ -131,8 +135,6 @@ def _person(target: Target) -> Iterator[Person | None]:
     if target.json or not sys.stdin.isatty():
         yield None
         return
-    from compose.commands.sessions.screen import Keyboard, terminal_kept  # noqa: PLC0415
-
     with terminal_kept():
         yield Keyboard()
 

@@ -32,7 +32,6 @@ from compose.commands.sessions.screen import (
     ChatScreen,
     JsonScreen,
     Keyboard,
-    Person,
     TextScreen,
     terminal_kept,
 )
@@ -112,7 +111,10 @@ async def chat(  # noqa: PLR0913 - each is an option
         if modes and mode not in modes:
             raise UnknownModeError(mode, ", ".join(modes))
         session_id = await _session_of(agents, session, is_new=new)
-        person = stack.enter_context(_person(target))
+        person = None
+        if not target.json and sys.stdin.isatty():
+            stack.enter_context(terminal_kept())
+            person = Keyboard()
         screen = _screen(target, settings)
         talk = Chat(agents, session_id, screen, person=person, by=user_name(), mode=mode)
         stack.push_async_callback(talk.close)
@@ -127,16 +129,6 @@ async def _talked(talk: Chat, messages: list[str], modes: tuple[str, ...]) -> Ex
     talk.note(f"session {talk.session_id} of {talk.agents.app}; /help, or Ctrl-D to leave")
     await talk.open()
     return await talk_with(talk, Commands(talk, modes))
-
-
-@contextmanager
-def _person(target: Target) -> Iterator[Person | None]:
-    """Yield the person at the terminal, or None without one. Restore the terminal's settings at the end."""
-    if target.json or not sys.stdin.isatty():
-        yield None
-        return
-    with terminal_kept():
-        yield Keyboard()
 
 
 def _settings(target: Target, nats_url: str | None, namespace: str | None) -> Settings:

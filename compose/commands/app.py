@@ -91,8 +91,8 @@ _COMMANDS: Final = (
     (DECIDE, "operate.cleanup", "erase"),
     (SET_UP, "operate.servers", "migrate"),
     (SET_UP, "operate.servers", "doctor"),
-    (SET_UP, "operate.servers", "nats-config"),
-    (SET_UP, "operate.servers", "env"),
+    (SET_UP, "operate.configuration", "nats-config"),
+    (SET_UP, "operate.configuration", "env"),
 )
 """The group of the help, the module, and its commands; each function is named like its command."""
 _PARTS: Final = (

@@ -10,13 +10,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
 from actors.errors import ActorsError
 from compose.assembly.runtime import artifact_bytes
 from compose.diagnosis.finding import Finding, away, judge
-from persistence.redis.client import address
 
 ANSWER_S: Final = 2.0
 ARTIFACTS_ANSWER_S: Final = 10.0
@@ -37,6 +33,12 @@ async def diagnose_redis(url: str) -> list[Finding]:
     Raises:
         RedisUrlError: The URL is malformed.
     """
+    # Imported here, because a deployment with a place for artifacts may have no Redis and no driver of it.
+    from redis.asyncio import Redis  # noqa: PLC0415
+    from redis.exceptions import RedisError  # noqa: PLC0415
+
+    from persistence.redis.client import address  # noqa: PLC0415
+
     where = address(url)
     client: Any = Redis.from_url(url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S)
     try:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -16,7 +16,6 @@ from actors.errors import ContractError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.stores.insight import AgentRow, HostRow, InsightStore
-from actors.runtime.client.gateway_api import describe as describe_agents
 from actors.runtime.loop.clock import SystemClock
 from actors.runtime.sharding.retention import forget_agent
 from compose.assembly.settings import read_settings
@@ -38,9 +37,9 @@ from compose.commands.options import (
 from compose.commands.output import Exit, ago, picked, print_json, short
 from compose.commands.terminal import console, print_table
 from compose.host.loader import find_served, serve_all
-from compose.tools.asyncapi import asyncapi_document
-from compose.tools.replay import Catalogue
-from compose.tools.traffic import Filter, Seen, listen
+
+if TYPE_CHECKING:
+    from compose.tools.traffic import Seen
 
 MOST: Final = 10_000
 """Greatest number of agents that `--unserved` reads of one type."""
@@ -270,6 +269,11 @@ async def describe(
     app_version
         Version of the application in the AsyncAPI document.
     """
+    # Imported here, because no other command of this module executes an application.
+    from actors.runtime.client.gateway_api import describe as describe_agents  # noqa: PLC0415
+    from compose.tools.asyncapi import asyncapi_document  # noqa: PLC0415
+    from compose.tools.replay import Catalogue  # noqa: PLC0415
+
     del debug  # `compose.cli` reads this option for every command
     catalogue = Catalogue()
     await serve_all(catalogue, {spec: find_served(spec) for spec in module_attr})
@@ -356,6 +360,8 @@ async def tap(
     seconds
         End after this number of seconds.
     """
+    from compose.tools.traffic import Filter, listen  # noqa: PLC0415 - it needs the broker's client
+
     wanted = Filter(
         pattern=pattern, type=type_, agent=None if agent is None else AgentId.parse(agent), run=run
     )

@@ -10,12 +10,11 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 from rich.text import Text
 
-from actors.context.compaction.steps import CompactionStep
 from actors.errors import ContractError
 from actors.kernel.agent.agent import Agent
 from actors.kernel.agent.message import ContentBlock
@@ -24,7 +23,6 @@ from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
 from actors.kernel.stores.conversations import TranscriptStore
 from actors.kernel.stores.memory import Memory
 from actors.kernel.stores.run_store import RunStore
-from actors.runtime.verbs.conversation.windows import WindowReport, window_report
 from compose.commands import options as opt
 from compose.commands.files import progress, reading, writing
 from compose.commands.options import HERE, AgentArg, Target
@@ -34,7 +32,10 @@ from compose.host.loader import find_served, serve_all
 from compose.host.logs import visible
 from compose.tools.export import read_export
 from compose.tools.history import SentWindow, last_window, turn_to_json, turns_of
-from compose.tools.replay import Catalogue
+
+if TYPE_CHECKING:
+    from actors.context.compaction.steps import CompactionStep
+    from actors.runtime.verbs.conversation.windows import WindowReport
 
 SHOWN: Final = 50
 """Number of turns that `show` prints by default."""
@@ -427,6 +428,8 @@ async def context(
 
 
 async def _agent(module_attr: str, agent: AgentId) -> Agent:
+    from compose.tools.replay import Catalogue  # noqa: PLC0415 - only `context --app` executes an application
+
     catalogue = Catalogue()
     await serve_all(catalogue, {module_attr: find_served(module_attr)})
     found = catalogue.agents.find(agent)
@@ -437,6 +440,8 @@ async def _agent(module_attr: str, agent: AgentId) -> Agent:
 
 
 async def _made_now(code: Agent, store: RunStore, session: str | None) -> WindowReport:
+    from actors.runtime.verbs.conversation.windows import window_report  # noqa: PLC0415 - as above
+
     report = await window_report(code, store, session)
     if session is not None and not report.turns:
         if report.history == "StoreHistory":

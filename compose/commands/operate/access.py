@@ -20,11 +20,6 @@ from compose.commands.output import Exit, NoDataError, ago, picked, print_json
 from compose.commands.terminal import say
 from compose.host.logs import visible
 
-
-def _text(facts: Facts | None) -> str:
-    return "" if facts is None else to_json(facts).decode()
-
-
 ScopeOpt = Annotated[list[Scope] | None, Parameter(negative="")]
 _SHOWN: Final = (
     "id name tenant principal scopes state created_at expires_at revoked_at last_used_at"
@@ -181,3 +176,7 @@ def _token_row(token: ApiToken) -> tuple[object, ...]:
         *(token.state, "" if end is None else f"{end:%Y-%m-%d %H:%M}"),
         "never" if used is None else f"{ago(used)} ago",
     )
+
+
+def _text(facts: Facts | None) -> str:
+    return "" if facts is None else to_json(facts).decode()

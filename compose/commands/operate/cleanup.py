@@ -17,7 +17,6 @@ from actors.errors import ContractError
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
 from actors.kernel.stores.administration import EraseReport
-from actors.sessions import AgentRuntime, ArtifactCleanup, TaskCleanup
 from compose.commands import options as opt
 from compose.commands.options import HERE, Target
 from compose.commands.output import Exit, picked, print_json
@@ -26,6 +25,7 @@ from compose.host.logs import visible
 
 if TYPE_CHECKING:
     from actors.runtime import Runtime
+    from actors.sessions import AgentRuntime, ArtifactCleanup, TaskCleanup
 
 ApplyFlag = Annotated[
     opt.Flag,
@@ -112,6 +112,8 @@ async def tasks(
 
 
 def _of(runtime: Runtime, app: str, tenant: str) -> AgentRuntime:
+    from actors.sessions import AgentRuntime  # noqa: PLC0415 - `erase` needs no sessions
+
     return AgentRuntime(runtime=runtime, app=app, tenant=tenant)
 
 

@@ -16,7 +16,6 @@ from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT
 from actors.kernel.stores.limits import Limit, LimitUse
 from actors.kernel.stores.schedule import Schedule
-from actors.workflow import schedule_flow
 from compose.commands import options as opt
 from compose.commands.options import HERE, SECONDS, Target
 from compose.commands.output import NoDataError, ago, picked, print_json
@@ -92,6 +91,8 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
         if agent is not None:
             made = await runtime.schedules.create(name, agent, data, **when)
         else:
+            from actors.workflow import schedule_flow  # noqa: PLC0415 - few schedules start flows
+
             made = await schedule_flow(runtime, app, name, graph, vars=given, tenant=tenant, **when)
     _print(made, target)
 

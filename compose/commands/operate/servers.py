@@ -1,34 +1,27 @@
-"""`callboard doctor`, `migrate`, `env`, `nats-config` and `indexes`: the servers of a deployment.
+"""`callboard doctor`, `migrate` and `indexes`: check the servers of a deployment, and bring them up to date.
 
-They check servers, bring tables and streams up to date, print the URLs of a folder's servers and the accounts
-of a NATS server, and build indexes for search by meaning in large collections and memory scopes.
+`indexes` builds indexes for search by meaning in large collections and memory scopes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shlex
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 from actors.errors import BrokerError, ContractError
-from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import HostIncarnation
 from actors.runtime.delivery.stream_guard import StreamRolledBackError, guard_stream
-from broker.nats.permissions import inbox_of
 from compose.assembly.local import local_servers
-from compose.assembly.nats_config import NatsAccounts, Publisher
-from compose.assembly.settings import NATS_LOGIN, Settings, read_settings
+from compose.assembly.settings import NATS_LOGIN, Settings
 from compose.commands import options as opt
-from compose.commands.options import HERE, DebugFlag, Flag, Target, start_host, within
+from compose.commands.options import HERE, Flag, Target, within
 from compose.commands.output import Exit, NoDataError, picked, print_json
 from compose.commands.terminal import print_table, say
 from compose.diagnosis.finding import Finding, Level, judge
 from compose.diagnosis.postgres import deployment_of, diagnose_postgres
-from compose.embedded import url_if_running
 from persistence.errors import DatabaseUnreachableError
 from persistence.postgres import StoreSettings, open_store
 from persistence.postgres.data.indexes import BUILD_MEMORY_MB, EXACT_ROWS, SearchScope
@@ -41,12 +34,6 @@ if TYPE_CHECKING:
 _MARKS: dict[Level, str] = {"ok": "✓", "note": "·", "wrong": "✗"}
 AGAIN_S: Final = 0.5
 """Pause in seconds between two attempts to connect to NATS."""
-WHERE: Final = (
-    ("CALLBOARD_POSTGRES_URL", "."),
-    ("CALLBOARD_NATS_URL", "nats"),
-    ("CALLBOARD_REDIS_URL", "redis"),
-)
-"""Environment variables of the servers' URLs, each with the server's sub-folder."""
 _COLUMNS = ("store", "tenant", "name", "rows", "dimensions", "index", "size")
 Store: TypeAlias = Literal["documents", "memories"]
 MemoryMb: TypeAlias = Annotated[int, within(1, 2**20, "Give 1 or more MiB.")]
@@ -205,128 +192,6 @@ async def _make_streams(nats_url: str, store_settings: StoreSettings, settings: 
                 await asyncio.sleep(AGAIN_S)
             else:
                 return
-
-
-async def env(*, data: Path | None = None, json: Flag = False, debug: DebugFlag = False) -> int:
-    """Print the URLs of a folder's running servers as lines for a shell.
-
-    `callboard dev` and `callboard host --data DIR` run NATS, PostgreSQL and Valkey on free ports of
-    127.0.0.1. Programs of a shell that evaluates these lines connect to the same servers: other hosts,
-    `callboard` itself, and services in any language. The URLs have passwords.
-
-    Examples:
-    `eval "$(callboard env --data ./data)"`;
-    `callboard env --data ./data --json`
-
-    Parameters
-    ----------
-    data
-        Folder of the embedded servers. [env: CALLBOARD_DATA_DIR]
-    json
-        Print one JSON object.
-    """
-    del debug  # `compose.cli` reads this option for every command
-    folder = data or read_settings().data_dir
-    if folder is None:
-        raise NoDataError("no folder was named: give --data DIR, or set CALLBOARD_DATA_DIR")
-    found: dict[str, str] = {}
-    for name, place in WHERE:
-        if (url := await asyncio.to_thread(url_if_running, folder / place)) is not None:
-            found[name] = url
-    if len(found) < len(WHERE):
-        raise NoDataError(f"no servers run in {folder}: {start_host(folder)}")
-    if json:
-        print_json(found)
-        return Exit.OK
-    for name, url in found.items():
-        say(f"export {name}={shlex.quote(url)}")
-    return Exit.OK
-
-
-async def nats_config(
-    *,
-    publisher: list[str] | None = None,
-    tenant: list[str] | None = None,
-    sees: list[str] | None = None,
-    nkey: list[str] | None = None,
-    namespace: str | None = None,
-    hosts_make_streams: bool = False,
-    json: Flag = False,
-    debug: DebugFlag = False,
-) -> None:
-    """Print the accounts of a nats-server: its users, and the subjects that each may publish and subscribe to.
-
-    The command connects to no server, and its output has no secret. Each password is a variable of
-    nats-server's environment (NATS_<USER>_PASSWORD), and each nkey is a public key. Include the output in
-    the server's file, as compose/nats/server.conf does. docs/security.md explains each user's permissions.
-
-    Examples:
-    `callboard nats-config --publisher crm --publisher shop > accounts.conf`;
-    `callboard nats-config --tenant acme --publisher acme/billing`;
-    `callboard nats-config --publisher crm --publisher approvals --sees approvals=tenant`;
-    `callboard nats-config --publisher crm --nkey crm=UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4`
-
-    Parameters
-    ----------
-    publisher
-        An external client, as NAME or TENANT/NAME. May be given several times.
-    tenant
-        A tenant that gets an account of its own, without JetStream. May be given several times.
-    sees
-        USER=tenant: this publisher sees, signals and cancels all runs of its tenant, not only the runs that it
-        started, and may give its own runs any priority. `tenant` alone means all named publishers.
-    nkey
-        USER=PUBLIC_KEY: this user (host, admin, a publisher or a tenant) logs in with an nkey.
-    namespace
-        Prefix of every subject and stream. [env: CALLBOARD_NAMESPACE]
-    hosts_make_streams
-        Let hosts create and change streams. Without it only the admin may do so, by `callboard migrate
-        --streams`. A login of a host with this permission can make the server publish as any user.
-    json
-        Print a JSON object with the users, their permissions, and the configuration as a text.
-    """
-    del debug  # `compose.cli` reads this option for every command
-    publishers = tuple(map(Publisher.parse, publisher or ()))
-    accounts = NatsAccounts(
-        namespace=read_settings(namespace=namespace).namespace,
-        publishers=publishers,
-        tenants=tuple(tenant or ()),
-        sees_tenant=tuple(_seeing(sees or [], [one.user for one in publishers])),
-        nkeys=dict(map(_pair, nkey or ())),
-        hosts_make_streams=hosts_make_streams,
-    )
-    if not json:
-        say(accounts.text().rstrip("\n"))
-        return
-    inboxes = {one.user: inbox_of(one.name) for one in accounts.publishers}
-    users: list[JsonValue] = [
-        {
-            "user": user.name,
-            "account": user.account,
-            "nkey": user.nkey,
-            "password_variable": None if user.nkey else user.variable,
-            "inbox_prefix": inboxes.get(user.name),
-            "permissions": None if user.grant is None else asdict(user.grant),
-        }
-        for user in accounts.users()
-    ]
-    print_json({"users": users, "config": accounts.text()})
-
-
-def _seeing(given: list[str], users: list[str]) -> Iterator[str]:
-    for text in given:
-        user, equals, what = text.rpartition("=")
-        if what != "tenant" or bool(user) != bool(equals):
-            raise ContractError(f"--sees {text}: give tenant, or USER=tenant")
-        yield from [user] if user else users
-
-
-def _pair(text: str) -> tuple[str, str]:
-    user, equals, key = text.partition("=")
-    if not (user and equals and key):
-        # The given text may be a secret seed, so the error does not repeat it.
-        raise ContractError("--nkey wants USER=PUBLIC_KEY, such as crm=UDXU…")
-    return user, key
 
 
 async def list_indexes(

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -28,15 +28,18 @@ from compose.commands import options as opt
 from compose.commands.messages.topics import user_name
 from compose.commands.options import CLIENT_WAIT_S, HERE, Target
 from compose.commands.output import Exit
-from compose.commands.sessions.screen import ChatScreen, JsonScreen, TextScreen
+from compose.commands.sessions.screen import (
+    ChatScreen,
+    JsonScreen,
+    Keyboard,
+    TextScreen,
+    terminal_kept,
+)
 from compose.commands.sessions.talk import Chat, Commands, say_all, talk_with
 from compose.commands.terminal import console
 from compose.host.collector import loading
 from compose.host.loader import ServeError, check_spec, find_served, serve_app
 from compose.host.process import opened
-
-if TYPE_CHECKING:
-    from compose.commands.sessions.screen import Person
 
 DATA: Final = Path(".callboard")
 """Default folder of the embedded servers, the same as that of `callboard dev`."""
@@ -108,7 +111,10 @@ async def chat(  # noqa: PLR0913 - each is an option
         if modes and mode not in modes:
             raise UnknownModeError(mode, ", ".join(modes))
         session_id = await _session_of(agents, session, is_new=new)
-        person = stack.enter_context(_person(target))
+        person = None
+        if not target.json and sys.stdin.isatty():
+            stack.enter_context(terminal_kept())
+            person = Keyboard()
         screen = _screen(target, settings)
         talk = Chat(agents, session_id, screen, person=person, by=user_name(), mode=mode)
         stack.push_async_callback(talk.close)
@@ -123,18 +129,6 @@ async def _talked(talk: Chat, messages: list[str], modes: tuple[str, ...]) -> Ex
     talk.note(f"session {talk.session_id} of {talk.agents.app}; /help, or Ctrl-D to leave")
     await talk.open()
     return await talk_with(talk, Commands(talk, modes))
-
-
-@contextmanager
-def _person(target: Target) -> Iterator[Person | None]:
-    """Yield the person at the terminal, or None without one. Restore the terminal's settings at the end."""
-    if target.json or not sys.stdin.isatty():
-        yield None
-        return
-    from compose.commands.sessions.screen import Keyboard, terminal_kept  # noqa: PLC0415
-
-    with terminal_kept():
-        yield Keyboard()
 
 
 def _settings(target: Target, nats_url: str | None, namespace: str | None) -> Settings:

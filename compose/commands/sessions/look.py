@@ -17,7 +17,6 @@ from actors.kernel.agent.models import CUT_OFF
 from actors.kernel.agent.transcript import NO_CUT, Turn
 from actors.kernel.json import JsonValue
 from actors.kernel.runtime.ids import DEFAULT_TENANT
-from actors.kernel.stores.conversations import SessionRow
 from actors.kernel.stores.errors import UnknownNodeError
 from actors.sessions.artifacts import project_folder
 from actors.sessions.runtime import APP, AgentRuntime
@@ -74,9 +73,12 @@ async def list_all(
     label = None if project is None else str(project_folder(project))
     async with sessions_of(target, app, tenant) as agents:
         found = await agents.sessions(limit=limit, before=at)
+    names = (
+        "agent=agent_id title owner project open_runs active_node=head last_fact created_at last_at"
+    )
     target.table(
         [one for one in found if label in (None, one.project)],
-        _session_to_json,
+        lambda one: {"session": one.agent_id.key, **picked(one, names)},
         ("session", "title", "owner", "project", "open runs", "active node", "changed", "begun"),
         lambda one: (
             one.agent_id.key,
@@ -92,13 +94,6 @@ async def list_all(
     )
     if len(found) == limit and not target.json:
         say(f"there may be more: --before {found[-1].last_at.isoformat()}, or a larger --limit")
-
-
-def _session_to_json(one: SessionRow) -> dict[str, JsonValue]:
-    names = (
-        "agent=agent_id title owner project open_runs active_node=head last_fact created_at last_at"
-    )
-    return {"session": one.agent_id.key, **picked(one, names)}
 
 
 async def show(

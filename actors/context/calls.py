@@ -1,7 +1,7 @@
 """Calls that strategies make: of a model, and of other code outside of the process.
 
-Their failure leaves the window usable. A summary may be written ahead, after an answer, for the window of a later
-call.
+Their failure leaves the window usable. A summary may be written ahead, after an answer, for the window of a
+later call.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Rules of providers for requests, by pydantic-ai's names, and names and ids that fit them.
 
-The values are those of the providers' API references and error messages. A provider that is not in the table gets
-the strictest common rules, because most of them pass requests on to models with chat templates.
+The values are those of the providers' API references and error messages. A provider that is not in the table
+gets the strictest common rules, because most of them pass requests on to models with chat templates.
 
-A name of a tool or an id of a call that the provider accepts stays. Another one is replaced by one that is made of
-it, so that every request has the same one, and the provider's cache holds.
+A name of a tool or an id of a call that the provider accepts stays. Another one is replaced by one that is
+made of it, so that every request has the same one, and the provider's cache holds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Turns of a view: their marks, and the groups that are kept or dropped together.
 
-A pinned turn stays. A derived turn is one that a view adds to a history: a summary or recalled texts. It is in a
-view, but in no history. It is data between tags in a user turn and never a system text, because its words come from
-users and tools. A group has tool calls and the turns with their results.
+A pinned turn stays. A derived turn is one that a view adds to a history: a summary or recalled texts. It is
+in a view, but in no history. It is data between tags in a user turn and never a system text, because its
+words come from users and tools. A group has tool calls and the turns with their results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steps of a compaction: strategies one after the other with receipts, requests for a summary, and cuts.
 
-A request for a summary is in slices that fit the model; a turn of its own has the summary. A cut makes any window
-fit: the oldest groups are left out, and large turns are shortened with a mark.
+A request for a summary is in slices that fit the model; a turn of its own has the summary. A cut makes any
+window fit: the oldest groups are left out, and large turns are shortened with a mark.
 """
 
 from __future__ import annotations

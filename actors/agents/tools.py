@@ -91,7 +91,12 @@ async def manage_tasks(  # noqa: PLR0917 - the arguments of a tool, by name
             case "update_status":
                 shown = await _move(task_id, status, note)
             case "retry":
-                shown = await _retry(task_id)
+                store, place, key = GlobalTaskStore.get(), _place(), idempotency_key()
+                task = await store.increment_retry(*place, task_id, key=key)
+                if task is None:
+                    msg = f"task {task_id!r} has had all its retries: abandon it, or ask a person"
+                    return InvocationResult(status="error", text=msg)
+                shown = _shown(task)
             case "list":
                 shown = _view(await _board())
             case _:
@@ -140,14 +145,6 @@ async def _move(task_id: str, status: TaskStatus | None, note: str) -> JsonValue
     task = await GlobalTaskStore.get().update_status(
         *_place(), task_id, status=status, note=note, key=key
     )
-    return _shown(task)
-
-
-async def _retry(task_id: str) -> JsonValue:
-    task = await GlobalTaskStore.get().increment_retry(*_place(), task_id, key=idempotency_key())
-    if task is None:
-        msg = f"task {task_id!r} has had all its retries: abandon it, or ask a person"
-        raise ContractError(msg)
     return _shown(task)
 
 

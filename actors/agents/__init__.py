@@ -4,8 +4,7 @@ An agent's `run` gets messages. The answer is the run's output. This package use
 `actors.runtime`. Sessions and workflows use this package.
 """
 
-from actors.agents.memory_tools import memory_tools
 from actors.agents.react import ReActAgent
-from actors.agents.tasks import TaskManagerTool
+from actors.agents.tools import TaskManagerTool, memory_tools
 
 __all__ = ["ReActAgent", "TaskManagerTool", "memory_tools"]

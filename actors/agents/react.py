@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 from pydantic import TypeAdapter
 
-from actors.agents.tasks import TaskManagerTool, settle_own_board
+from actors.agents.tools import TaskManagerTool, settle_own_board
 from actors.context.compaction.composed import TokenBudgetComposedStrategy
 from actors.context.compaction.dropping import SlidingWindowCompaction, ToolResultCompactionStrategy
 from actors.context.config import ContextConfig

@@ -1,8 +1,7 @@
-"""The agent of a session. It has an agent for each mode, one conversation, and one run at a time.
+"""The agent of a session: it has an agent for each mode, one conversation, and one run at a time.
 
-Approvals that a callback of the program decides, for the requests of a run and of the runs below it.
-
-Closing of the resources of agents: models, tools and hooks.
+A callback of the program decides approvals, for the requests of a run and of the runs below it. Resources of
+the agents are models, tools and hooks; they can be closed.
 """
 
 from __future__ import annotations

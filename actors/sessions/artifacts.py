@@ -1,12 +1,12 @@
-"""Artifacts of a session: bytes by name and kind. The session and the run that put them pin them.
+"""Bytes and paths of a session: its artifacts by name and kind, messages of users, and its project.
 
-A name is a pin. The owner of the session's pin is the text ``session:NAME:KIND:RUN``, and of the run's pin
-``run:RUN:NAME:KIND``. A name means the pin that was made last. All artifacts of a session are in the scope of
-its agent, so they are deleted with the session and are separate from other sessions.
+The session and the run that put an artifact pin it. A name is a pin. The owner of the session's pin is the
+text ``session:NAME:KIND:RUN``, and of the run's pin ``run:RUN:NAME:KIND``. A name means the pin that was made
+last. All artifacts of a session are in the scope of its agent, so they are deleted with the session and are
+separate from other sessions.
 
-Messages of users: text and blocks of other content.
-
-The project of sessions, which is a folder, and the folder of the user's own files.
+A message of a user has text and blocks of other content. A project is a folder; the user has another folder
+for own files.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ class SessionArtifacts:
             except KeyError:
                 problem = f"the bytes of artifact {name!r} were removed while they came"
                 raise ConflictError(f"{problem}: put them again") from None
-            await self._unpin_earlier(prefix, name)
+            # Concurrent calls agree on the last pin of the name, which stays.
+            pins = [pin for pin in await self.pins(prefix) if pin.artifact.name == name]
+            await self.unpin(sorted(pins, key=_by_age)[:-1])
         return ref
 
     async def list(self, *, run_id: RunId | None = None) -> _Artifacts:
@@ -200,11 +202,6 @@ class SessionArtifacts:
             if len(page) < PINS_PAGE:
                 break
         return found
-
-    async def _unpin_earlier(self, prefix: str, name: str) -> None:
-        """Remove all pins of a name except the last. Concurrent calls agree on the last one."""
-        named = [one for one in await self.pins(prefix) if one.artifact.name == name]
-        await self.unpin(sorted(named, key=_by_age)[:-1])
 
     async def _opened(self) -> ArtifactStore:
         assert self._store is not None, "given, or looked up by those of a run"

@@ -1,6 +1,6 @@
-"""Clean-up of the data that sessions leave: artifacts, and logs of tasks.
+"""Removal of sessions and of what they leave: artifacts, and logs of tasks.
 
-Deletion of sessions: of named ones, and of sessions that were idle for a given time.
+A session is deleted by name, or after it was idle for a given time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""The events of sessions: a closed list of types, the same for all readers.
+"""Events of sessions: a closed list of types, the same for all readers, and positions among them.
 
-`docs/session-events.schema.json` is their JSON Schema. A stored event has an `event_id`. A reader in any
-process may use it as a cursor and continues after that event.
-
-Payloads of events by type, as JSON objects.
-
-Positions in the events of a session.
+`docs/session-events.schema.json` is their JSON Schema. The payload of each type is a JSON object. A stored
+event has an `event_id`. A reader in any process may use it as a cursor and continues after that event.
 """
 
 from __future__ import annotations

@@ -120,8 +120,10 @@ class SessionFeed:
         self, run_id: RunId, facts: Ahead[SessionFact]
     ) -> AsyncGenerator[SessionEvent, None]:
         """Yield the events of the active run and new facts, up to the run's last entry."""
-        if self.at.next_seq and await self._is_read(run_id):
-            return  # the fact of its end comes next, perhaps after other facts
+        if self.at.next_seq:
+            row = await self.runtime.store.reads.run(run_id)
+            if row is not None and row.status.is_terminal and self.at.next_seq > row.last_seq:
+                return  # the fact of its end comes next, perhaps after other facts
         early = nullcontext(self._early) if self._early else None
         async with early or self._entries(run_id, facts.news) as entries:
             while True:
@@ -162,10 +164,6 @@ class SessionFeed:
         reading = partial(self.runtime.live.reading, run_id, log, pieces=self.live, whole=True)
         async with reading(after=begin - 1, news=news) as merged:
             yield TranslatedEvents(merged, await self._translated(run_id))
-
-    async def _is_read(self, run_id: RunId) -> bool:
-        row = await self.runtime.store.reads.run(run_id)
-        return row is not None and row.status.is_terminal and self.at.next_seq > row.last_seq
 
     def _is_later(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return True if the next fact is known and has to be yielded after the active run's next entry."""

@@ -142,14 +142,11 @@ class SessionRun:
                     event = await events.take()
                 except StopAsyncIteration:
                     return
-                self._note(event)
+                if event.type == "loop_started":
+                    self.status = "running"
+                elif event.type in ENDS:
+                    self.status = ENDS[event.type]
                 yield event
-
-    def _note(self, event: SessionEvent) -> None:
-        if event.type == "loop_started":
-            self.status = "running"
-        elif event.type in ENDS:
-            self.status = ENDS[event.type]
 
     def _tell(self, type_: str, payload: dict[str, Any]) -> None:
         """Add an event that only this object's reader gets."""

@@ -102,7 +102,9 @@ class AgentRuntime:
         self.app, self.tenant = check_name("app", app), check_name("tenant", tenant)
         self.runtime = Runtime() if runtime is None else runtime
         self._owns_runtime = runtime is None
-        self._modes = _modes_of(agents)
+        if agents is not None and not isinstance(agents, Mapping):
+            agents = {DEFAULT_MODE: agents}
+        self._modes: dict[str, Agent] = dict(agents or {})
         if self._modes:
             SessionAgent(AgentId(app, "check", tenant), self._modes)
         self._version, self._retry = version, retry
@@ -400,9 +402,3 @@ class AgentRuntime:
         if self._is_closed or not self._is_open:
             done = "was closed" if self._is_closed else "is not open"
             raise ClosedError(f"this AgentRuntime {done}: use it in `async with`")
-
-
-def _modes_of(agents: Mapping[str, Agent] | Agent | None) -> dict[str, Agent]:
-    if agents is None:
-        return {}
-    return dict(agents) if isinstance(agents, Mapping) else {DEFAULT_MODE: agents}

@@ -117,9 +117,13 @@ class RunTranslator:
             return [self._tool(entry)]
         if kind in _PIECES:
             return self._piece(entry)
-        made = _PLAIN.get(kind)
-        heard = await self._heard(entry) if "turns" in payload else []
-        return heard if made is None else [*heard, made(entry)]
+        drafts: list[Draft] = []
+        if "turns" in payload:
+            # The terminal entry of a run that ended before a model answered names the messages that it got.
+            ids: Any = payload["turns"]
+            drafts += [_said(turn) for turn in await self._turns(entry, ids)]
+        draft_of = _PLAIN.get(kind)
+        return drafts if draft_of is None else [*drafts, draft_of(entry)]
 
     def _piece(self, entry: RunLogEntry) -> list[Draft]:
         """Return the event of a piece of an answer. A reader that begins in the middle of it gets a snapshot.
@@ -208,14 +212,6 @@ class RunTranslator:
         if entry.said is not None:
             return [(id_, entry.said[id_]) for id_ in ids if id_ in entry.said]
         return [(turn.id, turn.message) for turn in await self.nodes(ids)]
-
-    async def _heard(self, entry: RunLogEntry) -> list[Draft]:
-        """Return the messages of a run that ended before a model answered.
-
-        The run's terminal entry names these turns.
-        """
-        ids: Any = entry.payload["turns"]
-        return [_said(turn) for turn in await self._turns(entry, ids)]
 
     def _note_try(self, entry: RunLogEntry) -> None:
         if entry.payload.get("status") != "ok":

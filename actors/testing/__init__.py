@@ -11,17 +11,15 @@ from actors.exports import lazy_exports
 
 if TYPE_CHECKING:
     from actors.testing.cassette import Cassette, NotRecordedError
-    from actors.testing.function_model import FunctionModel
     from actors.testing.model_reply import Asked, ModelReply
-    from actors.testing.scripted_model import ScriptedModel, ScriptEndedError
+    from actors.testing.scripted_model import FunctionModel, ScriptedModel, ScriptEndedError
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
             "actors.testing.cassette": ("Cassette", "NotRecordedError"),
-            "actors.testing.function_model": ("FunctionModel",),
             "actors.testing.model_reply": ("Asked", "ModelReply"),
-            "actors.testing.scripted_model": ("ScriptEndedError", "ScriptedModel"),
+            "actors.testing.scripted_model": ("FunctionModel", "ScriptEndedError", "ScriptedModel"),
         },
     )
 

@@ -1,4 +1,4 @@
-"""Recordings of a model: made once with the real one, played in tests without it."""
+"""Recordings of a model: made once with the real one, without secrets, and played in tests without it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import override
@@ -25,9 +27,20 @@ from actors.kernel.agent.models import (
     StreamEvent,
     collected,
 )
-from actors.testing.secret_filter import SecretFilter
 
 _MAX_DIFF_LINES: Final = 60
+REMOVED: Final = "[removed]"
+"""Written in place of a secret."""
+MIN_LENGTH: Final = 8
+"""Shorter values of the environment are no secrets: removing them would spoil the text."""
+
+_NAMED_SECRET: Final = re.compile(
+    r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)$|^CALLBOARD_SECRET_"
+)
+_LOGIN: Final = re.compile(
+    r"(^|[_-])(authorization|api[_-]?key|key|token|secret|password|cookie|credentials)$",
+    re.IGNORECASE,
+)
 
 
 class NotRecordedError(Facts, ContractError):
@@ -120,9 +133,9 @@ class Cassette:
         """
         request = self._request(messages, options)
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-        found = self._recordings.get(digest)
-        if found is not None:
-            for event in found.events:
+        recording = self._recordings.get(digest)
+        if recording is not None:
+            for event in recording.events:
                 await asyncio.sleep(0)
                 yield event
             return
@@ -132,7 +145,14 @@ class Cassette:
         async for event in self._client.generate_stream(messages, options=options):
             events.append(event)
             if isinstance(event, Completion):
-                self._record(digest, request, events)
+                line = Recording(
+                    digest=digest,
+                    request=request,
+                    events=self._secrets.cleaned([item.model_dump(mode="json") for item in events]),
+                )
+                # Another process may have recorded meanwhile.
+                self._recordings = {**_read(self._path), digest: line}
+                _write(self._path, self._recordings)
             yield event
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
@@ -144,38 +164,30 @@ class Cassette:
     def _request(
         self, messages: Sequence[ChatMessage], options: GenerationOptions | None
     ) -> dict[str, Any]:
-        chosen = options.model_dump(mode="json", exclude_defaults=True) if options else {}
+        fields = options.model_dump(mode="json", exclude_defaults=True) if options else {}
         request = {
             "model": self.model,
             "messages": [
                 message.model_dump(mode="json", exclude={"metadata"}, exclude_none=True)
                 for message in messages
             ],
-            "options": self._secrets.without_logins(chosen),
+            "options": self._secrets.without_logins(fields),
         }
         cleaned: dict[str, Any] = self._secrets.cleaned(request)
         return cleaned
 
-    def _record(self, digest: str, request: dict[str, Any], events: list[StreamEvent]) -> None:
-        told = [event.model_dump(mode="json") for event in events]
-        line = Recording(digest=digest, request=request, events=self._secrets.cleaned(told))
-        # Another process may have recorded meanwhile.
-        self._recordings = {**_read(self._path), digest: line}
-        _write(self._path, self._recordings)
-
     def _diff(self, request: dict[str, Any]) -> str:
-        wanted = _pretty(request)
-        recorded = [_pretty(line.request) for line in self._recordings.values()]
-        if not recorded:
-            return "Nothing is recorded there. The request:\n" + "\n".join(wanted[:_MAX_DIFF_LINES])
-        nearest = max(recorded, key=lambda lines: _likeness(lines, wanted))
-        lines = [*difflib.unified_diff(nearest, wanted, "recorded", "asked", lineterm="", n=2)]
-        left = len(lines) - _MAX_DIFF_LINES
-        return "\n".join(lines[:_MAX_DIFF_LINES]) + (f"\n… {left} more lines" if left > 0 else "")
-
-
-def _likeness(recorded: list[str], wanted: list[str]) -> float:
-    return difflib.SequenceMatcher(None, recorded, wanted, autojunk=False).ratio()
+        text = _pretty(request)
+        recordings = [_pretty(line.request) for line in self._recordings.values()]
+        if not recordings:
+            return "Nothing is recorded there. The request:\n" + "\n".join(text[:_MAX_DIFF_LINES])
+        nearest = max(
+            recordings,
+            key=lambda lines: difflib.SequenceMatcher(None, lines, text, autojunk=False).ratio(),
+        )
+        lines = [*difflib.unified_diff(nearest, text, "recorded", "asked", lineterm="", n=2)]
+        more = len(lines) - _MAX_DIFF_LINES
+        return "\n".join(lines[:_MAX_DIFF_LINES]) + (f"\n… {more} more lines" if more > 0 else "")
 
 
 def _pretty(request: dict[str, Any]) -> list[str]:
@@ -211,3 +223,48 @@ def _write(path: Path, recordings: dict[str, Recording]) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFilter:
+    """The values that are removed, longest first."""
+
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str], secrets: Sequence[str]) -> Self:
+        """Return the filter of these secrets, and of those that an environment holds by its names."""
+        from_environment = {
+            value
+            for name, value in environment.items()
+            if _NAMED_SECRET.search(name) and len(value) >= MIN_LENGTH
+        }
+        values = {value for value in (*from_environment, *secrets) if value}
+        return cls(tuple(sorted(values, key=lambda value: (-len(value), value))))
+
+    def cleaned(self, data: Any) -> Any:
+        """Return JSON data without the values, in keys as well as in texts."""
+        match data:
+            case str():
+                for value in self.values:
+                    data = data.replace(value, REMOVED)
+                return data
+            case dict():
+                return {self.cleaned(key): self.cleaned(value) for key, value in data.items()}
+            case list():
+                return [self.cleaned(value) for value in data]
+            case _:
+                return data
+
+    def without_logins(self, options: Any) -> Any:
+        """Return options without the values of keys that are named like a login, such as ``authorization``."""
+        match options:
+            case dict():
+                return {
+                    key: REMOVED if _LOGIN.search(str(key)) else self.without_logins(value)
+                    for key, value in options.items()
+                }
+            case list():
+                return [self.without_logins(value) for value in options]
+            case _:
+                return options

@@ -309,7 +309,12 @@ def cut_to(view: list[ChatMessage], max_tokens: int, tally: Tally) -> list[ChatM
     while limit > SHORTEST_TOKENS and tally.total(window) > max_tokens:
         limit = max(limit // 2, SHORTEST_TOKENS)
         # Made of the whole turns each time: a text that is cut twice would have two marks.
-        window = _shorter(turns, limit, tally, stays=_stays)
+        window = _shorter(
+            turns,
+            limit,
+            tally,
+            stays=lambda turn: is_pinned(turn) and not (is_new(turn) and turn.role == "tool"),
+        )
     groups = groups_of(window)
     groups.sort(key=lambda group: tally.total(group.turns(window)), reverse=True)
     return [window[index] for index in _remaining(window, groups, max_tokens, tally)]
@@ -332,10 +337,6 @@ def _remaining(
         tokens -= tally.total(group.turns(window))
         left_out.update(group.indices)
     return [index for index in range(len(window)) if index not in left_out]
-
-
-def _stays(turn: ChatMessage) -> bool:
-    return is_pinned(turn) and not (is_new(turn) and turn.role == "tool")
 
 
 def shortened(turn: ChatMessage, max_tokens: int, tally: Tally) -> ChatMessage:

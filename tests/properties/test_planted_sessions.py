@@ -85,7 +85,7 @@ def runs_that_never_began_leave_no_fact(patch: pytest.MonkeyPatch) -> None:
     write = InMemorySessions.write_change
 
     def begun(self: Any, agent: AgentId, run_id: Any, change: Any, **more: Any) -> None:
-        facts = self._sessions[agent].facts
+        facts = self.records[agent].facts
         is_begun = any(one.run_id == run_id and one.kind == "started" for one in facts)
         if is_begun or "started" in change.facts:
             write(self, agent, run_id, change, **more)
@@ -132,7 +132,7 @@ def tombstones_lose_the_number(patch: pytest.MonkeyPatch) -> None:
 
     async def forgotten(self: Any, agent: AgentId) -> int:
         rows = await finish(self, agent)
-        self._sessions.pop(agent, None)
+        self.records.pop(agent, None)
         return rows
 
     patch.setattr(InMemorySessions, "finish_delete", forgotten)

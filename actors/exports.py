@@ -38,6 +38,7 @@ def lazy_exports(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[
 
 
 MOVED: Final = {
+    "actors.agents.tasks": "actors.agents.tools",
     "actors.kernel.agent.llm": "actors.kernel.agent.models",
     "actors.kernel.agent.model_registry": "actors.kernel.agent.models",
     "actors.kernel.storage": "actors.kernel.stores",

@@ -29,8 +29,8 @@ from actors.workflow import (
 )
 from actors.workflow.hosted import graph_run
 from actors.workflow.machine.records import OpenStep
-from actors.workflow.notes.effects import HostMemory
 from actors.workflow.notes.evidence import evidence_in, evidence_of
+from actors.workflow.notes.host_memory import HostMemory
 from actors.workflow.notes.spans import spans_of
 from persistence.files import FileArtifactStore
 from tests.behaviour.flow_stage import Stage, asking, ending, single, staged

@@ -29,7 +29,8 @@ from actors.workflow.machine.spec import EffectPolicy, WorkflowSpec, event_from,
 from actors.workflow.machine.starting import new_run, restored_run
 from actors.workflow.machine.variables import BRANCH, RUNTIME, RuntimeConfig, namespace, with_path
 from actors.workflow.machine.waits import ANSWERED, outcome_of
-from actors.workflow.notes.effects import MEMORY_EFFECTS, HostMemory, MemoryEffects
+from actors.workflow.notes.effects import MEMORY_EFFECTS, MemoryEffects
+from actors.workflow.notes.host_memory import HostMemory
 
 _log = logging.getLogger("callboard.workflow")
 ENTRIES_KEPT: Final = 200

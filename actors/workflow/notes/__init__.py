@@ -5,6 +5,7 @@ records together. Bytes are stored in an artifact store. The index of a run's me
 (`_runtime.memory_spans`). It has an object for each artifact, a *span*.
 
 - `messages`: pure functions for the messages of a context. `spans`: the index, its artifacts and its owners.
-- `effects`: all effects, in the form that drivers use; those that note, search and tag; memory on hosts.
+- `effects`: all effects, in the form that drivers use; those that note, search and tag. `host_memory`:
+  memory that runs share on hosts.
 - `compaction`, `evidence`: the effects that shorten, and that keep data from tools.
 """

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, LiteralString, TypeAlias
+from typing import Final, LiteralString, TypeAlias
 
 import asyncpg
 
@@ -28,9 +28,6 @@ from persistence.schema_files import (
     known_migrations,
     on_an_empty_schema,
 )
-
-if TYPE_CHECKING:
-    pass
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Connect: TypeAlias = Callable[[], Awaitable[Connection]]

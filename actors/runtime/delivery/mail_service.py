@@ -298,7 +298,7 @@ async def _until_led(connection: MailConnection) -> None:
             await connection.stream_state(read_only=True)
         except ActorsError as exc:
             _log.debug("the broker does not answer yet", extra={"problem": str(exc)})
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RELAY_AGAIN_S)
         else:
             return
 
@@ -471,7 +471,7 @@ AFTER_S: Final = 1.0
 """Seconds that the broker may be unusable before messages go through the database."""
 POLL_S: Final = 5.0
 """Seconds between polls of the outbox meanwhile, for rows that no commit of this host announced."""
-AGAIN_S: Final = 1.0
+POLL_AGAIN_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -560,7 +560,7 @@ class Bypass:
             await self._relay.reload(self._held.loaded)
         except PersistenceError as exc:
             _log.warning("the outbox could not be read and is retried", extra={"problem": str(exc)})
-            await asyncio.sleep(RELAY_AGAIN_S)
+            await asyncio.sleep(POLL_AGAIN_S)
         else:
             await happens(self._news, within_s=POLL_S)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from actors.errors import BrokerError, PersistenceError
-from actors.runtime.delivery.mail_service import AFTER_S, AGAIN_S, POLL_S, Bypass, Suspicion
+from actors.runtime.delivery.mail_service import AFTER_S, POLL_AGAIN_S, POLL_S, Bypass, Suspicion
 from actors.runtime.delivery.outbox_relay import SLOW_S, OutboxRelay
 from actors.runtime.loop.tasks import TaskScope
 from tests.harness.simloop import SimLoop, simulate
@@ -142,7 +142,7 @@ def test_what_has_to_wait_is_handed_over_again() -> None:
 
     async def act(bypass: Bypass, _: OutboxRelay) -> None:
         bypass.begin()
-        await asyncio.sleep(AFTER_S + AGAIN_S + 5)
+        await asyncio.sleep(AFTER_S + POLL_AGAIN_S + 5)
 
     rows = Rows(row(1), row(2), row(3, "b"))
     rows.errors = 1

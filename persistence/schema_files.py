@@ -25,7 +25,7 @@ from typing import Final
 
 from persistence.errors import MigrationError
 
-REVISION: Final = 16
+REVISION: Final = 17
 """Revision of all SQL functions together: raised with each release that changes one."""
 NO_TRANSACTION: Final = "-- no transaction"
 LATER: Final = "-- hosts start without it"

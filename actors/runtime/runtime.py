@@ -217,7 +217,7 @@ class Runtime(Client):
 
         Agents whose context has a provider of its own are read there.
         """
-        return StoreHistory(self._store.transcripts)
+        return StoreHistory(self._store.data.transcripts)
 
     def memory(self, tenant: str = DEFAULT_TENANT) -> LongTermMemory:
         """Return the long-term memory of a tenant, for programs beside its agents.
@@ -225,7 +225,7 @@ class Runtime(Client):
         An agent's own memories are about ``agent:`` and its id, its blocks about ``blocks:agent:`` and its id.
         Here nothing is recorded and no text is embedded: give `put` an embedding, or have words only.
         """
-        return self._store.memories.of(tenant)
+        return self._store.data.memories.of(tenant)
 
     async def window(self, agent: AgentId, session: str | None = None) -> WindowReport:
         """Return the window that a call of the agent's model would be sent now, before a new turn.
@@ -272,7 +272,7 @@ class Runtime(Client):
         wanted = UsageFilter(
             tenant=tenant, type_=type_, agent_id=agent, model=model, since=since, until=until
         )
-        return await self._store.usage.totals(wanted, by=by)
+        return await self._store.data.usage.totals(wanted, by=by)
 
     async def erase(  # noqa: PLR0913 - the parts of a request, and how it is done
         self,

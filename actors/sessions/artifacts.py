@@ -250,7 +250,7 @@ def artifacts_of(store: RunStore, agent: AgentId) -> SessionArtifacts:
 
 
 def _scope_of(store: RunStore, agent: AgentId) -> ArtifactStore:
-    return store.artifacts.of(agent.tenant, agent_scope(agent))
+    return store.data.artifacts.of(agent.tenant, agent_scope(agent))
 
 
 def parse_pin(pin: ArtifactPin) -> NamedPin | None:

@@ -266,7 +266,7 @@ async def sweep_below(store: RunStore, session: AgentId) -> int:
     """
     below = await store.lists.tasks(session, status=[*TERMINAL], every=True)
     for run in below:
-        await store.transcripts.clear_run(run.agent_id, None, run.run_id)
+        await store.data.transcripts.clear_run(run.agent_id, None, run.run_id)
     return await _sweep(store, below)
 
 
@@ -308,7 +308,7 @@ async def sessions_of(
         yield only
         return
     while True:
-        page = await store.sessions.page(
+        page = await store.data.sessions.page(
             tenant, app, project=project, owner=owner, after=after, limit=SESSIONS_PAGE
         )
         for agent in page:
@@ -349,7 +349,7 @@ async def delete_session(
     Raises:
         SessionActiveError: A run of the session is open.
     """
-    sessions = runtime.store.sessions
+    sessions = runtime.store.data.sessions
     if not await sessions.begin_delete(agent, unless_since=unless_since):
         return None
     below = await sweep_below(runtime.store, agent)  # runs are found from the runs above them
@@ -387,7 +387,7 @@ async def delete_idle(runtime: Runtime, tenant: str, app: str, *, ttl: timedelta
     deleted = 0
     while True:
         before = runtime.clock.now() - ttl
-        found = await runtime.store.sessions.idle(tenant, app, before=before, limit=IDLE_BATCH)
+        found = await runtime.store.data.sessions.idle(tenant, app, before=before, limit=IDLE_BATCH)
         gone = 0
         for agent in found:
             try:
@@ -400,7 +400,7 @@ async def delete_idle(runtime: Runtime, tenant: str, app: str, *, ttl: timedelta
         await asyncio.sleep(PAUSE_S)
 
 
-async def delete_idle_for_ever(runtime: Runtime, tenant: str, app: str, *, ttl: timedelta) -> None:
+async def keep_deleting_idle(runtime: Runtime, tenant: str, app: str, *, ttl: timedelta) -> None:
     """Delete idle sessions once a minute until cancelled."""
     while True:
         try:

@@ -58,7 +58,7 @@ class SessionFeed:
     async def past(self) -> AsyncGenerator[SessionEvent, None]:
         """Yield the stored events up to now."""
         await self.take_position()
-        sessions = self.runtime.store.sessions
+        sessions = self.runtime.store.data.sessions
         while facts := await sessions.facts(self.agent, after=self.at.last_fact):
             for fact in facts:
                 async for event in self._so_far():
@@ -100,7 +100,7 @@ class SessionFeed:
                 yield ahead
 
     async def _facts_after(self, after: Callable[[], int]) -> AsyncGenerator[SessionFact, None]:
-        facts = self.runtime.store.sessions.tail(self.agent, after=after())
+        facts = self.runtime.store.data.sessions.tail(self.agent, after=after())
         async with aclosing(facts):  # type: ignore[type-var]
             async for fact in facts:
                 yield fact
@@ -173,7 +173,7 @@ class SessionFeed:
 
     async def _before_end(self, run_id: RunId) -> AsyncGenerator[SessionEvent, None]:
         """Yield the facts before a run's end, so that a request to cancel comes before the cancellation."""
-        facts = await self.runtime.store.sessions.facts(self.agent, after=self.at.last_fact)
+        facts = await self.runtime.store.data.sessions.facts(self.agent, after=self.at.last_fact)
         for fact in takewhile(lambda one: one.run_id != run_id or one.kind != "ended", facts):
             if fact.kind == "started":
                 return  # the session was deleted and created again
@@ -217,7 +217,7 @@ class SessionFeed:
             return False
         if self._active == self.only:
             return self.at.next_seq > row.last_seq
-        sessions, after = self.runtime.store.sessions, self.at.last_fact
+        sessions, after = self.runtime.store.data.sessions, self.at.last_fact
         while facts := await sessions.facts(self.agent, after=after):
             if any(fact.run_id == self.only for fact in facts):
                 return False
@@ -236,7 +236,7 @@ class SessionFeed:
             return
         self._is_placed = True
         problem = "the session has no such event. It may have been deleted"
-        sessions, upto = self.runtime.store.sessions, self.at.last_fact
+        sessions, upto = self.runtime.store.data.sessions, self.at.last_fact
         ended: set[RunId] = set()
         while upto > NO_FACT:
             first = max(NO_FACT, upto - LOOK_BACK)
@@ -300,7 +300,7 @@ class SessionFeed:
         )
 
     def _translator(self, run_id: RunId) -> RunTranslator:
-        nodes = partial(self.runtime.store.sessions.nodes, self.agent)
+        nodes = partial(self.runtime.store.data.sessions.nodes, self.agent)
         return RunTranslator(self.agent.key, run_id, self.agent, self.runtime.hidden_names, nodes)
 
 

@@ -216,8 +216,8 @@ class SessionRun:
         store = self._runtime.store
         nodes = [
             turn
-            for info in await store.transcripts.sessions(row.agent_id)
-            for turn in await store.transcripts.page(row.agent_id, info.name, branches=True)
+            for info in await store.data.transcripts.sessions(row.agent_id)
+            for turn in await store.data.transcripts.page(row.agent_id, info.name, branches=True)
             if turn.run_id == row.run_id
         ]
         translator = self._translator_of(row)

@@ -42,7 +42,7 @@ from actors.sessions.artifacts import (
     project_folder,
     project_label,
 )
-from actors.sessions.cleanup import delete_idle_for_ever, delete_session, ttl_of
+from actors.sessions.cleanup import delete_session, keep_deleting_idle, ttl_of
 from actors.sessions.errors import ClosedError, UnknownModeError
 from actors.sessions.events import EventCursor, SessionEvent
 from actors.sessions.feed import SessionFeed
@@ -135,7 +135,7 @@ class AgentRuntime:
             await self.runtime.start()
         if self._ttl is not None and self._modes:
             deletes = partial(
-                delete_idle_for_ever, self.runtime, self.tenant, self.app, ttl=self._ttl
+                keep_deleting_idle, self.runtime, self.tenant, self.app, ttl=self._ttl
             )
             self._tasks.keep(deletes, name="idle sessions")
 
@@ -194,7 +194,7 @@ class AgentRuntime:
         said = UserMessage.of(message)
         agent = self.agent_id(session_id or secrets.token_hex(16))
         metadata = {MODE_KEY: mode}
-        sessions = self.runtime.store.sessions
+        sessions = self.runtime.store.data.sessions
         if parent_node is not None:
             if parent_node != ROOT and not await sessions.nodes(agent, [parent_node]):
                 raise UnknownNodeError(str(agent), parent_node)
@@ -229,7 +229,7 @@ class AgentRuntime:
             UnknownRunError: The tenant and app have no such run.
         """
         row = await self._row(run_id)
-        queued = await self.runtime.store.sessions.queued(row.agent_id, row.run_id)
+        queued = await self.runtime.store.data.sessions.queued(row.agent_id, row.run_id)
         return SessionRun(self.runtime, row.agent_id, row.run_id, queued=queued)
 
     def tail_session(
@@ -274,7 +274,7 @@ class AgentRuntime:
             UnknownSessionError: There is no such session.
         """
         agent = self.agent_id(session_id)
-        found = await self.runtime.store.sessions.get(agent)
+        found = await self.runtime.store.data.sessions.get(agent)
         if found is None:
             raise UnknownSessionError(str(agent))
         return found
@@ -283,7 +283,7 @@ class AgentRuntime:
         self, *, limit: int = 100, before: datetime | None = None
     ) -> list[SessionRow]:
         """Return the sessions of the app. The session that changed last comes first."""
-        return await self.runtime.store.sessions.recent(
+        return await self.runtime.store.data.sessions.recent(
             self.tenant, self.app, limit=limit, before=before
         )
 
@@ -297,7 +297,7 @@ class AgentRuntime:
 
     async def path(self, session_id: str) -> list[Turn]:
         """Return the nodes from the first to the active one: the conversation that the next run gets."""
-        return await self.runtime.store.sessions.path(self.agent_id(session_id))
+        return await self.runtime.store.data.sessions.path(self.agent_id(session_id))
 
     async def switch_context(self, session_id: str, node_id: str) -> None:
         """Make a node the active one.
@@ -310,7 +310,7 @@ class AgentRuntime:
             SessionActiveError: A run of the session is open.
         """
         self._refuse_closed()
-        await self.runtime.store.sessions.switch(self.agent_id(session_id), node_id)
+        await self.runtime.store.data.sessions.switch(self.agent_id(session_id), node_id)
 
     async def delete_session(self, session_id: str) -> dict[str, dict[str, int]]:
         """Delete a session with its nodes, events, runs, state and artifacts; return the deleted rows by kind.

@@ -54,7 +54,7 @@ class InstalledFlows:
         """
         assert self._runtime is not None
         flow, store = flow_and_id(agent_id)[0], self._runtime.store
-        bundles = StoredBundles(store.flow_bundles, store.artifacts, agent_id.tenant)
+        bundles = StoredBundles(store.data.flow_bundles, store.data.artifacts, agent_id.tenant)
         found = await bundles.find_flow(flow)
         if found is None:
             raise FlowMissingError("", flow, "it is not installed")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from actors.kernel.runtime.ids import AgentId, TopicId, token
 from broker.client import responses as answers
-from broker.client.connection import ClientConnection, Watch
+from broker.client.connection import ClientConnection, EventWatch
 from broker.client.requests import (
     Event,
     Patience,
@@ -295,7 +295,7 @@ class ActorClient:
         if type(from_) is not int or from_ < 0:
             doing, remedy = f"events of run {run_id}", "Give the number of an entry, from 0."
             raise bad(doing, f"from_={from_!r}", remedy)
-        watch = Watch(
+        watch = EventWatch(
             self._line, self._factory, run_id, patience=self._patience, limit_s=self._timeout
         )
         return watch.events(from_)

@@ -23,7 +23,7 @@ from broker.client.requests import Event, Patience, Request, RequestFactory
 from broker.client.responses import (
     STOPPED,
     TOO_MANY,
-    Missed,
+    MissedError,
     Response,
     Tries,
     event_of,
@@ -77,7 +77,7 @@ class ClientConnection:
             await self.requests()
         except BaseException as exc:
             self._is_open = False
-            if isinstance(exc, Missed):
+            if isinstance(exc, MissedError):
                 raise unreachable(self.address, exc, "connecting") from exc
             raise
 
@@ -92,7 +92,7 @@ class ClientConnection:
         """Return calls over the connection, a new one if the last one is lost.
 
         Raises:
-            Missed: None came about, or the client is closed.
+            MissedError: None came about, or the client is closed.
             NotPermittedError: The user may not subscribe to answers of this prefix.
         """
         # One connects, and all others wait for that connection.
@@ -112,7 +112,7 @@ class ClientConnection:
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise Missed("closed", "the client is not open")
+            raise MissedError("closed", "the client is not open")
 
     async def _connect(self) -> Requests:
         inbox = f"{self._prefix}.{secrets.token_hex(11)}"
@@ -156,14 +156,14 @@ class ClientConnection:
                         requests = await self.requests()
                         tries.is_under_way = True
                         return await _attempt(requests, request, attempt_s)
-                    except Missed as missed:
+                    except MissedError as missed:
                         pause_s = tries.pause_after(missed)
                     await asyncio.sleep(pause_s)
-        except (TimeoutError, Missed) as exc:
+        except (TimeoutError, MissedError) as exc:
             raise tries.given_up(self.address, limit_s) from exc
 
 
-class Watch:
+class EventWatch:
     """Asks for the events of a run, again and again, until the end.
 
     Args:
@@ -192,40 +192,40 @@ class Watch:
 
     async def events(self, from_: int) -> AsyncGenerator[Event]:
         """Yield them; see `ActorClient.events`."""
-        sequence = Sequence(from_)
+        order = EventOrder(from_)
         self._note_activity()
-        while not sequence.is_over:
-            sequence.begin()
+        while not order.is_over:
+            order.begin()
             try:
-                async with aclosing(self._answers(sequence.next_seq)) as answers:
+                async with aclosing(self._answers(order.next_seq)) as answers:
                     async for answer in answers:
                         event = event_of(self._run_id, answer)
-                        passed = None if event is None else sequence.take(event)
+                        passed = None if event is None else order.take(event)
                         if passed is not None:
                             yield passed
                             self._note_activity()  # its reader's time is no silence of the host
-                        if sequence.is_over:
+                        if order.is_over:
                             return
-            except Missed as missed:
+            except MissedError as missed:
                 await self._pause(missed)
 
     async def _answers(self, from_seq: int) -> AsyncGenerator[Response]:
         """Yield what one asking brings, but for beats, until nothing more comes.
 
         Raises:
-            Missed: Nothing more comes.
+            MissedError: Nothing more comes.
             ClientError: The hosts refuse it.
         """
         facts = {"run": self._run_id, "from_seq": from_seq}
         request = self._factory.api("events", facts, doing=self._doing)
-        requests, frames = await self._line.requests(), Frames()
+        requests, frames = await self._line.requests(), FrameBuffer()
         try:
             with requests.taking(request.subject, frames.put) as reply:
                 await tell(requests, request, reply)
                 while True:
                     waited_s, answer = await frames.next(self._patience.silence_s)
                     if answer.code in {TOO_MANY, STOPPED}:
-                        raise Missed("busy", "the hosts are busy or shutting down")
+                        raise MissedError("busy", "the hosts are busy or shutting down")
                     error = failure(request, answer)
                     if error is not None:
                         raise error
@@ -233,7 +233,7 @@ class Watch:
                     if answer.headers.get(EVENT) != "beat":
                         yield answer
                     elif waited_s > STALE_BEAT_S:
-                        raise Missed("silent", "the events were read too slowly")
+                        raise MissedError("silent", "the events were read too slowly")
                     else:
                         stream = answer.headers.get(STREAM, "")
                         renewal = self._factory.api("renew", {"stream": stream}, doing=self._doing)
@@ -245,7 +245,7 @@ class Watch:
         self._active_at = self._now()
         self._backoff.reset()
 
-    async def _pause(self, missed: Missed) -> None:
+    async def _pause(self, missed: MissedError) -> None:
         """Wait a little before the next asking.
 
         Raises:
@@ -266,7 +266,7 @@ async def tell(requests: Requests, request: Request, reply: str = "") -> None:
     )
 
 
-class Sequence:
+class EventOrder:
     """Decides what of several answers to the same question is passed on. Pure.
 
     Attributes:
@@ -289,7 +289,7 @@ class Sequence:
         """Return what to pass on of an event, if anything.
 
         Raises:
-            Missed: Something is missing before it: ask again from `next_seq`.
+            MissedError: Something is missing before it: ask again from `next_seq`.
         """
         if event.kind == "delta":
             return self._delta(event)
@@ -297,7 +297,7 @@ class Sequence:
             return None  # known already
         missing = event.seq > self.next_seq - (event.kind == "end")
         if missing and self._is_contiguous:
-            raise Missed("lost", f"entry {self.next_seq} did not come")
+            raise MissedError("lost", f"entry {self.next_seq} did not come")
         self._is_contiguous = True
         self._attempt = max(self._attempt, event.attempt)
         if event.name == CONTINUED:  # the run begins anew, and counts anew
@@ -321,7 +321,7 @@ class Sequence:
         return replace(event, is_restart=True) if is_restart else event
 
 
-class Frames:
+class FrameBuffer:
     """The received frames of a stream of events that are not read yet, in order, up to a limit."""
 
     def __init__(self) -> None:
@@ -338,7 +338,7 @@ class Frames:
         if isinstance(reply, ServerError):
             self._why = reply
         elif len(self._waiting) >= MAX_WAITING_FRAMES or self._size > MAX_WAITING_BYTES:
-            self._why = Missed("busy", "events are read more slowly than they come")
+            self._why = MissedError("busy", "events are read more slowly than they come")
         else:
             self._size += len(reply.data)
             self._waiting.append((self._now(), Response.of(reply)))
@@ -348,7 +348,7 @@ class Frames:
         """Return the next one, and for how many seconds it has waited.
 
         Raises:
-            Missed, ServerError: None came within the limit, or none will.
+            MissedError, ServerError: None came within the limit, or none will.
         """
         try:
             async with asyncio.timeout(limit_s):
@@ -356,7 +356,7 @@ class Frames:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise Missed("silent", f"nothing was heard for {limit_s:g} s") from None
+            raise MissedError("silent", f"nothing was heard for {limit_s:g} s") from None
         if not self._waiting:
             assert self._why is not None
             raise self._why
@@ -386,7 +386,7 @@ async def _attempt(requests: Requests, request: Request, limit_s: float) -> Resp
     """Publish the request once, and return the answer.
 
     Raises:
-        Missed: None came, or that the host cannot now.
+        MissedError: None came, or that the host cannot now.
         ClientError: The request can never be answered.
     """
     try:
@@ -397,7 +397,7 @@ async def _attempt(requests: Requests, request: Request, limit_s: float) -> Resp
         raise in_our_words(exc, request.doing, request.id) from exc
     answer = Response.of(reply)
     if answer.code == STOPPED:
-        raise Missed("lost", answer.headers.get(ERROR, "the host is shutting down"))
+        raise MissedError("lost", answer.headers.get(ERROR, "the host is shutting down"))
     if answer.code == TOO_MANY:
-        raise Missed("busy", answer.headers.get(ERROR, "the hosts are busy"))
+        raise MissedError("busy", answer.headers.get(ERROR, "the hosts are busy"))
     return answer

@@ -1,7 +1,7 @@
 """Responses of hosts and JetStream to an `ActorClient`, and what follows from them. No I/O.
 
-An answer becomes a value or an error. An attempt without an answer is `Missed`, and `Tries` decides whether to
-try again or to raise.
+An answer becomes a value or an error. An attempt without an answer is `MissedError`, and `Tries` decides
+whether to try again or to raise.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ def event_of(run_id: str, answer: Response) -> Event | None:
         return None
 
 
-class Missed(Exception):  # noqa: N818 - no error: the next attempt may do
-    """An attempt brought no answer."""
+class MissedError(Exception):
+    """An attempt brought no answer. The next one may."""
 
     def __init__(self, why: Why, words: str) -> None:
         super().__init__(why, words)
@@ -214,7 +214,7 @@ def in_our_words(
     exc: ServerError,
     doing: str,
     id: str | None = None,  # noqa: A002
-) -> Missed | errors.ClientError:
+) -> MissedError | errors.ClientError:
     """Return what an error of the connection means for a call: the next attempt may do, or none will."""
     words = exc.problem
     if isinstance(exc, BodyTooLargeError):
@@ -225,7 +225,7 @@ def in_our_words(
     if "permissions violation for subscription" in words:
         remedy = "Set inbox_prefix to the prefix that this user may subscribe to."
         return errors.NotPermittedError(doing, words, remedy, None, id)
-    return Missed(_WHY.get(type(exc), "lost"), words)
+    return MissedError(_WHY.get(type(exc), "lost"), words)
 
 
 class Tries:
@@ -243,19 +243,19 @@ class Tries:
         self._unserved_s = unserved_s
         self._now = asyncio.get_running_loop().time
         self._unserved_since: float | None = None
-        self._last = Missed(
+        self._last = MissedError(
             "unreachable", "earlier requests still wait, for their answers or for a connection"
         )
         self._backoff = Backoff()
         self.is_under_way = False
         """True if the request was sent and nothing came back yet."""
 
-    def pause_after(self, missed: Missed) -> float:
+    def pause_after(self, missed: MissedError) -> float:
         """Return how many seconds after an attempt that brought no answer the next one is due.
 
         Raises:
             UnservedError: Nobody has been there for some seconds, and none was before.
-            Missed: The client is closed.
+            MissedError: The client is closed.
         """
         if self.is_under_way and missed.why in {"lost", "silent"}:
             self._may_be_done = True
@@ -291,14 +291,14 @@ def outcome_unknown(request: Request, problem: str) -> errors.OutcomeUnknownErro
     return errors.OutcomeUnknownError(request.doing, problem, remedy, None, request.id)
 
 
-def unserved(missed: Missed, doing: str, id: str | None = None) -> errors.UnservedError:  # noqa: A002
+def unserved(missed: MissedError, doing: str, id: str | None = None) -> errors.UnservedError:  # noqa: A002
     """Return the error of a request that no host takes."""
     return errors.UnservedError(doing, missed.words, _SERVE, None, id)
 
 
 def unreachable(
     address: str,
-    missed: Missed,
+    missed: MissedError,
     doing: str,
     id: str | None = None,  # noqa: A002
 ) -> errors.UnreachableError:

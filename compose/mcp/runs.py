@@ -58,7 +58,7 @@ class RunTools:
     async def of_installed(self) -> list[Tool]:
         """Return one tool per installed bundle: the entry flow of its newest version, with its inputs."""
         store, newest = self.runtime.store, dict[str, BundleRecord]()
-        bundles = StoredBundles(store.flow_bundles, store.artifacts, DEFAULT_TENANT)
+        bundles = StoredBundles(store.data.flow_bundles, store.data.artifacts, DEFAULT_TENANT)
         for record in await bundles.list():  # the newest version first
             newest.setdefault(record.manifest.bundle_id, record)
         runs, tools = FlowRuns(self.runtime, INSTALLED_APP), list[Tool]()

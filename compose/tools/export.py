@@ -122,7 +122,9 @@ class Exporter:
                 yield {"line": "message", "run": row.run_id, "message": arrived.message.to_json()}
         for session, one in seen.items():
             about = {"line": "turn", "of": row.run_id, "session": session}
-            async for turn in one.turns(self.store.transcripts, row.agent_id, session, row.run_id):
+            async for turn in one.turns(
+                self.store.data.transcripts, row.agent_id, session, row.run_id
+            ):
                 self.turns += 1
                 yield {**about, **turn_to_json(turn)}
 

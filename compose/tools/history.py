@@ -112,8 +112,10 @@ class SentWindow:
 
 async def last_window(store: RunStore, agent: AgentId, session: str) -> SentWindow | None:
     """Return the window of a session's last model call, or None if no log has it any more."""
-    count = await store.transcripts.count(agent, session)
-    page = await store.transcripts.page(agent, session, limit=PAGE, offset=max(0, count - PAGE))
+    count = await store.data.transcripts.count(agent, session)
+    page = await store.data.transcripts.page(
+        agent, session, limit=PAGE, offset=max(0, count - PAGE)
+    )
     for run_id in dict.fromkeys(turn.run_id for turn in reversed(page) if turn.run_id):
         found = None
         async for entry in store.reads.entries(RunId(run_id)):

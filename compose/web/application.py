@@ -26,8 +26,8 @@ from compose.web.endpoint import (
     action_of,
     openapi_of,
 )
-from compose.web.graphs import flows, snapshots
-from compose.web.graphs import runs as graph_runs
+from compose.web.flows import flows, snapshots
+from compose.web.flows import runs as graph_runs
 from compose.web.identity.authentication import Authentication
 from compose.web.problems import HttpProblem, ProblemError, problem_of
 from compose.web.requests import LOCAL, Authenticate, Limited, Origins, Principal, checked_origins

@@ -268,11 +268,11 @@ class WebCall:
         agents = await self.sessions(app)
         agent = agents.agent_id(self.names["session"] if id_ is None else id_)
         store = self.runtime.store
-        row = await store.sessions.get(agent)
+        row = await store.data.sessions.get(agent)
         if row is not None and self.principal.sees(row.owner):
             return FoundSession(agents, agent, row)
         owner = self.principal.only_owner
-        if row is None and await store.directory.is_deleted(agent, owner=owner):
+        if row is None and await store.data.directory.is_deleted(agent, owner=owner):
             problem, remedy = f"session {agent} was deleted", "POST /v1/sessions recreates it"
             raise ProblemError(HttpProblem(410, "session_deleted", problem, remedy, name=agent.key))
         raise UnknownSessionError(str(agent))
@@ -356,7 +356,7 @@ class WebEndpoint:
         if not call.changes:  # of nearly all requests: they need no store of audit rows
             return
         action, names = action_of(self.method, self.path), call.runtime.hidden_names
-        audit = call.runtime.store.audit
+        audit = call.runtime.store.data.audit
         await write_changes(
             audit, call.principal, action, call.changes, names=names, outcome=outcome
         )

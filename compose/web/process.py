@@ -130,7 +130,7 @@ def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authe
     if auth == "none":
         return lambda _: None
     if auth == "tokens":
-        return lambda runtime: Authentication(runtime.store.tokens, runtime.clock)
+        return lambda runtime: Authentication(runtime.store.data.tokens, runtime.clock)
     if settings.jwt_jwks is None:
         problem = "--auth jwt needs the public keys that sign tokens"
         raise ContractError(f"{problem}: set CALLBOARD_JWT_JWKS to a file or URL of a JWKS")
@@ -156,7 +156,7 @@ def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authe
 
     def made(runtime: Runtime) -> Authentication:
         recognize = JsonWebTokens(keys, names, runtime.clock.now)
-        return Authentication(runtime.store.tokens, runtime.clock, recognize)
+        return Authentication(runtime.store.data.tokens, runtime.clock, recognize)
 
     return made
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 from actors.errors import PersistenceError
 from actors.kernel.runtime.hints import LogHints, Nudge
 from actors.kernel.stores.artifacts import ArtifactBytes
-from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.run_store import DataStores, RunStore
 from persistence.background import background
 from persistence.postgres.administration.erasure import PostgresErasure, Retention
 from persistence.postgres.administration.operators import Operators
@@ -79,7 +79,7 @@ class PostgresStore(RunStore):
         self._keyed = [Link(settings, outage, KEYED) for _ in range(6)]
         self._keyed_links = keyed_links = Links(settings, outage, settings.readers, KEYED)
         reading, arriving, answering, mailing, following, expanding = self._keyed
-        self.artifacts = PostgresArtifacts(links, artifact_bytes)
+        artifacts = PostgresArtifacts(links, artifact_bytes)
         # Rows, so that no host needs a bucket to read a conversation.
         large_turns = PostgresArtifacts(links)
         self._listener = listener = Listener(settings, outage)
@@ -87,9 +87,9 @@ class PostgresStore(RunStore):
         self._log_readers = log_readers = LogReaders(notified)
         self.reads = Reads(settings, links, reading, log_readers)
         self.lists = Lists(links, answering)
-        self.transcripts = Transcripts(links, large_turns.of)
+        transcripts = Transcripts(links, large_turns.of)
         self._fact_readers = readers = FactReaders(reading, listener, settings.sessions_channel)
-        self.sessions = PostgresSessions(links, keyed_links, self.transcripts, readers)
+        sessions = PostgresSessions(links, keyed_links, transcripts, readers)
         self.arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
         )
@@ -108,18 +108,12 @@ class PostgresStore(RunStore):
         self.shards = ShardLeases(settings, links, clock)
         self.backlog = PostgresBacklog(links, answering, clock)
         self.operators = Operators(settings.owner, links, answering, self.reads)
-        self.retention = Retention(settings.owner, links, self.artifacts.remove_objects)
+        self.retention = Retention(settings.owner, links, artifacts.remove_objects)
         self.insight = Insight(settings, links)
         self.follows = self.posts = follows = Follows(settings, links, following, expanding)
         self.schedules, self.limits = PostgresSchedules(settings, links), PostgresLimits(links)
-        self.tokens, self.audit, self.usage = (
-            PostgresTokens(links),
-            PostgresAudit(links),
-            PostgresUsage(links),
-        )
-        self.flow_bundles, self.run_snapshots = (
-            PostgresFlowBundles(links),
-            PostgresRunSnapshots(links),
+        self.data = PostgresDataStores(
+            links, transcripts, sessions, artifacts, retention=self.retention
         )
         self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
         self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
@@ -129,7 +123,7 @@ class PostgresStore(RunStore):
         self._batchers = (
             *self.reads.batchers,
             *self.lists.batchers,
-            *self.sessions.batchers,
+            *sessions.batchers,
             *readers.batchers,
             *self.arrivals.batchers,
             *self.mail.batchers,
@@ -144,23 +138,6 @@ class PostgresStore(RunStore):
         from persistence.postgres.data.boards import PgTaskBoards  # noqa: PLC0415 - few use it
 
         return PgTaskBoards(self._keyed_links)
-
-    @cached_property
-    @override
-    def memories(self) -> LongTermMemories:  # type: ignore[override]  # nobody sets it
-        from persistence.postgres.data.memories import PostgresLongTermMemories  # noqa: PLC0415 - few use it
-
-        return PostgresLongTermMemories(self._links)
-
-    @cached_property
-    @override
-    def directory(self) -> SessionDirectory:  # type: ignore[override]  # nobody sets it
-        return PostgresSessionDirectory(self._links)
-
-    @cached_property
-    @override
-    def erasure(self) -> ErasureStore:  # type: ignore[override]  # nobody sets it
-        return PostgresErasure(self._links, self.retention, self.artifacts.remove_objects)
 
     @property
     def trouble(self) -> str | None:
@@ -189,7 +166,7 @@ class PostgresStore(RunStore):
             "PostgreSQL was started anew, or another server took its place: all rows are read again",
             extra={"owner": self.settings.owner},
         )
-        self._listener.publish(Nudge("life"))
+        self._listener.publish(Nudge("incarnation"))
         self.commits.refuse_beginnings()
 
     def _stop(self) -> None:
@@ -220,3 +197,45 @@ class PostgresStore(RunStore):
     async def listening(self) -> None:
         """Return once hints of other processes are heard."""
         await self._listener.listening.wait()
+
+
+class PostgresDataStores(DataStores):
+    """What is kept beside the runs, in the same database."""
+
+    def __init__(
+        self,
+        links: Links,
+        transcripts: Transcripts,
+        sessions: PostgresSessions,
+        artifacts: PostgresArtifacts,
+        *,
+        retention: Retention,
+    ) -> None:
+        self._links, self._retention = links, retention
+        self.transcripts, self.sessions, self.artifacts = transcripts, sessions, artifacts
+        self.tokens, self.audit, self.usage = (
+            PostgresTokens(links),
+            PostgresAudit(links),
+            PostgresUsage(links),
+        )
+        self.flow_bundles, self.run_snapshots = (
+            PostgresFlowBundles(links),
+            PostgresRunSnapshots(links),
+        )
+
+    @cached_property
+    @override
+    def memories(self) -> LongTermMemories:  # type: ignore[override]  # nobody sets it
+        from persistence.postgres.data.memories import PostgresLongTermMemories  # noqa: PLC0415 - few use it
+
+        return PostgresLongTermMemories(self._links)
+
+    @cached_property
+    @override
+    def directory(self) -> SessionDirectory:  # type: ignore[override]  # nobody sets it
+        return PostgresSessionDirectory(self._links)
+
+    @cached_property
+    @override
+    def erasure(self) -> ErasureStore:  # type: ignore[override]  # nobody sets it
+        return PostgresErasure(self._links, self._retention, self.artifacts.remove_objects)

@@ -56,7 +56,7 @@ class Guarded:
             scopes=scopes,
             expires_at=expires_at,
         )
-        await self.bed.runtime.store.tokens.create(new)
+        await self.bed.runtime.store.data.tokens.create(new)
         return secret
 
     async def client(self, name: str, *scopes: str, tenant: str = "default") -> WebClient:
@@ -78,6 +78,6 @@ async def guarded_on(
     modes = tuple(agents) if isinstance(agents, dict) else ("normal",)
     async with sessions_on(bed, agents, app=name) as talks:
         runtime = bed.runtime
-        who = Authentication(runtime.store.tokens, runtime.clock, recognize)
+        who = Authentication(runtime.store.data.tokens, runtime.clock, recognize)
         web = WebClient(app(talks, modes=modes, authenticate=who, **options))
         yield Guarded(bed, name, web, who)

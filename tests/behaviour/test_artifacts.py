@@ -37,8 +37,8 @@ async def test_a_tool_keeps_large_bytes_of_its_agent_beside_the_log(bed: Bed) ->
     values = await bed.live_and_replayed(body, tools=[Tool(name="scan", description="", run=scan)])
     [agent] = bed.agents
     store = bed.runtime.store
-    own = store.artifacts.of(agent.tenant, agent_scope(agent))
-    others = store.artifacts.of(agent.tenant, agent_scope(bed.name()))
+    own = store.data.artifacts.of(agent.tenant, agent_scope(agent))
+    others = store.data.artifacts.of(agent.tenant, agent_scope(bed.name()))
     id_ = values[0][2]
 
     assert all(value == ["scanned", None, id_, [129, 130, 131]] for value in values)

@@ -97,7 +97,7 @@ async def talk(bed: Bed, faults: Faults, retention: HistoryRetention) -> tuple[A
     await bed.restart()
     output = await bed.result(run_id)
     recorded = await bed.log(run_id, K.LLM_CALL)
-    found = await bed.runtime.store.transcripts.page(agent, "main")
+    found = await bed.runtime.store.data.transcripts.page(agent, "main")
     told = [(turn.ordinal, turn.message.role, turn.message.text) for turn in found]
     assert any("~" in entry.position for entry in recorded), "no summary was bought"
     return output, told, len({turn.id for turn in found}), story.calls - len(recorded)

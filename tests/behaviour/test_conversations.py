@@ -249,7 +249,7 @@ async def test_a_summary_is_bought_once(bed: Bed) -> None:
     assert len({entry.payload["hash"] for entry in paid}) == len(paid) == summaries.calls
     assert summaries.calls < 8
     assert len(await turns(bed, agent, "s")) == 16
-    view = await bed.runtime.store.transcripts.view(agent, "s", limit=100)
+    view = await bed.runtime.store.data.transcripts.view(agent, "s", limit=100)
     assert view.cut is not None
     assert view.cut.strategy == "SummarizationCompaction"
 
@@ -615,7 +615,7 @@ async def test_a_window_starts_where_the_last_one_started(bed: Bed) -> None:
     await bed.runtime.history.append_many(agent, said, session_id="s")
     await bed.result(await bed.submit(agent))
 
-    view = await bed.runtime.store.transcripts.view(agent, "s", limit=100)
+    view = await bed.runtime.store.data.transcripts.view(agent, "s", limit=100)
     assert view.cut is not None
     assert (view.cut.upto, view.count) == (69, 82)
     assert asked(model) == [[*(str(n) for n in range(70, 80)), "now"]]

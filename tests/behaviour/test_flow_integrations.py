@@ -343,7 +343,7 @@ async def kept_of(stage: Stage, run_id: RunId) -> str:
 async def flow_files_of(bed: Bed, packed: bytes) -> str:
     """Return all texts of a bundle that this host installs: as it is sent, and as its store gives it back."""
     store = bed.runtime.store
-    bundles = StoredBundles(store.flow_bundles, store.artifacts, bed.name().tenant)
+    bundles = StoredBundles(store.data.flow_bundles, store.data.artifacts, bed.name().tenant)
     record, _ = await bundles.install(packed)
     found = [str(record)]
     for bundle in (open_workflow_bundle(packed), await bundles.load(record)):

@@ -288,7 +288,7 @@ async def test_a_note_that_is_executed_again_leaves_the_tags_of_others(bed: Bed)
     stage = await staged(bed, *shared("session"), *tagging, artifact_store=artifacts)
     run_id = await stage.runs.start("note", session_id="s")
     run = await stage.ended(run_id)
-    rows = bed.runtime.store.memories.of("default")
+    rows = bed.runtime.store.data.memories.of("default")
     about = f"flows:{stage.flows.app}:session:s"
     await rows.put(NewMemory(id="0" * 32, about=about, text="by another program"))
     (first,) = [one for one in await rows.page(about=about) if one.key]

@@ -30,8 +30,8 @@ from actors.workflow.hosted import graph_run, ledger_feed
 from actors.workflow.hosted.runs import FlowRuns
 from actors.workflow.hosted.starting import keep_snapshot
 from compose.web import app
-from compose.web.pages.graphs import flows as flow_pages
-from compose.web.pages.graphs import run_page
+from compose.web.pages.flows import flows as flow_pages
+from compose.web.pages.flows import run_page
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.test_http_graphs import flowing, run_of, started, waiting_at
 from tests.behaviour.test_pages import EVIL, HTML, page_of
@@ -196,7 +196,7 @@ async def test_stored_snapshots_are_listed_and_those_of_another_version_marked(b
         run = run_of(path)
         row = await row_of(bed.runtime.store, run)
         made = await FlowRuns(bed.runtime, flows).snapshot(run, "old", keep=False)
-        rows = bed.runtime.store.run_snapshots
+        rows = bed.runtime.store.data.run_snapshots
         await keep_snapshot(rows, replace(made, spec_hash="0" * 32), row, seq=1, by="ada")
         await there.post(f"{path}/snapshots", {"name": "new", "tags": ["prices"]})
         page = await page_of(there, f"/graph-runs/{run}")

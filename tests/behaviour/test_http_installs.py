@@ -12,8 +12,8 @@ import pytest
 
 from actors.workflow.bundles import open_workflow_bundle
 from compose.web import app
-from compose.web.graphs import flows
-from compose.web.pages.graphs import flows as flow_pages
+from compose.web.flows import flows
+from compose.web.pages.flows import flows as flow_pages
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.test_pages import page_of
 from tests.behaviour.web import WebClient
@@ -289,7 +289,7 @@ async def test_a_removal_reads_the_rows_once(bed: Bed, monkeypatch: pytest.Monke
     """Of a version, of all versions, and of what is not there."""
     web = WebClient(app(bed.runtime))
     name, document = named(bed, REFUND)
-    kind = type(bed.runtime.store.flow_bundles)
+    kind = type(bed.runtime.store.data.flow_bundles)
     reads: list[str] = []
     for verb in ("get", "list"):
         read = getattr(kind, verb)

@@ -121,7 +121,7 @@ async def test_a_login_ends_by_logout_or_with_its_token(bed: Bed) -> None:
             assert (await one.until())[-1]["data"]["code"] == "token_revoked"
             assert (await web("GET", "/v1/login")).data["code"] == "token_revoked"
             assert (await again("GET", "/v1/login")).status == 200
-            await bed.runtime.store.tokens.revoke(name)
+            await bed.runtime.store.data.tokens.revoke(name)
             assert (await two.until())[-1]["data"]["code"] == "token_revoked"
         assert (await guarded.web("POST", "/v1/login", {"token": secret})).status == 401
         program = await guarded.client("ada", "sessions:own")

@@ -90,7 +90,7 @@ async def test_a_search_goes_on_behind_a_page_that_found_nothing(bed: Bed, app: 
     if bed.backend != "memory":
         pytest.skip("more than ten thousand sessions; tests/conformance has the bound on servers")
     async with web_on(bed, Echo().agent(), app_name=app) as web:
-        directory = bed.runtime.store.directory
+        directory = bed.runtime.store.data.directory
         await directory.create(AgentId(app, "old"), SessionLabel(title="Whales"))
         for n in range(MOST_READ):
             await directory.create(AgentId(app, f"{n}"), SessionLabel(title="Fish"))

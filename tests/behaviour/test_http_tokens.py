@@ -61,7 +61,7 @@ async def test_requests_without_a_token_are_401(bed: Bed) -> None:
 
 async def test_the_answer_names_an_expired_or_revoked_token(bed: Bed) -> None:
     """A revoked token may work two seconds longer where it was just used; an expired one not at all."""
-    now, store = bed.clock.now(), bed.runtime.store.tokens
+    now, store = bed.clock.now(), bed.runtime.store.data.tokens
     async with guarded_on(bed) as guarded:
         past = await guarded.token("ada", "sessions:own", expires_at=now - timedelta(seconds=1))
         assert await refused(guarded.with_token(past)) == (401, "token_expired")
@@ -114,7 +114,7 @@ async def test_a_token_that_is_revoked_ends_its_streams_and_no_others(bed: Bed) 
         ):
             for one in (mine, watching, staying):
                 await one.until("loop_started")
-            await bed.runtime.store.tokens.revoke(name)
+            await bed.runtime.store.data.tokens.revoke(name)
             ends: list[Any] = [(await one.until())[-1] for one in (mine, watching)]
             assert [one["event"] for one in ends] == ["problem", "problem"]
             assert {one["data"]["code"] for one in ends} == {"token_revoked"}
@@ -156,5 +156,5 @@ async def test_no_secret_is_logged_or_answered(bed: Bed, caplog: pytest.LogCaptu
         text = caplog.text + "".join(f"{one.headers}{one.body!r}" for one in answers)
         assert secret not in text
         assert secret[3:40] not in text
-        rows = repr(await bed.runtime.store.tokens.list())
+        rows = repr(await bed.runtime.store.data.tokens.list())
         assert secret[3:] not in rows

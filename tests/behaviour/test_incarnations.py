@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def new_incarnation(bed: Bed) -> None:
     """Return the store's error when another server, or another incarnation, answers."""
-    bed.runtime._host.notifications.publish(Nudge("life"))
+    bed.runtime._host.notifications.publish(Nudge("incarnation"))
 
 
 async def test_effects_that_execute_meanwhile_happen_once(bed: Bed) -> None:

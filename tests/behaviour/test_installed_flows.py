@@ -55,7 +55,7 @@ async def parked(bed: Bed, web: WebClient, path: str) -> str:
 
 def bundles_at(runtime: Runtime) -> StoredBundles:
     """Return the registry of the default tenant."""
-    return StoredBundles(runtime.store.flow_bundles, runtime.store.artifacts, "default")
+    return StoredBundles(runtime.store.data.flow_bundles, runtime.store.data.artifacts, "default")
 
 
 async def test_a_run_of_an_installed_flow_is_executed_and_holds_its_bundle(bed: Bed) -> None:
@@ -154,7 +154,7 @@ async def test_a_run_continues_with_the_content_it_started_with(bed: Bed) -> Non
     await waiting_at(web, path)
     if bed.drops:
         await bed.seen(run_of(path), "run.suspended")
-    rows = bed.runtime.store.flow_bundles
+    rows = bed.runtime.store.data.flow_bundles
     assert await rows.remove("default", name, "1.2", run_keys=[]) == 0
     other = await web.post("/v1/flows", document.replace(b"Refunds", b"Others"))
     await web("POST", f"{path}/waits/ok", {"payload": {"response": "yes"}})

@@ -64,7 +64,7 @@ async def parked_while_read(bed: Bed, *, doubted: bool = True) -> tuple[Faults, 
     faults.nth = len(faults.calls)
     if not doubted:
         bed.runtime._host.ownership._declared = None
-    bed.runtime._host.notifications.publish(Nudge("life" if doubted else "shards"))
+    bed.runtime._host.notifications.publish(Nudge("incarnation" if doubted else "shards"))
     await faults.held.wait()
     return faults, agent, parked
 
@@ -191,7 +191,7 @@ async def test_a_run_that_suspends_while_its_shard_is_read_is_not_lost(bed: Bed)
     reads.wanted, reads.nth = has_shard_of(bed, agent), len(reads.calls)
     sleeps = await bed.submit(agent, "signal")
     await commits.held.wait()
-    bed.runtime._host.notifications.publish(Nudge("life"))
+    bed.runtime._host.notifications.publish(Nudge("incarnation"))
     await reads.held.wait()
     commits.release.set()
     await bed.seen(sleeps, K.RUN_SUSPENDED)
@@ -222,7 +222,7 @@ async def test_nothing_is_kept_of_a_shard_that_was_released_while_it_was_read(be
     await asleep(bed, await bed.submit(agent, "signal"))
 
     faults.wanted, faults.nth = has_shard_of(bed, agent), len(faults.calls)
-    bed.runtime._host.notifications.publish(Nudge("life"))
+    bed.runtime._host.notifications.publish(Nudge("incarnation"))
     await faults.held.wait()
     bed.runtime._host.worker.adoption.give_up(bed.runtime._host.worker.held.leases)
     faults.release.set()
@@ -277,7 +277,7 @@ async def test_rows_read_before_another_incarnation_abort_no_run(bed: Bed) -> No
     commits.release.set()
     await bed.until(lambda: bed.world.count["pay"])
     later.nth = len(later.calls)
-    bed.runtime._host.notifications.publish(Nudge("life"))
+    bed.runtime._host.notifications.publish(Nudge("incarnation"))
     await later.held.wait()
     early.release.set()
     await asyncio.sleep(0.05)
@@ -308,7 +308,7 @@ async def woken_while_read(
     if what == "signal":
         await bed.runtime.signal(run_id, "go")
     await commits.held.wait()
-    bed.runtime._host.notifications.publish(Nudge("life"))
+    bed.runtime._host.notifications.publish(Nudge("incarnation"))
     await reads.held.wait()
     return reads, agent, run_id
 

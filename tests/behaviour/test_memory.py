@@ -114,9 +114,9 @@ async def test_agents_share_scopes_of_their_tenant_but_not_of_an_agent(bed: Bed)
     found = await bed.result(await bed.submit(await bed.serve(second), f"agent:{owner}"))
 
     assert found == [["drinks tea"], []]
-    stranger = bed.runtime.store.memories.of("stranger")
+    stranger = bed.runtime.store.data.memories.of("stranger")
     assert await stranger.page() == []
-    await bed.runtime.store.memories.of("default").forget("drinks tea", about="user:7")
+    await bed.runtime.store.data.memories.of("default").forget("drinks tea", about="user:7")
 
 
 async def test_invalid_memories_are_refused_at_the_call(bed: Bed) -> None:
@@ -183,7 +183,7 @@ async def test_a_memory_is_stored_once_over_a_crash(bed: Bed, manner: Manner) ->
         await died.wait()
         await bed.restart()
         first, *texts = await bed.result(run_id)
-        store = bed.runtime.store.memories.of("default")
+        store = bed.runtime.store.data.memories.of("default")
         versions = await store.versions("k", about=f"agent:{agent}")
 
         assert texts == ["two"]
@@ -223,7 +223,7 @@ async def test_a_host_frozen_past_its_lease_stores_no_memory(bed: Bed, *, lasts:
     leases = bed.runtime._host.worker.held.leases
     async with bed.open_store(HostIncarnation("undertaker")) as store:
         await store.shards.release(leases)
-        memories = store.memories.of("default")
+        memories = store.data.memories.of("default")
         faults.release.set()
         found = await bed.result(run_id)
         [refused] = await asyncio.gather(*faults.sent, return_exceptions=True)
@@ -328,7 +328,7 @@ async def test_agents_find_the_memories_of_operators(bed: Bed) -> None:
         del inbox
         return [one.source for one in await ctx.memory.recall("holiday", about="shop")]
 
-    store = bed.runtime.store.memories.of("default")
+    store = bed.runtime.store.data.memories.of("default")
     new = NewMemory(id=bed.name().key, about="shop", text="on holiday", source="operator", key="x")
     await store.put(new)
 

@@ -173,7 +173,7 @@ async def test_a_page_has_the_end_of_a_conversation_and_links_to_the_rest(
         await told(web, path, "first")
         agent = web.talks.agent_id("s") if web.talks else AgentId(app, "s")
         more = [NewTurn("s", f"n{n}", ChatMessage.of("assistant", f"turn {n}")) for n in range(95)]
-        await bed.runtime.store.transcripts.append(agent, more)
+        await bed.runtime.store.data.transcripts.append(agent, more)
         nodes = [one["node_id"] for one in (await web.get(f"{path}/nodes"))["nodes"]]
         seen: list[str] = []
         here, links = f"/chat/{app}/s", [f"/chat/{app}/s"]

@@ -142,7 +142,7 @@ def preparing(bed: Bed) -> int:
 
 async def cut_of(bed: Bed, agent: AgentId) -> int | None:
     """Return the ordinal of the last turn that a stored summary replaces."""
-    view = await bed.runtime.store.transcripts.view(agent, "s", limit=1)
+    view = await bed.runtime.store.data.transcripts.view(agent, "s", limit=1)
     return None if view.cut is None else view.cut.upto
 
 
@@ -290,11 +290,11 @@ async def test_a_host_that_lost_the_agent_writes_no_cut(bed: Bed) -> None:
         await bed.until(lambda: desk.written == 1 and not other._host.worker._preparation)
         await ask(bed, agent, "three")
         assert (len(away), desk.asked.count("summary")) == (1, 2)
-        view = await other.store.transcripts.view(agent, "s", limit=9)
+        view = await other.store.data.transcripts.view(agent, "s", limit=9)
 
         held.set()
         await bed.until(lambda: desk.written == 2 and not away)
-        assert await other.store.transcripts.view(agent, "s", limit=9) == view
+        assert await other.store.data.transcripts.view(agent, "s", limit=9) == view
         assert view.cut is not None
 
 
@@ -357,7 +357,7 @@ async def test_a_prepared_summary_survives_a_crash_at_each_write(bed: Bed, manne
             assert await bed.result(run) == f"to {question}"
             await bed.until(lambda: not preparing(bed))
             positions += bought(await bed.log(run, K.LLM_CALL))
-        found = await bed.runtime.store.transcripts.page(agent, "s")
+        found = await bed.runtime.store.data.transcripts.page(agent, "s")
         assert [turn.ordinal for turn in found] == list(range(12)), f"died {manner} at {nth}"
         assert [turn.message.text for turn in found[6::2]] == ["one", "two", "three"]
         assert len(positions) <= desk.written, f"died {manner} at {nth}: recorded twice"

@@ -131,7 +131,9 @@ async def test_runs_of_a_session_share_its_names(bed: Bed, app: str) -> None:
 
         await own.put("found.txt", b"a dragon")
         assert [one.ref.size_bytes for one in await own.list(run_id=spawned)] == [7, 10]
-        store = talks.runtime.store.artifacts.of(talks.tenant, agent_scope(talks.agent_id("s")))
+        store = talks.runtime.store.data.artifacts.of(
+            talks.tenant, agent_scope(talks.agent_id("s"))
+        )
         ids = {pin.ref.id for pin in await store.pins()}
         gone = await talks.delete_session("s")
         assert gone["artifacts"]["artifacts"] == len(ids) == 3
@@ -150,7 +152,9 @@ async def test_a_crash_at_any_call_of_a_put_leaves_no_partial_content(
     """
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         own = talks.artifacts("s")
-        store = talks.runtime.store.artifacts.of(talks.tenant, agent_scope(talks.agent_id("s")))
+        store = talks.runtime.store.data.artifacts.of(
+            talks.tenant, agent_scope(talks.agent_id("s"))
+        )
         run_id = RunId("f" * 32)
         seen, faults = set(), Faults(nth=-1, manner=manner)
         for nth in range(20):
@@ -166,7 +170,7 @@ async def test_a_crash_at_any_call_of_a_put_leaves_no_partial_content(
             await asyncio.wait({dying, putting}, return_when=asyncio.FIRST_COMPLETED)
             dying.cancel()
             putting.cancel()
-            await talks.runtime.store.artifacts.collect(grace_s=0)
+            await talks.runtime.store.data.artifacts.collect(grace_s=0)
             seen.add(name := await whole(own, "report"))
             assert name in {old, new}
             assert all([await store.stat(pin.ref.id) for pin in await store.pins()])

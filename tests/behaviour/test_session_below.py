@@ -71,7 +71,7 @@ async def test_a_deletion_removes_the_turns_of_runs_below_the_session(
     clerk.id = bed.name("c")
     bed.agents[clerk.id] = clerk
     await bed.runtime.register(clerk)
-    transcripts = bed.runtime.store.transcripts
+    transcripts = bed.runtime.store.data.transcripts
 
     async def said() -> list[str]:
         return [

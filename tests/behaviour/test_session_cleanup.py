@@ -97,7 +97,7 @@ async def test_debug_and_raw_artifacts_are_deleted_and_others_only_with_a_flag(
         assert await names(talks, "t") == ["answer", "report", "trace"]
         await talks.cleanup_artifacts(dry_run=False, include_all=True)
         assert await names(talks, "s") == await names(talks, "t") == []
-        while await talks.runtime.store.artifacts.collect(grace_s=0):
+        while await talks.runtime.store.data.artifacts.collect(grace_s=0):
             pass
         assert (await talks.cleanup_artifacts(include_all=True)).candidates == ()
 
@@ -248,8 +248,8 @@ async def test_clean_up_never_deletes_memories_boards_or_nodes(bed: Bed, app: st
             digest.update(repr(memories).encode())
             digest.update(repr(await boards.get_boards("s")).encode())
             for one in [agent, *workers]:
-                for info in await store.transcripts.sessions(one):
-                    digest.update(repr(await store.transcripts.page(one, info.name)).encode())
+                for info in await store.data.transcripts.sessions(one):
+                    digest.update(repr(await store.data.transcripts.page(one, info.name)).encode())
             digest.update(repr(await talks.path("s")).encode())
             return digest.hexdigest()
 
@@ -270,7 +270,7 @@ async def test_idle_sessions_are_deleted_and_no_others(bed: Bed, app: str) -> No
         waiting = await talks.start("wait", session_id="open")
         await bed.until(lambda: echo.asked[-1][-1] == "wait")
         await talks.artifacts("idle").put("x", b"1")
-        store = talks.runtime.store.sessions
+        store = talks.runtime.store.data.sessions
         await store.begin_delete(talks.agent_id("begun"))
         since = (await talks.session("used")).last_at
         assert await delete_session(bed.runtime, talks.agent_id("used"), unless_since=since) is None

@@ -50,7 +50,7 @@ async def test_a_run_cancelled_without_a_live_host_has_all_its_end_events(
     await bed.play(nothing)
     async with sessions_on(bed, {"normal": Waiter(bed)}, app=app) as talks:
         assert (await bed.ended(run.run_id)).status == "CANCELLED"
-        facts = await bed.runtime.store.sessions.facts(talks.agent_id("s"))
+        facts = await bed.runtime.store.data.sessions.facts(talks.agent_id("s"))
         assert [fact.kind for fact in facts] == ["queued", "started", "cancelling", "ended"]
         assert types_of(await past_of(talks, "s"))[-3:] == [
             "cancel_requested",

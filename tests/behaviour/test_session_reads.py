@@ -63,6 +63,6 @@ async def test_a_run_reads_a_session_once_between_two_waits(
     assert asked(model)[-1][-3:] == ["late 38", "yes", "late 39"]
     assert early <= 1, "none on a replay"
     assert 1 <= late <= 8
-    view = await bed.runtime.store.transcripts.view(agent, "s", limit=200)
+    view = await bed.runtime.store.data.transcripts.view(agent, "s", limit=200)
     assert view.cut is not None
     assert [*view.ordinals.values()] == [*range(view.cut.upto + 1, 92)]

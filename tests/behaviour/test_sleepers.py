@@ -280,7 +280,7 @@ async def test_many_sleepers_are_read_one_shard_at_a_time(
     assert set(reads) == {1}
     monkeypatch.setattr(ownership, "MANY_SLEEPERS", 10**6)
     reads.clear()
-    bed.runtime._host.notifications.publish(Nudge("life"))
+    bed.runtime._host.notifications.publish(Nudge("incarnation"))
     await bed.until(lambda: sum(reads) >= len(bed.runtime._host.worker.held.leases))
     assert reads[0] == 1
     assert len(reads) == 1 or max(reads) > 1

@@ -202,7 +202,7 @@ async def test_calls_of_memory_and_sessions_refuse_them(bed: Bed, app: str) -> N
         block = ContentBlock(type="x", data=LONGEST + 1)
         with pytest.raises(NotSerializableError, match=REMEDY):
             await talks.start([block], session_id="s")
-        history = bed.runtime.store.transcripts
+        history = bed.runtime.store.data.transcripts
         with pytest.raises(NotSerializableError, match=REMEDY):
             await StoreHistory(history).append(
                 talks.agent_id("s"), turn(LONGEST + 1), session_id="s"

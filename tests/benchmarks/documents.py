@@ -193,7 +193,7 @@ async def _seconds(work: Callable[[], Awaitable[object]], times: int) -> float:
 
 async def _resolve(store: PostgresStore, count: int) -> None:
     """Report how long it takes to find one of many installed flows, and to list them."""
-    bundles = StoredBundles(store.flow_bundles, store.artifacts, TENANT)
+    bundles = StoredBundles(store.data.flow_bundles, store.data.artifacts, TENANT)
     for n in range(count):
         document = _document(1) | {"id": f"flow{n}"}
         await bundles.install(packed_flow(json.dumps(document).encode()))
@@ -225,9 +225,9 @@ async def _install(store: PostgresStore, size: int) -> None:
     with zipfile.ZipFile(out, "a", zipfile.ZIP_STORED) as archive:
         archive.writestr("assets/large.bin", secrets.token_bytes(size))
     data = out.getvalue()
-    files = store.artifacts.of(TENANT, "bench")
+    files = store.data.artifacts.of(TENANT, "bench")
     floor = await _seconds(lambda: files.store(data, content_type="application/zip"), 1)
-    bundles = StoredBundles(store.flow_bundles, store.artifacts, TENANT)
+    bundles = StoredBundles(store.data.flow_bundles, store.data.artifacts, TENANT)
     ours = await _seconds(lambda: bundles.install(data), 1)
     report(
         benchmark="documents",

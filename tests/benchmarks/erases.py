@@ -45,7 +45,7 @@ async def run(url: str, *, scale: float = 1.0) -> None:
     """Print a line: statements, how long the longest of them took, and how long the writer waited at most."""
     count, of_one = max(1_000, int(COUNT * scale)), max(600, int(OF_ONE * scale))
     async with open_store(url) as store:
-        await store.memories.of(TENANT).page()  # creates the table
+        await store.data.memories.of(TENANT).page()  # creates the table
         schema = store.settings.schema
         connection = await asyncpg.connect(url)
         try:
@@ -110,7 +110,7 @@ async def _write(
 
 async def _erase(store: PostgresStore, about: str) -> tuple[list[float], int]:
     """Return the seconds of each batch, and the rows removed."""
-    [part] = [one for one in store.erasure.parts if one.erased_as == "memories"]
+    [part] = [one for one in store.data.erasure.parts if one.erased_as == "memories"]
     memories: Erasable = part
     times, gone, cursor = [], 0, None
     while True:

@@ -194,7 +194,7 @@ async def made(place: Served, key: str) -> None:
     agent = place.talks.agent_id(key)
     await place.talks.start("hello", session_id=key)
     async with asyncio.timeout(60):
-        async with aclosing(place.runtime.store.sessions.tail(agent)) as facts:  # type: ignore[type-var]
+        async with aclosing(place.runtime.store.data.sessions.tail(agent)) as facts:  # type: ignore[type-var]
             async for fact in facts:
                 if fact.kind == "ended":
                     return

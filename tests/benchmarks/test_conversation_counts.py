@@ -146,7 +146,7 @@ async def test_a_compaction_writes_no_turn_a_second_time(postgres_dsn: str) -> N
         for key in ("never", "often"):
             run_id = await runtime.submit(agent_id(key), None)
             await runtime.result(run_id)
-            found = await runtime.store.transcripts.page(agent_id(key), SESSION)
+            found = await runtime.store.data.transcripts.page(agent_id(key), SESSION)
             turns[key] = [(turn.ordinal, turn.message, turn.tokens) for turn in found]
             logged[key] = await log_bytes(runtime, run_id)
             compactions[key] = len(
@@ -164,10 +164,10 @@ def count_reads(runtime: Runtime, counts: Counter[str], monkeypatch: pytest.Monk
     """Count the reads of sessions and of logs."""
     store: Any = runtime.store
     for part, name in (
-        (store.sessions, "_facts"),
-        (store.sessions, "_queued"),
-        (store.sessions, "_nodes"),
-        (store.sessions, "_rows"),
+        (store.data.sessions, "_facts"),
+        (store.data.sessions, "_queued"),
+        (store.data.sessions, "_nodes"),
+        (store.data.sessions, "_rows"),
         (store.reads, "_new"),
         (store.reads, "_runs"),
     ):

@@ -64,7 +64,7 @@ async def fill(runtime: Runtime, agent: AgentId, turns: int) -> None:
             NewTurn(SESSION, f"t{n}", ChatMessage.of("assistant" if n % 2 else "user", TURN), 64)
             for n in range(start, min(start + BATCH, turns))
         ]
-        await runtime.store.transcripts.append(agent, said)
+        await runtime.store.data.transcripts.append(agent, said)
 
 
 async def measured(one: Callable[[], Awaitable[Any]], times: list[float]) -> Any:
@@ -78,7 +78,7 @@ async def measured(one: Callable[[], Awaitable[Any]], times: list[float]) -> Any
 async def window_of(runtime: Runtime, agent: AgentId) -> list[ChatMessage]:
     """Return a window as `ctx.generate` makes it on a miss."""
     memory = SessionTerms.of(Talker(agent))
-    source = await WindowSource.of(memory, runtime.store.transcripts, agent, SESSION)
+    source = await WindowSource.of(memory, runtime.store.data.transcripts, agent, SESSION)
     _, window = await assembled_window(memory.pipeline, source.messages, RefusedCalls())
     return window
 

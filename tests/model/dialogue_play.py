@@ -220,7 +220,7 @@ class Play:
             return actors.sessions.ROOT
         talks = await self.stage.talks(0)
         agent = talks.agent_id(session)
-        turns = await talks.runtime.store.transcripts.page(agent, session, branches=True)
+        turns = await talks.runtime.store.data.transcripts.page(agent, session, branches=True)
         if n < len(turns):
             return turns[n].id
         foreign = [
@@ -332,10 +332,10 @@ class Play:
         agent = (await self.stage.talks(0)).agent_id(session)
         self.eras.update({run: (session, len(dialogue.eras) - 1) for run in dialogue.runs})
         new = iter([one for one in dialogue.runs if one not in self.labels.values()])
-        for fact in await store.sessions.facts(agent):
+        for fact in await store.data.sessions.facts(agent):
             if fact.run_id not in self.labels:
                 self.labels[fact.run_id] = next(new, "?")
-        turns = await store.transcripts.page(agent, session, branches=True)
+        turns = await store.data.transcripts.page(agent, session, branches=True)
         self.numbers.update({turn.id: n for n, turn in enumerate(turns)})
 
     async def _rest(self, *, may_be_late: bool = False) -> None:
@@ -372,7 +372,7 @@ class Play:
         self, session: str, wanted: int, facts: int, *, may_be_late: bool
     ) -> None:
         talks = await self.stage.talks(0)
-        agent, sessions = talks.agent_id(session), talks.runtime.store.sessions
+        agent, sessions = talks.agent_id(session), talks.runtime.store.data.sessions
         limit = asyncio.get_running_loop().time() + PATIENCE_S
         while asyncio.get_running_loop().time() < limit:
             if len(await sessions.facts(agent)) >= facts:
@@ -455,7 +455,7 @@ class Play:
     async def _look_at(self, session: str, dialogue: Dialogue) -> None:
         talks = await self.stage.talks(0)
         agent, store = talks.agent_id(session), talks.runtime.store
-        facts = await store.sessions.facts(agent)
+        facts = await store.data.sessions.facts(agent)
         found = [(one.kind, self.labels[one.run_id], one.ahead) for one in facts]
         self._compare(session, "facts", dialogue.facts, found)
         numbers = [dialogue.number + 1 + n for n in range(len(facts))]
@@ -474,8 +474,8 @@ class Play:
 
     async def _look_at_nodes(self, session: str, dialogue: Dialogue, talks: AgentRuntime) -> None:
         agent, store = talks.agent_id(session), talks.runtime.store
-        turns = await store.transcripts.page(agent, session, branches=True)
-        nodes = await store.sessions.nodes(agent, [turn.id for turn in turns])
+        turns = await store.data.transcripts.page(agent, session, branches=True)
+        nodes = await store.data.sessions.nodes(agent, [turn.id for turn in turns])
         found = [
             (
                 node.message.role,

@@ -141,7 +141,7 @@ class MemoryGround:
         vars(self._first._rows).update(rows[""])
         for name in _APART:
             vars(getattr(self._first._rows, name)).update(rows[name])
-        self._first._rows.nudge(object(), Nudge("life"))
+        self._first._rows.nudge(object(), Nudge("incarnation"))
 
     @asynccontextmanager
     async def host(self) -> AsyncIterator[Stead]:

@@ -103,7 +103,7 @@ async def shelf_of(store: RunStore, tenant: str) -> Shelf:
     Raises:
         AssertionError: Of some memory no version, or more than one, is present, or it is not the last one.
     """
-    memories, shelf = store.memories.of(tenant), Shelf()
+    memories, shelf = store.data.memories.of(tenant), Shelf()
     for one in await memories.page(limit=1000):
         versions = await memories.versions(one.id, about=one.about)
         assert [version.valid_until is None for version in versions] == [

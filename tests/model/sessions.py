@@ -88,11 +88,11 @@ async def sessions_of(store: RunStore, agents: Iterable[AgentId]) -> dict[str, S
         for name in SESSIONS:
             turns = [
                 Said(turn.ordinal, turn.id, turn.run_id, turn.message.role, turn.message.text)
-                for turn in await store.transcripts.page(agent, name)
+                for turn in await store.data.transcripts.page(agent, name)
             ]
             if not turns:
                 continue
-            cut = (await store.transcripts.view(agent, name, limit=1)).cut
+            cut = (await store.data.transcripts.view(agent, name, limit=1)).cut
             session = Session(turns, turns[-1].ordinal + 1)
             if cut is not None:
                 upto = cut.summary.metadata["upto"] if cut.summary is not None else ""

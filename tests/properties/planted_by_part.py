@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from actors.kernel.agent.message import ChatMessage
     from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse
     from actors.kernel.runtime.ids import AgentId
-    from broker.client.responses import Missed
+    from broker.client.responses import MissedError
 
 
 def open_runs_are_swept(patch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def lost_requests_count_as_undone(patch: pytest.MonkeyPatch) -> None:
     """A client says that nothing was done, though a host may have taken the request."""
     pause_after = Tries.pause_after
 
-    def forget(self: Tries, missed: Missed) -> float:
+    def forget(self: Tries, missed: MissedError) -> float:
         self._may_be_done = False
         return pause_after(self, missed)
 

@@ -189,7 +189,7 @@ def messages_leave_twice(patch: pytest.MonkeyPatch) -> None:
 
 def what_is_there_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
     """A commit that suspends does not say that the message it waits for has come."""
-    patch.setattr(_commit, "is_there", lambda *_: False)
+    patch.setattr(_commit, "has_arrived", lambda *_: False)
 
 
 def stale_hosts_may_write(patch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def silence_counts_as_undone(patch: pytest.MonkeyPatch) -> None:
     """Attempts that were sent and lost are reported as never made."""
     pause_after = responses.Tries.pause_after
 
-    def undone(self: responses.Tries, missed: responses.Missed) -> float:
+    def undone(self: responses.Tries, missed: responses.MissedError) -> float:
         self.is_under_way = False
         return pause_after(self, missed)
 

@@ -72,7 +72,7 @@ def only_one_page_is_looked_at(patch: pytest.MonkeyPatch) -> None:
         at = self.at
         self.at = replace(at, seq=-1, part=None)
         await take(self)
-        facts = await self.runtime.store.sessions.facts(self.agent, after=at.last_fact - 1)
+        facts = await self.runtime.store.data.sessions.facts(self.agent, after=at.last_fact - 1)
         if not facts or facts[0].kind != "started":
             self._active = None
         self.at = at

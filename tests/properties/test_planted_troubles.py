@@ -79,7 +79,7 @@ def as_predicted(case: Case, seed: int, suspend_after: float) -> None:
 
 def mail_overtakes_what_no_hint_told_of(patch: pytest.MonkeyPatch) -> None:
     """A commit takes any message that waits."""
-    patch.setattr(_commit, "early", lambda *_: ())
+    patch.setattr(_commit, "overtaken", lambda *_: ())
 
 
 def mail_passes_queued_runs(patch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.client import Event
-from broker.client.connection import MAX_CALLS, Sequence
-from broker.client.responses import Missed
+from broker.client.connection import MAX_CALLS, EventOrder
+from broker.client.responses import MissedError
 
 if TYPE_CHECKING:
     from broker.client.requests import EventKind
@@ -27,27 +27,27 @@ def delta(n: int, *, attempt: int = 1, position: str = "1") -> Event:
 
 def test_no_entry_comes_twice_and_none_is_missing() -> None:
     """What overlaps is passed once; a gap within an answer means asking again from there."""
-    sequence = Sequence(0)
-    taken = [sequence.take(event("entry", n)) for n in (0, 1)]
-    with pytest.raises(Missed):
-        sequence.take(event("entry", 3))
-    assert sequence.next_seq == 2
-    sequence.begin()
-    more = [sequence.take(event("entry", n)) for n in (1, 2, 3)]
-    end = sequence.take(event("end", 3))
+    order = EventOrder(0)
+    taken = [order.take(event("entry", n)) for n in (0, 1)]
+    with pytest.raises(MissedError):
+        order.take(event("entry", 3))
+    assert order.next_seq == 2
+    order.begin()
+    more = [order.take(event("entry", n)) for n in (1, 2, 3)]
+    end = order.take(event("end", 3))
 
     assert all(taken)
     assert [one.seq if one else None for one in more] == [None, 2, 3]
     assert end is not None
-    assert sequence.is_over
+    assert order.is_over
 
 
 def test_numbers_that_the_log_does_not_have_are_not_waited_for() -> None:
     """What begins an answer is what there is; an end behind nothing is the end."""
-    sequence = Sequence(5)
-    sequence.begin()
-    first = sequence.take(event("entry", 9))
-    done = Sequence(50)
+    order = EventOrder(5)
+    order.begin()
+    first = order.take(event("entry", 9))
+    done = EventOrder(50)
     done.begin()
     end = done.take(event("end", 12))
 
@@ -58,20 +58,20 @@ def test_numbers_that_the_log_does_not_have_are_not_waited_for() -> None:
 
 def test_an_end_that_overtook_an_entry_is_not_the_end_yet() -> None:
     """The entry before it is asked for first."""
-    sequence = Sequence(0)
-    sequence.take(event("entry", 0))
-    with pytest.raises(Missed):
-        sequence.take(event("end", 1))
+    order = EventOrder(0)
+    order.take(event("entry", 0))
+    with pytest.raises(MissedError):
+        order.take(event("end", 1))
 
-    assert not sequence.is_over
-    assert sequence.next_seq == 1
+    assert not order.is_over
+    assert order.next_seq == 1
 
 
 def test_void_deltas_are_recognisable() -> None:
     """Those of an attempt that is over are left out; a model call that begins anew is marked."""
-    sequence = Sequence(0)
+    order = EventOrder(0)
     found = [
-        sequence.take(one)
+        order.take(one)
         for one in (delta(0), delta(1), delta(0), delta(1), delta(0, attempt=2), delta(2))
     ]
 
@@ -89,18 +89,18 @@ def test_void_deltas_are_recognisable() -> None:
 
 def test_deltas_of_an_attempt_that_failed_are_void() -> None:
     """An entry of a later attempt ends those of the one before."""
-    sequence = Sequence(0)
-    sequence.take(event("entry", 0, attempt=2))
+    order = EventOrder(0)
+    order.take(event("entry", 0, attempt=2))
 
-    assert sequence.take(delta(3, attempt=1)) is None
+    assert order.take(delta(3, attempt=1)) is None
 
 
 def test_a_run_that_continues_as_new_counts_its_attempts_anew() -> None:
     """Deltas behind that entry are of the new beginning, and of its first attempt."""
-    sequence = Sequence(0)
-    sequence.take(event("entry", 0, attempt=3))
-    sequence.take(event("entry", 1, attempt=1, name="run.continued"))
-    found = sequence.take(delta(0, attempt=1))
+    order = EventOrder(0)
+    order.take(event("entry", 0, attempt=3))
+    order.take(event("entry", 1, attempt=1, name="run.continued"))
+    found = order.take(delta(0, attempt=1))
 
     assert found is not None
     assert not found.is_restart
@@ -108,8 +108,8 @@ def test_a_run_that_continues_as_new_counts_its_attempts_anew() -> None:
 
 def test_a_run_of_many_model_calls_does_not_fill_the_memory() -> None:
     """Only the last calls are told apart."""
-    sequence = Sequence(0)
+    order = EventOrder(0)
     for n in range(3 * MAX_CALLS):
-        sequence.take(delta(0, position=str(n)))
+        order.take(delta(0, position=str(n)))
 
-    assert len(sequence._calls) == MAX_CALLS
+    assert len(order._calls) == MAX_CALLS

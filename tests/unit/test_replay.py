@@ -235,7 +235,7 @@ async def test_a_conversation_is_exported_with_its_turns_and_replayed_without_th
         runs = [await runtime.submit(DESK, n) for n in range(3)]
         outputs = [await runtime.result(run_id) for run_id in runs]
         text = await export_of(runtime, runs[1])
-        kept = await runtime.store.transcripts.page(DESK, "main")
+        kept = await runtime.store.data.transcripts.page(DESK, "main")
     [run] = read_export(text, file="run.jsonl")
     other_window = ContextConfig(
         StoreHistory(), CompactionPipeline([SlidingWindowCompaction(max_messages=1)])
@@ -267,7 +267,7 @@ async def test_a_call_that_failed_is_exported_with_the_turns_that_it_saw() -> No
         refused = await runtime.submit(DESK, 1, retry_policy=RetryPolicy(max_retries=0))
         row = await runtime.wait(refused)
         text = await export_of(runtime, refused)
-        kept = await runtime.store.transcripts.page(DESK, "main")
+        kept = await runtime.store.data.transcripts.page(DESK, "main")
     [run] = read_export(text, file="run.jsonl")
 
     assert row.status is RunStatus.FAILED

@@ -78,7 +78,7 @@ class MemoryCommits(MemoryRole, CommitStore):
             raise IllegalTransitionError(lease.run_id, record.status, RunStatus.RUNNING)
         if record.last_seq != expected_seq:
             raise ConcurrentAppendError(lease.run_id, expected_seq, record.last_seq)
-        if expected_seq < 0 and early(self._rows, Commit(lease, expected_seq, ())):
+        if expected_seq < 0 and overtaken(self._rows, Commit(lease, expected_seq, ())):
             raise OutOfOrderError(lease.run_id, expected_seq, record.last_seq)
         return record
 
@@ -124,7 +124,7 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     nudges = reply(rows, record, commit.answers)
     nudges += change_and_post(rows, commit)
     routed = _route(rows, commit)
-    settle(rows, record, commit)
+    set_status(rows, record, commit)
     nudges += _settle_with_others(rows, record, commit)
     if commit.session is not None:
         is_success = record.status is RunStatus.COMPLETED
@@ -138,7 +138,7 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
         record.last_seq,
         record.cancel_requested,
         tuple(row.arrived() for row in routed if row.state == "pending"),
-        wake_now=isinstance(commit.then, Suspend) and is_there(rows, record, commit.then.wake),
+        wake_now=isinstance(commit.then, Suspend) and has_arrived(rows, record, commit.then.wake),
         cycles=cycles_of(rows, record) if commit.waits else (),
         nudges=tuple(dict.fromkeys(nudges)),
         spawned=spawned,
@@ -180,7 +180,7 @@ def begins_attempt(commit: Commit) -> bool:
     return any(entry.kind not in TELLING or ends_execution(entry) for entry in commit.entries)
 
 
-def settle(rows: MemoryRows, record: RunRecord, commit: Commit) -> None:
+def set_status(rows: MemoryRows, record: RunRecord, commit: Commit) -> None:
     """Write what becomes of the run into its columns."""
     record.wake = record.wake_at = record.parked = None
     match commit.then:
@@ -200,7 +200,7 @@ def settle(rows: MemoryRows, record: RunRecord, commit: Commit) -> None:
             assert_never(commit.then)
 
 
-def is_there(rows: MemoryRows, record: RunRecord, wake: WakeSet) -> bool:
+def has_arrived(rows: MemoryRows, record: RunRecord, wake: WakeSet) -> bool:
     """Return whether something that `wake` waits for has come already."""
     if wake.message and record.cause.agent_id in rows.pending:
         return True
@@ -247,11 +247,11 @@ def refusal(  # noqa: PLR0911 - one each
     late = tuple(k for k in commit.unless_answered if k in answers and not answers[k].is_taken)
     if late:
         return Answered(late)
-    before_older = early(rows, commit)
+    before_older = overtaken(rows, commit)
     return OutOfOrder(before_older) if before_older else over_budget(rows, commit)
 
 
-def early(rows: MemoryRows, commit: Commit) -> tuple[MessageKey, ...]:
+def overtaken(rows: MemoryRows, commit: Commit) -> tuple[MessageKey, ...]:
     """Return what the commit takes, or begins with, although something older of its sender waits."""
     agent_id, begins = commit.lease.agent_id, commit.expected_seq < 0
     record = rows.runs.get(commit.lease.run_id)

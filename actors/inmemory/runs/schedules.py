@@ -317,7 +317,7 @@ class MemoryLimits(LimitStore):
         """A host is dead when it was silent for the lease time."""
         grants, is_news = self._rows.exchange(owner, claims)
         if is_news:
-            self._nudge(Nudge("places"))
+            self._nudge(Nudge("slots"))
         return grants
 
 

@@ -27,7 +27,7 @@ from actors.kernel.runtime.commit import Commit, CommitOutcome, Committed, Finis
 from actors.kernel.runtime.hints import LogHints, Nudge
 from actors.kernel.runtime.ids import AgentId, HostIncarnation
 from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.run_store import DataStores, RunStore
 from actors.kernel.stores.runs import CommitStore
 
 
@@ -59,21 +59,11 @@ class MemoryStore(RunStore):
         self.lists = MemoryLists(rows, self)
         self.operators = MemoryOperators(rows, self)
         self.retention = MemoryRetention(rows, self)
-        self.erasure = MemoryErasure(rows, schedules)
         self.insight = MemoryInsight(rows, lease_s=lease_s)
         self.follows = self.posts = MemoryFollows(rows, self)
         self.schedules = InMemorySchedules(clock, rows, schedules, source=self)
-        self.transcripts = rows.transcripts
-        self.sessions = rows.sessions
-        self.directory = InMemorySessionDirectory(clock.now, rows.sessions)
-        self.tokens = rows.tokens
-        self.artifacts = rows.artifacts
-        self.flow_bundles = rows.flow_bundles
-        self.run_snapshots = rows.run_snapshots
-        self.audit = rows.audit
-        self.memories = rows.memories
-        self.usage = MemoryUsage(lambda: rows.usage)
         self.limits = MemoryLimits(limits, partial(rows.nudge, self))
+        self.data = MemoryDataStores(clock, rows, schedules)
 
     def sibling(self) -> MemoryStore:
         """Return a second store on the same rows, as another process would have it.
@@ -93,6 +83,23 @@ class MemoryStore(RunStore):
             self._rows.hooks.pop(self, None)
         else:
             self._rows.hooks[self] = hook
+
+
+class MemoryDataStores(DataStores):
+    """What is kept beside the runs of a `MemoryStore`."""
+
+    def __init__(self, clock: Clock, rows: MemoryRows, schedules: ScheduleRows) -> None:
+        self.transcripts = rows.transcripts
+        self.sessions = rows.sessions
+        self.directory = InMemorySessionDirectory(clock.now, rows.sessions)
+        self.tokens = rows.tokens
+        self.artifacts = rows.artifacts
+        self.flow_bundles = rows.flow_bundles
+        self.run_snapshots = rows.run_snapshots
+        self.audit = rows.audit
+        self.memories = rows.memories
+        self.usage = MemoryUsage(lambda: rows.usage)
+        self.erasure = MemoryErasure(rows, schedules)
 
 
 class _PrivateCommits(MemoryCommits):

@@ -24,9 +24,10 @@ class Nudge:
     `kind` run: a new queued run. mail: pending messages. signal: a buffered signal or an answer for
     `run_id`. cancel: `run_id` was asked to stop. fanout: posts for followers in `shard`.
     schedule: a schedule of the agent was written. shards: look for shards to claim.
-    limits: a limit was changed. places: slots of a limit are free, or wanted.
-    life: another server, or another incarnation of it, answers; it may be behind what was read before. Called
-    before anything is asked of it. held: this host has other shards than before; never leaves it.
+    limits: a limit was changed. slots: slots of a limit are free, or wanted.
+    incarnation: another server, or another incarnation of it, answers; it may be behind what was read
+    before. Called before anything is asked of it. held: this host has other shards than before; never
+    leaves it.
     """
 
     kind: Literal[
@@ -38,8 +39,8 @@ class Nudge:
         "schedule",
         "shards",
         "limits",
-        "places",
-        "life",
+        "slots",
+        "incarnation",
         "held",
     ]
     agent_id: AgentId | None = None

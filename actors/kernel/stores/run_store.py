@@ -1,4 +1,4 @@
-"""RunStore: the only one who changes rows.
+"""RunStore: the only one who changes rows; `DataStores`: what is kept beside the runs.
 
 Every assembly has one: in memory, Postgres, and Postgres behind a broker. A write is atomic,
 fenced by the shard's owner and epoch under a lock, and safe to send again. Implementations group
@@ -7,6 +7,7 @@ concurrent calls; a stale commit never harms its neighbours.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -68,6 +69,32 @@ class RunStore(Protocol):
     """Messages that come by themselves."""
     limits: LimitStore
     """Limits of runs that execute at once and that start per second, over all hosts."""
+    data: DataStores
+    """What is kept beside the runs."""
+
+    def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
+        """Call `hook` on the event loop for changes made by other processes. Hints: may be lost."""
+
+    def prefer_log_hints(self, hints: LogHints) -> None:
+        """Exchange hints that logs have grown by these, while they are connected."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Understand the attributes of the release before, which are those of `data` now."""
+            if name not in DataStores.__annotations__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            warnings.warn(
+                f"store.{name} is now store.data.{name}; the old name goes with the next release",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return getattr(self.data, name)
+
+
+class DataStores(Protocol):
+    """What is kept beside the runs: conversations, memories, artifacts, and what operators and callers keep."""
+
     transcripts: TranscriptStore
     """Conversations of agents."""
     sessions: SessionStore
@@ -90,9 +117,3 @@ class RunStore(Protocol):
     """Totals of what model calls used and cost."""
     erasure: ErasureStore
     """The parts of an erase."""
-
-    def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
-        """Call `hook` on the event loop for changes made by other processes. Hints: may be lost."""
-
-    def prefer_log_hints(self, hints: LogHints) -> None:
-        """Exchange hints that logs have grown by these, while they are connected."""

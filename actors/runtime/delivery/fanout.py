@@ -54,12 +54,12 @@ class PostDelivery:
         self._known: set[tuple[ShardId, int]] = set()
         """Shards, with their epochs, whose agents with lazy messages are known."""
         self._news = asyncio.Event()
-        notifications.subscribe(self.follow, "fanout", "held", "life")
+        notifications.subscribe(self.follow, "fanout", "held", "incarnation")
 
     def follow(self, nudge: Nudge) -> None:
         """Note that a shard has posts for its followers. If shards are new here, any of them may have some."""
         if (
-            nudge.kind == "life"
+            nudge.kind == "incarnation"
         ):  # the database may have lost commits: discard everything read before
             self._known.clear()
         if nudge.shard is not None:

@@ -104,7 +104,7 @@ class MailService:
         """Set while a guarded connection is in use."""
         self._refused: ContractError | None = None
         self._tried = asyncio.Event()
-        notifications.subscribe(self._follow, "fanout", "held", "life")
+        notifications.subscribe(self._follow, "fanout", "held", "incarnation")
 
     async def ready(self) -> None:
         """Return when messages move for the first time.

@@ -372,9 +372,9 @@ class Ending:
             setback = Setback(
                 log.durable_seq, refusal_of(why), is_unreadable=is_unreadable_row(why)
             )
-        early = isinstance(why, OutOfOrder | OutOfOrderError) and log.durable_seq < 0
+        overtaken = isinstance(why, OutOfOrder | OutOfOrderError) and log.durable_seq < 0
         return ExecutionResult(
-            None, lost=lost, again=not lost, refusals=refusals, setback=setback, early=early
+            None, lost=lost, again=not lost, refusals=refusals, setback=setback, overtaken=overtaken
         )
 
 

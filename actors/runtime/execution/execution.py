@@ -117,7 +117,9 @@ class Execution:
             mode=mode,
         )
         waits = self._waits = Waits(run, env.mail_of(row.agent_id))
-        sessions = Sessions(run, terms_of(self._code, mode, row.agent_id), env.store.transcripts)
+        sessions = Sessions(
+            run, terms_of(self._code, mode, row.agent_id), env.store.data.transcripts
+        )
         self._ctx = RunContext(run, meta, env=env, waits=waits, agent=self._code, sessions=sessions)
         self._runlog, self._run_state = log, run
         deadline = Deadline(row, getattr(self._code, "deadline_s", None), env.clock)

@@ -64,11 +64,13 @@ class ScheduleService:
         self._reviewed: set[tuple[ShardId, int]] = set()
         self._complained: set[tuple[str, str, int]] = set()
         self._forget_at = 0.0
-        notifications.subscribe(self._follow, "schedule", "held", "life")
+        notifications.subscribe(self._follow, "schedule", "held", "incarnation")
 
     def _follow(self, nudge: Nudge) -> None:
         """Poll at once, because a schedule was written or this host has claimed shards."""
-        if nudge.kind == "life":  # zones are reviewed again, and nothing read before is fired
+        if (
+            nudge.kind == "incarnation"
+        ):  # zones are reviewed again, and nothing read before is fired
             self._reviewed.clear()
         self._notified.set()
 

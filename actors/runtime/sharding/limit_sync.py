@@ -51,7 +51,7 @@ class Limiting:
         self._is_started = self._is_stopping = False
         self._asking = asyncio.Lock()
         self._admission.on_change = self._changed.set
-        notifications.subscribe(self._follow, "limits", "places", "life")
+        notifications.subscribe(self._follow, "limits", "slots", "incarnation")
 
     async def start(self) -> None:
         """Know all limits: nothing is executed before."""
@@ -73,7 +73,7 @@ class Limiting:
 
     def _follow(self, nudge: Nudge) -> None:
         if (
-            nudge.kind != "places"
+            nudge.kind != "slots"
         ):  # limits changed, or the store lost commits: report the used slots again
             self._read_at = 0.0
             self._changed.set()

@@ -92,7 +92,7 @@ class Ownership:
         self._claiming = asyncio.Lock()
         self._declared: Serves | None = None
         self._is_stopping = False
-        notifications.subscribe(self._follow, "shards", "life")
+        notifications.subscribe(self._follow, "shards", "incarnation")
 
     async def start(self) -> None:
         """Claim what this host serves and keep it; hints of other processes are heard from now on."""
@@ -202,7 +202,7 @@ class Ownership:
 
     def _follow(self, nudge: Nudge) -> None:
         """Look for shards; also said when hints are heard again: some were lost while there was no listener."""
-        if nudge.kind == "life":  # nothing that is remembered of rows is trusted
+        if nudge.kind == "incarnation":  # nothing that is remembered of rows is trusted
             self._declared = None
             self._recovery.begin_anew()
         self._recovery.soon(self._poll, name=f"nudge {nudge.kind}")

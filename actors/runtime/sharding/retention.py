@@ -225,7 +225,7 @@ class Erasing:
 
     @property
     def _parts(self) -> tuple[Erasable, ...]:
-        return (*self.store.erasure.parts, *self.also)
+        return (*self.store.data.erasure.parts, *self.also)
 
     async def _remove_all(self) -> None:
         for part in self._parts:
@@ -243,7 +243,7 @@ class Erasing:
 
         If more than a session is erased, wait until no run is open.
         """
-        erasure, what = self.store.erasure, self.what
+        erasure, what = self.store.data.erasure, self.what
         found = await erasure.open_runs(what, limit=AT_ONCE)
         is_session = what.scope is EraseScope.SESSION
         first = {run_id for run_id, _ in found}

@@ -233,7 +233,7 @@ def artifact_store() -> ArtifactStore:
         ContractError: No effect is executing here.
     """
     _, run = executing_effect("artifact_store")
-    return run.store.artifacts.of(run.agent_id.tenant, agent_scope(run.agent_id))
+    return run.store.data.artifacts.of(run.agent_id.tenant, agent_scope(run.agent_id))
 
 
 class Call:

@@ -30,7 +30,7 @@ from actors.kernel.stores.runs import emit_to_all
 from actors.runtime.journal.run_log import shown
 from actors.runtime.verbs.call import Call, Entry, Payload, RunState
 from actors.runtime.verbs.effects import Effects, Reconcile
-from actors.runtime.verbs.model_calls import Live, capped, completed, is_counted
+from actors.runtime.verbs.model_calls import LiveOutput, ask_model, capped, is_counted
 from actors.runtime.verbs.question import Question
 from actors.runtime.verbs.waits import PendingWait, Waits
 
@@ -76,7 +76,7 @@ class GraphVerbs:
         run: RunState,
         effects: Effects,
         waits: Waits,
-        live: Live,
+        live: LiveOutput,
         on_nudges: Callable[[Sequence[Nudge]], None],
     ) -> None:
         self._run, self._effects, self._waits, self._on_nudges = run, effects, waits, on_nudges
@@ -367,7 +367,7 @@ class ModelAnswers:
         told: JSON data that each piece has, too.
     """
 
-    live: Live
+    live: LiveOutput
     call: EffectCall
     told: JsonValue
 
@@ -383,7 +383,7 @@ class ModelAnswers:
         """Return a model's answer; its pieces are live events of the run."""
         on_piece, guards = partial(self.live.piece, self.call, self.told), self.live.guards
         try:
-            return await completed(model, messages, self.limited(options), on_piece, guards=guards)
+            return await ask_model(model, messages, self.limited(options), on_piece, guards=guards)
         finally:
             self.live.end(self.call)
 

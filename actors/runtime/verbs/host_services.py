@@ -94,7 +94,7 @@ class ExecutionResult:
         again: Another execution is wanted at once.
         refusals: What that execution has to refuse.
         setback: Why it was broken off, unless it is wanted for what it has to refuse.
-        early: The run is in the agent's queue again: something older waits there.
+        overtaken: The run is in the agent's queue again: something older waits there.
         answered: Sessions in which a model has answered, if the run has ended or suspended.
     """
 
@@ -103,5 +103,5 @@ class ExecutionResult:
     again: bool = False
     refusals: Refusals = field(default_factory=dict)
     setback: Setback | None = None
-    early: bool = False
+    overtaken: bool = False
     answered: tuple[str, ...] = ()

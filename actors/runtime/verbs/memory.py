@@ -155,7 +155,7 @@ class MemoryAccess:
 
     @property
     def _store(self) -> LongTermMemory:
-        return self._run.store.memories.of(self._run.agent_id.tenant)
+        return self._run.store.data.memories.of(self._run.agent_id.tenant)
 
     async def _embedding(self, text: str, *, is_query: bool) -> tuple[float, ...] | None:
         embedder = self._run.embedder

@@ -55,7 +55,7 @@ every limit up to here, and providers refuse one above a model's own."""
 _Kind: TypeAlias = Literal["text.delta", "reasoning.delta", "custom.delta"]
 
 
-class Live:
+class LiveOutput:
     """The live output of one execution. Nothing of it is stored.
 
     Args:
@@ -105,7 +105,7 @@ class Live:
         async def execute(on_piece: OnPiece) -> Any:
             call.asked_at = self._run.clock.monotonic()
             limited = capped(call, options)
-            response = await completed(model, chat, limited, on_piece, guards=self.guards)
+            response = await ask_model(model, chat, limited, on_piece, guards=self.guards)
             return response.model_dump(mode="json")
 
         call = self.call(model, words, execute)
@@ -177,7 +177,7 @@ def capped(call: EffectCall, options: GenerationOptions | None) -> GenerationOpt
     return (options or GenerationOptions()).model_copy(update={"max_tokens": call.cap})
 
 
-async def completed(
+async def ask_model(
     model: LLMClient,
     messages: Sequence[ChatMessage],
     options: GenerationOptions | None,

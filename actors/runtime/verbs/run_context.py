@@ -32,7 +32,7 @@ from actors.runtime.verbs.conversation.sessions import Sessions
 from actors.runtime.verbs.effects import Effects, EffectWord, Reconcile, StepOptions
 from actors.runtime.verbs.host_services import HostServices
 from actors.runtime.verbs.messaging import Following, Messaging
-from actors.runtime.verbs.model_calls import Live, ToolCalls, Toolkit
+from actors.runtime.verbs.model_calls import LiveOutput, ToolCalls, Toolkit
 from actors.runtime.verbs.question import Questions
 from actors.runtime.verbs.scopes import Scope, Scopes
 from actors.runtime.verbs.spawning import Child, ChildTerms, spawn
@@ -135,7 +135,7 @@ class RunContext:
         """The verbs of graphs: for `actors.workflow`, not for authors."""
         from actors.runtime.verbs.graph import GraphVerbs  # noqa: PLC0415 - few runs use it
 
-        live = Live(self._run, self._env)
+        live = LiveOutput(self._run, self._env)
         return GraphVerbs(self._run, self._effects, self._waits, live, self._env.on_nudges)
 
     def check(self) -> None:

@@ -263,7 +263,7 @@ class Intake:
         if agent is not None:
             is_of_session = is_session(agent)
         else:  # it is not served here, but the rows have its session
-            is_of_session = await self._store.sessions.get(run.agent_id) is not None
+            is_of_session = await self._store.data.sessions.get(run.agent_id) is not None
         turns: tuple[NewTurn, ...] = ()
         if is_of_session and found.entries:
             verdict, turns = with_heard(verdict, found, history)

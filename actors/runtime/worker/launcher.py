@@ -127,14 +127,14 @@ class Launcher:
         """Return another execution of a run that was broken off, at once or after a pause."""
         setback = ended.setback
         pause_s = 0.0 if setback is None else self._state.setbacks.note(run_id, setback)
-        if ended.early:
+        if ended.overtaken:
             await self._put_back(mailbox, run_id)
         elif pause_s > 0:
             mailbox.broke_off()
         if pause_s > 0:
             self._dispatcher.try_later(mailbox, pause_s)
             return None
-        if ended.early:
+        if ended.overtaken:
             return await self.go_on(mailbox, ExecutionResult(None))
         if self._mailboxes.may_start(mailbox):
             return await self._resume(mailbox, run_id, broke_off=ended.then is None)

@@ -241,7 +241,7 @@ class GraphRun:
                 answer = await emitted(self._verbs, shown, opened)
             elif wanted.type in MEMORY_EFFECTS and wanted.type not in handlers:
                 shared = HostMemory(
-                    rows=self._verbs.store.memories.of(self._ctx.tenant_id),
+                    rows=self._verbs.store.data.memories.of(self._ctx.tenant_id),
                     app=self._ctx.agent_id.type,
                     root_id=str(self._ctx.meta.supervision.root_id),
                 )

@@ -118,7 +118,7 @@ class FlowRuns:
         made = Snapshot.from_run(
             run=run, name=name, description=description, tags=tags, spec_hash=hash_
         )
-        rows = self._runtime.store.run_snapshots
+        rows = self._runtime.store.data.run_snapshots
         return await keep_snapshot(rows, made, row, seq=seq, by=by) if keep else made
 
     async def snapshots(
@@ -144,7 +144,7 @@ class FlowRuns:
         """
         behind = None if after is None else (await self._kept(after))[0]
         among = SnapshotFilter(apps=[self.app], run=run, tag=tag, query=query, after=behind)
-        return await self._runtime.store.run_snapshots.list(self.tenant, among, limit=limit)
+        return await self._runtime.store.data.run_snapshots.list(self.tenant, among, limit=limit)
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Remove a kept snapshot.
@@ -153,7 +153,7 @@ class FlowRuns:
             NoSuchSnapshotError: No kept snapshot has this id.
         """
         await self._kept(snapshot_id)
-        await self._runtime.store.run_snapshots.remove(self.tenant, snapshot_id)
+        await self._runtime.store.data.run_snapshots.remove(self.tenant, snapshot_id)
 
     async def restore(
         self,
@@ -182,7 +182,7 @@ class FlowRuns:
         return await self._start(flow, id, restored_told(snapshot, force=force))
 
     async def _kept(self, snapshot_id: str) -> tuple[RunSnapshot, str]:
-        rows, is_id = self._runtime.store.run_snapshots, is_name(snapshot_id)
+        rows, is_id = self._runtime.store.data.run_snapshots, is_name(snapshot_id)
         found = await rows.get(self.tenant, snapshot_id) if is_id else None
         if found is None or found[0].agent_id.type != self.app:
             raise NoSuchSnapshotError(snapshot_id)

@@ -74,7 +74,7 @@ class RegistryTarget(ApiTarget):
             raise ContractError("--directory and a database name two registries: give one of them")
         async with target.client() as runtime:
             store = runtime.store
-            bundles = StoredBundles(store.flow_bundles, store.artifacts, self.tenant)
+            bundles = StoredBundles(store.data.flow_bundles, store.data.artifacts, self.tenant)
             yield bundles, f"tenant {self.tenant}"
 
 

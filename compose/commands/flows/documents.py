@@ -137,8 +137,8 @@ async def draw(
 
 
 def _drawn(spec: WorkflowSpec, file: Path) -> str:
-    from compose.web.pages.graphs.drawing import GraphMarks, standalone, svg_of  # noqa: PLC0415 - of an extra
-    from compose.web.pages.graphs.flows import shown_flow  # noqa: PLC0415
+    from compose.web.pages.flows.drawing import GraphMarks, standalone, svg_of  # noqa: PLC0415 - of an extra
+    from compose.web.pages.flows.flows import shown_flow  # noqa: PLC0415
 
     shown = shown_flow(spec, RetryPolicy())
     if shown.layout is None:

@@ -55,7 +55,7 @@ async def list_sessions(
     `callboard history list acme:helper/main --limit 5 --json`
     """
     async with target.client() as runtime:
-        found = await runtime.store.transcripts.sessions(agent, limit=limit)
+        found = await runtime.store.data.transcripts.sessions(agent, limit=limit)
         if not found:
             raise no_sessions(agent)
     target.table(
@@ -124,7 +124,7 @@ async def show(
         found = turns[first:][:most]
     else:
         async with target.client() as runtime:
-            store = runtime.store.transcripts
+            store = runtime.store.data.transcripts
             count = await counted(store, agent, session)
             first, most = page(count)
             found = await store.page(agent, session, limit=most, offset=first)
@@ -221,7 +221,7 @@ async def export(
     """
     written = 0
     async with target.client() as runtime:
-        store = runtime.store.transcripts
+        store = runtime.store.data.transcripts
         await counted(store, agent, session)
         with writing(output) as file, progress(output, "turns") as moved:
             async for turn in turns_of(store, agent, session):
@@ -412,7 +412,7 @@ async def context(
             report = await _made_now(code, runtime.store, session)
             _show_report(report, target)
             return Exit.OK
-        transcripts = runtime.store.transcripts
+        transcripts = runtime.store.data.transcripts
         if not session:
             newest = await transcripts.sessions(agent, limit=1)
             if not newest:
@@ -445,7 +445,7 @@ async def _made_now(code: Agent, store: RunStore, session: str | None) -> Window
     report = await window_report(code, store, session)
     if session is not None and not report.turns:
         if report.history == "StoreHistory":
-            await counted(store.transcripts, code.id, session)
+            await counted(store.data.transcripts, code.id, session)
         remedy = "name another session; a history in memory exists only in its own process"
         raise NoDataError(f"{report.history} has no session {session!r} of {code.id}: {remedy}")
     return report

@@ -75,7 +75,7 @@ async def create(
             scopes=tuple(dict.fromkeys(scope or ["sessions:own"])),
             expires_at=None if lasts is None else runtime.clock.now() + lasts,
         )
-        made = await runtime.store.tokens.create(new)
+        made = await runtime.store.data.tokens.create(new)
     if target.json:
         print_json({"token": secret, **picked(made, _SHOWN)})
     else:
@@ -93,7 +93,7 @@ async def list_tokens(*, target: Target = HERE) -> None:
     Example: `callboard tokens list`
     """
     async with target.client() as runtime:
-        found = await runtime.store.tokens.list()
+        found = await runtime.store.data.tokens.list()
     target.table(
         found,
         _SHOWN,
@@ -119,7 +119,7 @@ async def revoke(name_or_id: str, /, *, target: Target = HERE) -> int:
     found = None
     if is_name(name_or_id):
         async with target.client() as runtime:
-            found = await runtime.store.tokens.revoke(name_or_id)
+            found = await runtime.store.data.tokens.revoke(name_or_id)
     if found is None:
         raise NoDataError(f"there is no token {name_or_id[:100]}")
     return target.tell(picked(found, _SHOWN), f"token {found.name} ({found.id}) is revoked")
@@ -148,7 +148,9 @@ async def list_changes(
         Only changes after this change in the list. Give the id of the last change of the page before.
     """
     async with target.client() as runtime:
-        rows = await runtime.store.audit.list(tenant, thing=thing, after=after, limit=limit + 1)
+        rows = await runtime.store.data.audit.list(
+            tenant, thing=thing, after=after, limit=limit + 1
+        )
     target.table(
         rows[:limit],
         "id at tenant principal action thing before after outcome",

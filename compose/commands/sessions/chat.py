@@ -215,7 +215,7 @@ async def _session_of(agents: AgentRuntime, session: str | None, *, is_new: bool
     Raises:
         ContractError: `is_new` is True, and the given session exists.
     """
-    store = agents.runtime.store.sessions
+    store = agents.runtime.store.data.sessions
     if session is not None:
         if is_new and await store.get(agents.agent_id(session)) is not None:
             remedy = "leave --new out to continue it, or --session for an id of its own"

@@ -182,10 +182,10 @@ async def all_nodes(agents: AgentRuntime, session_id: str) -> list[Turn]:
     agent, after = agents.agent_id(session_id), NO_CUT
     found: list[Turn] = []
     store = agents.runtime.store
-    while page := await store.transcripts.page(
+    while page := await store.data.transcripts.page(
         agent, agent.key, limit=PAGE, after=after, branches=True
     ):
-        found += await store.sessions.nodes(agent, [turn.id for turn in page])
+        found += await store.data.sessions.nodes(agent, [turn.id for turn in page])
         after = page[-1].ordinal
     return found
 
@@ -198,7 +198,7 @@ async def find_node(agents: AgentRuntime, session_id: str, text: str) -> Turn:
         NoDataError: Several ids begin with `text`.
     """
     agent = agents.agent_id(session_id)
-    if found := await agents.runtime.store.sessions.nodes(agent, [text]):
+    if found := await agents.runtime.store.data.sessions.nodes(agent, [text]):
         return found[0]
     nodes = [turn for turn in await all_nodes(agents, session_id) if turn.id.startswith(text)]
     if len(nodes) > 1:

@@ -77,7 +77,9 @@ class Chat:
 
     async def open(self, *, shows_past: bool = True) -> None:
         """Show the end of the conversation, and all later events. `shows_past` False shows only open runs."""
-        row = await self.agents.runtime.store.sessions.get(self.agents.agent_id(self.session_id))
+        row = await self.agents.runtime.store.data.sessions.get(
+            self.agents.agent_id(self.session_id)
+        )
         cursor = None
         if row is not None:
             cursor = str(EventCursor(row.last_fact))

@@ -145,7 +145,7 @@ async def _shown(
 ) -> tuple[AsyncGenerator[EventLine, None], RunId | None]:
     """Return the conversation, then the events of the run that is open, if there is one."""
     active = next(iter(await open_runs_of(call, found)), None)
-    turns = await call.runtime.store.sessions.path(found.agent)
+    turns = await call.runtime.store.data.sessions.path(found.agent)
     snapshot = snapshot_of(turns, open_run=None if active is None else active.run_id)
     if active is None:
         return _still(given, snapshot), None
@@ -225,7 +225,7 @@ async def _parent_of(call: WebCall, found: FoundSession, given: AguiInput) -> st
     ids = given.before
     if head is None or not ids:
         return None
-    [*active] = await store.sessions.nodes(agent, [head])
+    [*active] = await store.data.sessions.nodes(agent, [head])
     last = active[0].run_id if active else None
     turns: list[Turn] | None = None
     for id_ in ids:
@@ -233,7 +233,7 @@ async def _parent_of(call: WebCall, found: FoundSession, given: AguiInput) -> st
         if (told is not None and told[1] == last) or id_ == head:
             return None
         if turns is None:
-            turns = await store.transcripts.page(agent, agent.key, branches=True)
+            turns = await store.data.transcripts.page(agent, agent.key, branches=True)
         wanted = [one for one in turns if (told is not None and one.run_id == told[1])]
         wanted = wanted or [one for one in turns if one.id == id_.partition(":")[0]]
         if wanted:

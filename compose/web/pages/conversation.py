@@ -168,7 +168,7 @@ async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
     waiting = [row.run_id for row in ordered if row.last_seq < 0]
     queue = tuple(asked[run_id] for run_id in waiting if run_id in asked)
     active = next((row for row in ordered if row.last_seq >= 0), None)
-    session = await runtime.store.sessions.get(agent)
+    session = await runtime.store.data.sessions.get(agent)
     return OpenRuns(active, asked, queue, (session and session.head) or "")
 
 
@@ -234,7 +234,7 @@ async def forks_of_section(
     """Return the forks of a run's nodes. See `forks_of`."""
     ids = [card.id for card in section.cards if card.is_node]
     wanted = [*ids, section.parent] if section.parent else ids
-    turns = await runtime.store.sessions.nodes(agent, wanted)
+    turns = await runtime.store.data.sessions.nodes(agent, wanted)
     prior = next((turn for turn in turns if turn.id == section.parent), None)
     shown = [turn for turn in turns if turn is not prior]
     return await forks_of(runtime.store, agent, shown, prior)
@@ -253,7 +253,7 @@ async def forks_of(
     """
     if not shown:
         return {}
-    transcripts = store.transcripts
+    transcripts = store.data.transcripts
     infos = await transcripts.sessions(agent)
     all_turns = next((one.turns for one in infos if one.name == agent.key), 0)
     if all_turns == await transcripts.count(agent, agent.key):
@@ -261,7 +261,7 @@ async def forks_of(
     begin = NO_CUT if before is None else before.ordinal
     found = await transcripts.page(agent, agent.key, limit=MOST, after=begin, branches=True)
     on_path = {turn.id for turn in shown}
-    turns = await store.sessions.nodes(agent, [turn.id for turn in found])
+    turns = await store.data.sessions.nodes(agent, [turn.id for turn in found])
     return forks_among(turns, on_path)
 
 
@@ -294,7 +294,7 @@ async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, O
     row, opened = found.row, OpenRuns()
     for _ in range(_TRIES):
         opened = await open_runs(runtime, found.agent)
-        now = await runtime.store.sessions.get(found.agent) or row
+        now = await runtime.store.data.sessions.get(found.agent) or row
         if now.last_fact == row.last_fact:
             break
         row = now
@@ -305,13 +305,13 @@ async def _window(
     runtime: Runtime, agent: AgentId, before: int | None
 ) -> tuple[list[Turn], int, Turn | None]:
     """Return a part of the active path, the position of its first node, and the node before it."""
-    transcripts = runtime.store.transcripts
+    transcripts = runtime.store.data.transcripts
     count = await transcripts.count(agent, agent.key)
     end = count if before is None else max(0, min(before, count))
     first = max(0, end - WINDOW)
     begin = max(0, first - 1)
     page = await transcripts.page(agent, agent.key, limit=end - begin, offset=begin)
-    turns = await runtime.store.sessions.nodes(agent, [turn.id for turn in page])
+    turns = await runtime.store.data.sessions.nodes(agent, [turn.id for turn in page])
     kept = _last(turns[first - begin :])
     place = len(turns) - len(kept)
     return kept, begin + place, turns[place - 1] if place else None
@@ -347,7 +347,7 @@ async def _cards_of(
         return [by_id[one] for one in ids if one in by_id]
 
     async def stored(ids: Sequence[str]) -> list[Turn]:
-        return await runtime.store.sessions.nodes(agent, ids)
+        return await runtime.store.data.sessions.nodes(agent, ids)
 
     found = RunCards()
     if row is not None and not row.swept:

@@ -13,7 +13,7 @@ from actors.kernel.text import MAX_INT
 from actors.runtime.replay.verdict import row_of
 from actors.sessions.artifacts import artifacts_of
 from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall, thing_of_session
-from compose.web.graphs.flows import flows_of
+from compose.web.flows.flows import flows_of
 from compose.web.pages.cards import Folds
 from compose.web.pages.conversation import (
     child_section,
@@ -22,9 +22,9 @@ from compose.web.pages.conversation import (
     run_section,
     view_of,
 )
-from compose.web.pages.graphs.evidence import download_evidence
-from compose.web.pages.graphs.flows import DRAWING, FlowRunsQuery, show_flow, show_flows
-from compose.web.pages.graphs.run_page import StepQuery, show_graph_run
+from compose.web.pages.flows.evidence import download_evidence
+from compose.web.pages.flows.flows import DRAWING, FlowRunsQuery, show_flow, show_flows
+from compose.web.pages.flows.run_page import StepQuery, show_graph_run
 from compose.web.pages.html import Assets, PageEndpoint, page
 from compose.web.problems import HttpProblem
 from compose.web.resources.access import changes_of

@@ -144,7 +144,7 @@ class AuditJson(ShownModel):
 
 async def list_changes(call: WebCall, query: AuditQuery, _: None) -> Done:
     """Return a page of the changes of the principal's tenant."""
-    rows = await call.runtime.store.audit.list(
+    rows = await call.runtime.store.data.audit.list(
         call.principal.tenant, thing=query.thing, after=query.after, limit=query.limit + 1
     )
     page = rows[: query.limit]
@@ -158,7 +158,7 @@ async def changes_of(call: WebCall, thing: str) -> dict[str, Any]:
     """Return the latest changes of a thing for a page's template; none without the scope `operate`."""
     rows: list[AuditRow] = []
     if "operate" in call.principal.scopes:
-        audit, tenant = call.runtime.store.audit, call.principal.tenant
+        audit, tenant = call.runtime.store.data.audit, call.principal.tenant
         rows = await audit.list(tenant, thing=thing, limit=LISTED)
     return {"changes": rows, "most_changes": LISTED}
 

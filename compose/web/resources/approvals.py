@@ -85,7 +85,7 @@ async def audit_decision(call: WebCall, run_id: RunId, id_: str, *, approve: boo
     agent, thing = row.agent_id, thing_of_run(run_id)
     if root is not None:
         agent, thing = root.agent_id, thing_of_run(root.run_id)
-        if await call.runtime.store.sessions.get(agent) is not None:
+        if await call.runtime.store.data.sessions.get(agent) is not None:
             thing = thing_of_session(agent)
     before = {"approval": id_, "run": run_id, "status": "pending"}
     after = {"approval": id_, "run": run_id, "status": "approved" if approve else "denied"}

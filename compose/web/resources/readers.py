@@ -80,7 +80,7 @@ async def feed_of_run(
         CursorError: The session has no such event.
     """
     if cursor is None:
-        queued = await call.runtime.store.sessions.queued(agent, run_id)
+        queued = await call.runtime.store.data.sessions.queued(agent, run_id)
         at = EventCursor(0 if queued is None else queued.number - 1)
     else:
         at = EventCursor.parse(cursor, agent.key)

@@ -400,11 +400,11 @@ async def list_nodes(call: WebCall, query: NodesQuery, _: None) -> Done:
     store, agent = call.runtime.store, found.agent
     after = None
     if query.after is not None:
-        after = next(iter(await store.sessions.nodes(agent, [query.after])), None)
+        after = next(iter(await store.data.sessions.nodes(agent, [query.after])), None)
         if after is None:
             raise UnknownNodeError(str(agent), query.after[:100])
     behind = NO_CUT if after is None else after.ordinal
-    turns = await store.sessions.path(
+    turns = await store.data.sessions.path(
         agent, after=behind, limit=query.limit + 1, branches=query.path == "all"
     )
     nodes = [node_of(turn) for turn in turns[: query.limit]]

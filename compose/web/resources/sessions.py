@@ -164,7 +164,7 @@ async def make_session(
     An id stays reserved for its first owner. A principal that sees all sessions may recreate it for that owner.
     """
     label = label or SessionLabel()
-    directory, principal = call.runtime.store.directory, call.principal
+    directory, principal = call.runtime.store.data.directory, call.principal
     if await directory.create(agent, label, project=project, owner=principal.name):
         return True
     return principal.only_owner is None and await directory.create(agent, label, project=project)
@@ -181,7 +181,7 @@ async def page_of_sessions(call: WebCall, query: SessionsQuery) -> SessionsJson:
         owner=call.principal.only_owner,
         after=None if query.after is None else parse_place(query.after),
     )
-    found = await call.runtime.store.directory.find(wanted, limit=query.limit + 1)
+    found = await call.runtime.store.data.directory.find(wanted, limit=query.limit + 1)
     page, place = found.rows[: query.limit], found.read_until
     if len(found.rows) > query.limit:
         place = SessionPlace(page[-1].last_at, page[-1].agent_id)
@@ -204,7 +204,7 @@ async def show(call: WebCall, query: OfApp, _: None) -> Done:
 async def relabel(call: WebCall, query: OfApp, body: LabelJson) -> Done:
     """Replace title or metadata of a session, and return it."""
     found = await call.session(query.app)
-    directory, after = call.runtime.store.directory, body.model_dump(exclude_none=True)
+    directory, after = call.runtime.store.data.directory, body.model_dump(exclude_none=True)
     facts: Facts = {"title": found.row.title, "metadata": {**found.row.metadata}}
     before = {name: facts[name] for name in after}
     call.audit(thing_of_session(found.agent), agent=found.agent, before=before, after=after)
@@ -218,9 +218,9 @@ async def delete(call: WebCall, query: OfApp, _: None) -> Done:
     agents = await call.sessions(query.app)
     agent = agents.agent_id(call.names["session"])
     store = call.runtime.store
-    row, owner = await store.sessions.get(agent), call.principal.only_owner
+    row, owner = await store.data.sessions.get(agent), call.principal.only_owner
     if row is None:
-        is_seen = await store.directory.is_deleted(agent, owner=owner)
+        is_seen = await store.data.directory.is_deleted(agent, owner=owner)
     else:
         is_seen = call.principal.sees(row.owner)
     if not is_seen:

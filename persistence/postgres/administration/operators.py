@@ -34,7 +34,7 @@ select d.id, d.sender, d.body, d.reason, d.last_error from dead_letters d
   where d.redriven_at is null and d.id = any($1::bigint[]) order by d.id
 """
 SQL_REDRIVE_LETTERS: Final[LiteralString] = (
-    "select i, arrival from redrive_letters($1,$2,$3,$4,$5,$6,$7)"
+    "select i, arrival from redrive_dead_letters($1,$2,$3,$4,$5,$6,$7)"
 )
 SQL_DISCARD_LETTERS: Final[LiteralString] = """
 with gone as (

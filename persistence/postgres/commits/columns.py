@@ -14,7 +14,7 @@ from actors.kernel.runtime.commit import Commit, Continue, Finish, Suspend
 from actors.kernel.runtime.ids import AgentId
 from actors.kernel.runtime.scheduler import RunStatus
 from persistence.postgres.commits.encode import columns, json_text
-from persistence.postgres.commits.unit import FEW_WAITS, RUNNING, WAITING, Unit, talk_argument
+from persistence.postgres.commits.unit import FEW_WAITS, RUNNING, WAITING, Unit, relations_argument
 
 Column: TypeAlias = "Sequence[object]"
 COMMIT_ARGUMENTS: Final = 60
@@ -36,7 +36,7 @@ def append_arguments(units: list[Unit]) -> list[Column | str | None]:
 
 
 def commit_arguments(units: list[Unit]) -> list[Column]:
-    """Return the arguments of `commit_turns`, without its last six."""
+    """Return the arguments of `commit_runs`, without its last six."""
     fences, numbers = fences_of(units)
     commits: list[tuple[object, ...]] = []
     # spawned runs, bound messages, sent messages, signals, answers, state
@@ -60,17 +60,19 @@ def commit_arguments(units: list[Unit]) -> list[Column]:
     return [*fences, *columns(commits, 16), *entry_columns(units), *chain.from_iterable(tail)]
 
 
-def talk_arguments(units: list[Unit]) -> tuple[str | None, list[str]]:
-    """Return arguments of `commit_turns`: what few commits have, and the runs that it names."""
-    talking = [
+def relation_arguments(units: list[Unit]) -> tuple[str | None, list[str]]:
+    """Return arguments of `commit_runs`: what few commits have, and the runs that it names."""
+    related = [
         (i, parts)
         for i, unit in enumerate(units, 1)
-        if (parts := unit.parts) is not None and parts.talk is not None
+        if (parts := unit.parts) is not None and parts.relations is not None
     ]
-    if not talking:
+    if not related:
         return None, []
-    argument = talk_argument((i, parts.talk) for i, parts in talking if parts.talk is not None)
-    return argument, [run_id for _, parts in talking for run_id in parts.named]
+    argument = relations_argument(
+        (i, parts.relations) for i, parts in related if parts.relations is not None
+    )
+    return argument, [run_id for _, parts in related for run_id in parts.named]
 
 
 def transcripts_argument(units: list[Unit]) -> str | None:
@@ -185,11 +187,11 @@ def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
         signals += parts.signals
         answers += parts.answers
         state += parts.state
-        if (talk := parts.talk) is not None:
-            replies += [(i, *row.values()) for row in talk["answers"]]
-            if WAITING in talk:
+        if (relations := parts.relations) is not None:
+            replies += [(i, *row.values()) for row in relations["answers"]]
+            if WAITING in relations:
                 waiting.append(run_id)
-                waits += [(run_id, *(row[name] for name in _WAIT)) for row in talk["waits"]]
+                waits += [(run_id, *(row[name] for name in _WAIT)) for row in relations["waits"]]
     _, *entries = entry_columns(units)
     tail = zip(rest, (10, 3, 5, 2, 2, 3, 8), strict=True)
     return [

@@ -78,7 +78,7 @@ FOR_EVER: Final = inf
 EVERYBODY: Final = frozenset({"53100", "58030"})
 """The server has no capacity for any caller of these wants."""
 
-SQL_FIND_TURNS: Final[LiteralString] = """
+SQL_FIND_COMMITS: Final[LiteralString] = """
 select t.i::int, e.kind, e.position, e.payload::text as payload, r.cancel_requested,
     r.status = 'SUSPENDED' and r.wake is not null and is_woken(r.run_id, r.agent, r.wake) as wake
   from unnest($1::text[], $2::int[]) with ordinality t(run_id, seq, i)
@@ -349,7 +349,7 @@ class Committer(CommitStore):
         """
         asked = [unit for unit in units if unit.rows]
         found = await connection.fetch(
-            SQL_FIND_TURNS,
+            SQL_FIND_COMMITS,
             [unit.first.lease.run_id for unit in asked],
             [unit.last for unit in asked],
             timeout=self._settings.answer_s,

@@ -46,7 +46,7 @@ from persistence.postgres.commits.columns import (
     append_arguments,
     commit_arguments,
     fast_arguments,
-    talk_arguments,
+    relation_arguments,
     transcripts_argument,
     usage_argument,
 )
@@ -249,12 +249,12 @@ def _asking(statement: str, count: int) -> str:
     return f"{statement} union all {_call('written', 5, count + 1)}"
 
 
-SQL_COMMIT_TURNS: Final = _call("commit_turns", COMMIT_ARGUMENTS + 6)
-SQL_COMMIT_TURNS_ASKED: Final = _asking(SQL_COMMIT_TURNS, COMMIT_ARGUMENTS + 6)
+SQL_COMMIT_RUNS: Final = _call("commit_runs", COMMIT_ARGUMENTS + 6)
+SQL_COMMIT_RUNS_ASKED: Final = _asking(SQL_COMMIT_RUNS, COMMIT_ARGUMENTS + 6)
 SQL_COMMIT_FAST: Final = _call("commit_fast", FAST_ARGUMENTS)
 SQL_COMMIT_FAST_ASKED: Final = _asking(SQL_COMMIT_FAST, FAST_ARGUMENTS)
 _GENERAL: Final = "general"
-"""The outcome of the one row that says: nothing was written, `commit_turns` decides."""
+"""The outcome of the one row that says: nothing was written, `commit_runs` decides."""
 _NOT_THERE: Final = "CB002"
 """The SQLSTATE that says the same."""
 
@@ -289,8 +289,8 @@ async def write_commits(
             return rows, True
     args = commit_arguments(units)
     mode = (settings.brokered, settings.local_delivery)
-    rare = (*talk_arguments(units), transcripts_argument(units), usage_argument(units))
-    statement = SQL_COMMIT_TURNS if asked is None else SQL_COMMIT_TURNS_ASKED
+    rare = (*relation_arguments(units), transcripts_argument(units), usage_argument(units))
+    statement = SQL_COMMIT_RUNS if asked is None else SQL_COMMIT_RUNS_ASKED
     found = await connection.fetch(statement, *args, *mode, *rare, *more, timeout=timeout)
     return found, False
 

@@ -1,6 +1,6 @@
 """Commits as the committer groups them: encoded where they are called, merged where they meet.
 
-What few commits have goes as the one JSON argument of `commit_turns`, which is null when no commit has any:
+What few commits have goes as the one JSON argument of `commit_runs`, which is null when no commit has any:
 spawns, answers, waits, what is spent, follows, posts, messages given back and refused questions. Turns and cuts
 of conversations go as `write_transcripts` takes them, answers of models as `add_usage` does.
 
@@ -49,8 +49,8 @@ from actors.kernel.stores.topics import check_topics
 from persistence.postgres.commits.encode import json_text, message_text, run_columns
 from persistence.postgres.connection.batch import Batched
 
-TalkRow: TypeAlias = "dict[str, Any]"
-Talk: TypeAlias = "Mapping[str, list[TalkRow]]"
+RelationRow: TypeAlias = "dict[str, Any]"
+Relations: TypeAlias = "Mapping[str, list[RelationRow]]"
 """Spawns, answers, waits, spends, follows, posts, releases and withdraws of a commit."""
 
 WAITING: Final = "waiting"
@@ -83,7 +83,7 @@ ThenColumns: TypeAlias = tuple[object, ...]
 UsageRow: TypeAlias = "dict[str, JsonValue]"
 
 
-def talk_of(commit: Commit) -> Talk | None:
+def relations_of(commit: Commit) -> Relations | None:
     """Return the rare rows of the commit, None if it has none."""
     posts = [out for out in commit.outgoing if isinstance(out.target, TopicId)]
     if not (
@@ -102,7 +102,7 @@ def talk_of(commit: Commit) -> Talk | None:
     sender = f"spawn:{commit.lease.agent_id}"
     follower = partition_hash(commit.lease.agent_id)
     releases = commit.then.release if isinstance(commit.then, Retry) else ()
-    talk: dict[str, list[TalkRow]] = {
+    relations: dict[str, list[RelationRow]] = {
         "spawns": [_spawn(child, sender) for child in commit.spawned],
         "answers": _answers(commit),
         "spends": _spends(commit),
@@ -116,17 +116,17 @@ def talk_of(commit: Commit) -> Talk | None:
         "unanswered": [{"key": key} for key in commit.unless_answered],
     }
     if commit.waits is not None:
-        talk |= _waits(commit.waits, commit.known_waits)
+        relations |= _waits(commit.waits, commit.known_waits)
     if commit.any_order:
-        talk[_ANY_ORDER] = [{}]
-    return talk
+        relations[_ANY_ORDER] = [{}]
+    return relations
 
 
-def talk_argument(talks: Iterable[tuple[int, Talk]]) -> str | None:
+def relations_argument(relations_of_commits: Iterable[tuple[int, Relations]]) -> str | None:
     """Return JSON with the rows of these commits, each with its commit's number; None if there are no rows."""
     merged: dict[str, list[Any]] = {}
-    for number, talk in talks:
-        for name, rows in talk.items():
+    for number, relations in relations_of_commits:
+        for name, rows in relations.items():
             if not rows:
                 continue
             if name in (WAITING, _MUST, _ANY_ORDER):
@@ -136,10 +136,10 @@ def talk_argument(talks: Iterable[tuple[int, Talk]]) -> str | None:
     return json_text(merged, "turn") if merged else None
 
 
-def runs_named(talk: Talk) -> list[str]:
+def runs_named(relations: Relations) -> list[str]:
     """Return the ids of runs that this commit answers or begins to wait for. The commit locks them, too."""
-    named: list[str] = [answer["run"] for answer in talk["answers"]]
-    named += [wait["target"] for wait in talk.get("waits", ()) if wait["target"] is not None]
+    named: list[str] = [answer["run"] for answer in relations["answers"]]
+    named += [wait["target"] for wait in relations.get("waits", ()) if wait["target"] is not None]
     return named
 
 
@@ -148,15 +148,15 @@ def text_or_none(value: JsonValue, where: str) -> str | None:
     return None if value is None else json_text(value, where)
 
 
-def _spawn(child: Spawned, sender: str) -> TalkRow:
-    row: TalkRow = {"run": child.run.run_id, "place": child.position}
+def _spawn(child: Spawned, sender: str) -> RelationRow:
+    row: RelationRow = {"run": child.run.run_id, "place": child.position}
     if child.boot is not None:
         body = message_text(child.boot, sender)
         row |= {"sender": sender, "id": child.boot.id, "body": body}
     return row
 
 
-def _answers(commit: Commit) -> list[TalkRow]:
+def _answers(commit: Commit) -> list[RelationRow]:
     return [
         {
             "run": answer.run_id,
@@ -171,7 +171,7 @@ def _answers(commit: Commit) -> list[TalkRow]:
     ]
 
 
-def _waits(waits: Sequence[Wait], known: Sequence[Wait] | None) -> dict[str, list[TalkRow]]:
+def _waits(waits: Sequence[Wait], known: Sequence[Wait] | None) -> dict[str, list[RelationRow]]:
     """Return the rows that change a run's waits. A wait that did not change is the same object in `known`."""
     if known is None or len(waits) <= FEW_WAITS:
         return {WAITING: [{}], "waits": [_wait(wait) for wait in waits]}
@@ -183,11 +183,11 @@ def _waits(waits: Sequence[Wait], known: Sequence[Wait] | None) -> dict[str, lis
         for wait in known
         if id(wait) not in now and (wait.position, wait.key) not in changed
     ]
-    must: list[TalkRow] = [{}] if any(wait.must for wait in waits) else []
+    must: list[RelationRow] = [{}] if any(wait.must for wait in waits) else []
     return {"waits": [_wait(wait) for wait in new], "gone": gone, _MUST: must}
 
 
-def _wait(wait: Wait) -> TalkRow:
+def _wait(wait: Wait) -> RelationRow:
     return {
         "position": wait.position,
         "key": wait.key,
@@ -200,7 +200,7 @@ def _wait(wait: Wait) -> TalkRow:
     }
 
 
-def _spends(commit: Commit) -> list[TalkRow]:
+def _spends(commit: Commit) -> list[RelationRow]:
     spent = commit.budget
     if spent is None:
         return []
@@ -214,7 +214,7 @@ def _spends(commit: Commit) -> list[TalkRow]:
     ]
 
 
-def _withdraw(question: MessageKey) -> TalkRow:
+def _withdraw(question: MessageKey) -> RelationRow:
     return {
         "agent": str(question.agent),
         "hash": partition_hash(question.agent),
@@ -223,7 +223,7 @@ def _withdraw(question: MessageKey) -> TalkRow:
     }
 
 
-def _post(out: Outgoing) -> TalkRow:
+def _post(out: Outgoing) -> RelationRow:
     assert isinstance(out.target, TopicId)
     return {
         "topic": str(out.target),
@@ -350,11 +350,11 @@ class CommitRows:
         "creates",
         "named",
         "orphans",
+        "relations",
         "sent",
         "signals",
         "spawned",
         "state",
-        "talk",
         "then",
         "transcripts",
     )
@@ -384,8 +384,8 @@ class CommitRows:
         self.signals = [(run_id, key.n) for key in commit.take_signals]
         self.answers = [(run_id, key) for key in commit.take_answers]
         self.orphans = None if commit.orphans is None else commit.orphans.value
-        self.talk = talk_of(commit)
-        self.named = () if self.talk is None else runs_named(self.talk)
+        self.relations = relations_of(commit)
+        self.named = () if self.relations is None else runs_named(self.relations)
         self.transcripts = transcript_rows(commit)
         self.state = [
             (agent, key, None if isinstance(value, Deleted) else json_text(value, "state"))

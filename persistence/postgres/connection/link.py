@@ -51,7 +51,7 @@ SQL_SESSION: Final[LiteralString] = (
     "select name, current_setting(name) as value from unnest($1::text[]) name"
 )
 SQL_WHO_AM_I: Final[LiteralString] = (
-    "select pid, backend_start, meet_server() as life from pg_stat_get_activity(pg_backend_pid())"
+    "select pid, backend_start, meet_server() as incarnation from pg_stat_get_activity(pg_backend_pid())"
 )
 # A server process may go on with a statement whose connection is gone. It has to have ended
 # before anybody asks what became of that statement. A pid alone could be somebody else's by now.
@@ -171,9 +171,9 @@ class Link:
             connection.terminate()
             raise
         self._backend = (row["pid"], row["backend_start"])
-        self._incarnation = row["life"]
+        self._incarnation = row["incarnation"]
         self._outage.ends()
-        self._outage.meets(row["life"])
+        self._outage.meets(row["incarnation"])
         self._opened_at = asyncio.get_running_loop().time()
         return connection
 

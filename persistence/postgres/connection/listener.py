@@ -29,6 +29,8 @@ from persistence.postgres.connection.link import (
 )
 
 _log = logging.getLogger("callboard.postgres")
+_OLD_KINDS: Final = {"places": "slots"}
+"""Kinds that functions of the database still send, since hosts of the release before know no others."""
 
 
 def nudge_of(kind: str, agent: str | None, name: str | None) -> Nudge:
@@ -36,6 +38,7 @@ def nudge_of(kind: str, agent: str | None, name: str | None) -> Nudge:
     agent_id = None if agent is None else AgentId.parse(agent)
     if kind == "fanout":
         return Nudge("fanout", agent_id, shard=None if name is None else ShardId(name))
+    kind = _OLD_KINDS.get(kind, kind)
     return Nudge(cast("Any", kind), agent_id, None if name is None else RunId(name))
 
 

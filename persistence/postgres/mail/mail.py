@@ -360,7 +360,7 @@ select o.n, o.sender, o.target, o.message_id from unnest($1::text[]) s(shard)
   cross join lateral (select x.* from outbox x where x.shard = s.shard and x.n = any($2::bigint[]) offset 0) o
 """
 SQL_FORGET_SENT: Final[LiteralString] = "select forget_sent($1,$2,$3)"
-SQL_BURY: Final[LiteralString] = "select bury_outbox($1,$2,$3,$4)"
+SQL_DEAD_LETTER_OUTBOX: Final[LiteralString] = "select dead_letter_outbox($1,$2,$3,$4)"
 SQL_HAND_OVER: Final[LiteralString] = "select n from hand_over($1,$2,$3)"
 
 
@@ -406,7 +406,7 @@ class Outbox(OutboxStore):
     @override
     async def bury(self, row: OutboxRow, problem: str) -> None:
         args = (*_key(row), problem.replace("\x00", ""))
-        await self._links.fetch("giving up what cannot be published", SQL_BURY, *args)
+        await self._links.fetch("giving up what cannot be published", SQL_DEAD_LETTER_OUTBOX, *args)
 
     @override
     async def hand_over(self, row: OutboxRow) -> bool:

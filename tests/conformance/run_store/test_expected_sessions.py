@@ -45,17 +45,17 @@ async def refused(bed: Bed, *owners: str | None, **parts: Any) -> None:
 
 async def delete(bed: Bed, agent: AgentId = CHAT) -> int:
     """Delete a session in both steps."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     return await store.finish_delete(agent) if await store.begin_delete(agent) else 0
 
 
 async def test_a_submit_to_an_unknown_session_writes_nothing(bed: Bed) -> None:
     """No session, no run, no message. A session of another tenant is another one."""
     store = bed.store
-    await store.directory.create(FOREIGN, SessionLabel(), owner="ada")
+    await store.data.directory.create(FOREIGN, SessionLabel(), owner="ada")
     await refused(bed, None, "ada")
-    assert (await store.sessions.get(CHAT), await kinds(bed)) == (None, [])
-    assert not await store.directory.is_deleted(CHAT)
+    assert (await store.data.sessions.get(CHAT), await kinds(bed)) == (None, [])
+    assert not await store.data.directory.is_deleted(CHAT)
     assert await store.lists.find_run_for_agent(CHAT) is None
     made = await bed.submit(agent=CHAT, id="m1", session=NewSession("p"))
     assert made.arrived is not None, "no message of this id was written before"
@@ -63,7 +63,7 @@ async def test_a_submit_to_an_unknown_session_writes_nothing(bed: Bed) -> None:
 
 async def test_a_submit_is_refused_to_all_but_the_owner(bed: Bed) -> None:
     """Also one with a known id, and while a run is open. A session without an owner has none."""
-    await bed.store.directory.create(CHAT, SessionLabel(), owner="ada")
+    await bed.store.data.directory.create(CHAT, SessionLabel(), owner="ada")
     await refused(bed, "bob", "Ada", "ada ", "%")
     first = await ask(bed, "ada", id="m")
     await refused(bed, "bob")
@@ -83,8 +83,8 @@ async def test_a_submit_is_refused_to_all_but_the_owner(bed: Bed) -> None:
 @pytest.mark.item(382, 385)
 async def test_a_submit_to_a_deleted_session_is_refused(bed: Bed) -> None:
     """Also one with a known id. It does not create the session again."""
-    store = bed.store.sessions
-    await bed.store.directory.create(CHAT, SessionLabel(), owner="ada")
+    store = bed.store.data.sessions
+    await bed.store.data.directory.create(CHAT, SessionLabel(), owner="ada")
     run = Turns(bed, (await ask(bed, "ada", id="m")).run_id, CHAT)
     await run.append(started(CHAT))
     await run.complete(session=ENDED)
@@ -95,7 +95,7 @@ async def test_a_submit_to_a_deleted_session_is_refused(bed: Bed) -> None:
     await refused(bed, "ada", None)
     await refused(bed, "ada", id="m")
     assert (await store.get(CHAT), await store.facts(CHAT)) == (None, [])
-    assert await bed.store.directory.create(CHAT, SessionLabel(), owner="ada")
+    assert await bed.store.data.directory.create(CHAT, SessionLabel(), owner="ada")
     assert (await ask(bed, "ada")).arrived is not None
 
 
@@ -105,14 +105,14 @@ async def test_refused_submits_of_a_group_do_not_hold_the_others(bed: Bed) -> No
     agents = [AgentId("desk", f"{n}") for n in range(9)]
     for n, agent in enumerate(agents):
         if n % 3 != 2:
-            await bed.store.directory.create(agent, SessionLabel(), owner=owners[n % 3])
+            await bed.store.data.directory.create(agent, SessionLabel(), owner=owners[n % 3])
     calls = [ask(bed, "ada", agent) for agent in agents]
     plain = bed.submit(agent=CHAT, session=NewSession("p"))
     *found, made = await asyncio.gather(*calls, plain, return_exceptions=True)
 
     assert [isinstance(one, UnknownSessionError) for one in found] == [False, True, True] * 3
     assert not isinstance(made, BaseException)
-    rows = [await bed.store.sessions.get(agent) for agent in agents]
+    rows = [await bed.store.data.sessions.get(agent) for agent in agents]
     assert [row and row.last_fact for row in rows] == [1, 0, None] * 3
 
 
@@ -120,17 +120,17 @@ async def test_submits_and_a_deletion_have_one_order(bed: Bed) -> None:
     """Either the session keeps its runs, or it is gone and stays so."""
     for n in range(12):
         agent = AgentId("desk", f"race-{n}")
-        await bed.store.directory.create(agent, SessionLabel(), owner="ada")
+        await bed.store.data.directory.create(agent, SessionLabel(), owner="ada")
         calls = [ask(bed, "ada", agent), delete(bed, agent), ask(bed, "ada", agent)]
         order = calls[n % 3 :] + calls[: n % 3]
         found = await asyncio.gather(*order, return_exceptions=True)
         one, deleted, two = found[3 - n % 3 :] + found[: 3 - n % 3]
-        row = await bed.store.sessions.get(agent)
+        row = await bed.store.data.sessions.get(agent)
         if isinstance(deleted, SessionActiveError):
             assert row is not None
             assert row.open_runs == 2
         else:
             assert deleted == 1
-            assert (row, await bed.store.sessions.facts(agent)) == (None, [])
+            assert (row, await bed.store.data.sessions.facts(agent)) == (None, [])
             refusals = UnknownSessionError | SessionDeletingError
             assert all(isinstance(made, refusals) for made in (one, two))

@@ -51,7 +51,7 @@ async def pass_time(bed: Bed) -> None:
 
 async def test_sessions_are_paged_by_their_ids(bed: Bed) -> None:
     """Sessions of a tenant and an app, of all projects or of one, without sessions that are being deleted."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     for key, project in (("b", "whales"), ("a/1", "whales"), ("ä", "ships"), ("c", "whales")):
         await ended(bed, chat(key), project)
     await ended(bed, AgentId("clerk", "x"))
@@ -70,7 +70,7 @@ async def test_sessions_are_paged_by_their_ids(bed: Bed) -> None:
 
 async def test_idle_sessions_are_those_without_open_runs_whose_last_fact_is_older(bed: Bed) -> None:
     """Oldest first, together with sessions whose deletion has started."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     for key in ("first", "second", "begun"):
         await ended(bed, chat(key))
         await pass_time(bed)
@@ -93,7 +93,7 @@ async def test_idle_sessions_are_those_without_open_runs_whose_last_fact_is_olde
 
 async def test_a_session_that_was_used_since_is_not_deleted(bed: Bed) -> None:
     """The last fact is compared under the lock. A session whose deletion has started is deleted at any age."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     await ended(bed, chat("s"))
     row = await store.get(chat("s"))
     assert row is not None

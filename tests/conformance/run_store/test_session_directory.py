@@ -23,20 +23,22 @@ DESK: Final = SessionFilter(tenant="default", app="desk")
 async def titled(bed: Bed, key: str, title: str = "") -> AgentId:
     """Create a session without a run."""
     agent = AgentId("desk", key)
-    assert await bed.store.directory.create(agent, SessionLabel(title=title))
+    assert await bed.store.data.directory.create(agent, SessionLabel(title=title))
     return agent
 
 
 async def found(bed: Bed, wanted: SessionFilter = DESK, limit: int = 100) -> list[str]:
     """Return the ids of listed sessions."""
-    return [row.agent_id.key for row in (await bed.store.directory.find(wanted, limit=limit)).rows]
+    return [
+        row.agent_id.key for row in (await bed.store.data.directory.find(wanted, limit=limit)).rows
+    ]
 
 
 async def test_a_session_may_be_made_before_its_first_run(bed: Bed) -> None:
     """Of several concurrent calls one creates it. Later runs belong to it, and it keeps its label."""
-    store, label = bed.store.directory, SessionLabel(title="Wale", metadata={"a": [1, None]})
+    store, label = bed.store.data.directory, SessionLabel(title="Wale", metadata={"a": [1, None]})
     made = await asyncio.gather(*(store.create(CHAT, label, project="p") for _ in range(3)))
-    row = await bed.store.sessions.get(CHAT)
+    row = await bed.store.data.sessions.get(CHAT)
 
     assert sorted(made) == [False, False, True]
     assert row is not None
@@ -48,7 +50,7 @@ async def test_a_session_may_be_made_before_its_first_run(bed: Bed) -> None:
         True,
     )
     await said(bed, "a")
-    after = await bed.store.sessions.get(CHAT)
+    after = await bed.store.data.sessions.get(CHAT)
     assert after is not None
     assert (after.title, after.project, after.created_at) == ("Wale", "p", row.created_at)
     assert await kinds(bed) == ["queued", "started", "ended"]
@@ -57,14 +59,14 @@ async def test_a_session_may_be_made_before_its_first_run(bed: Bed) -> None:
 
 async def test_title_and_metadata_are_replaced_one_by_one(bed: Bed) -> None:
     """None leaves a value unchanged. An unknown session has none."""
-    store = bed.store.directory
+    store = bed.store.data.directory
     assert not await store.relabel(CHAT, title="t")
     await said(bed, "a")
     assert await store.relabel(CHAT, title="t")
     assert await store.relabel(CHAT, metadata={"k": "ü"})
     assert await store.relabel(CHAT)
 
-    row = await bed.store.sessions.get(CHAT)
+    row = await bed.store.data.sessions.get(CHAT)
     assert row is not None
     assert (row.title, dict(row.metadata)) == ("t", {"k": "ü"})
     for bad in ("x" * 1_025, "a\x00b", "\ud800"):
@@ -102,7 +104,7 @@ async def test_pages_follow_each_other_without_a_gap(bed: Bed) -> None:
     whole = await found(bed)
     paged: list[str] = []
     wanted = DESK
-    while page := (await bed.store.directory.find(wanted, limit=2)).rows:
+    while page := (await bed.store.data.directory.find(wanted, limit=2)).rows:
         paged += [row.agent_id.key for row in page]
         after = SessionPlace(page[-1].last_at, page[-1].agent_id)
         wanted = SessionFilter(tenant="default", app="desk", after=after)
@@ -116,14 +118,14 @@ async def test_a_search_reads_a_bounded_number_of_sessions(bed: Bed, owner: str 
     """A page may have fewer than match and returns where the next one starts. All pages together have all."""
     for n in range(9):
         label = SessionLabel(title="whale" if n in (1, 2, 7) else "fish")
-        await bed.store.directory.create(AgentId("desk", f"{n}"), label, owner=owner)
+        await bed.store.data.directory.create(AgentId("desk", f"{n}"), label, owner=owner)
     await begin(bed, AgentId("desk", "7"))
     whole = await found(bed)
 
     async def pages(wanted: SessionFilter, limit: int) -> list[list[str]]:
         wanted, read = replace(wanted, owner=owner), []
         while True:
-            page = await bed.store.directory.find(wanted, limit=limit, most_read=3)
+            page = await bed.store.data.directory.find(wanted, limit=limit, most_read=3)
             read.append([row.agent_id.key for row in page.rows])
             if page.read_until is None:
                 return read
@@ -143,7 +145,7 @@ async def test_a_search_reads_a_bounded_number_of_sessions(bed: Bed, owner: str 
 @pytest.mark.item(382, 385)
 async def test_a_deleted_session_is_known_as_such_and_keeps_no_label(bed: Bed) -> None:
     """It may be created again, but not while it is being deleted."""
-    store, sessions = bed.store.directory, bed.store.sessions
+    store, sessions = bed.store.data.directory, bed.store.data.sessions
     assert not await store.is_deleted(CHAT)
     await store.create(CHAT, SessionLabel(title="t", metadata={"k": 1}))
     assert not await store.is_deleted(CHAT)
@@ -162,7 +164,7 @@ async def test_a_deleted_session_is_known_as_such_and_keeps_no_label(bed: Bed) -
 
 async def test_a_session_is_its_owners_also_after_its_end(bed: Bed) -> None:
     """No other owner can create it again. Without an owner it is created for its former owner."""
-    store, sessions = bed.store.directory, bed.store.sessions
+    store, sessions = bed.store.data.directory, bed.store.data.sessions
 
     async def owner() -> str | None:
         row = await sessions.get(CHAT)
@@ -196,7 +198,7 @@ async def test_a_session_is_its_owners_also_after_its_end(bed: Bed) -> None:
 
 async def test_an_id_that_was_nobodys_is_its_new_owners(bed: Bed) -> None:
     """While the session exists it stays without an owner."""
-    store, sessions = bed.store.directory, bed.store.sessions
+    store, sessions = bed.store.data.directory, bed.store.data.sessions
     await said(bed, "a")
     assert not await store.create(CHAT, SessionLabel(), owner="ada")
     row = await sessions.get(CHAT)
@@ -214,7 +216,7 @@ async def test_an_id_that_was_nobodys_is_its_new_owners(bed: Bed) -> None:
 
 async def test_lists_pages_and_runs_of_an_owner_are_its_own(bed: Bed) -> None:
     """Sessions of other owners, of other tenants and without an owner are not listed."""
-    store = bed.store.directory
+    store = bed.store.data.directory
     for agent, owner in (
         (AgentId("desk", "1"), "ada"),
         (AgentId("desk", "2"), "bob"),
@@ -224,7 +226,8 @@ async def test_lists_pages_and_runs_of_an_owner_are_its_own(bed: Bed) -> None:
         await store.create(agent, SessionLabel(), owner=owner)
     ada = SessionFilter(tenant="default", app="desk", owner="ada")
     pages = [
-        await bed.store.sessions.page("default", "desk", owner=one) for one in ("ada", "bob", None)
+        await bed.store.data.sessions.page("default", "desk", owner=one)
+        for one in ("ada", "bob", None)
     ]
 
     assert await found(bed, ada) == ["1"]

@@ -110,7 +110,7 @@ class Program:
             return
         turns = self.turns()
         cuts: tuple[NewCut, ...] = ()
-        view = await self.beds[0].store.transcripts.view(self.agent, self.agent.key, limit=99)
+        view = await self.beds[0].store.data.transcripts.view(self.agent, self.agent.key, limit=99)
         if view.ordinals and self.chance.random() < 0.5:
             previous = -1 if view.cut is None else view.cut.upto
             upto = self.chance.choice([*view.ordinals.values()]) + self.chance.randrange(2)
@@ -136,18 +136,22 @@ class Program:
     async def switch(self) -> None:
         """Make another node the active one."""
         node = self.node()
-        await self.same(*(bed.store.sessions.switch(self.agent, node) for bed in self.beds))
+        await self.same(*(bed.store.data.sessions.switch(self.agent, node) for bed in self.beds))
 
     async def delete(self) -> None:
         """Execute a step of a deletion."""
         if self.chance.random() < 0.5:
-            await self.same(*(bed.store.sessions.begin_delete(self.agent) for bed in self.beds))
+            await self.same(
+                *(bed.store.data.sessions.begin_delete(self.agent) for bed in self.beds)
+            )
         elif not self.queue and self.open is None:
-            await self.same(*(bed.store.sessions.finish_delete(self.agent) for bed in self.beds))
+            await self.same(
+                *(bed.store.data.sessions.finish_delete(self.agent) for bed in self.beds)
+            )
 
     async def clear(self) -> None:
         """Clear the nodes of a run, or all."""
-        stores = [bed.store.transcripts for bed in self.beds]
+        stores = [bed.store.data.transcripts for bed in self.beds]
         found = await stores[0].page(self.agent, self.agent.key, branches=True)
         runs = sorted({turn.run_id for turn in found})
         if runs and self.chance.random() < 0.8:
@@ -158,7 +162,11 @@ class Program:
 
     async def seen(self, bed: Bed) -> list[object]:
         """Return all readable data of the session, without times."""
-        sessions, transcripts, key = bed.store.sessions, bed.store.transcripts, self.agent.key
+        sessions, transcripts, key = (
+            bed.store.data.sessions,
+            bed.store.data.transcripts,
+            self.agent.key,
+        )
         row = await sessions.get(self.agent)
         found: list[object] = [
             row and (row.project, row.last_fact, row.open_runs, row.head),

@@ -62,7 +62,7 @@ def node(text: str, agent: AgentId = CHAT, role: Any = "user") -> NewTurn:
 
 async def kinds(bed: Bed, agent: AgentId = CHAT) -> list[str]:
     """Return the kinds of the facts, whose numbers have no gap."""
-    facts = await bed.store.sessions.facts(agent)
+    facts = await bed.store.data.sessions.facts(agent)
     first = facts[0].number if facts else 1
     assert [fact.number for fact in facts] == list(range(first, first + len(facts)))
     assert all(one.at <= other.at for one, other in pairwise(facts))
@@ -75,7 +75,7 @@ async def test_facts_tell_of_submits_starts_and_ends_in_order(bed: Bed) -> None:
 
     A run that never started has an end, too.
     """
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     runs = [(await submit(bed, id=f"m{n}")).run_id for n in range(3)]
     first, second = (Turns(bed, run_id, CHAT) for run_id in runs[:2])
     await first.commit(first.turn(started(CHAT), session=STARTED))
@@ -104,7 +104,7 @@ async def test_facts_tell_of_submits_starts_and_ends_in_order(bed: Bed) -> None:
 
 async def test_sessions_are_listed_by_their_last_fact(bed: Bed) -> None:
     """Sessions of one type and tenant, in pages."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     agents = [AgentId("desk", f"{n}") for n in range(5)]
     others = [AgentId("clerk", "0"), AgentId("desk", "0", "acme")]
     for agent in (*agents, *others):
@@ -137,7 +137,7 @@ async def test_facts_of_submits_at_once_have_no_gap(bed: Bed) -> None:
                 group.create_task(run(n, alone))
     for agent in (CHAT, FOREIGN):
         assert await kinds(bed, agent) == ["queued"] * 10
-        facts = await bed.store.sessions.facts(agent)
+        facts = await bed.store.data.sessions.facts(agent)
         assert [fact.ahead for fact in facts] == list(range(10))
         assert len({fact.run_id for fact in facts}) == 10
     assert await kinds(bed, AgentId("desk", "3")) == ["queued", "started", "ended"]
@@ -174,8 +174,8 @@ async def test_a_submit_without_a_session_leaves_no_row(bed: Bed) -> None:
     run = await bed.begin(agent=CHAT)
     await run.complete()
 
-    assert await bed.store.sessions.get(CHAT) is None
-    assert await bed.store.sessions.recent("default", "desk") == []
+    assert await bed.store.data.sessions.get(CHAT) is None
+    assert await bed.store.data.sessions.recent("default", "desk") == []
     assert await kinds(bed) == []
 
 
@@ -201,10 +201,10 @@ async def test_a_run_of_waiting_messages_makes_its_session(bed: Bed) -> None:
     assert isinstance(outcome, Committed)
     await run.complete(session=ENDED)
 
-    row = await bed.store.sessions.get(CHAT)
+    row = await bed.store.data.sessions.get(CHAT)
     assert row is not None
     assert (row.project, row.open_runs, await kinds(bed)) == ("", 0, ["started", "ended"])
-    assert await bed.store.sessions.queued(CHAT, run.run_id) is None
+    assert await bed.store.data.sessions.queued(CHAT, run.run_id) is None
 
 
 async def test_one_commit_may_begin_and_end_a_run(bed: Bed) -> None:
@@ -219,7 +219,7 @@ async def test_one_commit_may_begin_and_end_a_run(bed: Bed) -> None:
 @pytest.mark.parametrize("key", HOSTILE)
 async def test_a_session_may_have_any_id(bed: Bed, key: str) -> None:
     """Each key of an agent is a valid session id."""
-    agent, store = AgentId("desk", key, "acme"), bed.store.sessions
+    agent, store = AgentId("desk", key, "acme"), bed.store.data.sessions
     await said(bed, "a", "b", agent=agent)
     await store.switch(agent, "a")
 
@@ -239,7 +239,7 @@ async def test_the_first_request_to_stop_is_a_fact_of_a_session(bed: Bed) -> Non
     queued = await submit(bed)
     for run_id in (queued.run_id, run.run_id, queued.run_id, run.run_id):
         await arrivals.request_cancel(run_id, reason="enough")
-    facts = await bed.store.sessions.facts(CHAT)
+    facts = await bed.store.data.sessions.facts(CHAT)
     assert [(one.kind, one.run_id) for one in facts[3:]] == [
         ("cancelling", queued.run_id),
         ("cancelling", run.run_id),
@@ -255,7 +255,7 @@ async def test_the_first_request_to_stop_is_a_fact_of_a_session(bed: Bed) -> Non
 
 async def test_ten_thousand_facts_are_read_in_pages(bed: Bed) -> None:
     """Each page starts after the one before."""
-    run, store = await begin(bed), bed.store.sessions
+    run, store = await begin(bed), bed.store.data.sessions
     for n in range(10):
         many = SessionChange(("started",) * 1_000)
         await run.commit(run.turn(result(f"{n}"), session=many))
@@ -278,7 +278,7 @@ async def test_ten_thousand_facts_are_read_in_pages(bed: Bed) -> None:
 async def take(bed: Bed, count: int, *, after: int = 0, agent: AgentId = CHAT) -> list[SessionFact]:
     """Return this many facts of a session's tail."""
     found: list[SessionFact] = []
-    async with aclosing(bed.store.sessions.tail(agent, after=after)) as facts:  # type: ignore[type-var]
+    async with aclosing(bed.store.data.sessions.tail(agent, after=after)) as facts:  # type: ignore[type-var]
         async for fact in facts:
             found.append(fact)
             if len(found) == count:
@@ -292,7 +292,7 @@ async def test_a_tail_may_begin_before_its_session(bed: Bed) -> None:
         tails = [group.create_task(take(bed, 3)) for _ in range(3)]
         await asyncio.sleep(0)
         await said(bed, "a")
-    facts = await bed.store.sessions.facts(CHAT)
+    facts = await bed.store.data.sessions.facts(CHAT)
     assert [tail.result() for tail in tails] == [facts] * 3
     assert await take(bed, 2, after=1) == facts[1:]
     async with asyncio.TaskGroup() as group:
@@ -312,7 +312,7 @@ async def test_a_tail_hears_of_other_hosts(bed: Bed) -> None:
 @pytest.mark.item(382, 385)
 async def test_a_session_is_deleted_in_two_steps(bed: Bed) -> None:
     """Between them runs are refused, also after a crash. A new session continues the numbers of its facts."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     assert not await store.begin_delete(CHAT)
     assert await store.finish_delete(CHAT) == 0
     run = await begin(bed)
@@ -348,7 +348,7 @@ async def test_a_session_is_deleted_in_two_steps(bed: Bed) -> None:
 
 async def test_a_known_submit_is_answered_while_its_session_is_deleted(bed: Bed) -> None:
     """Also after the deletion. It does not create the session again."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     made = await submit(bed, id="m")
     run = Turns(bed, made.run_id, CHAT)
     await run.append(started(CHAT))
@@ -370,9 +370,9 @@ async def test_submits_and_a_deletion_never_pass_each_other(bed: Bed) -> None:
         await said(bed, "a", agent=agent)
         calls = (
             submit(bed, agent),
-            bed.store.sessions.begin_delete(agent),
+            bed.store.data.sessions.begin_delete(agent),
             submit(bed, agent),
-            bed.store.sessions.switch(agent, "a"),
+            bed.store.data.sessions.switch(agent, "a"),
         )
         order = calls[n % 4 :] + calls[: n % 4]
         found = await asyncio.gather(*order, return_exceptions=True)
@@ -385,7 +385,7 @@ async def test_submits_and_a_deletion_never_pass_each_other(bed: Bed) -> None:
         else:
             assert isinstance(deletes, SessionActiveError)
             assert len(made) == 2
-            row = await bed.store.sessions.get(agent)
+            row = await bed.store.data.sessions.get(agent)
             assert row is not None
             assert row.open_runs == 2
 
@@ -393,7 +393,7 @@ async def test_submits_and_a_deletion_never_pass_each_other(bed: Bed) -> None:
 @pytest.mark.item(381, 385)
 async def test_a_switch_wants_a_session_without_open_runs_and_a_node_of_it(bed: Bed) -> None:
     """Otherwise nothing changes."""
-    store, other = bed.store.sessions, AgentId("desk", "other")
+    store, other = bed.store.data.sessions, AgentId("desk", "other")
     with pytest.raises(UnknownSessionError):
         await store.switch(CHAT, "a")
     await said(bed, "a", "b")

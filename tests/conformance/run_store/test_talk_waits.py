@@ -144,7 +144,7 @@ async def test_approvals_of_an_owner_are_of_its_sessions_and_of_the_runs_below(b
         (("ada", "default"), ("bob", "default"), ("ada", "acme"), (None, "default"))
     ):
         agent = AgentId("desk", f"{n}", tenant)
-        await store.directory.create(agent, SessionLabel(), owner=owner)
+        await store.data.directory.create(agent, SessionLabel(), owner=owner)
         run = await bed.begin(agent=agent)
         child = await run.spawn("0", AgentId("clerk", f"{n}", tenant))
         await child.start()

@@ -33,7 +33,7 @@ def login(id_: str, parent: str | None, **more: Any) -> NewToken:
 
 async def test_a_token_is_found_by_the_hash_of_its_secret_alone(bed: Bed) -> None:
     """With all its fields. Its name and id do not find it."""
-    tokens = bed.store.tokens
+    tokens = bed.store.data.tokens
     made = await tokens.create(token(tenant="acme"))
     found = await tokens.find(digest_of("ci"))
 
@@ -51,7 +51,7 @@ async def test_a_token_is_found_by_the_hash_of_its_secret_alone(bed: Bed) -> Non
 
 async def test_one_token_at_a_time_has_a_name(bed: Bed) -> None:
     """Of several concurrent calls one creates it. The name is free again when its token was revoked."""
-    tokens = bed.store.tokens
+    tokens = bed.store.data.tokens
     made = await asyncio.gather(
         *(tokens.create(token(id_=f"t{n}")) for n in range(3)), return_exceptions=True
     )
@@ -71,7 +71,7 @@ async def test_one_token_at_a_time_has_a_name(bed: Bed) -> None:
 
 async def test_a_revoked_token_stays_so_with_the_logins_made_from_it(bed: Bed) -> None:
     """By name or id, once or twice. Other tokens stay valid, and an unknown token counts as revoked."""
-    tokens = bed.store.tokens
+    tokens = bed.store.data.tokens
     for one in (token("a"), token("b"), login("la", "a"), login("lb", "b"), login("jwt", None)):
         await tokens.create(one)
     assert await tokens.over(["a", "b", "la", "lb", "jwt"]) == {}
@@ -91,7 +91,7 @@ async def test_a_revoked_token_stays_so_with_the_logins_made_from_it(bed: Bed) -
 
 async def test_a_token_expires_and_logins_that_did_are_forgotten(bed: Bed) -> None:
     """An expired token is still listed. The next token of its principal deletes expired logins."""
-    tokens, now = bed.store.tokens, bed.clock.now()
+    tokens, now = bed.store.data.tokens, bed.clock.now()
     past, soon = now - timedelta(minutes=5), now + timedelta(days=1)
     for one in (token("old", expires_at=past), token("young", expires_at=soon)):
         await tokens.create(one)
@@ -113,7 +113,7 @@ async def test_a_token_expires_and_logins_that_did_are_forgotten(bed: Bed) -> No
 
 async def test_the_use_of_a_token_is_written_once_a_minute(bed: Bed) -> None:
     """Reads by operators do not count as use."""
-    tokens = bed.store.tokens
+    tokens = bed.store.data.tokens
 
     async def used() -> Any:
         return [one.last_used_at for one in await tokens.list()]

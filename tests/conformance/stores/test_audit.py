@@ -70,7 +70,7 @@ async def age(bed: Bed, seconds: int) -> None:
     if isinstance(bed.clock, ManualClock):
         bed.clock.advance(seconds)
         return
-    audit = bed.store.audit
+    audit = bed.store.data.audit
     assert isinstance(audit, PostgresAudit)
     await audit._links.fetch("ageing", AGE, timedelta(seconds=seconds))
 
@@ -144,7 +144,7 @@ async def test_what_no_row_can_have_is_refused(store: AuditStore) -> None:
 
 async def test_retention_takes_rows_only_after_400_days(bed: Bed) -> None:
     """However early runs go; and rows stay if nothing is to be forgotten by age."""
-    audit, retention = bed.store.audit, bed.store.retention
+    audit, retention = bed.store.data.audit, bed.store.retention
     await audit.add(new())
     for older_than_s in (None, 0.0, OLD_S):
         await retention.forget_old(older_than_s=older_than_s)
@@ -159,8 +159,8 @@ async def test_retention_takes_rows_only_after_400_days(bed: Bed) -> None:
 
 async def test_an_erase_deletes_rows_of_a_tenant_and_clears_those_of_an_agent(bed: Bed) -> None:
     """In batches; a dry run counts them, and an erase of a subject or a conversation leaves them."""
-    audit = bed.store.audit
-    [part] = [one for one in bed.store.erasure.parts if one.erased_as == "audit"]
+    audit = bed.store.data.audit
+    [part] = [one for one in bed.store.data.erasure.parts if one.erased_as == "audit"]
     for n, agent in enumerate((ADA, ADA, None)):
         facts: Any = {"before": {"title": "t"}, "after": {"title": "u"}}
         await audit.add(new("run:1", agent=agent, write_id=f"w{n}", **facts))

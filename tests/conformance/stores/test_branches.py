@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 async def ids(bed: Bed, agent: AgentId = CHAT, **page: Any) -> str:
     """Return the ids of a page's nodes as one word."""
-    return "".join(one.id for one in await bed.store.transcripts.page(agent, agent.key, **page))
+    return "".join(
+        one.id for one in await bed.store.data.transcripts.page(agent, agent.key, **page)
+    )
 
 
 async def active(bed: Bed, agent: AgentId = CHAT) -> str:
     """Return the ids on the active path, after checking that all reads agree; the last one is the head."""
-    store, transcripts = bed.store.sessions, bed.store.transcripts
+    store, transcripts = bed.store.data.sessions, bed.store.data.transcripts
     path = await store.path(agent)
     word = "".join(one.id for one in path)
     parents = [one.parent for one in path]
@@ -47,14 +49,14 @@ async def active(bed: Bed, agent: AgentId = CHAT) -> str:
 
 async def window(bed: Bed, **view: Any) -> tuple[str | None, str]:
     """Return the strategy of the valid cut, and the ids after it."""
-    found = await bed.store.transcripts.view(CHAT, CHAT.key, **{"limit": 100, **view})
+    found = await bed.store.data.transcripts.view(CHAT, CHAT.key, **{"limit": 100, **view})
     return None if found.cut is None else found.cut.strategy, "".join(found.ordinals)
 
 
 @pytest.mark.item(376, 381)
 async def test_what_is_said_after_a_switch_begins_a_branch(bed: Bed) -> None:
     """The nodes after the active one stay. They are read again when one of them becomes active."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     await said(bed, *"abcd")
     assert await active(bed) == "abcd"
     await store.switch(CHAT, "b")
@@ -74,7 +76,7 @@ async def test_what_is_said_after_a_switch_begins_a_branch(bed: Bed) -> None:
 
     assert await active(bed) == "abcdi"
     assert await ids(bed, branches=True) == "abcdefghij"
-    view = await bed.store.transcripts.view(CHAT, CHAT.key, limit=3)
+    view = await bed.store.data.transcripts.view(CHAT, CHAT.key, limit=3)
     assert ("".join(view.ordinals), view.count) == ("cdi", 10)
     nodes = await store.nodes(CHAT, list("jaegx"))
     assert [(one.id, one.parent) for one in nodes] == [
@@ -90,7 +92,7 @@ async def test_what_is_said_after_a_switch_begins_a_branch(bed: Bed) -> None:
 @pytest.mark.parametrize("odd", ["a\0b", "x\ud800", "x" * 3_000, ""])
 async def test_odd_text_is_the_id_of_no_node(bed: Bed, odd: str) -> None:
     """As any other unknown id, also where the database would refuse the text."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     await said(bed, "a")
     assert [one.id for one in await store.nodes(CHAT, ["a", odd])] == ["a"]
     with pytest.raises(UnknownNodeError):
@@ -99,7 +101,7 @@ async def test_odd_text_is_the_id_of_no_node(bed: Bed, odd: str) -> None:
 
 async def test_a_branch_may_begin_with_its_first_node(bed: Bed) -> None:
     """Later branches may start at a branch's first node. After a switch to the last node no branch starts."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     await said(bed, *"abc")
     await store.switch(CHAT, "c")
     await said(bed, "d")
@@ -119,7 +121,7 @@ async def test_a_branch_may_begin_with_its_first_node(bed: Bed) -> None:
 @pytest.mark.item(381)
 async def test_a_conversation_begins_anew_from_the_root(bed: Bed) -> None:
     """By a switch, or by a run that names the root. Cuts of other paths do not apply, and all nodes stay."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     await said(bed, *"abcd")
     await (await begin(bed)).complete(cuts=(NewCut(CHAT.key, 1, NO_CUT, "cut"),), session=ENDED)
     await store.switch(CHAT, ROOT)
@@ -159,7 +161,7 @@ async def test_a_conversation_without_nodes_has_a_root(bed: Bed) -> None:
 async def test_a_page_of_a_path_is_what_it_says_at_both_edges(bed: Bed) -> None:
     """By numbers, and after an ordinal that is not on the path."""
     await said(bed, *"abcd")
-    await bed.store.sessions.switch(CHAT, "b")
+    await bed.store.data.sessions.switch(CHAT, "b")
     await said(bed, *"ef")
 
     pages = [await ids(bed, limit=2, offset=n) for n in range(6)]
@@ -220,7 +222,7 @@ async def test_an_end_without_success_goes_back_to_what_a_user_has_seen(bed: Bed
 
 async def test_a_cut_holds_on_the_paths_of_its_last_node(bed: Bed) -> None:
     """Windows of other paths start with the cut before it, which is valid again on its path."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     await said(bed, *"abcdef")
     for n, (upto, previous) in enumerate(((0, NO_CUT), (3, 0))):
         run = await begin(bed)
@@ -243,7 +245,7 @@ async def test_a_cut_holds_on_the_paths_of_its_last_node(bed: Bed) -> None:
     assert await window(bed) == ("0", "")
     await store.switch(CHAT, "f")
     assert await window(bed) == ("1", "ef")
-    view = await bed.store.transcripts.view(CHAT, CHAT.key, limit=9)
+    view = await bed.store.data.transcripts.view(CHAT, CHAT.key, limit=9)
     assert view.cut is not None
     assert view.cut.summary == ChatMessage.of("user", "summary 1")
     await store.switch(CHAT, "h")
@@ -254,7 +256,7 @@ async def test_a_cut_holds_on_the_paths_of_its_last_node(bed: Bed) -> None:
 
 async def test_nodes_that_are_taken_out_leave_their_branches(bed: Bed) -> None:
     """Later nodes follow the remaining ones before them."""
-    store, transcripts = bed.store.sessions, bed.store.transcripts
+    store, transcripts = bed.store.data.sessions, bed.store.data.transcripts
     await said(bed, *"abcd")
     await store.switch(CHAT, "b")
     first = await said(bed, "e")
@@ -276,7 +278,7 @@ async def test_nodes_that_are_taken_out_leave_their_branches(bed: Bed) -> None:
 
 async def test_a_conversation_that_is_cleared_begins_anew(bed: Bed) -> None:
     """It has no path, branches or cuts."""
-    store, transcripts = bed.store.sessions, bed.store.transcripts
+    store, transcripts = bed.store.data.sessions, bed.store.data.transcripts
     for clears in (True, False):
         first = await said(bed, *"abcd")
         await store.switch(CHAT, "b")
@@ -297,7 +299,7 @@ async def test_a_conversation_that_is_cleared_begins_anew(bed: Bed) -> None:
 
 async def test_an_erased_agent_leaves_nothing_of_its_session(bed: Bed) -> None:
     """New facts count from 1. Another tenant's session with the same id stays."""
-    store, other = bed.store.sessions, AgentId("desk", "chat", "acme")
+    store, other = bed.store.data.sessions, AgentId("desk", "chat", "acme")
     for agent in (CHAT, other):
         await said(bed, *"abc", agent=agent)
         await store.switch(agent, "b")
@@ -320,7 +322,7 @@ async def test_an_erased_agent_leaves_nothing_of_its_session(bed: Bed) -> None:
 @pytest.mark.parametrize("is_whole", [False, True])
 async def test_an_erase_counts_sessions_and_their_facts(bed: Bed, is_whole: bool) -> None:
     """Of an agent or of its tenant only. The erase removes what the preview counted."""
-    store, other = bed.store.sessions, AgentId("desk", "chat", "acme")
+    store, other = bed.store.data.sessions, AgentId("desk", "chat", "acme")
     for agent in (CHAT, other):
         await said(bed, *"ab", agent=agent)
     what = EraseRequest(tenant="default", agent=None if is_whole else CHAT)
@@ -335,7 +337,7 @@ async def test_an_erase_counts_sessions_and_their_facts(bed: Bed, is_whole: bool
 
 async def test_a_session_that_is_deleted_outlives_the_erase_of_its_agent(bed: Bed) -> None:
     """It refuses runs until its deletion is done and keeps its number. An erase of the tenant deletes it."""
-    store = bed.store.sessions
+    store = bed.store.data.sessions
     await said(bed, "a")
     assert await store.begin_delete(CHAT)
     agents = EraseRequest(tenant="default", agent=CHAT)

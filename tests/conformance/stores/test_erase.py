@@ -70,7 +70,7 @@ class Home:
             for n in range(turns)
         ]
         summary = ChatMessage.of("user", "all words")
-        last = await self.bed.store.transcripts.page(agent, session)
+        last = await self.bed.store.data.transcripts.page(agent, session)
         upto = last[-1].ordinal if last else NO_CUT
         cut = NewCut(session=session, previous=NO_CUT, upto=upto + 1, strategy="x", summary=summary)
         cuts = () if last else (cut,)
@@ -86,7 +86,7 @@ class Home:
         for agent in AGENTS:
             runs[agent] = await self.live(agent)
             await store.follows.follow(agent, TopicId("news", tenant=agent.tenant))
-            await store.artifacts.of(agent.tenant, agent_scope(agent)).store(b"words")
+            await store.data.artifacts.of(agent.tenant, agent_scope(agent)).store(b"words")
             await self.boards.of(agent.tenant).create_task_list(
                 "s", agent, [Task(id="1", title="w")]
             )
@@ -115,10 +115,10 @@ class Home:
         """Return the counts of the agent's turns, state keys, follows, artifacts and boards."""
         store = self.bed.store
         boards = await self.boards.of(agent.tenant).get_boards(session)
-        place = store.artifacts.of(agent.tenant, agent_scope(agent))
+        place = store.data.artifacts.of(agent.tenant, agent_scope(agent))
         kept = await place.stat(WORDS)
         return (
-            await store.transcripts.count(agent, session),
+            await store.data.transcripts.count(agent, session),
             len(await store.reads.state(agent)),
             len(await store.follows.following(agent)),
             int(kept is not None),
@@ -207,10 +207,10 @@ async def test_a_session_goes_with_the_runs_that_wrote_it(home: Home) -> None:
     assert [await home.left(agent) for agent in (OTHER, FOREIGN)] == [WHOLE, WHOLE]
     assert report.counts["conversations"]["turns"] == 3
     assert preview.counts["conversations"]["turns"] == 3
-    view = await home.bed.store.transcripts.view(DESK, "s", limit=9)
+    view = await home.bed.store.data.transcripts.view(DESK, "s", limit=9)
     assert (view.cut, view.messages) == (None, ())
     await home.live(DESK, turns=1)
-    assert [one.ordinal for one in await home.bed.store.transcripts.page(DESK, "s")] == [0]
+    assert [one.ordinal for one in await home.bed.store.data.transcripts.page(DESK, "s")] == [0]
 
 
 async def test_an_agent_goes_whole(home: Home) -> None:
@@ -238,28 +238,28 @@ async def test_an_agent_goes_whole(home: Home) -> None:
 
 async def install(store: RunStore, tenant: str) -> None:
     """Install a bundle of flows with any content."""
-    ref = await store.artifacts.of(tenant, FLOWS_SCOPE).store(b"bundle")
+    ref = await store.data.artifacts.of(tenant, FLOWS_SCOPE).store(b"bundle")
     facts = {"bundle": "b", "version": "1", "hash": "h", "manifest": "{}", "installed_by": "ada"}
     new = NewFlowBundle(**facts, artifact=ref.id, size_bytes=ref.size_bytes)
-    assert await store.flow_bundles.put(tenant, new) is not None
+    assert await store.data.flow_bundles.put(tenant, new) is not None
 
 
 async def snap(store: RunStore, run: RunId, agent: AgentId) -> None:
     """Store a snapshot of a run."""
     new = NewRunSnapshot(id=f"s-{run}", run_id=run, agent_id=agent, seq=1, name="n")
-    assert await store.run_snapshots.put(new, "{}") is not None
+    assert await store.data.run_snapshots.put(new, "{}") is not None
 
 
 async def snapped(store: RunStore) -> list[AgentId]:
     """Return the agents that have snapshots."""
-    found = [await store.run_snapshots.list(name, SnapshotFilter()) for name in TENANTS]
+    found = [await store.data.run_snapshots.list(name, SnapshotFilter()) for name in TENANTS]
     return [row.agent_id for rows in found for row in rows]
 
 
 @pytest.mark.parametrize("tenant", TENANTS)
 async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) -> None:
     """Ids of the default tenant's agents lie between those of other tenants, which stay."""
-    runs, tokens = await home.furnish(), home.bed.store.tokens
+    runs, tokens = await home.furnish(), home.bed.store.data.tokens
     for name in TENANTS:
         for n in range(2):
             await tokens.create(new_token(f"{name}-{n}", tenant=name))
@@ -277,9 +277,9 @@ async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) ->
     assert report.counts["snapshots"] == {"snapshots": len(ours)}
     assert {*await snapped(home.bed.store)} == {*AGENTS} - {*ours}
     late = NewRunSnapshot(id="late", run_id=runs[ours[0]], agent_id=ours[0], seq=1, name="n")
-    assert await home.bed.store.run_snapshots.put(late, "{}") is None
+    assert await home.bed.store.data.run_snapshots.put(late, "{}") is None
     for name in TENANTS:
-        assert (await home.bed.store.flow_bundles.list(name) == []) is (name == tenant)
+        assert (await home.bed.store.data.flow_bundles.list(name) == []) is (name == tenant)
     assert {one.tenant for one in await tokens.list()} == {*TENANTS} - {tenant}
     assert (await tokens.find(f"{tenant}-login")) is None
     assert set(await tokens.over([f"{tenant}-0", f"{tenant}-login"])) == {
@@ -315,7 +315,7 @@ async def test_a_subject_goes_from_documents_and_entities(home: Home) -> None:
 
 async def test_memories_go_by_their_scopes(home: Home) -> None:
     """With all versions: a subject's, an agent's with its blocks, or a tenant's. The report names the rest."""
-    memories = home.bed.store.memories
+    memories = home.bed.store.data.memories
     own, scopes = agent_scope(DESK), ("user:1", "user:2", agent_scope(DESK), agent_scope(OTHER))
     for tenant in TENANTS:
         for about in (*scopes, f"blocks:{own}"):
@@ -351,7 +351,7 @@ async def test_batches_are_small(home: Home) -> None:
     """No batch removes more rows of a kind than requested, and the cursors lead to the end."""
     await home.furnish()
     what = EraseRequest(tenant="default")
-    for part in (*home.bed.store.erasure.parts, *home.also):
+    for part in (*home.bed.store.data.erasure.parts, *home.also):
         cursor, is_done, batches = None, False, 0
         while not is_done:
             done = await part.erase(what, cursor=cursor, limit=2)

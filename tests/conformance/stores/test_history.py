@@ -40,7 +40,7 @@ async def memory_history(request: pytest.FixtureRequest) -> AsyncIterator[Histor
 async def store_history(request: pytest.FixtureRequest) -> AsyncIterator[HistoryProvider]:
     """The history of a runtime whose store is in this process."""
     del request
-    yield StoreHistory(MemoryStore(clock=ManualClock()).transcripts)
+    yield StoreHistory(MemoryStore(clock=ManualClock()).data.transcripts)
 
 
 @asynccontextmanager

@@ -216,7 +216,7 @@ async def test_others_are_notified_of_limits_and_of_slots(bed: Bed) -> None:
 
     async def next_kind(queue: asyncio.Queue[str]) -> str:
         async with asyncio.timeout(10):
-            while (kind := await queue.get()) not in ("limits", "places"):
+            while (kind := await queue.get()) not in ("limits", "slots"):
                 pass
         return kind
 
@@ -227,12 +227,12 @@ async def test_others_are_notified_of_limits_and_of_slots(bed: Bed) -> None:
         assert await next_kind(heard) == "limits"
         await one.claim(0, 1)
         await other.claim(0, 1)
-        assert await next_kind(heard) == "places"
+        assert await next_kind(heard) == "slots"
         await one.claim(0, 0)
         await one.bed.store.limits.delete(DESK)
 
-        own = [] if bed.backend == "memory" else ["limits", "places"]
-        for kind in (*own, "places", "limits"):
+        own = [] if bed.backend == "memory" else ["limits", "slots"]
+        for kind in (*own, "slots", "limits"):
             assert await next_kind(heard_by_other) == kind
         for host in (one, other):
             host.bed.store.set_nudge_hook(None)

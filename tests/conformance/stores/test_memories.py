@@ -321,7 +321,7 @@ async def test_the_largest_texts_are_kept(store: LongTermMemory) -> None:
 async def test_a_host_that_lost_its_lease_writes_no_memory(bed: Bed) -> None:
     """The statement checks the shard's owner and epoch. A refused forget keeps the memory, too."""
     run = await bed.begin()
-    old, store = run.lease, bed.store.memories.of("acme")
+    old, store = run.lease, bed.store.data.memories.of("acme")
     await store.put(new("before", "a", key="k"), fence=old)
     if bed.backend == "composed":
         lost = replace(old, epoch=old.epoch - 1)
@@ -331,7 +331,7 @@ async def test_a_host_that_lost_its_lease_writes_no_memory(bed: Bed) -> None:
             lost, taken = old, rival.lease_of(DESK)
             assert taken is not None
             held = replace(old, owner=taken.owner, epoch=taken.epoch)
-            await rival.store.memories.of("acme").put(new("after", key="k"), fence=held)
+            await rival.store.data.memories.of("acme").put(new("after", key="k"), fence=held)
     for call in (
         store.put(new("late", key="k"), fence=lost),
         store.put(new("before", "a", key="k"), fence=lost),

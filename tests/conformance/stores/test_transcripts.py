@@ -39,7 +39,7 @@ def shown(view: SessionView) -> list[str]:
 @pytest.mark.item(276, 277, 278, 281, 285)
 async def test_turns_are_there_with_their_commit_in_order(bed: Bed) -> None:
     """Ordinals count from 0 without a gap; a page is what it says at both edges."""
-    run, store = await bed.begin(), bed.store.transcripts
+    run, store = await bed.begin(), bed.store.data.transcripts
     await run.commit(run.turn(result("0"), turns=(turn("a", tokens=3), turn("b", parent="a"))))
     await run.commit(run.turn(result("1"), turns=(turn("c"),)))
 
@@ -62,7 +62,7 @@ async def test_turns_are_there_with_their_commit_in_order(bed: Bed) -> None:
 @pytest.mark.item(286)
 async def test_a_turn_that_is_written_again_is_one(bed: Bed) -> None:
     """In one commit, in the next one, in another run's, and outside of runs."""
-    run, store = await bed.begin(), bed.store.transcripts
+    run, store = await bed.begin(), bed.store.data.transcripts
     await run.commit(run.turn(result("0"), turns=(turn("a"), turn("a"), turn("b"))))
     await run.commit(run.turn(result("1"), turns=(turn("b"), turn("c"))))
     await store.append(DESK, [turn("c"), turn("d")])
@@ -75,7 +75,7 @@ async def test_a_turn_that_is_written_again_is_one(bed: Bed) -> None:
 @pytest.mark.item(273)
 async def test_sessions_and_agents_and_tenants_are_apart(bed: Bed) -> None:
     """The same id in another session is another turn."""
-    store = bed.store.transcripts
+    store = bed.store.data.transcripts
     for agent in (DESK, OTHER, FOREIGN):
         for session in ("s", "t"):
             said = NewTurn(session, "a", ChatMessage.of("user", f"{agent} {session}"))
@@ -95,18 +95,18 @@ async def test_a_commit_that_is_refused_adds_no_turn(bed: Bed) -> None:
     late = run.turn(result("0"), turns=(turn("late"),), cuts=(NewCut("s", 0, NO_CUT, "Cut"),))
     await run.commit(run.turn(result("0"), turns=(turn("a"),)))
     assert isinstance(await run.send(late), Conflict)
-    assert texts(await bed.store.transcripts.page(DESK, "s")) == ["a"]
+    assert texts(await bed.store.data.transcripts.page(DESK, "s")) == ["a"]
     async with bed.rival() as rival:
         await bed.lose_to(rival)
         frozen = run.turn(result("1"), turns=(turn("frozen"),), clear_turns=True)
         assert isinstance(await run.send(frozen), LeaseLost)
-        assert texts(await rival.store.transcripts.page(DESK, "s")) == ["a"]
+        assert texts(await rival.store.data.transcripts.page(DESK, "s")) == ["a"]
 
 
 @pytest.mark.item(257, 258, 282)
 async def test_a_cut_moves_the_view_and_changes_no_turn(bed: Bed) -> None:
     """The view starts after the cut, with its summary. The transcript is unchanged."""
-    run, store = await bed.begin(), bed.store.transcripts
+    run, store = await bed.begin(), bed.store.data.transcripts
     said = tuple(turn(text) for text in "abcde")
     summary = ChatMessage.of("user", "what was said")
     await run.commit(run.turn(result("0"), turns=said[:4]))
@@ -134,7 +134,7 @@ async def test_a_cut_has_the_changes_of_turns_behind_it(bed: Bed) -> None:
 
     The changes go with any turn of the session, because they repeat what turns said.
     """
-    run, store = await bed.begin(), bed.store.transcripts
+    run, store = await bed.begin(), bed.store.data.transcripts
     said = tuple(turn(text) for text in "abcd")
     await run.commit(run.turn(result("0"), turns=said))
     await store.append(DESK, [turn("z")], run_id="late")
@@ -157,7 +157,7 @@ async def test_a_cut_has_the_changes_of_turns_behind_it(bed: Bed) -> None:
 
 async def test_a_cut_counts_only_behind_the_one_that_its_run_saw(bed: Bed) -> None:
     """Of two concurrent cuts the first is kept. A cut beyond the last turn is ignored."""
-    run, store = await bed.begin(), bed.store.transcripts
+    run, store = await bed.begin(), bed.store.data.transcripts
     await run.commit(run.turn(result("0"), turns=tuple(turn(text) for text in "abcd")))
     for number, (upto, previous) in enumerate(((1, NO_CUT), (2, NO_CUT), (9, 1))):
         cut = NewCut("s", upto, previous, f"Cut{number}")
@@ -173,7 +173,7 @@ async def test_a_cut_counts_only_behind_the_one_that_its_run_saw(bed: Bed) -> No
 @pytest.mark.item(268, 280)
 async def test_the_end_of_a_run_can_take_its_turns_along(bed: Bed) -> None:
     """Those of the last commit, too, from each session. Other runs' turns stay, in order."""
-    first, store = await bed.begin(), bed.store.transcripts
+    first, store = await bed.begin(), bed.store.data.transcripts
     await store.append(DESK, [turn("before"), turn("u", session="own")])
     mine = (turn("a"), turn("b", session="own"), turn("c", session="new"))
     await first.commit(first.turn(result("0"), turns=mine))
@@ -191,7 +191,7 @@ async def test_the_end_of_a_run_can_take_its_turns_along(bed: Bed) -> None:
 @pytest.mark.item(279, 280)
 async def test_a_summary_goes_with_what_it_stands_for(bed: Bed) -> None:
     """A cut stays if only turns after it were deleted."""
-    store = bed.store.transcripts
+    store = bed.store.data.transcripts
     run = await bed.begin()
     await store.append(DESK, [turn("x"), turn("y")], run_id="early")
     cut = NewCut("s", 2, NO_CUT, "Cut", ChatMessage.of("user", "so far"))
@@ -220,16 +220,16 @@ async def test_what_was_said_comes_back_as_it_came(bed: Bed) -> None:
     message = ChatMessage(
         role="assistant", content=[block], name="tutor", metadata={"turn": "t", "k": "'\""}
     )
-    await bed.store.transcripts.append(DESK, [NewTurn("s '\"", "t", message)])
+    await bed.store.data.transcripts.append(DESK, [NewTurn("s '\"", "t", message)])
 
-    [found] = await bed.store.transcripts.page(DESK, "s '\"")
+    [found] = await bed.store.data.transcripts.page(DESK, "s '\"")
     assert found.message == message
     assert found.message.model_dump_json() == message.model_dump_json()
 
 
 async def test_writers_of_one_session_leave_no_gap(bed: Bed) -> None:
     """A run and other writers: each turn has its own number."""
-    run, store = await bed.begin(), bed.store.transcripts
+    run, store = await bed.begin(), bed.store.data.transcripts
 
     async def beside(n: int) -> None:
         await store.append(DESK, [turn(f"{n}.{k}") for k in range(5)], run_id=f"o{n}")
@@ -248,7 +248,7 @@ async def test_writers_of_one_session_leave_no_gap(bed: Bed) -> None:
 
 async def test_what_is_added_while_a_session_is_cleared_is_gone_or_there(bed: Bed) -> None:
     """A batch is stored or deleted whole, the counters are right, and the session continues."""
-    store = bed.store.transcripts
+    store = bed.store.data.transcripts
 
     async def add(n: int) -> None:
         await store.append(DESK, [turn(f"{n}.{k}") for k in range(3)], run_id=f"r{n}")
@@ -271,7 +271,7 @@ async def test_what_is_added_while_a_session_is_cleared_is_gone_or_there(bed: Be
 
 async def test_lists_count_turns_and_tokens(bed: Bed) -> None:
     """The session that was written last comes first."""
-    store = bed.store.transcripts
+    store = bed.store.data.transcripts
     for session, tokens in (("old", 2), ("new", 5)):
         await store.append(DESK, [turn(f"{n}", session=session, tokens=tokens) for n in range(2)])
     await store.append(DESK, [turn("x", session="old")])
@@ -293,7 +293,7 @@ def test_a_turns_id_is_that_of_its_place() -> None:
 @pytest.mark.item(285)
 async def test_a_large_turn_comes_back_as_it_came(bed: Bed) -> None:
     """Of a commit, or without a run; beside small ones, repeated, and deleted with its session."""
-    run, store = await bed.begin(), bed.store.transcripts
+    run, store = await bed.begin(), bed.store.data.transcripts
     large, huge = "é" * 200_000 + "\x00", "x" * 1_000_000
     said = (turn("a"), NewTurn("s", "b", ChatMessage.of("user", large), tokens=7), turn("c"))
     await run.commit(run.turn(result("0"), turns=said))

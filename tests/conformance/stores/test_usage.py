@@ -34,7 +34,7 @@ async def test_answers_count_with_their_entries_by_append_and_by_commit(bed: Bed
     await run.commit(run.turn(answer("4", "n", output=1), answer("0~0", "n", input=10**20)))
     [loaded] = await bed.store.reads.load([run.run_id])
 
-    found = await bed.store.usage.totals(ALL)
+    found = await bed.store.data.usage.totals(ALL)
     assert [(row.tenant, row.agent_id, row.model) for row in found] == [
         ("default", DESK, "m"),
         ("default", DESK, "n"),
@@ -54,13 +54,13 @@ async def test_a_write_that_is_refused_or_repeated_counts_nothing_more(bed: Bed)
     async with bed.rival() as rival:
         await bed.lose_to(rival)
         assert isinstance(await other.send(other.turn(answer("0", input=1))), LeaseLost)
-        found = await rival.store.usage.totals(ALL)
+        found = await rival.store.data.usage.totals(ALL)
     assert [(row.agent_id, *figures(row)[:2]) for row in found] == [(DESK, 1, 1)]
 
 
 async def test_totals_are_chosen_and_added_up(bed: Bed) -> None:
     """By each of tenant, agent, model and day, and by none of them."""
-    store = bed.store.usage
+    store = bed.store.data.usage
     assert await store.totals(ALL, by=()) == []
     for agent, model in ((DESK, "m"), (DESK, "n"), (CLERK, "m"), (CLERK, "nul \x00")):
         run = await bed.begin(agent=agent)
@@ -90,10 +90,10 @@ async def test_totals_outlive_runs_and_agents(bed: Bed) -> None:
     run = await bed.begin()
     await run.commit(run.turn(answer("0", input=1)))
     await run.complete()
-    before = await bed.store.usage.totals(ALL)
+    before = await bed.store.data.usage.totals(ALL)
 
     await bed.store.retention.sweep(older_than_s=0)
     await bed.store.retention.forget_agent(DESK, cancel=False)
 
-    assert await bed.store.usage.totals(ALL) == before
+    assert await bed.store.data.usage.totals(ALL) == before
     assert [figures(row)[:2] for row in before] == [(1, 1)]

@@ -391,16 +391,16 @@ async def test_a_function_that_is_another_one_is_named(cli: Cli, postgres_dsn: s
     await cli.call("migrate")
     await execute(
         postgres_dsn,
-        f"update {cli.schema}.schema_functions set checksum = 'x' where name = 'commit_turns'",
+        f"update {cli.schema}.schema_functions set checksum = 'x' where name = 'commit_runs'",
     )
     found = await asyncio.to_thread(checks, cli)
 
     assert (found["schema"]["level"], found["schema"]["missing"]) == (
         "wrong",
-        ["functions/commit_turns"],
+        ["functions/commit_runs"],
     )
     assert found["schema"]["remedy"] == "callboard migrate"
-    assert (await cli.call("migrate", "--json")).data["applied"] == ["functions/commit_turns"]
+    assert (await cli.call("migrate", "--json")).data["applied"] == ["functions/commit_runs"]
 
 
 async def test_the_role_of_the_compose_file_owns_its_schema_only(

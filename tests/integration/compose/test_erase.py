@@ -98,7 +98,7 @@ async def spread(runtime: Runtime, agent: AgentId, text: str) -> None:
     await sql(
         url, schema, "insert into agent_state select $1, 'key', to_json($2::text)", str(agent), text
     )
-    await store.artifacts.of(tenant, agent_scope(agent)).store(text.encode() * 30_000)
+    await store.data.artifacts.of(tenant, agent_scope(agent)).store(text.encode() * 30_000)
     await store.boards.of(tenant).create_task_list(
         f"{text} session", agent, [Task(id="1", title=text)]
     )

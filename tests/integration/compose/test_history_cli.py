@@ -75,7 +75,7 @@ def said(text: str, session: str, n: int = 0) -> NewTurn:
 async def test_sessions_are_listed_newest_first(cli: Cli) -> None:
     """With their sizes; those of the agent of this tenant alone."""
     async with conversation(cli) as (runtime, _):
-        store = runtime.store.transcripts
+        store = runtime.store.data.transcripts
         await store.append(HELPER, [said("hi", "support-7", n) for n in range(2)])
         await store.append(FOREIGN, [said("hi", "theirs")])
         listed = await cli.call("history", "list", "helper/main", "--json")
@@ -129,7 +129,7 @@ async def test_a_page_of_a_session_is_shown(cli: Cli) -> None:
     )
     async with cli.host() as runtime:
         turns = [said("word", "s", n) for n in range(60)]
-        await runtime.store.transcripts.append(HELPER, turns)
+        await runtime.store.data.transcripts.append(HELPER, turns)
         for options, ordinals in wanted:
             arguments = ("history", "show", "helper/main", "--session", "s", *options)
             shown = (await cli.call(*arguments)).out
@@ -155,7 +155,7 @@ async def test_a_session_is_written_as_lines_that_a_history_takes_again(
     file, again = tmp_path / "s.jsonl", AgentId("helper", "again")
     async with conversation(cli) as (runtime, run):
         odd_turn = NewTurn("main", "odd", turn, tokens=9, parent="p")
-        await runtime.store.transcripts.append(HELPER, [odd_turn])
+        await runtime.store.data.transcripts.append(HELPER, [odd_turn])
         arguments = ("history", "export", "helper/main", "--session", "main")
         done = await cli.call(*arguments, "--output", str(file), "--json")
         printed = await cli.call(*arguments)
@@ -208,7 +208,7 @@ async def test_an_exported_conversation_is_shown_and_replayed_without_a_server(
 async def test_what_is_not_there_is_named_with_the_way_to_find_it(cli: Cli) -> None:
     """An agent and a session; one line, with the exit code of what there is not."""
     async with cli.host() as runtime:
-        await runtime.store.transcripts.append(HELPER, [said("hi", "s")])
+        await runtime.store.data.transcripts.append(HELPER, [said("hi", "s")])
         agent = await cli.call("history", "show", "helper/other", "--session", "s")
         session = await cli.call("history", "export", "helper/main", "--session", "t")
         listed = await cli.call("history", "list", "acme:helper/main")
@@ -280,7 +280,7 @@ async def test_a_window_of_what_is_not_there_is_refused(cli: Cli) -> None:
     """An agent that the code does not serve, an unknown session, and one that no model was asked in."""
     app = ("--app", f"{__name__}:serve_helper")
     async with cli.host() as runtime:
-        await runtime.store.transcripts.append(HELPER, [said("hi", "s")])
+        await runtime.store.data.transcripts.append(HELPER, [said("hi", "s")])
         wanted = (
             (("helper/other", *app), Exit.USAGE, "does not serve helper/other"),
             (("helper/main", "--session", "t", *app), Exit.NOT_FOUND, "no session 't'"),

@@ -175,7 +175,7 @@ async def test_a_list_shows_whose_a_session_is(cli: Cli) -> None:
     async with cli.host() as runtime:
         for key, owner in (("s1", "ada"), ("s2", None)):
             label = SessionLabel(title=f"About {key}")
-            await runtime.store.directory.create(AgentId("session", key), label, owner=owner)
+            await runtime.store.data.directory.create(AgentId("session", key), label, owner=owner)
         said = await cli.call("sessions", "list")
         data = (await cli.call("sessions", "list", "--json")).data
 

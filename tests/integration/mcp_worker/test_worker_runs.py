@@ -250,7 +250,7 @@ async def test_installed_flows_are_tools_with_their_inputs(
         build_postgres_runtime(url, settings=chosen, client="mcp", serve=False) as client,
     ):
         await InstalledFlows().register(host)
-        bundles = StoredBundles(host.store.flow_bundles, host.store.artifacts, "default")
+        bundles = StoredBundles(host.store.data.flow_bundles, host.store.data.artifacts, "default")
         for document in (newer, flow):
             await bundles.install(packed_flow(json.dumps(document).encode()))
         runs = RunTools(client, 20)

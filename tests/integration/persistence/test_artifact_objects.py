@@ -103,7 +103,7 @@ async def test_artifacts_of_sessions_are_objects(settings: StoreSettings, place:
 
         await talks.delete_session("s")
         left = await sql(settings.url, settings.schema, ROWS)
-        while await runtime.store.artifacts.collect(grace_s=0.0):
+        while await runtime.store.data.artifacts.collect(grace_s=0.0):
             pass
         assert await own.list() == []
         assert await whole(other, "report") == b"first"
@@ -156,13 +156,13 @@ async def test_a_crash_leaves_garbage_and_no_dangling_reference(
             await own.put("a", b"second")
             await own.put("b", pieces())
             await own.delete("b")
-            await store.artifacts.collect(grace_s=0.0)
+            await store.data.artifacts.collect(grace_s=0.0)
     async with open_store(settings, artifact_bytes=folder) as store:
         own = artifacts_of(store, DESK)
         read = {one.name: await whole(own, one.name) for one in await own.list()}
         assert read.get("a") == (None if nth < 2 else b"first" if nth < 4 else b"second")
-        assert await store.artifacts.collect(grace_s=3600.0) == 0 or nth >= COLLECTING
-        while await store.artifacts.collect(grace_s=0.0):
+        assert await store.data.artifacts.collect(grace_s=3600.0) == 0 or nth >= COLLECTING
+        while await store.data.artifacts.collect(grace_s=0.0):
             pass
         assert {one.name: await whole(own, one.name) for one in await own.list()} == read
         assert count_in(tmp_path) == len(read)
@@ -193,12 +193,12 @@ async def test_an_upload_that_a_collector_took_for_dead_is_refused(
     """Whether its object is gone by then or not: no reference to it is written."""
     folder = Lingering(tmp_path)
     async with open_store(settings, artifact_bytes=folder) as store:
-        own = store.artifacts.of("acme", agent_scope(DESK))
+        own = store.data.artifacts.of("acme", agent_scope(DESK))
         collecting: list[asyncio.Task[int]] = []
 
         async def slowly() -> AsyncIterator[bytes]:
             yield b"x"
-            collecting.append(asyncio.create_task(store.artifacts.collect(grace_s=0.0)))
+            collecting.append(asyncio.create_task(store.data.artifacts.collect(grace_s=0.0)))
             await folder.begun.wait()
 
         with pytest.raises(ConflictError, match="took so long that it was collected"):
@@ -216,13 +216,13 @@ async def test_equal_bytes_at_once_leave_one_object(
     """Those of the slower writers are removed at once; what is discarded leaves none."""
     folder = ObjectArtifactBytes.in_folder(tmp_path)
     async with open_store(settings, artifact_bytes=folder) as store:
-        own = store.artifacts.of("acme", agent_scope(DESK))
+        own = store.data.artifacts.of("acme", agent_scope(DESK))
         refs = await asyncio.gather(*(own.store(b"equal") for _ in range(5)))
-        await store.artifacts.collect(grace_s=3600.0)
+        await store.data.artifacts.collect(grace_s=3600.0)
         assert count_in(tmp_path) == 1
         assert await own.resolve(refs[0]) == b"equal"
         await own.discard(refs[0].id)
-        await store.artifacts.collect(grace_s=3600.0)
+        await store.data.artifacts.collect(grace_s=3600.0)
         assert count_in(tmp_path) == 0
 
 
@@ -254,7 +254,7 @@ async def test_a_file_that_lost_its_end_is_no_artifact(
     async with open_store(
         settings, artifact_bytes=ObjectArtifactBytes.in_folder(tmp_path)
     ) as store:
-        own = store.artifacts.of("acme", agent_scope(DESK))
+        own = store.data.artifacts.of("acme", agent_scope(DESK))
         ref = await own.store(b"0123456789")
         [file] = files_in(tmp_path)
         file.write_bytes(b"01234")

@@ -251,23 +251,23 @@ async def filled(runtime: Runtime) -> None:
         await rest(runtime, await runtime.submit(agent, "approval"))
         await rest(runtime, await runtime.submit(bad(f"dead-{n}"), "fail", max_retries=0))
         label = SessionLabel(title=f"t{n}", metadata={"n": n})
-        assert await store.directory.create(agent, label)
+        assert await store.data.directory.create(agent, label)
         turns = [
             NewTurn("s", f"turn-{i}", ChatMessage.of("assistant", f"text {i}")) for i in (1, 2)
         ]
-        await store.transcripts.append(agent, turns)
+        await store.data.transcripts.append(agent, turns)
         new = NewAuditRow(
             tenant="default", principal="me", action="a", thing=f"run:{n}", before={"n": n}
         )
-        await store.audit.add(new)
-        await store.memories.of("default").put(
+        await store.data.audit.add(new)
+        await store.data.memories.of("default").put(
             NewMemory(id=f"m{n}", text=f"text {n}", about="u", metadata={"n": n})
         )
         board = store.boards.of("default")
         await board.create_task_list("c", agent, [Task(id="t", title="do")], title=f"b{n}")
         [run] = await runtime.store.lists.runs(agent=agent)
         snapshot = NewRunSnapshot(id=f"n{n}", run_id=run.run_id, agent_id=agent, seq=1, name="n")
-        assert await store.run_snapshots.put(snapshot, "{}")
+        assert await store.data.run_snapshots.put(snapshot, "{}")
 
 
 DAMAGED: Final = {
@@ -298,14 +298,14 @@ async def test_lists_show_the_others_and_name_the_damaged_row(stage: Stage) -> N
             await stage.damage(table, column, where)
         store: Any = runtime.store
         schedules = await runtime.schedules.list()
-        sessions = await store.directory.find(
+        sessions = await store.data.directory.find(
             SessionFilter(tenant="default", app="damaged"), limit=9
         )
-        audit = await store.audit.list("default")
-        memories = await store.memories.of("default").page(limit=9)
+        audit = await store.data.audit.list("default")
+        memories = await store.data.memories.of("default").page(limit=9)
         boards = await store.boards.of("default").get_boards("c")
-        turns = await store.transcripts.page(bad("list-1"), "s")
-        view = await store.transcripts.view(bad("list-1"), "s", limit=9)
+        turns = await store.data.transcripts.page(bad("list-1"), "s")
+        view = await store.data.transcripts.view(bad("list-1"), "s", limit=9)
         values: dict[str, list[Any]] = {
             "schedules": [one.payload for one in schedules],
             "waits": [one.what for one in await runtime.approvals.open()],
@@ -318,8 +318,8 @@ async def test_lists_show_the_others_and_name_the_damaged_row(stage: Stage) -> N
             "windows": [one.text for one in view.messages],
         }
         # A manifest and a state are texts for whoever decodes them: their lists need neither.
-        assert len(await store.flow_bundles.list("default")) == 2
-        assert len(await store.run_snapshots.list("default", SnapshotFilter())) == 2
+        assert len(await store.data.flow_bundles.list("default")) == 2
+        assert len(await store.data.run_snapshots.list("default", SnapshotFilter())) == 2
     for name, found in values.items():
         told = ["cannot be read" in str(one) for one in found]
         assert sorted(told) == [False, True], (name, found)

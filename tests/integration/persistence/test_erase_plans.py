@@ -62,7 +62,7 @@ STATEMENTS: Final = frozenset(
 async def erase(store: PostgresStore, what: EraseRequest) -> int:
     """Count all of a scope, and take it away; return the number of batches."""
     batches = 0
-    for part in store.erasure.parts:
+    for part in store.data.erasure.parts:
         await part.count(what)
         cursor, is_done = None, False
         while not is_done:
@@ -119,7 +119,7 @@ async def test_a_removal_of_flows_finds_rows_and_runs_by_keys(
     async with open_store(settings) as store:
         await write(postgres_dsn, new_schema, dict.fromkeys(grown_tables.ROWS, (FEW,)), counted)
         book.clear()
-        rows = store.flow_bundles
+        rows = store.data.flow_bundles
         assert await rows.remove("default", "b1", "1", run_keys=["desk/o1:", "desk/none:"]) == 0
         assert len(await rows.list("default", "b2")) == FEW // 100
 
@@ -135,7 +135,7 @@ async def test_snapshots_are_found_by_keys(
     async with open_store(settings) as store:
         await write(postgres_dsn, new_schema, dict.fromkeys(grown_tables.ROWS, (FEW,)), counted)
         book.clear()
-        rows = store.run_snapshots
+        rows = store.data.run_snapshots
         page = await rows.list("default", SnapshotFilter(), limit=10)
         assert len(await rows.list("default", SnapshotFilter(after=page[-1]), limit=10)) == 10
         [one] = await rows.list("default", SnapshotFilter(run=RunId("r7"), apps=["a"]))
@@ -167,14 +167,14 @@ async def test_a_user_among_a_million_memories(
     async with open_store(settings) as store:
         changes = {MEMORIES: (LARGE,), OF_ONE: (10_000, "user:x")}
         await write(postgres_dsn, new_schema, changes, counted)
-        [memories] = [part for part in store.erasure.parts if part.erased_as == "memories"]
+        [memories] = [part for part in store.data.erasure.parts if part.erased_as == "memories"]
         book.clear()
         done = await memories.erase(what)
         batches, gone = 1, done.rows["versions"]
         while done.cursor is not None:
             done = await memories.erase(what, cursor=done.cursor)
             batches, gone = batches + 1, gone + done.rows["versions"]
-        left = await store.memories.of("acme").page(about="user:10")
+        left = await store.data.memories.of("acme").page(about="user:10")
 
     deletes = [plan for plan in book.plans if plan.function == "erase_memories"]
     read = [plan.read(node) for plan in deletes for node in plan.nodes if "Relation Name" in node]

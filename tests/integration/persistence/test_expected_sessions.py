@@ -28,7 +28,7 @@ async def test_a_submit_that_waits_for_a_deletion_does_not_create_the_session_ag
 
     async with host(postgres_dsn, schema) as bed, connected(postgres_dsn, schema) as deleter:
         for agent in (CHAT, OTHER):
-            await bed.store.directory.create(agent, SessionLabel(), owner="ada")
+            await bed.store.data.directory.create(agent, SessionLabel(), owner="ada")
         async with deleter.transaction():
             begin, finish = (
                 "select begin_delete_session($1, $2, $3)",
@@ -43,5 +43,5 @@ async def test_a_submit_that_waits_for_a_deletion_does_not_create_the_session_ag
 
         assert isinstance(refused, SessionDeletingError)
         assert not isinstance(made, BaseException)
-        sessions = bed.store.sessions
+        sessions = bed.store.data.sessions
         assert (await sessions.get(CHAT), await sessions.facts(CHAT)) == (None, [])

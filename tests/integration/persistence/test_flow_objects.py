@@ -88,7 +88,7 @@ async def host(dsn: str, schema: str, place: str) -> AsyncIterator[tuple[Runtime
     """Yield a host of installed flows, whose tool writes artifacts, and its API."""
     chosen = Settings(db_schema=schema, artifacts=place)
     async with build_postgres_runtime(dsn, settings=chosen) as runtime:
-        files = runtime.store.artifacts.of(DEFAULT_TENANT, "written")
+        files = runtime.store.data.artifacts.of(DEFAULT_TENANT, "written")
 
         async def write(run: RunState, effect: Effect) -> EffectOutcome:
             text = effect.payload["tool_calls"][0]["arguments"]["text"]
@@ -102,7 +102,7 @@ async def host(dsn: str, schema: str, place: str) -> AsyncIterator[tuple[Runtime
 
 async def collected(runtime: Runtime) -> None:
     """Collect all that is not pinned."""
-    while await runtime.store.artifacts.collect(grace_s=0.0):
+    while await runtime.store.data.artifacts.collect(grace_s=0.0):
         pass
 
 
@@ -125,7 +125,7 @@ async def test_a_flow_is_installed_executed_and_removed_with_its_bytes_on_s3(
         removed = await there("DELETE", "/v1/flows/writes@1")
         await collected(runtime)
         left = {row[0] for row in await sql(postgres_dsn, schema, OBJECTS)}
-        files = runtime.store.artifacts.of(DEFAULT_TENANT, "written")
+        files = runtime.store.data.artifacts.of(DEFAULT_TENANT, "written")
         kept = await files.read(written, limit=100)
 
     assert made["size_bytes"] == len(data)
@@ -160,7 +160,7 @@ async def test_an_install_over_a_network_that_fails_is_whole_or_absent(
             listed = (await web.get("/v1/flows"))["installed"]
     async with host(postgres_dsn, schema, place_of(bucket)) as (runtime, web):
         again = await web("POST", "/v1/flows?version=2", json.dumps(WRITES).encode())
-        files = runtime.store.artifacts.of(DEFAULT_TENANT, FLOWS_SCOPE)
+        files = runtime.store.data.artifacts.of(DEFAULT_TENANT, FLOWS_SCOPE)
         await collected(runtime)
         pins = await files.pins()
 

@@ -71,7 +71,7 @@ def log_of(bed: Bed, run_id: RunId) -> AsyncGenerator[RunLogEntry, None]:
 @asynccontextmanager
 async def facts_of(bed: Bed) -> AsyncIterator[Ahead[SessionFact]]:
     """Yield the facts of the session, as its reader gets them."""
-    sessions, followed = bed.store.sessions, store_of(bed).followed
+    sessions, followed = bed.store.data.sessions, store_of(bed).followed
     assert followed is not None
     with followed.facts_of(CHAT, after=NO_FACT) as handed:
 
@@ -110,7 +110,7 @@ async def test_a_reader_that_comes_late_reads_nothing(
         assert asked == []
 
         assert found == [entry async for entry in bed.store.reads.entries(run.run_id)]
-        assert facts == await bed.store.sessions.facts(CHAT)
+        assert facts == await bed.store.data.sessions.facts(CHAT)
         assert [fact.kind for fact in facts] == ["queued", "started", "ended"]
         assert await entries_of(bed, run.run_id) == found
         async with facts_of(bed) as tail:

@@ -109,7 +109,7 @@ async def test_a_host_is_notified_once_of_another_incarnation_and_before_anythin
         await asyncio.gather(
             bed.store.arrivals.deliver([message(id="b")]), bed.store.backlog.open_runs(bed.shards)
         )
-        assert "life" not in told
+        assert "incarnation" not in told
         for _ in range(2):
             await asyncio.to_thread(server.restart)
             told.clear()
@@ -117,7 +117,7 @@ async def test_a_host_is_notified_once_of_another_incarnation_and_before_anythin
                 bed.store.arrivals.deliver([message(id="c")]),
                 bed.store.backlog.open_runs(bed.shards),
             )
-            assert told.count("life") == 1
+            assert told.count("incarnation") == 1
 
 
 async def test_incarnations_that_do_not_know_of_each_other_give_no_number_twice(

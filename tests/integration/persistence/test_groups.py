@@ -30,7 +30,7 @@ from actors.kernel.runtime.scheduler import RunStatus
 from actors.kernel.runtime.waits import Answer, Wait, WakeSet
 from actors.kernel.stores.shards import Serves
 from persistence.postgres.commits.columns import commit_arguments
-from persistence.postgres.commits.outcomes import SQL_COMMIT_TURNS
+from persistence.postgres.commits.outcomes import SQL_COMMIT_RUNS
 from persistence.postgres.commits.unit import Unit, Write
 from persistence.postgres.connection.batch import Batched
 from persistence.postgres.connection.link import KEYED, Link
@@ -382,7 +382,7 @@ async def test_taking_messages_reads_what_came_before_them_and_no_more(
         transaction = connection.transaction()
         await transaction.start()
         args = (*commit_arguments([unit]), False, True, None, [], None, None)
-        assert await connection.fetch(SQL_COMMIT_TURNS, *args) == []
+        assert await connection.fetch(SQL_COMMIT_RUNS, *args) == []
         [row] = await connection.fetch(ROWS_READ)
         await transaction.rollback()
         assert row["seq_scan"] == 0

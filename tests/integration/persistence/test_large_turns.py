@@ -37,8 +37,8 @@ class Ground:
     """A store, its artifacts, and a look at its rows."""
 
     def __init__(self, store: PostgresStore, links: Links, rows: asyncpg.Connection) -> None:
-        self.transcripts, self.retention = store.transcripts, store.retention
-        self.sessions = store.sessions
+        self.transcripts, self.retention = store.data.transcripts, store.retention
+        self.sessions = store.data.sessions
         self.links, self.rows = links, rows
         self.artifacts = PostgresArtifacts(links)
 

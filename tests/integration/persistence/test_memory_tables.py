@@ -120,12 +120,12 @@ async def test_a_scope_is_read_by_the_key(
         for sources in (None, ("user",))
     ]
     async with open_store(settings) as store:
-        await store.memories.of("t3").page()
+        await store.data.memories.of("t3").page()
         await write(postgres_dsn, new_schema, {CROWD: (10_000,)}, counted)
-        await store.memories.of("t3").put(replace(new("key", "user:3"), key="k"))
+        await store.data.memories.of("t3").put(replace(new("key", "user:3"), key="k"))
     for book.mode in MODES:
         async with open_store(settings) as store:
-            memories = store.memories.of("t3")
+            memories = store.data.memories.of("t3")
             await memories.page(about="no one")
             book.clear()
             found = [await memories.search(query) for query in queries]

@@ -39,7 +39,7 @@ BY_CHOICE: Final[Mapping[str, str]] = {
 }
 """Statements and functions that read more than they are about, and when."""
 
-BY_COMMITS: Final = ("commit_turns", "commit_fast")
+BY_COMMITS: Final = ("commit_runs", "commit_fast")
 
 SELDOM: Final = frozenset(
     {
@@ -188,7 +188,7 @@ SELDOM: Final = frozenset(
         "SQL_FORGET_AGENT",
         "delete_limit",
         "fork_run",
-        "redrive_letters",
+        "redrive_dead_letters",
         "redrive_run",
         "to_decide",
         "SQL_AGENTS",
@@ -352,11 +352,11 @@ async def test_a_turn_costs_the_same_in_a_long_conversation(
 
         async def talk(n: int) -> None:
             turns = [NewTurn(TALK.key, f"{n}.{k}", ChatMessage.of("user", "hi")) for k in range(3)]
-            await store.transcripts.append(TALK, turns)
+            await store.data.transcripts.append(TALK, turns)
             ids = [turn.id for turn in turns]
-            [first, *_] = await store.sessions.nodes(TALK, ids)
+            [first, *_] = await store.data.sessions.nodes(TALK, ids)
             for branches in (False, True):
-                page = await store.sessions.path(
+                page = await store.data.sessions.path(
                     TALK, after=first.ordinal - 1, limit=3, branches=branches
                 )
                 assert [node.id for node in page] == ids
@@ -488,7 +488,7 @@ async def test_a_search_reads_as_many_sessions_as_it_may(
     book.mode = mode
     async with post_office(postgres_dsn, schema) as post:
         await write(postgres_dsn, schema, {TITLED: ()}, "never")
-        directory, cost = post.store.directory, list[int]()
+        directory, cost = post.store.data.directory, list[int]()
         desk = SessionFilter(tenant="default", app="desk")
         for wanted in ({"title": "whale"}, {"title": "whale", "owner": "ada"}, {"is_active": True}):
             here: SessionFilter = replace(desk, **wanted)

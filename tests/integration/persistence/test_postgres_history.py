@@ -56,9 +56,9 @@ async def test_a_new_schema_is_made_and_is_that_of_the_hosts(
         await history.append(DESK, say("before", "a"), session_id="s")
         owner = HostIncarnation("h1")
         async with open_postgres_store(url, owner=owner, schema=new_schema) as store:
-            [found] = await store.transcripts.page(DESK, "s")
+            [found] = await store.data.transcripts.page(DESK, "s")
             assert (found.ordinal, found.id, found.message.text) == (0, "a", "before")
-            assert [one.name for one in await store.transcripts.sessions(DESK)] == ["s"]
+            assert [one.name for one in await store.data.transcripts.sessions(DESK)] == ["s"]
         assert await history.count_messages(DESK, session_id="s") == 1
 
 

@@ -221,7 +221,7 @@ async def test_a_reader_of_a_session_reads_no_fact_that_this_process_writes(
     """Also while the database notifies it of its own writes. The start of a run reads no fact, either."""
     counts: Counter[str] = Counter()
     async with host(postgres_dsn, schema) as bed, bed.rival() as rival:
-        store = store_of(bed).sessions
+        store = store_of(bed).data.sessions
         await said(bed, "a")
         for name, statement in (("_facts", sessions.SQL_FACTS), ("_queued", "queued")):
             batcher = getattr(store, name)
@@ -238,7 +238,7 @@ async def test_a_reader_of_a_session_reads_no_fact_that_this_process_writes(
             counts.clear()
             runs = [(await submit(bed, id=f"q{n}")).run_id for n in range(2)]
             queued = [await store.queued(CHAT, run_id) for run_id in runs]
-            assert queued == [*(await rival.store.sessions.facts(CHAT))[3:]]
+            assert queued == [*(await rival.store.data.sessions.facts(CHAT))[3:]]
             run = Turns(bed, runs[0], CHAT)
             await run.commit(run.turn(started(CHAT), session=STARTED))
             await run.complete(session=ENDED)
@@ -247,5 +247,5 @@ async def test_a_reader_of_a_session_reads_no_fact_that_this_process_writes(
                 assert counts == {}
                 await submit(rival, id="q9")  # of another process's facts it is notified
                 found.append(await anext(facts))
-            assert found == await rival.store.sessions.facts(CHAT)
+            assert found == await rival.store.data.sessions.facts(CHAT)
             assert counts[sessions.SQL_FACTS] >= 1

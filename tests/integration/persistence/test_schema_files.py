@@ -209,15 +209,15 @@ async def test_four_hosts_apply_a_changed_function_once(postgres_dsn: str, schem
         *(bring_up(postgres_dsn, schema, functions=changed) for _ in range(4))
     )
 
-    assert sorted(done) == [[], [], [], ["functions/commit_turns"]]
-    assert await rows(postgres_dsn, schema, count, before) == [("commit_turns", 1)]
+    assert sorted(done) == [[], [], [], ["functions/commit_runs"]]
+    assert await rows(postgres_dsn, schema, count, before) == [("commit_runs", 1)]
     assert await bring_up(postgres_dsn, schema, functions=changed) == []
 
 
 def with_another_commit() -> list[Function]:
-    """The functions of a release that has changed `commit_turns`."""
+    """The functions of a release that has changed `commit_runs`."""
     return [
-        replace(one, sql=f"{one.sql}-- more\n") if one.name == "commit_turns" else one
+        replace(one, sql=f"{one.sql}-- more\n") if one.name == "commit_runs" else one
         for one in known_functions()
     ]
 
@@ -228,7 +228,7 @@ async def test_functions_wait_for_no_reader(postgres_dsn: str, schema: str) -> N
     async with back_up(postgres_dsn, schema), asyncio.timeout(10):
         done = await bring_up(postgres_dsn, schema, functions=with_another_commit())
 
-    assert done == ["functions/commit_turns"]
+    assert done == ["functions/commit_runs"]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ select count(*) as n from pg_stat_activity where query like 'LISTEN "' || $1 || 
 
 async def follow(bed: Bed, found: asyncio.Queue[SessionFact], agent: AgentId = CHAT) -> None:
     """Read a session's facts until cancelled."""
-    async with aclosing(bed.store.sessions.tail(agent)) as facts:  # type: ignore[type-var]
+    async with aclosing(bed.store.data.sessions.tail(agent)) as facts:  # type: ignore[type-var]
         async for fact in facts:
             found.put_nowait(fact)
 
@@ -105,7 +105,7 @@ async def test_many_readers_of_a_session_read_its_facts_once(
         store = cast("PostgresStore", reader.store)
         count_statements(store, counts, monkeypatch)
         await said(writer, "a")
-        link = store.sessions._keyed._links[0]
+        link = store.data.sessions._keyed._links[0]
         tasks = [asyncio.create_task(follow(reader, found)) for _ in range(READERS)]
         async with asyncio.timeout(20):
             numbers = Counter([(await found.get()).number for _ in range(3 * READERS)])

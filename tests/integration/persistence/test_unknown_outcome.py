@@ -142,7 +142,7 @@ async def test_an_audit_row_whose_answer_is_lost_is_written_once(
 ) -> None:
     """By the id of its write, in one statement; without an id there may be two."""
     async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
-        audit = bed.store.audit
+        audit = bed.store.data.audit
         about: Any = {"tenant": "acme", "principal": "ada", "action": "run.cancel"}
         loss = lose(proxy, what, "needle-1")
         row = await audit.add(NewAuditRow(**about, thing="run:needle-1", write_id="w"))
@@ -305,10 +305,10 @@ async def test_facts_of_what_is_sent_again_are_written_once(
         await run.complete("needle-2", session=change, turns=turns)
 
         assert all(loss.happened.is_set() for loss in losses)
-        facts = await bed.store.sessions.facts(CLERK)
+        facts = await bed.store.data.sessions.facts(CLERK)
         assert [(fact.number, fact.kind) for fact in facts] == [
             (1, "queued"),
             (2, "started"),
             (3, "ended"),
         ]
-        assert [turn.id for turn in await bed.store.sessions.path(CLERK)] == ["a"]
+        assert [turn.id for turn in await bed.store.data.sessions.path(CLERK)] == ["a"]

@@ -41,7 +41,7 @@ from actors.kernel.stores.runs import ApprovalFilter
 from actors.kernel.stores.schedule import Schedule, Tick
 from actors.kernel.stores.transport import SentSignal, Undecodable
 from persistence.postgres.commits import committer
-from persistence.postgres.commits.committer import SQL_FIND_ROUTED, SQL_FIND_TURNS
+from persistence.postgres.commits.committer import SQL_FIND_COMMITS, SQL_FIND_ROUTED
 from persistence.postgres.commits.outcomes import SQL_FIND_NUDGES
 from persistence.postgres.commits.unit import MAX_ROW_BYTES
 from persistence.postgres.connection.link import KEYED, Link, Links, ServerOutage
@@ -404,7 +404,7 @@ class Workday:
 
     async def conversations(self) -> None:
         """Turns of sessions, cuts of their windows, and what is taken out of them again."""
-        store = self.bed.store.transcripts
+        store = self.bed.store.data.transcripts
         runs = await self.begin("chat")
 
         def said(n: int, k: int) -> NewTurn:
@@ -413,7 +413,7 @@ class Workday:
         async def speak(n: int) -> None:
             run, turns = runs[n], tuple(said(n, k) for k in range(4))
             await run.commit(run.turn(answer("0", input=1), turns=turns))
-            await self.bed.store.usage.totals(UsageFilter(agent_id=run.agent))
+            await self.bed.store.data.usage.totals(UsageFilter(agent_id=run.agent))
             cut = NewCut("s", 1, NO_CUT, "Cut", ChatMessage.of("user", "so far"))
             await run.commit(run.turn(result("1"), cuts=(cut,)))
             await store.view(run.agent, "s", limit=2)
@@ -431,7 +431,7 @@ class Workday:
 
     async def sessions(self) -> None:
         """Runs of sessions, long ones too, that go on from nodes, fail and are read; and their deletion."""
-        store, transcripts = self.bed.store.sessions, self.bed.store.transcripts
+        store, transcripts = self.bed.store.data.sessions, self.bed.store.data.transcripts
         both = SessionChange(("started",))
         ended = SessionChange(("ended",))
 
@@ -478,13 +478,13 @@ class Workday:
 
     async def requests(self) -> None:
         """Sessions of principals who come with tokens: made, named, listed; and tokens that end."""
-        store = self.bed.store.directory
+        store = self.bed.store.data.directory
 
         async def ask(n: int) -> None:
             agent, owner = self.agent("asked", n), f"p-{n}"
-            await take_token(self.bed.store.tokens, f"{self.day}-{n}", owner)
-            await self.bed.store.flow_bundles.get("default", "b1", "1")
-            await make_change(self.bed.store.audit, agent, owner)
+            await take_token(self.bed.store.data.tokens, f"{self.day}-{n}", owner)
+            await self.bed.store.data.flow_bundles.get("default", "b1", "1")
+            await make_change(self.bed.store.data.audit, agent, owner)
             await store.create(agent, SessionLabel(title="t"), owner=owner)
             assert not await store.create(agent, SessionLabel(), owner="other")
             run = await self.bed.begin(agent=agent)
@@ -495,12 +495,12 @@ class Workday:
             await self.bed.store.lists.waits(run.run_id)
             wanted = SessionFilter(tenant="default", app=agent.type, owner=owner)
             assert agent in [s.agent_id for s in (await store.find(wanted, limit=5)).rows]
-            assert agent in await self.bed.store.sessions.page("default", "desk", owner=owner)
+            assert agent in await self.bed.store.data.sessions.page("default", "desk", owner=owner)
 
         await self.all(ask)
 
     async def _look(self, agent: AgentId) -> None:
-        store, transcripts = self.bed.store.sessions, self.bed.store.transcripts
+        store, transcripts = self.bed.store.data.sessions, self.bed.store.data.transcripts
         row = await store.get(agent)
         assert row is not None
         await store.recent(agent.tenant, agent.type, limit=3)
@@ -509,7 +509,7 @@ class Workday:
         async with aclosing(store.tail(agent, after=row.last_fact - 1)) as facts:  # type: ignore[type-var]
             await anext(facts)
             await self.post.store._fact_readers.look(say=True)
-        directory = self.bed.store.directory
+        directory = self.bed.store.data.directory
         await directory.create(agent, SessionLabel(title="Whales"))
         await directory.relabel(agent, title="Whales")
         await directory.is_deleted(agent)
@@ -523,7 +523,7 @@ class Workday:
 
     async def artifact(self, agent: AgentId) -> None:
         """A turn that is kept apart, and bytes that a program stores, reads and lets go."""
-        store, large = self.bed.store.transcripts, "x" * (MAX_ROW_BYTES + 1)
+        store, large = self.bed.store.data.transcripts, "x" * (MAX_ROW_BYTES + 1)
         await store.append(agent, [NewTurn("large", "1", ChatMessage.of("user", large))])
         await store.page(agent, "large")
         await store.clear(agent, "large")
@@ -588,7 +588,7 @@ class Workday:
             for statement, *values in (
                 (SQL_NUDGE, "nobody", names, names, agents, ids),
                 (SQL_NEXT_DEATH, "nobody"),
-                (SQL_FIND_TURNS, ids, [1] * CROWD),
+                (SQL_FIND_COMMITS, ids, [1] * CROWD),
                 (SQL_FIND_ROUTED, agents, names, keys),
                 (committer.SQL_FIND_POSTED, agents, names, keys),
                 (SQL_FIND_NUDGES, ids, ids),

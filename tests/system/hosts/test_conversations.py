@@ -30,7 +30,11 @@ async def test_a_host_that_was_frozen_in_mid_stream_writes_no_turn_and_no_cut(
     fleet: Hosts, client: Runtime, tmp_path: Path
 ) -> None:
     """The other host's answer stays. The thawed host's stream adds nothing, even to an empty session."""
-    ledger, gate, transcripts = tmp_path / "ledger", tmp_path / "gate", client.store.transcripts
+    ledger, gate, transcripts = (
+        tmp_path / "ledger",
+        tmp_path / "gate",
+        client.store.data.transcripts,
+    )
     await transcripts.append(TELLER, OLD)
     frozen = await fleet.serving(HERE)
     run_id = await client.submit(TELLER, {"ledger": str(ledger), "gate": str(gate)})

@@ -59,6 +59,6 @@ async def test_the_turn_after_a_crash_waits_for_no_summary_and_none_is_recorded_
         "select count(*) from event_log where payload ->> 'model' = 'writer' and kind = 'llm.call'"
     )
     assert await rows.connection.fetchval(recorded) == 1
-    view = await client.store.transcripts.view(Clerk.id, SESSION, limit=1)
+    view = await client.store.data.transcripts.view(Clerk.id, SESSION, limit=1)
     assert view.cut is not None
     assert view.cut.upto >= len(early)

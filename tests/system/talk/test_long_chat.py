@@ -186,13 +186,15 @@ async def test_a_conversation_longer_than_its_window_keeps_the_fact_of_its_third
     print(*transcript(talk, done), sep="\n")  # noqa: T201 - shown by `-s`
 
     calls = [one.call for one in done]
-    turns = await client.store.transcripts.page(talk.agent, "main")
+    turns = await client.store.data.transcripts.page(talk.agent, "main")
     assert [turn.ordinal for turn in turns] == list(range(2 * len(done)))
     assert [turn.message.text for turn in turns[::2]] == [one.text for one in done]
     assert [turn.message.text for turn in turns[1::2]] == [one.answer for one in done]
     assert max(call["receipt"]["tokens"] for call in calls) <= talk.window * TRIGGER
     assert max(call["usage"]["input"] + call["usage"]["output"] for call in calls) <= talk.window
-    _knows_by_summary(await client.store.transcripts.view(talk.agent, "main", limit=1), done[-1])
+    _knows_by_summary(
+        await client.store.data.transcripts.view(talk.agent, "main", limit=1), done[-1]
+    )
     lines = noted(ledger)
     assert {n: pid for n, event, pid in lines if event == "died"}.keys() == talk.dying.keys()
     assert [host.is_alive for host in fleet.started] == [False] * len(talk.deaths) + [True]

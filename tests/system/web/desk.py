@@ -136,7 +136,7 @@ async def served(
     main, specialist = desk.agents()
     async with Runtime() as runtime:
         await runtime.register(specialist)
-        who = Authentication(runtime.store.tokens, runtime.clock) if is_guarded else None
+        who = Authentication(runtime.store.data.tokens, runtime.clock) if is_guarded else None
         async with AgentRuntime(agents=main, runtime=runtime, app=APP_NAME) as talks:
             application = app(talks, modes=("normal",), authenticate=who, is_loopback=True)
             async with serve_web(address, application, before_stop=application.end_streams) as url:

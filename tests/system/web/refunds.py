@@ -119,7 +119,7 @@ async def flows_served(*, is_guarded: bool = False) -> AsyncIterator[tuple[str, 
     flows = Flows("billing", SPECS, effect_handlers={EffectType.TOOL_CALLS: done})
     async with Runtime() as runtime:
         await flows.register(runtime)
-        who = Authentication(runtime.store.tokens, runtime.clock) if is_guarded else None
+        who = Authentication(runtime.store.data.tokens, runtime.clock) if is_guarded else None
         application = app(runtime, authenticate=who, is_loopback=True)
         async with serve_web(
             "127.0.0.1:0", application, before_stop=application.end_streams

@@ -43,7 +43,7 @@ class Place:
     async def session(self, name: str) -> str:
         """Make a session, and return the address of its page."""
         agent = self.talks.agent_id(name)
-        await self.talks.runtime.store.directory.create(agent, SessionLabel(title=name))
+        await self.talks.runtime.store.data.directory.create(agent, SessionLabel(title=name))
         return f"{self.url}/chat/{APP_NAME}/{name}"
 
 
@@ -301,7 +301,7 @@ async def test_a_person_signs_in_and_out(place: Place) -> None:
         served(place.desk, is_guarded=True) as (url, talks),
         watched(place.browser, url) as seen,
     ):
-        page, tokens = seen.page, talks.runtime.store.tokens
+        page, tokens = seen.page, talks.runtime.store.data.tokens
         new = NewToken(
             id="t1",
             digest=digest_of(secret),
@@ -339,7 +339,7 @@ async def test_a_person_signs_in_and_out(place: Place) -> None:
 async def test_two_thousand_messages_are_scrolled_to_the_first(place: Place) -> None:
     """Each exists once, in order, and the reader's scroll position stays."""
     address = await place.session("many")
-    agent, transcripts = place.talks.agent_id("many"), place.talks.runtime.store.transcripts
+    agent, transcripts = place.talks.agent_id("many"), place.talks.runtime.store.data.transcripts
     for n in range(0, MANY, 2):
         pair = [
             NewTurn("many", f"n{n}", ChatMessage.of("user", f"message {n}")),

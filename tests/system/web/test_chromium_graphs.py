@@ -185,7 +185,7 @@ async def test_a_snapshot_of_another_version_is_restored_if_the_operator_insists
     await when_it_waits(counter, run)
     row = await row_of(counter.runtime.store, run)
     made = await counter.runs.snapshot(run, "of last year", keep=False)
-    rows = counter.runtime.store.run_snapshots
+    rows = counter.runtime.store.data.run_snapshots
     await keep_snapshot(rows, replace(made, spec_hash="0" * 32), row, seq=1, by="ada")
     before = len(await counter.runtime.store.lists.runs(limit=1000))
     async with watched(counter.browser, counter.url) as seen:
@@ -318,7 +318,7 @@ async def test_a_run_is_paused_messaged_and_cancelled_by_an_operator(counter: Co
                 scopes=scopes,
                 expires_at=None,
             )
-            await runtime.store.tokens.create(new)
+            await runtime.store.data.tokens.create(new)
             await page.goto(f"{url}/graph-runs/{run}")
             await page.fill("#token", secret)
             await page.keyboard.press("Enter")

@@ -14,7 +14,7 @@ from actors.inmemory.administration import BEARER, digest_of, new_secret
 from actors.kernel.runtime.ids import RunId
 from actors.kernel.stores.administration import NewToken
 from actors.workflow.installed import InstalledFlows
-from compose.commands.graphs import served
+from compose.commands.flow_runs import served
 from compose.commands.output import Exit
 from tests.behaviour.test_http_installs import REFUND
 from tests.harness.proxy import FaultProxy
@@ -56,7 +56,7 @@ def saved(folder: Path, name: str, **changes: Any) -> Path:
 async def token_of(runtime: Runtime, *scopes: Any, tenant: str = "default") -> str:
     """Create a token with these scopes."""
     secret = new_secret(BEARER)
-    name = f"t{len(await runtime.store.tokens.list())}"
+    name = f"t{len(await runtime.store.data.tokens.list())}"
     new = NewToken(
         id=name,
         digest=digest_of(secret),
@@ -66,7 +66,7 @@ async def token_of(runtime: Runtime, *scopes: Any, tenant: str = "default") -> s
         scopes=scopes,
         expires_at=None,
     )
-    await runtime.store.tokens.create(new)
+    await runtime.store.data.tokens.create(new)
     return secret
 
 

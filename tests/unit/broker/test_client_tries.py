@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from broker.client.requests import Request
-from broker.client.responses import Missed, Tries, Why
+from broker.client.responses import MissedError, Tries, Why
 from broker.client_errors import ClientError, OutcomeUnknownError, UnreachableError, UnservedError
 
 ASKED = Request(doing="ask desk/a", subject="s", headers={}, id="m-1")
@@ -24,7 +24,7 @@ async def test_hosts_that_cannot_now_are_asked_less_and_less_often() -> None:
     pauses = []
     for _ in range(7):
         one.is_under_way = True
-        pauses.append(one.pause_after(Missed("lost", "the database is away")))
+        pauses.append(one.pause_after(MissedError("lost", "the database is away")))
 
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
@@ -49,8 +49,8 @@ async def test_nothing_was_done_only_if_no_attempt_got_through(
     one = tries()
     for why in whys:
         one.is_under_way = why not in {"unreachable", "closed"}
-        with contextlib.suppress(Missed):
-            one.pause_after(Missed(why, "words"))
+        with contextlib.suppress(MissedError):
+            one.pause_after(MissedError(why, "words"))
     error = one.given_up("nats:4222", 5)
 
     assert type(error) is kind
@@ -60,6 +60,6 @@ async def test_nothing_was_done_only_if_no_attempt_got_through(
 async def test_what_a_host_has_taken_before_is_not_called_undone() -> None:
     """A question is asked in slices: that nobody is there for the second says nothing of the first."""
     one = tries(may_be_done=True)
-    one.pause_after(Missed("unserved", "nobody is there"))
+    one.pause_after(MissedError("unserved", "nobody is there"))
 
     assert type(one.given_up("nats:4222", 5)) is OutcomeUnknownError

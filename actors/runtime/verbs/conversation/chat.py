@@ -24,7 +24,7 @@ from actors.runtime.verbs.conversation.history import ConversationHistory
 from actors.runtime.verbs.conversation.sessions import OpenCalls, Sessions
 from actors.runtime.verbs.effects import Effects
 from actors.runtime.verbs.host_services import HostServices
-from actors.runtime.verbs.model_calls import Live, ToolCalls
+from actors.runtime.verbs.model_calls import LiveOutput, ToolCalls
 from actors.runtime.verbs.question import Questions
 from actors.runtime.verbs.scopes import Scopes
 
@@ -69,8 +69,8 @@ class Conversations:
         self.model: LLMClient | None = getattr(agent, "model", None)
         self.sessions, self._scopes = sessions, scopes
         self._tools = ToolsOfChat(run, questions, tools)
-        self.history = ConversationHistory(run, effects, sessions, env.store.transcripts)
-        self.live = Live(run, env, getattr(agent, "guards", None) or ())
+        self.history = ConversationHistory(run, effects, sessions, env.store.data.transcripts)
+        self.live = LiveOutput(run, env, getattr(agent, "guards", None) or ())
         self.generation = Generation(run, effects, self.live, sessions, model=self.model)
         self._instructions: str | None = getattr(agent, "instructions", None)
 

@@ -41,7 +41,7 @@ from actors.runtime.verbs.conversation.history import (
 from actors.runtime.verbs.conversation.sessions import Sessions, as_turn
 from actors.runtime.verbs.conversation.windows import RequestWindow, reserved_tokens
 from actors.runtime.verbs.effects import Effects, effect
-from actors.runtime.verbs.model_calls import Live, OnPiece, capped, completed
+from actors.runtime.verbs.model_calls import LiveOutput, OnPiece, ask_model, capped
 
 if TYPE_CHECKING:
     from actors.kernel.stores.conversations import HistoryProvider
@@ -93,7 +93,7 @@ class Generation:
         self,
         run: RunState,
         effects: Effects,
-        live: Live,
+        live: LiveOutput,
         sessions: Sessions,
         *,
         model: LLMClient | None,
@@ -205,7 +205,7 @@ class Generation:
             call.receipt = asked.receipt(request.tools_sent) | more
             call.asked_at = self._run.clock.monotonic()
             try:
-                return await completed(
+                return await ask_model(
                     model, window, options, on_piece, guards=self._live.guards, is_checked=True
                 )
             except ModelError as exc:

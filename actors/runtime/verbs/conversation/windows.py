@@ -187,7 +187,7 @@ async def window_report(agent: Agent, store: RunStore, session: str | None = Non
     await _load(model)
     source = WindowSource([], {})
     if memory.retention is not HistoryRetention.NONE:
-        source = await WindowSource.of(memory, store.transcripts, agent.id, name)
+        source = await WindowSource.of(memory, store.data.transcripts, agent.id, name)
     blocks = await _blocks(agent, memory, store)
     tally = Tally(memory.pipeline.counter)
     counter = memory.pipeline.counter
@@ -222,7 +222,7 @@ async def prepare_window(agent: Agent, memory: SessionTerms, store: RunStore, se
         session: The conversation, within the agent.
     """
     await _load(getattr(agent, "model", None))
-    source = await WindowSource.of(memory, store.transcripts, agent.id, session)
+    source = await WindowSource.of(memory, store.data.transcripts, agent.id, session)
     blocks = await _blocks(agent, memory, store)
     tally, counter = Tally(memory.pipeline.counter), memory.pipeline.counter
     beside = sum(part.tokens for part in _parts(agent, (), tally, counter, blocks=blocks))
@@ -241,7 +241,7 @@ async def _blocks(agent: Agent, memory: SessionTerms, store: RunStore) -> list[C
         return []
     from actors.runtime.verbs.memory import block_turns  # noqa: PLC0415 - few use it
 
-    return await block_turns(store.memories, agent.id, memory.blocks)
+    return await block_turns(store.data.memories, agent.id, memory.blocks)
 
 
 def _parts(
@@ -487,7 +487,7 @@ class RequestWindow:
             return 0
         from actors.runtime.verbs.memory import block_turns  # noqa: PLC0415 - few use it
 
-        memories, agent = self.run.store.memories, self.run.agent_id
+        memories, agent = self.run.store.data.memories, self.run.agent_id
         self.blocks = await reading(self.run.log, partial(block_turns, memories, agent, labels))
         return sum(map(self.sessions.memory.pipeline.counter.count, self.blocks))
 

@@ -1,13 +1,13 @@
 -- Return the runs that the completion of these runs affects: parents, runs that joined or asked them, and children
 -- that are asked to stop or get another parent.
-create or replace function concerned_by_ends(p_ended text[], t_run text[], t_orphans text[], b_agent text[],
+create or replace function concerned_by_ends(p_ended text[], r_run text[], r_orphans text[], b_agent text[],
   b_sender text[], b_id text[])
 returns text[] language plpgsql stable set search_path from current as $$
 begin
   return (
     with recursive below as (
       select c.run_id, t.orphans <> 'permanent' as deeper
-        from unnest(t_run, t_orphans) t(run, orphans)
+        from unnest(r_run, r_orphans) t(run, orphans)
         cross join lateral (select r.run_id, r.ended_at from runs r where r.parent = t.run offset 0) c
         where t.orphans is not null and t.run = any(p_ended) and c.ended_at is null
       union

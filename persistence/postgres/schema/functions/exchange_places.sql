@@ -58,6 +58,7 @@ begin
     return next;
   end loop;
   if is_news then
+    -- The old name of `slots`: hosts of the release before know no other.
     perform pg_notify(current_schema() || ':all', '[["places",null,null]]');
   end if;
 end $$;

@@ -89,7 +89,7 @@ begin
     if leaving is not null then
       delete from outbox o where o.ctid = any(leaving);
     end if;
-    perform keep_letters(array_agg(c_shard[m.batch]), array_agg(m.agent), array_agg(m.hash),
+    perform keep_dead_letters(array_agg(c_shard[m.batch]), array_agg(m.agent), array_agg(m.hash),
         array_agg(m.sender), array_agg(m.id), array_agg(m.body), array_agg('undecodable'::text),
         array_agg(m.problem))
       from unnest(m_batch, m_agent, m_hash, m_sender, m_id, m_body, m_problem, m_key)
@@ -110,7 +110,7 @@ begin
           on conflict do nothing returning run_id)
       select distinct 0, 'signalled', r.agent, null::text, null::text, null::bigint, r.run_id
         from kept k cross join lateral (select * from runs r where r.run_id = k.run_id offset 0) r;
-    perform keep_letters(array_agg(c_shard[g.batch]), array_agg(g.agent), array_agg(g.hash),
+    perform keep_dead_letters(array_agg(c_shard[g.batch]), array_agg(g.agent), array_agg(g.hash),
         array_agg(g.sender), array_agg(g.id),
         array_agg(json_build_object('v', 1, 'id', g.id, 'target', g.agent, 'sender', g.sender,
           'created_at', clock_timestamp(), 'payload', json_build_object('kind', 'callboard.signal',

@@ -1,13 +1,13 @@
 -- Apply the orphan policy to the open children of ended runs. Returns the runs that are asked to stop, each with the
 -- ended run.
-create or replace function resolve_orphans(p_ended text[], t_run text[], t_orphans text[])
+create or replace function resolve_orphans(p_ended text[], r_run text[], r_orphans text[])
 returns table (by text, orphan text) language plpgsql set search_path from current as $$
 #variable_conflict use_column
 begin
   return query
     with recursive below as (
       select t.run as by, c.*
-        from unnest(t_run, t_orphans) t(run, orphans)
+        from unnest(r_run, r_orphans) t(run, orphans)
         cross join lateral (select r.run_id, r.ctid as place, r.ended_at, r.cancel_requested from runs r
           where r.parent = t.run offset 0) c
         where t.orphans <> 'permanent' and t.run = any(p_ended) and c.ended_at is null
@@ -22,7 +22,7 @@ begin
     ), adopted as (
       update runs c set parent = a.root
         from (
-          select h.place, p.root from unnest(t_run, t_orphans) t(run, orphans)
+          select h.place, p.root from unnest(r_run, r_orphans) t(run, orphans)
             cross join lateral (select r.root from runs r where r.run_id = t.run offset 0) p
             cross join lateral (select r.ctid as place, r.ended_at from runs r
               where r.parent = t.run offset 0) h

@@ -1,24 +1,24 @@
 -- Count spawns and usage of commits against their trees' budgets, in the order of the commits. Returns what exceeds a
 -- budget; such a commit counts nothing. Spawns of it that would fit are not returned.
-create or replace function spend_budgets(p_talk json, t_run text[], p_bad int[], p_ended text[])
+create or replace function spend_budgets(p_relations json, r_run text[], p_bad int[], p_ended text[])
 returns table (t int, place text, reason text) language plpgsql set search_path from current as $$
 #variable_conflict use_column
 declare
   x record; a budgets; roots text[]; n int; places int;
-  spawns json := p_talk -> 'spawns'; spends json := p_talk -> 'spends';
-  s_turn int[]; s_run text[]; s_place text[];
+  spawns json := p_relations -> 'spawns'; spends json := p_relations -> 'spends';
+  s_commit int[]; s_run text[]; s_place text[];
 begin
   if spawns is null and spends is null then return; end if;
   -- Parsed once, since it contains the first messages of all children.
   select array_agg(s.t order by s.ord), array_agg(s.run order by s.ord), array_agg(s.place order by s.ord)
-    into s_turn, s_run, s_place
+    into s_commit, s_run, s_place
     from rows from (json_to_recordset(spawns) as (t int, run text, place text))
       with ordinality s(t, run, place, ord)
     where s.t <> all(p_bad);
-  select array_agg(distinct coalesce(r.root, t_run[m.t])) into roots from (
-    select s.t from unnest(s_turn) s(t)
+  select array_agg(distinct coalesce(r.root, r_run[m.t])) into roots from (
+    select s.t from unnest(s_commit) s(t)
     union select d.t from json_to_recordset(spends) as d(t int)) m
-    left join lateral (select r.root from runs r where r.run_id = t_run[m.t] offset 0) r on true
+    left join lateral (select r.root from runs r where r.run_id = r_run[m.t] offset 0) r on true
     where m.t <> all(p_bad);
   if roots is null then return; end if;
   insert into budgets (root, max_runs, max_concurrent, max_tokens, max_cost_usd, max_turns)
@@ -34,17 +34,17 @@ begin
     where r.run_id = any(p_ended));
   perform 1 from budgets b where b.root = any(roots) order by b.root for no key update;
   for x in
-    select m.t, coalesce(r.root, t_run[m.t]) as root, coalesce(m.spawns, '{}') as spawns,
+    select m.t, coalesce(r.root, r_run[m.t]) as root, coalesce(m.spawns, '{}') as spawns,
         m.tokens, m.cost_usd, m.turns, m.place
       from (
         select coalesce(s.t, d.t) as t, s.spawns, d.tokens, d.cost_usd, d.turns, d.place
           from (select s.t, array_agg(s.place order by s.ord) as spawns
-            from unnest(s_turn, s_run, s_place) with ordinality s(t, run, place, ord)
+            from unnest(s_commit, s_run, s_place) with ordinality s(t, run, place, ord)
             where not exists (select 1 from runs r where r.run_id = s.run offset 0) group by s.t) s
           full join json_to_recordset(spends)
             as d(t int, tokens bigint, cost_usd double precision, turns int, place text)
             on d.t = s.t) m
-      left join lateral (select r.root from runs r where r.run_id = t_run[m.t] offset 0) r on true
+      left join lateral (select r.root from runs r where r.run_id = r_run[m.t] offset 0) r on true
       where m.t <> all(p_bad) order by m.t
   loop
     select * into a from budgets b where b.root = x.root;

@@ -1,12 +1,12 @@
 -- Withdraw refused questions that no run has taken, in the commit that records the refusal. Their ids stay known,
 -- since a copy may still be delivered.
-create or replace function withdraw_questions(p_talk json, p_bad int[])
+create or replace function withdraw_questions(p_relations json, p_bad int[])
 returns table (agent text, sender text, id text) language plpgsql set search_path from current as $$
 #variable_conflict use_column
 declare x record;
 begin
   for x in
-    select * from json_to_recordset(p_talk -> 'withdraws')
+    select * from json_to_recordset(p_relations -> 'withdraws')
         as w(t int, agent text, hash bigint, sender text, id text)
       where w.t <> all(p_bad) order by w.agent, w.sender, w.id
   loop

@@ -5,7 +5,7 @@
 -- are pinned here. If one was collected, the whole call fails and the caller stores it again. `sessions`: the effects
 -- of commits on the sessions of their agents; the active turn changes before turns are added, facts are written after
 -- them. Turns are found by id as in `turns_by_id`.
-create or replace function write_transcripts(p json, t_run text[], t_agent text[], bad int[])
+create or replace function write_transcripts(p json, r_run text[], r_agent text[], bad int[])
 returns void
 language plpgsql set search_path from current set enable_seqscan = off set enable_sort = off as $$
 declare
@@ -13,18 +13,18 @@ declare
 begin
   if p -> 'sessions' is not null then
     perform move_head(k.agent, k.session, k.ordinal) from (
-      select t_agent[x.t] as agent, x.session, n.ordinal
+      select r_agent[x.t] as agent, x.session, n.ordinal
         from json_to_recordset(p -> 'sessions') as x(t int, session text, head text)
         cross join lateral (select -1 as ordinal where x.head = 'root'
           union all (select n.ordinal from transcript_turns n
-            where n.agent = t_agent[x.t] and n.session = x.session and n.id >= x.head and n.id <= x.head
+            where n.agent = r_agent[x.t] and n.session = x.session and n.id >= x.head and n.id <= x.head
               and x.head <> 'root' order by n.id limit 1)) n
         where x.t <> all(bad) order by 1, 2) k;
   end if;
   if p -> 'turns' is not null then
     select array_agg(k.agent order by k.agent, k.session), array_agg(k.session order by k.agent, k.session)
       into agents, sessions from (
-      select distinct t_agent[x.t] as agent, x.session
+      select distinct r_agent[x.t] as agent, x.session
         from json_to_recordset(p -> 'turns') as x(t int, session text) where x.t <> all(bad)) k;
     loop
       insert into transcripts (agent, session, first_at, last_at)
@@ -39,7 +39,7 @@ begin
       perform begin_branches(agents, sessions);
     end if;
     with told as materialized (
-      select t_agent[x.t] as agent, t_run[x.t] as run, x.session, x.id, x.parent, x.tokens, x.body, x.artifact,
+      select r_agent[x.t] as agent, r_run[x.t] as run, x.session, x.id, x.parent, x.tokens, x.body, x.artifact,
           x.visible, row_number() over () as n
         from json_to_recordset(p -> 'turns')
           as x(t int, session text, id text, parent text, tokens int, body text, artifact text,
@@ -71,10 +71,10 @@ begin
       where s.ctid = c.place;
   end if;
   if p -> 'artifacts' is not null then
-    for apart in select distinct agent_tenant(t_agent[x.t]) as tenant, x.scope, x.artifact as id
+    for apart in select distinct agent_tenant(r_agent[x.t]) as tenant, x.scope, x.artifact as id
         from json_to_recordset(p -> 'artifacts') as x(t int, scope text, artifact text, session text, turn text)
           cross join lateral (select n.artifact from transcript_turns n
-            where n.agent = t_agent[x.t] and n.session = x.session and n.id >= x.turn and n.id <= x.turn
+            where n.agent = r_agent[x.t] and n.session = x.session and n.id >= x.turn and n.id <= x.turn
             order by n.id limit 1) n
         where x.t <> all(bad) and n.artifact = x.scope  -- otherwise its session had another turn of this id
         order by 1, 2, 3
@@ -87,19 +87,19 @@ begin
   if p -> 'cuts' is not null then
     update transcripts s set cut_upto = c.upto, cut_strategy = c.strategy, cut_run = c.run,
         cut_summary = c.summary::json, cut_at = at, cut_changes = c.changes::json
-      from (select x.upto, x.previous, x.strategy, x.summary, x.changes, t_run[x.t] as run, k.place
+      from (select x.upto, x.previous, x.strategy, x.summary, x.changes, r_run[x.t] as run, k.place
         from json_to_recordset(p -> 'cuts')
           as x(t int, session text, upto int, previous int, strategy text, summary text,
             changes text)
         cross join lateral (select n.ctid as place from transcripts n
-          where n.agent = t_agent[x.t] and n.session = x.session offset 0) k
+          where n.agent = r_agent[x.t] and n.session = x.session offset 0) k
         where x.t <> all(bad)) c
       where s.ctid = c.place and s.cut_upto = c.previous and c.upto < s.next_ordinal
         and (s.path is null or c.upto < 0 or s.path @> c.upto);
     if p -> 'kept' is not null then  -- cuts of conversations that may branch
       insert into transcript_cuts as k (agent, session, upto, strategy, run_id, summary, at)
         select c.agent, c.session, c.cut_upto, c.cut_strategy, c.cut_run, c.cut_summary, c.cut_at
-          from (select distinct t_agent[x.t] as agent, x.session, t_run[x.t] as run
+          from (select distinct r_agent[x.t] as agent, x.session, r_run[x.t] as run
             from json_to_recordset(p -> 'kept') as x(t int, session text) where x.t <> all(bad)) x
           cross join lateral (select n.* from transcripts n
             where n.agent = x.agent and n.session = x.session offset 0) c
@@ -109,10 +109,10 @@ begin
     end if;
   end if;
   if p -> 'clear' is not null then
-    perform forget_turns(array(select t_run[x.t::int]
+    perform forget_turns(array(select r_run[x.t::int]
       from json_array_elements_text(p -> 'clear') as x(t) where x.t::int <> all(bad)), null);
   end if;
   if p -> 'sessions' is not null then
-    perform change_sessions(p -> 'sessions', t_run, t_agent, bad);
+    perform change_sessions(p -> 'sessions', r_run, r_agent, bad);
   end if;
 end $$;

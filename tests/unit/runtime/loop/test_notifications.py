@@ -23,9 +23,9 @@ def test_subscribers_of_a_kind_are_notified_in_their_order() -> None:
     told: list[str] = []
     notifications = Notifications()
     notifications.is_open = True
-    notifications.subscribe(lambda nudge: told.append(f"first {nudge.kind}"), "life", "held")
-    notifications.subscribe(lambda nudge: told.append(f"second {nudge.kind}"), "life")
+    notifications.subscribe(lambda nudge: told.append(f"first {nudge.kind}"), "incarnation", "held")
+    notifications.subscribe(lambda nudge: told.append(f"second {nudge.kind}"), "incarnation")
 
-    notifications.publish_all([Nudge("held"), Nudge("life"), Nudge("signal")])
+    notifications.publish_all([Nudge("held"), Nudge("incarnation"), Nudge("signal")])
 
-    assert told == ["first held", "first life", "second life"]
+    assert told == ["first held", "first incarnation", "second incarnation"]

@@ -60,7 +60,7 @@ async def test_totals_of_usage_go_after_four_hundred_days() -> None:
         for days, older_than_s in ((399, 0), (1.5, None), (0, 600 * DAY_S), (0, 0)):
             bed.clock.advance(days * DAY_S)
             await sweep_all(bed.store, older_than_s=older_than_s)
-            kept.append([one.input for one in await bed.store.usage.totals(UsageFilter())])
+            kept.append([one.input for one in await bed.store.data.usage.totals(UsageFilter())])
 
     assert kept == [[1, 2], [1, 2], [1, 2], [2]]
 

@@ -28,11 +28,11 @@ from actors.workflow.machine.branches import Path, leaves, seen_at
 from actors.workflow.machine.records import is_paused
 from actors.workflow.machine.variables import LIMITS, NAMESPACES, RUNTIME, changes
 from compose.web.endpoint import Done, StrictModel, WebCall, thing_of_run
-from compose.web.graphs.flows import flows_of, installed_spec
-from compose.web.graphs.runs import flow_run_of, graph_run, present
-from compose.web.pages.graphs.drawing import Edge, GraphMarks, NodeFacts, svg_of
-from compose.web.pages.graphs.evidence import shown_evidence
-from compose.web.pages.graphs.flows import ShownFlow, shelf_of
+from compose.web.flows.flows import flows_of, installed_spec
+from compose.web.flows.runs import flow_run_of, graph_run, present
+from compose.web.pages.flows.drawing import Edge, GraphMarks, NodeFacts, svg_of
+from compose.web.pages.flows.evidence import shown_evidence
+from compose.web.pages.flows.flows import ShownFlow, shelf_of
 from compose.web.pages.html import page
 from compose.web.resources.access import changes_of
 from compose.web.resources.events import parse_log_place
@@ -76,10 +76,10 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
         title = "Drawing of the run on its flow; the list of nodes has the same content"
         svg = svg_of(flow.layout, marks, title=title)
     among = SnapshotFilter(apps=[row.agent_id.type], run=row.run_id)
-    stored = call.runtime.store.run_snapshots
+    stored = call.runtime.store.data.run_snapshots
     return page(
         call.request,
-        "graphs/run.html",
+        "flows/run.html",
         row=row,
         app=row.agent_id.type,
         flow_name=flow_of(row),

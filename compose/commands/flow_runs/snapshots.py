@@ -12,8 +12,8 @@ from actors.workflow import Snapshot
 from actors.workflow.hosted.runs import FlowRuns
 from compose.commands import options as opt
 from compose.commands.api import NO_SERVER, ApiTarget
-from compose.commands.graphs.look import AppArg, OwnerOpt, open_graph_run
-from compose.commands.graphs.served import ServedSnapshots, kept_snapshot, served_run
+from compose.commands.flow_runs.look import AppArg, OwnerOpt, open_graph_run
+from compose.commands.flow_runs.served import ServedSnapshots, kept_snapshot, served_run
 from compose.commands.options import HERE, Target, parse_json
 from compose.commands.output import ago, print_json
 from compose.commands.terminal import say

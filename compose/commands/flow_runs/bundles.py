@@ -19,7 +19,7 @@ from actors.workflow import RunState, Snapshot, WorkflowSpec, import_run_history
 from actors.workflow.hosted.runs import FlowRuns
 from compose.commands import options as opt
 from compose.commands.files import writing
-from compose.commands.graphs.look import AppArg, OwnerOpt, open_graph_run
+from compose.commands.flow_runs.look import AppArg, OwnerOpt, open_graph_run
 from compose.commands.options import HERE, DebugFlag, JsonFlag, Target
 from compose.commands.output import Exit, NoDataError, print_json, short
 from compose.commands.terminal import console, print_table, say

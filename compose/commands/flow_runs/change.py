@@ -25,14 +25,14 @@ from actors.workflow.hosted.ledger_feed import run_of_id
 from actors.workflow.hosted.runs import FlowRuns
 from compose.commands import options as opt
 from compose.commands.api import NO_SERVER, Api, ApiTarget, quoted, repeated
-from compose.commands.graphs.look import (
+from compose.commands.flow_runs.look import (
     AppArg,
     OwnerOpt,
     open_graph_run,
     print_ledger,
     stored_ledger,
 )
-from compose.commands.graphs.served import NamedRunData, ServedRun, served_run
+from compose.commands.flow_runs.served import NamedRunData, ServedRun, served_run
 from compose.commands.options import HERE, Target, parse_json
 from compose.commands.output import Exit, print_json
 from compose.commands.terminal import say

@@ -22,7 +22,7 @@ from actors.workflow.hosted.flows import Flows
 from actors.workflow.hosted.ledger_feed import flow_of, flow_runs
 from actors.workflow.machine.spec import EffectPolicy, RetryPolicy, WorkflowSpec
 from compose.web.endpoint import Done, NoQuery, StrictModel, WebCall, WebEndpoint
-from compose.web.graphs.flows import (
+from compose.web.flows.flows import (
     RowPhase,
     app_of,
     bundles_of,
@@ -31,7 +31,7 @@ from compose.web.graphs.flows import (
     phase_of,
     spec_named,
 )
-from compose.web.pages.graphs.drawing import (
+from compose.web.pages.flows.drawing import (
     Edge,
     GraphLayout,
     GraphMarks,
@@ -99,7 +99,7 @@ async def show_flows(call: WebCall, _: NoQuery, __: None) -> Done:
         for name, count in flows.items():
             own = {phase: n for (flow, phase), n in counts.items() if flow == name}
             found.append(CountedFlow(app=app, flow=name, nodes=count, counts=own))
-    return page(call.request, "graphs/flows.html", flows=found, counted=COUNTED)
+    return page(call.request, "flows/flows.html", flows=found, counted=COUNTED)
 
 
 async def _shown(call: WebCall) -> tuple[str, str, ShownFlow]:
@@ -125,7 +125,7 @@ async def show_flow(call: WebCall, query: FlowRunsQuery, _: None) -> Done:
     title = f"Drawing of the flow {flow}; the list of nodes has the same content"
     return page(
         call.request,
-        "graphs/flow.html",
+        "flows/flow.html",
         app=app,
         flow=flow,
         shown=shown,

@@ -22,7 +22,7 @@ from actors.workflow.hosted.runs import FlowRuns
 from actors.workflow.machine.variables import limit_status
 from compose.commands import options as opt
 from compose.commands.api import NO_SERVER, ApiTarget
-from compose.commands.graphs.served import RunData, list_served, print_run, served_run
+from compose.commands.flow_runs.served import RunData, list_served, print_run, served_run
 from compose.commands.options import HERE, Target
 from compose.commands.output import Exit, ago, picked, print_json, short
 from compose.commands.runs.list import open_run, status_of, status_text

@@ -53,7 +53,7 @@ from compose.web.endpoint import (
     json_response,
     thing_of_run,
 )
-from compose.web.graphs.flows import (
+from compose.web.flows.flows import (
     GraphPhase,
     GraphRunNameJson,
     RowPhase,

@@ -1,7 +1,7 @@
 -- Write messages that cannot be delivered as dead letters, each once: their ids are kept in the inbox. `l_shard` is
 -- the shard that read the message; its owner publishes the dead letter. An undecodable message with the agent, sender
 -- and problem of an existing dead letter only raises that one's count and is not published.
-create or replace function keep_letters(l_shard text[], l_agent text[], l_hash bigint[], l_sender text[],
+create or replace function keep_dead_letters(l_shard text[], l_agent text[], l_hash bigint[], l_sender text[],
   l_id text[], l_body text[], l_reason text[], l_problem text[]) returns void
 language plpgsql set search_path from current as $$
 declare fresh int[];

@@ -14,8 +14,8 @@ from actors.kernel.workflow.artifacts import ArtifactStore, get_artifact_id, is_
 from actors.kernel.workflow.run_state import RunState
 from actors.workflow.notes.evidence import evidence_in, evidence_of
 from compose.web.endpoint import Done, NoQuery, WebCall
-from compose.web.graphs.flows import flows_of
-from compose.web.graphs.runs import graph_run, present
+from compose.web.flows.flows import flows_of
+from compose.web.flows.runs import graph_run, present
 from compose.web.problems import HttpProblem, ProblemError
 from compose.web.resources.artifacts import NEVER_SHOWN
 

@@ -1,6 +1,6 @@
 -- Answer the runs that wait for the end of these runs, and their parents; also the questions in messages bound to
 -- them, as long as the bodies are stored. Returns the runs that have an answer now, each with the ended run.
-create or replace function tell_ends(p_ended text[]) returns table (by text, waiter text)
+create or replace function notify_ends(p_ended text[]) returns table (by text, waiter text)
 language plpgsql set search_path from current as $$
 #variable_conflict use_column
 begin

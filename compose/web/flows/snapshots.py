@@ -27,8 +27,8 @@ from compose.web.endpoint import (
     json_response,
     thing_of_run,
 )
-from compose.web.graphs.flows import GraphRunNameJson, flows_of, started_once
-from compose.web.graphs.runs import RUN, audit_run, graph_run
+from compose.web.flows.flows import GraphRunNameJson, flows_of, started_once
+from compose.web.flows.runs import RUN, audit_run, graph_run
 from compose.web.resources.pages import Paged
 
 
@@ -123,7 +123,7 @@ async def _kept(call: WebCall, id_: str) -> tuple[RunSnapshot, str]:
     Raises:
         NoSuchSnapshotError: There is no such snapshot.
     """
-    rows, tenant = call.runtime.store.run_snapshots, call.principal.tenant
+    rows, tenant = call.runtime.store.data.run_snapshots, call.principal.tenant
     found = await rows.get(tenant, id_) if is_name(id_) else None
     if found is None or found[0].agent_id.type not in _apps(call):
         raise NoSuchSnapshotError(id_[:100])
@@ -148,7 +148,7 @@ async def list_snapshots(call: WebCall, query: SnapshotsQuery, _: None) -> Done:
     after = None if query.after is None else (await _kept(call, query.after))[0]
     run = None if query.run is None else RunId(query.run)
     among = SnapshotFilter(apps=apps, run=run, tag=query.tag, query=query.query, after=after)
-    rows = await call.runtime.store.run_snapshots.list(
+    rows = await call.runtime.store.data.run_snapshots.list(
         call.principal.tenant, among, limit=query.limit + 1
     )
     page = rows[: query.limit]
@@ -188,7 +188,7 @@ async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
     """Remove a snapshot."""
     row, _state = await _kept(call, call.names["snapshot"])
     _audited(call, row)
-    await call.runtime.store.run_snapshots.remove(call.principal.tenant, row.id)
+    await call.runtime.store.data.run_snapshots.remove(call.principal.tenant, row.id)
     return Response(status_code=204)
 
 

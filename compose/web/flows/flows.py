@@ -115,7 +115,7 @@ class InstalledGraphs:
 def bundles_of(call: WebCall) -> StoredBundles:
     """Return the installed bundles of the principal's tenant."""
     store = call.runtime.store
-    return StoredBundles(store.flow_bundles, store.artifacts, call.principal.tenant)
+    return StoredBundles(store.data.flow_bundles, store.data.artifacts, call.principal.tenant)
 
 
 def graphs_of(call: WebCall) -> InstalledGraphs:

@@ -200,7 +200,7 @@ class PostgresStore(RunStore):
 
 
 class PostgresDataStores(DataStores):
-    """What is kept beside the runs, in the same database."""
+    """Stores beside the runs, in the same database."""
 
     def __init__(
         self,

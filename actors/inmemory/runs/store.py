@@ -86,7 +86,7 @@ class MemoryStore(RunStore):
 
 
 class MemoryDataStores(DataStores):
-    """What is kept beside the runs of a `MemoryStore`."""
+    """Stores beside the runs of a `MemoryStore`, on the same rows."""
 
     def __init__(self, clock: Clock, rows: MemoryRows, schedules: ScheduleRows) -> None:
         self.transcripts = rows.transcripts

@@ -1,4 +1,4 @@
-"""RunStore: the only one who changes rows; `DataStores`: what is kept beside the runs.
+"""RunStore: the only one who changes rows; `DataStores`: the content beside the runs.
 
 Every assembly has one: in memory, Postgres, and Postgres behind a broker. A write is atomic,
 fenced by the shard's owner and epoch under a lock, and safe to send again. Implementations group
@@ -70,7 +70,7 @@ class RunStore(Protocol):
     limits: LimitStore
     """Limits of runs that execute at once and that start per second, over all hosts."""
     data: DataStores
-    """What is kept beside the runs."""
+    """Stores of conversations, memories, artifacts, and of what operators and callers keep."""
 
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
         """Call `hook` on the event loop for changes made by other processes. Hints: may be lost."""
@@ -93,7 +93,7 @@ class RunStore(Protocol):
 
 
 class DataStores(Protocol):
-    """What is kept beside the runs: conversations, memories, artifacts, and what operators and callers keep."""
+    """Stores beside the runs: of conversations, memories and artifacts, and of what operators keep."""
 
     transcripts: TranscriptStore
     """Conversations of agents."""

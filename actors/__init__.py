@@ -8,9 +8,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.exports import lazy_exports, understand_moved_paths
+from actors._exports import lazy_exports, understand_moved_paths
 
 if TYPE_CHECKING:
+    from actors._kernel.agent.agent import (
+        Agent,
+        ExecutionBudget,
+        HistoryRetention,
+        SpawnBudget,
+        Supervision,
+    )
+    from actors._kernel.agent.message import ChatMessage, ContentBlock, Message
+    from actors._kernel.agent.models import (
+        CompactionStrategy,
+        Completion,
+        GenerationOptions,
+        LLMClient,
+        LLMResponse,
+        ModelFacts,
+        ModelRegistry,
+        ReasoningDelta,
+        Restart,
+        StreamEvent,
+        TextDelta,
+        Usage,
+    )
+    from actors._kernel.agent.tools import (
+        ApprovalPolicy,
+        InvocationResult,
+        Risk,
+        Tool,
+        ToolCall,
+        ToolResult,
+        ToolSpec,
+    )
+    from actors._kernel.basics import Clock
+    from actors._kernel.runtime.communication import AskKind, AskOutcome, RunStatusSummary
+    from actors._kernel.runtime.ids import AgentId, RunId, TopicId, run_id_of_mail
+    from actors._kernel.runtime.log_entry import EntryKind, RunLogEntry
+    from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
+    from actors._kernel.runtime.sources import RunHandle, RunResult
+    from actors._kernel.secrets import Secret
+    from actors._kernel.stores.conversations import HistoryProvider
+    from actors._runtime import RunContext, Runtime, Selected, artifact_store, idempotency_key
+    from actors._runtime.decorator import agent
+    from actors._runtime.loop.clock import SystemClock
+    from actors._runtime.tracing import Tracing
     from actors.context import (
         CompactionPipeline,
         ContextConfig,
@@ -38,43 +81,6 @@ if TYPE_CHECKING:
         TerminalError,
         WaitCycleError,
     )
-    from actors.kernel.agent.agent import (
-        Agent,
-        ExecutionBudget,
-        HistoryRetention,
-        SpawnBudget,
-        Supervision,
-    )
-    from actors.kernel.agent.message import ChatMessage, ContentBlock, Message
-    from actors.kernel.agent.models import (
-        CompactionStrategy,
-        Completion,
-        GenerationOptions,
-        LLMClient,
-        LLMResponse,
-        ReasoningDelta,
-        Restart,
-        StreamEvent,
-        TextDelta,
-        Usage,
-    )
-    from actors.kernel.agent.tools import (
-        ApprovalPolicy,
-        InvocationResult,
-        Risk,
-        Tool,
-        ToolCall,
-        ToolResult,
-        ToolSpec,
-    )
-    from actors.kernel.runtime.communication import AskKind, AskOutcome, RunStatusSummary
-    from actors.kernel.runtime.ids import AgentId, RunId, TopicId
-    from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-    from actors.kernel.runtime.sources import RunHandle, RunResult
-    from actors.kernel.secrets import Secret
-    from actors.kernel.stores.conversations import HistoryProvider
-    from actors.runtime import RunContext, Runtime, Selected, artifact_store, idempotency_key
-    from actors.runtime.decorator import agent
 
 understand_moved_paths()
 
@@ -87,6 +93,7 @@ __all__ = [
     "AskOutcome",
     "BudgetExhaustedError",
     "ChatMessage",
+    "Clock",
     "CompactionPipeline",
     "CompactionStrategy",
     "Completion",
@@ -95,6 +102,7 @@ __all__ = [
     "EffectDidNotHappen",
     "EffectError",
     "EffectInDoubtError",
+    "EntryKind",
     "ExecutionBudget",
     "GenerationOptions",
     "HistoryProvider",
@@ -105,6 +113,8 @@ __all__ = [
     "LLMResponse",
     "Message",
     "ModelError",
+    "ModelFacts",
+    "ModelRegistry",
     "ReasoningDelta",
     "RecallStrategy",
     "RecordedError",
@@ -116,6 +126,7 @@ __all__ = [
     "RunFailedError",
     "RunHandle",
     "RunId",
+    "RunLogEntry",
     "RunResult",
     "RunStatus",
     "RunStatusSummary",
@@ -130,6 +141,7 @@ __all__ = [
     "StreamEvent",
     "SummarizationCompaction",
     "Supervision",
+    "SystemClock",
     "TerminalError",
     "TextDelta",
     "TokenBudgetComposedStrategy",
@@ -139,12 +151,14 @@ __all__ = [
     "ToolResultCompactionStrategy",
     "ToolSpec",
     "TopicId",
+    "Tracing",
     "TruncationStrategy",
     "Usage",
     "WaitCycleError",
     "agent",
     "artifact_store",
     "idempotency_key",
+    "run_id_of_mail",
 ]
 
 _HOMES = {
@@ -175,27 +189,29 @@ _HOMES = {
         "TerminalError",
         "WaitCycleError",
     ),
-    "actors.kernel.agent.agent": (
+    "actors._kernel.agent.agent": (
         "Agent",
         "ExecutionBudget",
         "HistoryRetention",
         "SpawnBudget",
         "Supervision",
     ),
-    "actors.kernel.agent.models": (
+    "actors._kernel.agent.models": (
         "CompactionStrategy",
         "Completion",
         "GenerationOptions",
         "LLMClient",
         "LLMResponse",
+        "ModelFacts",
+        "ModelRegistry",
         "ReasoningDelta",
         "Restart",
         "StreamEvent",
         "TextDelta",
         "Usage",
     ),
-    "actors.kernel.agent.message": ("ChatMessage", "ContentBlock", "Message"),
-    "actors.kernel.agent.tools": (
+    "actors._kernel.agent.message": ("ChatMessage", "ContentBlock", "Message"),
+    "actors._kernel.agent.tools": (
         "ApprovalPolicy",
         "InvocationResult",
         "Risk",
@@ -204,14 +220,18 @@ _HOMES = {
         "ToolResult",
         "ToolSpec",
     ),
-    "actors.kernel.runtime.communication": ("AskKind", "AskOutcome", "RunStatusSummary"),
-    "actors.kernel.runtime.ids": ("AgentId", "RunId", "TopicId"),
-    "actors.kernel.runtime.scheduler": ("RetryPolicy", "RunStatus"),
-    "actors.kernel.runtime.sources": ("RunHandle", "RunResult"),
-    "actors.kernel.secrets": ("Secret",),
-    "actors.kernel.stores.conversations": ("HistoryProvider",),
-    "actors.runtime": ("RunContext", "Runtime", "Selected", "artifact_store", "idempotency_key"),
-    "actors.runtime.decorator": ("agent",),
+    "actors._kernel.runtime.communication": ("AskKind", "AskOutcome", "RunStatusSummary"),
+    "actors._kernel.runtime.ids": ("AgentId", "RunId", "TopicId", "run_id_of_mail"),
+    "actors._kernel.runtime.scheduler": ("RetryPolicy", "RunStatus"),
+    "actors._kernel.runtime.sources": ("RunHandle", "RunResult"),
+    "actors._kernel.secrets": ("Secret",),
+    "actors._kernel.stores.conversations": ("HistoryProvider",),
+    "actors._runtime": ("RunContext", "Runtime", "Selected", "artifact_store", "idempotency_key"),
+    "actors._runtime.decorator": ("agent",),
+    "actors._runtime.tracing": ("Tracing",),
+    "actors._kernel.runtime.log_entry": ("EntryKind", "RunLogEntry"),
+    "actors._kernel.basics": ("Clock",),
+    "actors._runtime.loop.clock": ("SystemClock",),
 }
 
 if not TYPE_CHECKING:

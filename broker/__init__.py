@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.exports import lazy_exports
-from broker.client_errors import (
+from actors._exports import lazy_exports
+from broker._client_errors import (
     AskTimeoutError,
     BadRequestError,
     ClientError,
@@ -21,8 +21,8 @@ from broker.client_errors import (
     UnknownRunError,
     UnservedError,
 )
-from broker.errors import StreamMismatchError, SubjectError
-from broker.nats_client import (
+from broker._errors import StreamMismatchError, SubjectError
+from broker._nats_client import (
     ConnectionLostError,
     JetStreamOffError,
     NoAnswerError,
@@ -33,10 +33,10 @@ from broker.nats_client import (
 )
 
 if TYPE_CHECKING:
-    from broker.client.client import ActorClient
-    from broker.mail.connection import JetStreamConnection
-    from broker.mail.transport import JetStreamTransport
-    from broker.wire.subjects import Subjects
+    from broker._client.client import ActorClient
+    from broker._mail.connection import JetStreamConnection
+    from broker._mail.transport import JetStreamTransport
+    from broker._wire.subjects import Subjects
 
 __all__ = [
     "ActorClient",
@@ -65,10 +65,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "broker.client.client": ("ActorClient",),
-    "broker.mail.connection": ("JetStreamConnection",),
-    "broker.mail.transport": ("JetStreamTransport",),
-    "broker.wire.subjects": ("Subjects",),
+    "broker._client.client": ("ActorClient",),
+    "broker._mail.connection": ("JetStreamConnection",),
+    "broker._mail.transport": ("JetStreamTransport",),
+    "broker._wire.subjects": ("Subjects",),
 }
 
 if not TYPE_CHECKING:

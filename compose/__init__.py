@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from actors.exports import lazy_exports
+from actors._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from compose.assembly.runtime import build_local_runtime, build_postgres_runtime, build_runtime
-    from compose.assembly.settings import Settings
+    from compose._assembly.runtime import build_local_runtime, build_postgres_runtime, build_runtime
+    from compose._assembly.settings import Settings
 
 __all__ = ["Settings", "build_local_runtime", "build_postgres_runtime", "build_runtime"]
 
 _HOMES: Final = {
-    "compose.assembly.runtime": ("build_local_runtime", "build_postgres_runtime", "build_runtime"),
-    "compose.assembly.settings": ("Settings",),
+    "compose._assembly.runtime": ("build_local_runtime", "build_postgres_runtime", "build_runtime"),
+    "compose._assembly.settings": ("Settings",),
 }
 
 __getattr__ = lazy_exports(__name__, _HOMES)

@@ -1,5 +1,5 @@
 """Run the program `callboard` for `python -m compose`."""
 
-from compose.cli import main
+from compose._cli import main
 
 main()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from typing_extensions import override
 
-from compose.host.collector import collect_rarely
+from compose._host.collector import collect_rarely
 from tests.harness import durations, forked, sample, servers, slow
 from tests.harness import items as item_rows
 from tests.harness.lasting import kept_connections

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.exports import lazy_exports
+from actors._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.effects import EffectMode
-    from actors.kernel.workflow.artifacts import (
+    from actors._kernel.runtime.effects import EffectMode
+    from actors._kernel.workflow.artifacts import (
         Artifact,
         ArtifactMetadata,
         ArtifactStore,
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
         plain_value,
         resolve_artifact,
     )
-    from actors.kernel.workflow.descriptors import (
+    from actors._kernel.workflow.descriptors import (
         ArtifactAccessStats,
         ArtifactDescriptor,
         build_artifact_descriptor_payload,
     )
-    from actors.kernel.workflow.durable import normalize_utc_iso
-    from actors.kernel.workflow.effects import (
+    from actors._kernel.workflow.durable import normalize_utc_iso
+    from actors._kernel.workflow.effects import (
         Effect,
         EffectOutcome,
         EffectType,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         WaitReason,
         WaitState,
     )
-    from actors.kernel.workflow.errors import (
+    from actors._kernel.workflow.errors import (
         GraphError,
         GraphRunFailedError,
         LedgerBrokenError,
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
         StaleResumeError,
         StoreBusyError,
     )
-    from actors.kernel.workflow.run_state import RunState, Snapshot, SnapshotStore, open_waits
-    from actors.kernel.workflow.step_record import StepRecord, verify_ledger_chain
-    from actors.kernel.workflow.stores import (
+    from actors._kernel.workflow.run_state import RunState, Snapshot, SnapshotStore, open_waits
+    from actors._kernel.workflow.step_record import StepRecord, verify_ledger_chain
+    from actors._kernel.workflow.stores import (
         CommandAppendResult,
         CommandCursorStore,
         CommandRecord,
@@ -65,24 +65,24 @@ if TYPE_CHECKING:
         QueryableRunStore,
         RunStore,
     )
-    from actors.workflow.documents.findings import FlowError, FlowFinding
-    from actors.workflow.embedded.held_run import run_mutation_lock
-    from actors.workflow.embedded.histories import (
+    from actors._workflow.documents.findings import FlowError, FlowFinding
+    from actors._workflow.embedded.held_run import run_mutation_lock
+    from actors._workflow.embedded.histories import (
         RUN_HISTORY_BUNDLE_VERSION_V1,
         export_run_history_bundle,
         import_run_history_bundle,
         persist_workflow_snapshot,
         replay_run_history,
     )
-    from actors.workflow.embedded.registry import (
+    from actors._workflow.embedded.registry import (
         ActorFingerprint,
         WorkflowRegistry,
         restore_snapshot,
     )
-    from actors.workflow.embedded.runtime import WorkflowRuntime
-    from actors.workflow.embedded.scheduled import ScheduledRuntime, create_scheduled_runtime
-    from actors.workflow.embedded.scheduler import Scheduler, SchedulerStats
-    from actors.workflow.embedded.stores.in_memory import (
+    from actors._workflow.embedded.runtime import WorkflowRuntime
+    from actors._workflow.embedded.scheduled import ScheduledRuntime, create_scheduled_runtime
+    from actors._workflow.embedded.scheduler import Scheduler, SchedulerStats
+    from actors._workflow.embedded.stores.in_memory import (
         InMemoryArtifactStore,
         InMemoryCommandCursorStore,
         InMemoryCommandStore,
@@ -90,20 +90,20 @@ if TYPE_CHECKING:
         InMemoryRunStore,
         InMemorySnapshotStore,
     )
-    from actors.workflow.embedded.stores.ledgers import (
+    from actors._workflow.embedded.stores.ledgers import (
         HashChainedLedgerStore,
         ObservableLedgerStore,
     )
-    from actors.workflow.embedded.stores.offloading import (
+    from actors._workflow.embedded.stores.offloading import (
         OffloadingLedgerStore,
         OffloadingRunStore,
         offload_large_values,
     )
-    from actors.workflow.handlers import ReconciledHandler, tool_calls
-    from actors.workflow.hosted.flows import Flows
-    from actors.workflow.hosted.runs import FlowRuns
-    from actors.workflow.hosted.starting import schedule_flow
-    from actors.workflow.machine.spec import (
+    from actors._workflow.handlers import ReconciledHandler, tool_calls
+    from actors._workflow.hosted.flows import Flows
+    from actors._workflow.hosted.runs import FlowRuns
+    from actors._workflow.hosted.starting import schedule_flow
+    from actors._workflow.machine.spec import (
         DefaultEffectPolicy,
         EffectPolicy,
         NoRetryPolicy,
@@ -111,13 +111,14 @@ if TYPE_CHECKING:
         WorkflowSpec,
         compute_idempotency_key,
     )
-    from actors.workflow.machine.variables import (
+    from actors._workflow.machine.variables import (
         LimitWarning,
         RuntimeConfig,
         branch_of,
         ensure_namespaces,
     )
-    from actors.workflow.visual.loading import (
+    from actors._workflow.notes.evidence import evidence_in, evidence_of
+    from actors._workflow.visual.loading import (
         check_flow,
         compile_visualflow,
         compile_visualflow_tree,
@@ -127,8 +128,8 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "actors.kernel.runtime.effects": ("EffectMode",),
-            "actors.kernel.workflow.artifacts": (
+            "actors._kernel.runtime.effects": ("EffectMode",),
+            "actors._kernel.workflow.artifacts": (
                 "Artifact",
                 "ArtifactMetadata",
                 "ArtifactStore",
@@ -141,7 +142,7 @@ else:
                 "plain_value",
                 "resolve_artifact",
             ),
-            "actors.kernel.workflow.stores": (
+            "actors._kernel.workflow.stores": (
                 "CommandAppendResult",
                 "CommandCursorStore",
                 "CommandRecord",
@@ -154,13 +155,13 @@ else:
                 "QueryableRunStore",
                 "RunStore",
             ),
-            "actors.kernel.workflow.descriptors": (
+            "actors._kernel.workflow.descriptors": (
                 "ArtifactAccessStats",
                 "ArtifactDescriptor",
                 "build_artifact_descriptor_payload",
             ),
-            "actors.kernel.workflow.durable": ("normalize_utc_iso",),
-            "actors.kernel.workflow.effects": (
+            "actors._kernel.workflow.durable": ("normalize_utc_iso",),
+            "actors._kernel.workflow.effects": (
                 "Effect",
                 "EffectOutcome",
                 "EffectType",
@@ -170,7 +171,7 @@ else:
                 "WaitReason",
                 "WaitState",
             ),
-            "actors.kernel.workflow.errors": (
+            "actors._kernel.workflow.errors": (
                 "GraphError",
                 "GraphRunFailedError",
                 "LedgerBrokenError",
@@ -180,17 +181,17 @@ else:
                 "StaleResumeError",
                 "StoreBusyError",
             ),
-            "actors.kernel.workflow.run_state": (
+            "actors._kernel.workflow.run_state": (
                 "RunState",
                 "open_waits",
                 "Snapshot",
                 "SnapshotStore",
             ),
-            "actors.kernel.workflow.step_record": ("StepRecord", "verify_ledger_chain"),
-            "actors.workflow.hosted.flows": ("Flows",),
-            "actors.workflow.hosted.runs": ("FlowRuns",),
-            "actors.workflow.hosted.starting": ("schedule_flow",),
-            "actors.workflow.embedded.stores.in_memory": (
+            "actors._kernel.workflow.step_record": ("StepRecord", "verify_ledger_chain"),
+            "actors._workflow.hosted.flows": ("Flows",),
+            "actors._workflow.hosted.runs": ("FlowRuns",),
+            "actors._workflow.hosted.starting": ("schedule_flow",),
+            "actors._workflow.embedded.stores.in_memory": (
                 "InMemoryArtifactStore",
                 "InMemoryCommandCursorStore",
                 "InMemoryCommandStore",
@@ -198,40 +199,40 @@ else:
                 "InMemoryRunStore",
                 "InMemorySnapshotStore",
             ),
-            "actors.workflow.documents.findings": ("FlowError", "FlowFinding"),
-            "actors.workflow.embedded.registry": (
+            "actors._workflow.documents.findings": ("FlowError", "FlowFinding"),
+            "actors._workflow.embedded.registry": (
                 "ActorFingerprint",
                 "WorkflowRegistry",
                 "restore_snapshot",
             ),
-            "actors.workflow.handlers": ("ReconciledHandler", "tool_calls"),
-            "actors.workflow.embedded.histories": (
+            "actors._workflow.handlers": ("ReconciledHandler", "tool_calls"),
+            "actors._workflow.embedded.histories": (
                 "RUN_HISTORY_BUNDLE_VERSION_V1",
                 "export_run_history_bundle",
                 "import_run_history_bundle",
                 "persist_workflow_snapshot",
                 "replay_run_history",
             ),
-            "actors.workflow.embedded.stores.ledgers": (
+            "actors._workflow.embedded.stores.ledgers": (
                 "HashChainedLedgerStore",
                 "ObservableLedgerStore",
             ),
-            "actors.workflow.embedded.stores.offloading": (
+            "actors._workflow.embedded.stores.offloading": (
                 "OffloadingLedgerStore",
                 "OffloadingRunStore",
                 "offload_large_values",
             ),
-            "actors.workflow.embedded.held_run": ("run_mutation_lock",),
-            "actors.workflow.embedded.runtime": ("WorkflowRuntime",),
-            "actors.workflow.embedded.scheduled": ("ScheduledRuntime", "create_scheduled_runtime"),
-            "actors.workflow.embedded.scheduler": ("Scheduler", "SchedulerStats"),
-            "actors.workflow.machine.variables": (
+            "actors._workflow.embedded.held_run": ("run_mutation_lock",),
+            "actors._workflow.embedded.runtime": ("WorkflowRuntime",),
+            "actors._workflow.embedded.scheduled": ("ScheduledRuntime", "create_scheduled_runtime"),
+            "actors._workflow.embedded.scheduler": ("Scheduler", "SchedulerStats"),
+            "actors._workflow.machine.variables": (
                 "LimitWarning",
                 "RuntimeConfig",
                 "branch_of",
                 "ensure_namespaces",
             ),
-            "actors.workflow.machine.spec": (
+            "actors._workflow.machine.spec": (
                 "DefaultEffectPolicy",
                 "EffectPolicy",
                 "NoRetryPolicy",
@@ -239,7 +240,8 @@ else:
                 "compute_idempotency_key",
                 "WorkflowSpec",
             ),
-            "actors.workflow.visual.loading": (
+            "actors._workflow.notes.evidence": ("evidence_in", "evidence_of"),
+            "actors._workflow.visual.loading": (
                 "check_flow",
                 "compile_visualflow",
                 "compile_visualflow_tree",
@@ -325,6 +327,8 @@ __all__ = [
     "compute_idempotency_key",
     "create_scheduled_runtime",
     "ensure_namespaces",
+    "evidence_in",
+    "evidence_of",
     "export_run_history_bundle",
     "get_artifact_id",
     "import_run_history_bundle",

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, ParamSpec, TypedDict, TypeVar
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime import RunContext, idempotency_key
 from actors.errors import ContractError, EffectDidNotHappen
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime import RunContext, idempotency_key
 
 P = ParamSpec("P")
 T = TypeVar("T")

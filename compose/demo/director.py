@@ -24,18 +24,18 @@ import nats
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
 
+from actors._kernel.runtime.ids import AgentId, RunId, run_id_of_mail
+from actors._kernel.runtime.log_entry import EntryKind, RunLogEntry
+from actors._runtime import Runtime
+from actors._runtime.loop.tasks import TaskScope
 from actors.errors import ActorsError
-from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_mail
-from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
-from actors.runtime import Runtime
-from actors.runtime.loop.tasks import TaskScope
 from broker import Subjects
-from compose.assembly.local import LocalServers, local_servers
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
+from compose._assembly.local import LocalServers, local_servers
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
+from compose._embedded.server import ProcessSpec
 from compose.demo.desk import Job, LedgerEntry, executions
 from compose.embedded import Server, ServerFailedError
-from compose.embedded.server import ProcessSpec
 
 LEASE_S: Final = 2.0
 HEARTBEAT_S: Final = 0.5

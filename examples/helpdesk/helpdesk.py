@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors import AgentId, ChatMessage, Risk, Runtime, Tool, ToolCall
 from actors.agents import ReActAgent
-from actors.context.turns import turn_of
+from actors.context import turn_of
 from actors.sessions import AgentRuntime, SessionAgent
 from actors.testing import FunctionModel, ModelReply
 from compose import build_local_runtime

@@ -6,10 +6,9 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from actors import ContextConfig, Runtime, StoreHistory, SummarizationCompaction
+from actors import ContextConfig, GenerationOptions, Runtime, StoreHistory, SummarizationCompaction
 from actors import TokenBudgetComposedStrategy as Budget
 from actors.agents import ReActAgent
-from actors.kernel.agent.models import GenerationOptions
 from actors.testing import ScriptedModel
 from compose.models import local
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from actors.kernel.agent.tools import Risk
+from actors import Risk
 from actors.testing import ScriptedModel
 from actors.workflow import Flows, load_flow
 from actors.workflow.integrations import local_llm

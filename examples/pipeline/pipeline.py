@@ -16,8 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from actors.kernel.runtime.ids import RunId
-from actors.runtime import Runtime, idempotency_key
+from actors import RunId, Runtime, idempotency_key
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -31,8 +30,8 @@ from actors.workflow import (
     verify_ledger_chain,
 )
 from compose import Settings, build_postgres_runtime
-from compose.assembly.runtime import settings_of_client
 from compose.demo.desk import append_line, lines_of
+from compose.settings import settings_of_client
 
 FILES: Final = 50
 ANSWERED: Final = 25

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors import AgentId, Runtime
-from actors.context.turns import data_of, recalled_turn
+from actors.context import data_of, recalled_turn
 from actors.testing import FunctionModel
 from compose import build_local_runtime
 from compose.models import local_embedder
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from actors import ChatMessage, GenerationOptions, LLMClient, Message, RunContext
-    from actors.kernel.stores.data import EmbeddingClient
+    from actors.stores import EmbeddingClient
 
 SHELF = "library:files"
 CHUNK_CHARS = 800

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from actors.runtime.loop.clock import SystemClock
+from actors import SystemClock
 from actors.workflow import (
     Effect,
     EffectMode,

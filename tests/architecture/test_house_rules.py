@@ -29,8 +29,8 @@ CORE_DEPENDENCIES = {
 }
 TASK_STARTERS = {"create_task", "ensure_future", "gather", "wait_for"}
 MAY_START_TASKS = {
-    "actors/runtime/loop/tasks.py",
-    "persistence/background.py",  # may not import the runtime
+    "actors/_runtime/loop/tasks.py",
+    "persistence/_background.py",  # may not import the runtime
 }
 HAS_SUCH_VERBS = {
     "self._scopes",

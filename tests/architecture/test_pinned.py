@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from actors._kernel import wire_names
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._runtime.replay.failures import _loaded_class
 from actors.errors import ActorsError
-from actors.kernel import wire_names
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.runtime.replay.failures import _loaded_class
-from persistence.schema_files import REVISION, known_functions, known_migrations
+from persistence._schema_files import REVISION, known_functions, known_migrations
 from tests.architecture.test_house_rules import ROOT, product_files
 
 PINNED: dict[str, Any] = tomllib.loads(

@@ -277,9 +277,9 @@ def test_every_field_that_a_caller_gives_is_read() -> None:
 
 def test_every_setting_is_read_where_hosts_are_made() -> None:
     """Outside of the module that declares it, or by a property of it that is."""
-    files = [file for file in product_files() if file != ROOT / "compose/assembly/settings.py"]
+    files = [file for file in product_files() if file != ROOT / "compose/_assembly/settings.py"]
     elsewhere = Uses.of(tree_of(file) for file in files if file.is_relative_to(ROOT / "compose"))
-    settings = class_in(tree_of(ROOT / "compose/assembly/settings.py"), "Settings")
+    settings = class_in(tree_of(ROOT / "compose/_assembly/settings.py"), "Settings")
     properties = {
         one.name: {node.attr for node in ast.walk(one) if isinstance(node, ast.Attribute)}
         for one in settings.body
@@ -290,7 +290,7 @@ def test_every_setting_is_read_where_hosts_are_made() -> None:
         by = {name, *(prop for prop, reads in properties.items() if name in reads)}
         return any(elsewhere.read(one, "Settings") for one in by) or name in logins
 
-    logins = _texts(ROOT / "compose/assembly/settings.py", "NATS_LOGIN")
+    logins = _texts(ROOT / "compose/_assembly/settings.py", "NATS_LOGIN")
     assert [name for name in fields_of(settings) if not is_read(name)] == []
 
 
@@ -318,7 +318,7 @@ def test_every_field_that_a_caller_reads_is_set() -> None:
 
 def test_every_parameter_that_a_caller_gives_is_used() -> None:
     """Of the calls of authors, programs and outside services, and of every command."""
-    commands = [file for file in product_files() if ROOT / "compose/commands" in file.parents]
+    commands = [file for file in product_files() if ROOT / "compose/_commands" in file.parents]
     functions = [
         (file, one)
         for file in commands
@@ -343,7 +343,7 @@ def test_every_parameter_that_a_caller_gives_is_used() -> None:
 def test_every_exported_value_is_one_that_is_given_or_told() -> None:
     """So that a new one is looked at by the tests above."""
     strange = []
-    for package in ("actors", "broker", "compose", "persistence/postgres", "persistence/redis"):
+    for package in ("actors", "broker", "compose", "persistence/_postgres", "persistence/_redis"):
         for node in ast.walk(tree_of(ROOT / package / "__init__.py")):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 strange += [one.value for one in ast.walk(node) if isinstance(one, ast.Constant)]

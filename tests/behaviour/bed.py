@@ -14,12 +14,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from actors.inmemory.runs.store import MemoryStore
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.runtime import RunContext, Runtime
-from actors.runtime.delivery.mail_service import Broker
+from actors._inmemory.runs.store import MemoryStore
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RetryPolicy
+from actors._runtime import RunContext, Runtime
+from actors._runtime.delivery.mail_service import Broker
 from broker import JetStreamTransport
 from tests.behaviour.agents import Acting, World
 from tests.harness.faulty_store import FaultyStore
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.kernel.basics import Clock, Entropy
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.runtime.rows import RunRow
-    from actors.kernel.stores.run_store import RunStore
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._kernel.basics import Clock, Entropy
+    from actors._kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.rows import RunRow
+    from actors._kernel.stores.run_store import RunStore
     from persistence.postgres import PostgresStore
     from tests.harness.faulty_store import Faults
     from tests.harness.simloop import SimLoop

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.runtime.loop.clock import SystemClock, SystemEntropy
+from actors._runtime.loop.clock import SystemClock, SystemEntropy
 from persistence.postgres import StoreSettings, open_store
 from tests.behaviour.bed import Bed, OpenStore, memory_bed
 from tests.harness import servers
@@ -29,8 +29,8 @@ from tests.harness.slow import IS_SLOW
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-    from actors.kernel.runtime.ids import HostIncarnation
-    from actors.kernel.stores.run_store import RunStore
+    from actors._kernel.runtime.ids import HostIncarnation
+    from actors._kernel.stores.run_store import RunStore
     from tests.harness.servers import Observer, TestNats, TestPostgres
 
 _LOOP = "_asyncio_loop_factory"

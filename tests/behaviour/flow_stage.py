@@ -6,6 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from actors._workflow.hosted.flows import Flows
+from actors._workflow.hosted.runs import FlowRuns
+from actors._workflow.machine.variables import NAMESPACES
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -14,15 +17,12 @@ from actors.workflow import (
     WorkflowSpec,
     verify_ledger_chain,
 )
-from actors.workflow.hosted.flows import Flows
-from actors.workflow.hosted.runs import FlowRuns
-from actors.workflow.machine.variables import NAMESPACES
 from tests.behaviour.bed import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.runtime.ids import RunId
+    from actors._kernel.runtime.ids import RunId
     from actors.workflow import RunState, WaitState
     from tests.behaviour.bed import Bed
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from actors.inmemory.administration import BEARER, digest_of, new_secret
-from actors.kernel.stores.administration import NewToken
+from actors._inmemory.administration import BEARER, digest_of, new_secret
+from actors._kernel.stores.administration import NewToken
 from compose.web import Authentication, app
 from tests.behaviour.talks import Echo, sessions_on
 from tests.behaviour.web import WebClient
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from datetime import datetime
 
-    from compose.web.identity.authentication import Recognize
+    from compose._web.identity.authentication import Recognize
     from tests.behaviour.bed import Bed
 
 

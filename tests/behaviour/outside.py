@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import nats
 
-from actors.kernel.agent.message import Message
+from actors._kernel.agent.message import Message
 from broker import Subjects
 from tests.harness import checks
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from actors.kernel.runtime.ids import AgentId, RunId, TopicId
-    from actors.runtime import RunContext
+    from actors._kernel.runtime.ids import AgentId, RunId, TopicId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

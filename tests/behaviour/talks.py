@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from actors._kernel.agent.agent import Agent
 from actors.agents import ReActAgent
-from actors.kernel.agent.agent import Agent
 from actors.sessions import AgentRuntime, SessionEvent, SessionRun
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.bed import LIMIT_S
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import ChatMessage, Message
-    from actors.kernel.agent.models import GenerationOptions
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import ChatMessage, Message
+    from actors._kernel.agent.models import GenerationOptions
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

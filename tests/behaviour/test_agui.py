@@ -12,7 +12,7 @@ from ag_ui.core import CustomEvent
 
 from actors.agents import ReActAgent
 from actors.testing import FunctionModel, ModelReply
-from compose.web.agui.stream import AguiStream, line_of
+from compose._web.agui.stream import AguiStream, line_of
 from tests.behaviour.agui import Counter, Thread, approve, types
 from tests.behaviour.bed import FAST
 from tests.behaviour.guarded import guarded_on
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors import ChatMessage, GenerationOptions
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
     from tests.behaviour.web import Stream
 
@@ -601,7 +601,7 @@ async def test_without_its_extra_the_endpoints_error_names_the_package(
     bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other endpoints of the API exist."""
-    for name in [one for one in sys.modules if one.startswith("compose.web.agui.")]:
+    for name in [one for one in sys.modules if one.startswith("compose._web.agui.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ag_ui.core", None)
     async with web_on(bed, Echo().agent(), app_name=app) as web:

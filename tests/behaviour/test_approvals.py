@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.communication import ApprovalStatus
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.errors import ContractError, UnknownApprovalError
-from actors.kernel.runtime.communication import ApprovalStatus
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.commit import Commit
-    from actors.kernel.runtime.communication import ApprovalRequest
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.commit import Commit
+    from actors._kernel.runtime.communication import ApprovalRequest
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext, Runtime
     from tests.behaviour.bed import Bed
 
 ORDER = {"to": "Robin", "amount": 9000}

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors import artifact_store
+from actors._kernel.agent.tools import InvocationResult, Tool
+from actors._kernel.stores.runs import agent_scope
 from actors.errors import ContractError
-from actors.kernel.agent.tools import InvocationResult, Tool
-from actors.kernel.stores.runs import agent_scope
 
 if TYPE_CHECKING:
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 LARGE = bytes(range(256)) * 2_000

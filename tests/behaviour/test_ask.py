@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.commit import Commit
+from actors._kernel.runtime.communication import AskKind, AskOutcome
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors._kernel.runtime.waits import WaitCycle
 from actors.errors import ContractError, OtherTenantError, TerminalError, WaitCycleError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Commit
-from actors.kernel.runtime.communication import AskKind, AskOutcome
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.waits import WaitCycle
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 ONCE = RetryPolicy(max_retries=0)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
 from actors.errors import MiddlewareTermination, RetryAfter, TerminalError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.outside import all_done
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.runtime.rows import DeadLetter, RunRow
-    from actors.runtime import RunContext
+    from actors._kernel.runtime.ids import AgentId
+    from actors._kernel.runtime.rows import DeadLetter, RunRow
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 SENDERS = 3

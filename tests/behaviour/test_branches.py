@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.log_entry import EntryKind
 from actors.errors import CancellationError
-from actors.kernel.runtime.log_entry import EntryKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 K = EntryKind

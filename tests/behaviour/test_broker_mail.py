@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
+from actors._kernel.runtime.log_entry import EntryKind
 from actors.errors import RetryAfter
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
-from actors.kernel.runtime.log_entry import EntryKind
 from tests.behaviour.agents import Acting
 from tests.behaviour.outside import all_done, nothing_leaves, noting, outsider, pending, received
 
 if TYPE_CHECKING:
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 K = EntryKind

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import PARTITIONS, AgentId, undeclared_shard
 from actors.errors import RegistrationError, TerminalError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import PARTITIONS, AgentId, undeclared_shard
 from tests.behaviour.agents import Acting
 from tests.behaviour.bed import FAST
 from tests.behaviour.outside import all_done, eventually, nothing_leaves, noting, outsider, received
 
 if TYPE_CHECKING:
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

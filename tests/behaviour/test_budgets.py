@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.agent import ExecutionBudget
+from actors._kernel.agent.models import GenerationOptions
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.errors import BudgetExhaustedError
-from actors.kernel.agent.agent import ExecutionBudget
-from actors.kernel.agent.models import GenerationOptions
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.behaviour.agents import greeter
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 
@@ -187,7 +187,7 @@ async def test_a_deadline_farther_off_than_any_timer(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A timer of the event loop cannot be that long: only the deadline cuts an effect off."""
-    monkeypatch.setattr("actors.runtime.loop.timers.MAX_ARM_S", 0.05)
+    monkeypatch.setattr("actors._runtime.loop.timers.MAX_ARM_S", 0.05)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         await ctx.step("work", asyncio.sleep, inbox[0].payload)

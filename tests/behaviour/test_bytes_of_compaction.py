@@ -6,6 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import message_json
+from actors._kernel.json import canonical_json
+from actors._kernel.runtime.commit import Commit
+from actors._kernel.runtime.scheduler import Lease
 from actors.context import (
     CompactionPipeline,
     ContextConfig,
@@ -14,20 +19,15 @@ from actors.context import (
     TokenBudgetComposedStrategy,
     TokenCounter,
 )
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import message_json
-from actors.kernel.json import canonical_json
-from actors.kernel.runtime.commit import Commit
-from actors.kernel.runtime.scheduler import Lease
 from actors.testing import ScriptedModel
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.log_entry import NewEntry
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.log_entry import NewEntry
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 BY_HUNDREDS = TokenCounter(lambda _: 96)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.tools import Tool, ToolCall
+from actors._kernel.runtime.commit import Commit
 from actors.agents import ReActAgent
 from actors.context import (
     ContextConfig,
@@ -17,15 +19,13 @@ from actors.context import (
     TokenBudgetComposedStrategy,
     ToolResultCompactionStrategy,
 )
-from actors.kernel.agent.tools import Tool, ToolCall
-from actors.kernel.runtime.commit import Commit
 from actors.testing import ScriptedModel
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.models import CompactionStrategy
+    from actors._kernel.agent.models import CompactionStrategy
+    from actors._testing.model_reply import Line
     from actors.testing import Asked
-    from actors.testing.model_reply import Line
     from tests.behaviour.bed import Bed
 
 QUESTIONS = 30

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors import ChatMessage, idempotency_key
+from actors._kernel.agent.hooks import Allow, GuardStage, GuardVerdict
+from actors._kernel.agent.tools import Tool, ToolCall
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.sources import RunHandle
+from actors._runtime import RunContext
+from actors._runtime.verbs.conversation.history import ConversationHistory
+from actors._runtime.verbs.memory import AgentMemory
+from actors._runtime.verbs.run_context import AgentState
 from actors.errors import CallInEffectError, ContractError, RunFailedError
-from actors.kernel.agent.hooks import Allow, GuardStage, GuardVerdict
-from actors.kernel.agent.tools import Tool, ToolCall
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.sources import RunHandle
-from actors.runtime import RunContext
-from actors.runtime.verbs.conversation.history import ConversationHistory
-from actors.runtime.verbs.memory import AgentMemory
-from actors.runtime.verbs.run_context import AgentState
 from actors.testing import ModelReply, ScriptedModel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from actors.kernel.agent.message import Message
+    from actors._kernel.agent.message import Message
     from tests.behaviour.bed import Bed
 
 ALLOWED: Final = {"emit_delta"}

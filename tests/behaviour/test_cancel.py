@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.errors import CancellationError, RunFailedError
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.behaviour.agents import World
 from tests.harness.faulty_store import Faults, Manner
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext, Runtime
     from tests.behaviour.bed import Bed
 
 

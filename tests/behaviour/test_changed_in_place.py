@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pydantic_core import to_json
 
+from actors._kernel.agent.agent import HistoryRetention
+from actors._kernel.agent.hooks import Allow, GuardStage, GuardVerdict
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.tools import Tool, ToolCall
 from actors.context import ContextConfig, StoreHistory
 from actors.errors import RetryAfter
-from actors.kernel.agent.agent import HistoryRetention
-from actors.kernel.agent.hooks import Allow, GuardStage, GuardVerdict
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.tools import Tool, ToolCall
 from actors.testing import ModelReply, ScriptedModel
 from tests.behaviour.agents import Acting
 from tests.model.agent import spoiled
@@ -21,8 +21,8 @@ from tests.model.agent import spoiled
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 ITEMS: Final = {"items": [1, {"two": [2]}]}

@@ -9,6 +9,10 @@ import pytest
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.models import Usage
+from actors._kernel.agent.tools import Tool, ToolCall
+from actors._kernel.hidden import HiddenNames
 from actors.agents import ReActAgent
 from actors.context import (
     CompactionPipeline,
@@ -20,21 +24,17 @@ from actors.context import (
     TokenCounter,
 )
 from actors.errors import ModelError
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.models import Usage
-from actors.kernel.agent.tools import Tool, ToolCall
-from actors.kernel.hidden import HiddenNames
 from actors.testing import ModelReply, ScriptedModel
-from compose.assembly.telemetry import Redaction
-from compose.host.metrics import of_model_calls
+from compose._assembly.telemetry import Redaction
+from compose._host.metrics import of_model_calls
 from tests.behaviour.test_traces import CANARY, Backend, in_memory
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 BY_TENS = TokenCounter(lambda _: 6)

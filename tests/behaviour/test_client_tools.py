@@ -10,10 +10,10 @@ import pytest
 from typing_extensions import override
 
 from actors import ToolCall
+from actors._kernel.agent.message import ContentBlock
+from actors._kernel.agent.tools import InvocationResult
+from actors._kernel.runtime.ids import RunId
 from actors.errors import MessageTooLargeError
-from actors.kernel.agent.message import ContentBlock
-from actors.kernel.agent.tools import InvocationResult
-from actors.kernel.runtime.ids import RunId
 from actors.sessions import UserMessage
 from actors.testing import ModelReply
 from tests.behaviour.agui import PICK, Counter
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors import ChatMessage, GenerationOptions
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.behaviour.bed import Bed
 
 

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.agent import HistoryRetention
+from actors._kernel.agent.tools import Tool, ToolCall
+from actors._kernel.runtime.commit import Commit
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import Lease
 from actors.context import CompactionPipeline, ContextConfig, StoreHistory, SummarizationCompaction
-from actors.kernel.agent.agent import HistoryRetention
-from actors.kernel.agent.tools import Tool, ToolCall
-from actors.kernel.runtime.commit import Commit
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import Lease
 from actors.testing import FunctionModel, ModelReply
 from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import ChatMessage, Message
-    from actors.kernel.agent.models import GenerationOptions
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import ChatMessage, Message
+    from actors._kernel.agent.models import GenerationOptions
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 QUESTIONS = [f"{n}: " + "word " * 40 for n in range(4)]

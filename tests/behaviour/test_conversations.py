@@ -14,6 +14,12 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 from typing_extensions import override
 
+from actors._kernel.agent.agent import HistoryRetention
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.agent.models import GenerationOptions
+from actors._kernel.agent.tools import Tool, ToolCall
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.agents import ReActAgent
 from actors.context import (
     CompactionPipeline,
@@ -25,20 +31,14 @@ from actors.context import (
     TokenBudgetComposedStrategy,
 )
 from actors.errors import MessageTooLargeError, ModelError, RunFailedError
-from actors.kernel.agent.agent import HistoryRetention
-from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.models import GenerationOptions
-from actors.kernel.agent.tools import Tool, ToolCall
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 
@@ -581,7 +581,7 @@ async def test_a_large_turn_is_kept_whole_and_a_larger_one_is_refused(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This holds for each method of the context. A refused turn calls no model and is not stored."""
-    monkeypatch.setattr("actors.kernel.agent.transcript.MAX_TURN_BYTES", 700_000)
+    monkeypatch.setattr("actors._kernel.agent.transcript.MAX_TURN_BYTES", 700_000)
     model, large, larger = ScriptedModel("one"), "é" * 300_000, "x" * 700_000
 
     async def body(ctx: RunContext) -> list[str]:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.rows import RunRow
+from actors._runtime.execution.suspects import MAX_DEATHS
 from actors.errors import RetryAfter
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.rows import RunRow
-from actors.runtime.execution.suspects import MAX_DEATHS
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 K = EntryKind

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.errors import DecisionRefusedError
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.harness.slow import IS_SLOW
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 K = EntryKind

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.hints import MAX_DELTA_BYTES
+from actors._kernel.runtime.log_entry import EntryKind
 from actors.errors import EffectOutsideScopeError, MessageTooLargeError, NotSerializableError
-from actors.kernel.runtime.hints import MAX_DELTA_BYTES
-from actors.kernel.runtime.log_entry import EntryKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.log_entry import RunLogEntry
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

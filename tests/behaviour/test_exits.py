@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.tools import Tool
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.scheduler import RunStatus
 from actors.errors import EffectDidNotHappen, RunFailedError
-from actors.kernel.agent.tools import Tool
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import RunStatus
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.agent.hooks import CallNext, HookEvent, InvocationContext
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.hooks import CallNext, HookEvent, InvocationContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.tools import Risk, Tool, ToolCall
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.agents import ReActAgent
 from actors.context import ContextConfig, SlidingWindowCompaction, StoreHistory
 from actors.errors import ModelError, RunFailedError
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.tools import Risk, Tool, ToolCall
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from actors._kernel.agent.models import GenerationOptions
     from actors.errors import ModelErrorKind
-    from actors.kernel.agent.models import GenerationOptions
     from tests.behaviour.bed import Bed
 
 

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.tools import Tool
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._workflow.integrations import RemoteAgent, hybrid_llm, remote_llm
 from actors.errors import TerminalError
-from actors.kernel.agent.tools import Tool
-from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.workflow import EffectType, RunStatus, StepPlan, WorkflowSpec
-from actors.workflow.integrations import RemoteAgent, hybrid_llm, remote_llm
 from tests.behaviour.agents import Acting
 from tests.behaviour.flow_stage import asking, ending, single, staged
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
     from tests.behaviour.flow_stage import Stage
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.workflow.errors import NoSuchRunError
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.workflow.errors import NoSuchRunError
+from actors._workflow.hosted import graph_run
 from actors.workflow import (
     EffectOutcome,
     EffectType,
@@ -26,9 +27,8 @@ from actors.workflow import (
     replay_run_history,
     verify_ledger_chain,
 )
-from actors.workflow.hosted import graph_run
-from compose.tools import graph_bundle
-from compose.tools.graph_bundle import BundleError, RunBusyError, bundle_of, read_bundle
+from compose._tools import graph_bundle
+from compose._tools.graph_bundle import BundleError, RunBusyError, bundle_of, read_bundle
 from tests.behaviour.flow_stage import Stage, asking, completing, ending, single, staged
 from tests.behaviour.test_flow_parts import asking_for, forking
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from actors.kernel.runtime.ids import RunId
+    from actors._kernel.runtime.ids import RunId
     from actors.workflow import Effect, RunState
     from tests.behaviour.bed import Bed
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.errors import ContractError, InvalidTextError, MessageTooLargeError
-from actors.kernel.workflow.errors import (
+from actors._kernel.workflow.errors import (
     GraphError,
     NoSuchSnapshotError,
     SpecChangedError,
     StaleResumeError,
 )
+from actors._workflow.hosted import graph_run
+from actors.errors import ContractError, InvalidTextError, MessageTooLargeError
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -25,11 +26,10 @@ from actors.workflow import (
     WorkflowSpec,
     verify_ledger_chain,
 )
-from actors.workflow.hosted import graph_run
 from tests.behaviour.bed import LIMIT_S
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import RunId
+    from actors._kernel.runtime.ids import RunId
     from actors.workflow import RunState
     from tests.behaviour.bed import Bed
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.workflow.errors import StaleResumeError
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.workflow.errors import StaleResumeError
+from actors._workflow.hosted import graph_run
 from actors.workflow import (
     Effect,
     EffectMode,
@@ -25,7 +26,6 @@ from actors.workflow import (
     StepPlan,
     WorkflowSpec,
 )
-from actors.workflow.hosted import graph_run
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import Stage, asking, ending, single, without_doubts
 from tests.behaviour.test_conversation_deaths import is_a_runs

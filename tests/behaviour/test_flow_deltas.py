@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._workflow.integrations import local_llm
 from actors.testing import ModelReply, ScriptedModel
 from actors.workflow import EffectType
-from actors.workflow.integrations import local_llm
 from compose.web import app
 from tests.behaviour.flow_stage import single, staged
 from tests.behaviour.web import WebClient

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.waits import Answer
+from actors._kernel.workflow.errors import StaleResumeError
+from actors._workflow.handlers import EffectHandlers
 from actors.errors import EffectDidNotHappen, EffectInDoubtError
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.waits import Answer
-from actors.kernel.workflow.errors import StaleResumeError
 from actors.workflow import (
     EffectMode,
     EffectOutcome,
@@ -22,7 +23,6 @@ from actors.workflow import (
     WaitReason,
     WorkflowSpec,
 )
-from actors.workflow.handlers import EffectHandlers
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import Stage, asking, ending, single, staged
 from tests.behaviour.test_conversation_deaths import is_a_runs
@@ -31,7 +31,7 @@ from tests.harness.faulty_store import Faults, Manner
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.runtime.ids import RunId
+    from actors._kernel.runtime.ids import RunId
     from actors.workflow import Effect, RunState
     from tests.behaviour.bed import Bed
 

@@ -10,34 +10,34 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.inmemory.knowledge import InMemoryGraphStore
-from actors.kernel.agent.agent import ExecutionBudget
-from actors.kernel.agent.tools import Risk, Tool
-from actors.kernel.hidden import HiddenNames
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.secrets import Secret
-from actors.kernel.workflow.errors import GraphError, StaleResumeError
-from actors.runtime.verbs.model_calls import DirectToolInvoker
-from actors.testing import ScriptedModel
-from actors.workflow import EffectType, RunStatus, StepPlan, WorkflowSpec
-from actors.workflow.bundles import StoredBundles, open_workflow_bundle, packed_flow
-from actors.workflow.integrations import (
+from actors._inmemory.knowledge import InMemoryGraphStore
+from actors._kernel.agent.agent import ExecutionBudget
+from actors._kernel.agent.tools import Risk, Tool
+from actors._kernel.hidden import HiddenNames
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.secrets import Secret
+from actors._kernel.workflow.errors import GraphError, StaleResumeError
+from actors._runtime.verbs.model_calls import DirectToolInvoker
+from actors._workflow.bundles import StoredBundles, open_workflow_bundle, packed_flow
+from actors._workflow.integrations import (
     GraphStoreKnowledge,
     RemoteModel,
     hybrid_llm,
     local_llm,
     remote_llm,
 )
-from compose.assembly.telemetry import Redaction
+from actors.testing import ScriptedModel
+from actors.workflow import EffectType, RunStatus, StepPlan, WorkflowSpec
+from compose._assembly.telemetry import Redaction
 from tests.behaviour.agents import greeter
 from tests.behaviour.flow_stage import asking, ending, single, staged
 from tests.behaviour.test_traces import Backend
 from tests.harness.chat_server import chat_server, said, wanting
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
     from tests.behaviour.flow_stage import Stage
 

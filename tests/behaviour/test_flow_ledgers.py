@@ -20,8 +20,8 @@ from tests.properties.flows import FlowPlay, flows_of
 from tests.properties.graphs import Weather, World
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
     from tests.behaviour.bed import Bed
 
 COUNT: Final = int(os.environ.get("CALLBOARD_GRAPHS") or (500 if IS_SLOW else 100))

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic_core import from_json
 
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.stores.memory import NewMemory
+from actors._workflow.hosted import graph_run
+from actors._workflow.machine.records import OpenStep
+from actors._workflow.notes.evidence import evidence_in, evidence_of
+from actors._workflow.notes.host_memory import HostMemory
+from actors._workflow.notes.spans import spans_of
 from actors.errors import RegistrationError
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.stores.memory import NewMemory
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -27,11 +32,6 @@ from actors.workflow import (
     load_flow,
     tool_calls,
 )
-from actors.workflow.hosted import graph_run
-from actors.workflow.machine.records import OpenStep
-from actors.workflow.notes.evidence import evidence_in, evidence_of
-from actors.workflow.notes.host_memory import HostMemory
-from actors.workflow.notes.spans import spans_of
 from persistence.files import FileArtifactStore
 from tests.behaviour.flow_stage import Stage, asking, ending, single, staged
 from tests.behaviour.test_conversation_deaths import is_a_runs

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RunStatus as RowStatus
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RunStatus as RowStatus
+from actors._workflow.hosted import graph_run
+from actors._workflow.hosted.step_entry import OPENED_STEP, STATE
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -19,8 +21,6 @@ from actors.workflow import (
     WaitReason,
     WorkflowSpec,
 )
-from actors.workflow.hosted import graph_run
-from actors.workflow.hosted.step_entry import OPENED_STEP, STATE
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import Stage, asking, completing, ending, single, staged
 

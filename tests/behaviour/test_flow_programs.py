@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.stores.runs import RunFilter
-from actors.workflow.hosted import graph_run
-from actors.workflow.hosted.flows import Flows
+from actors._kernel.stores.runs import RunFilter
+from actors._workflow.hosted import graph_run
+from actors._workflow.hosted.flows import Flows
 from tests.behaviour.test_conversation_deaths import is_a_runs
 from tests.harness.faulty_store import Faults, Manner
 from tests.harness.slow import IS_SLOW

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.workflow.errors import NoSuchRunError, StaleResumeError
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.workflow.errors import NoSuchRunError, StaleResumeError
 from actors.workflow import EffectType, FlowRuns, StepPlan, WorkflowSpec
 from tests.behaviour.flow_stage import asking, ending, single, staged
 from tests.behaviour.test_retention import sweep
 from tests.harness.slow import IS_SLOW
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import RunId
+    from actors._kernel.runtime.ids import RunId
     from actors.workflow import RunState
     from tests.behaviour.bed import Bed
 

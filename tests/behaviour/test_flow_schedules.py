@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.ids import DEFAULT_TENANT, derive_id, run_id_of_mail
+from actors._kernel.runtime.scheduler import RunStatus as RowStatus
+from actors._workflow.hosted.flow_address import flow_address
 from actors.errors import MessageTooLargeError, ScheduleExistsError, UnknownScheduleError
-from actors.kernel.runtime.ids import DEFAULT_TENANT, derive_id, run_id_of_mail
-from actors.kernel.runtime.scheduler import RunStatus as RowStatus
 from actors.workflow import EffectType, GraphError, WorkflowSpec, schedule_flow
-from actors.workflow.hosted.flow_address import flow_address
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import Stage, asking, ending, staged
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.rows import RunRow
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.rows import RunRow
     from tests.behaviour.bed import Bed
 
 T = EffectType

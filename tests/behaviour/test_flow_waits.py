@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.stores.runs import MOST_ANSWERED
+from actors._kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
 from actors.errors import NotSerializableError
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.stores.runs import MOST_ANSWERED
-from actors.kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
 from actors.workflow import (
     Effect,
     EffectOutcome,

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors import idempotency_key
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RunStatus as RowStatus
+from actors._kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
+from actors._workflow.hosted import graph_run
+from actors._workflow.machine.variables import check_limits
 from actors.errors import NotSerializableError, RegistrationError
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RunStatus as RowStatus
-from actors.kernel.workflow.errors import GraphError, NoSuchRunError, StaleResumeError
 from actors.workflow import (
     Effect,
     EffectMode,
@@ -31,8 +33,6 @@ from actors.workflow import (
     tool_calls,
     verify_ledger_chain,
 )
-from actors.workflow.hosted import graph_run
-from actors.workflow.machine.variables import check_limits
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import asking, completing, ending, single, staged
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.agent import HistoryRetention, SpawnBudget
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.errors import ContractError, UnknownRunError
-from actors.kernel.agent.agent import HistoryRetention, SpawnBudget
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.behaviour.test_approvals import opened
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

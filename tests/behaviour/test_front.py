@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.stores.outside import Caller, Order
 from actors.errors import UnservedError
-from actors.kernel.stores.outside import Caller, Order
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.kernel.stores.outside import Front
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._kernel.stores.outside import Front
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 CRM = Caller("default", "crm")
@@ -38,7 +38,7 @@ async def test_the_served_types_are_read_once_for_many_orders(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is kept for a while; a negative one is never kept."""
-    monkeypatch.setattr("actors.runtime.client.gateway_api.SERVED_S", 600.0)
+    monkeypatch.setattr("actors._runtime.client.gateway_api.SERVED_S", 600.0)
     agent_id, late_id = await bed.serve(repeats), bed.name()
     reads: list[int] = []
     async with bed.client() as client:
@@ -68,7 +68,7 @@ async def test_a_type_without_a_host_is_refused_after_the_cache_expires(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After that while. A repeated order still returns its run."""
-    monkeypatch.setattr("actors.runtime.client.gateway_api.SERVED_S", 0.05)
+    monkeypatch.setattr("actors._runtime.client.gateway_api.SERVED_S", 0.05)
     agent_id = await bed.serve(repeats)
     async with bed.client() as client:
         front = client.front

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.log_entry import EntryKind as K
 from actors.workflow import (
     EffectOutcome,
     EffectType,
@@ -25,8 +25,8 @@ from tests.behaviour.web import made, web_on
 from tests.harness.garbage import no_garbage
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from actors.workflow import Effect, RunState
     from tests.behaviour.bed import Bed
 

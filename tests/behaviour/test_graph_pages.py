@@ -14,7 +14,10 @@ from urllib.parse import quote
 
 import pytest
 
-from actors.runtime.replay.verdict import row_of
+from actors._runtime.replay.verdict import row_of
+from actors._workflow.hosted import graph_run, ledger_feed
+from actors._workflow.hosted.runs import FlowRuns
+from actors._workflow.hosted.starting import keep_snapshot
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -26,12 +29,9 @@ from actors.workflow import (
     WorkflowSpec,
     tool_calls,
 )
-from actors.workflow.hosted import graph_run, ledger_feed
-from actors.workflow.hosted.runs import FlowRuns
-from actors.workflow.hosted.starting import keep_snapshot
+from compose._web.pages.flows import flows as flow_pages
+from compose._web.pages.flows import run_page
 from compose.web import app
-from compose.web.pages.flows import flows as flow_pages
-from compose.web.pages.flows import run_page
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.test_http_graphs import flowing, run_of, started, waiting_at
 from tests.behaviour.test_pages import EVIL, HTML, page_of

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.agent import HistoryRetention
+from actors._kernel.agent.hooks import Allow, Block, GuardStage, GuardVerdict, Replace
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.tools import Tool, ToolCall
+from actors._kernel.runtime.log_entry import EntryKind as K
 from actors.context import ContextConfig, InMemoryHistoryProvider, StoreHistory
 from actors.errors import RunFailedError
-from actors.kernel.agent.agent import HistoryRetention
-from actors.kernel.agent.hooks import Allow, Block, GuardStage, GuardVerdict, Replace
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.tools import Tool, ToolCall
-from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.testing import ModelReply, ScriptedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime import Runtime
-from actors.runtime.execution.execution import Execution
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime import Runtime
+from actors._runtime.execution.execution import Execution
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from actors.sessions import AgentRuntime
-from compose.web.agui.endpoint import ENDPOINTS as AGUI
-from compose.web.application import ENDPOINTS
-from compose.web.endpoint import ACCESS, ACTIONS, WebEndpoint, access_of, action_of
-from compose.web.pages.routes import PAGES
+from compose._web.agui.endpoint import ENDPOINTS as AGUI
+from compose._web.application import ENDPOINTS
+from compose._web.endpoint import ACCESS, ACTIONS, WebEndpoint, access_of, action_of
+from compose._web.pages.routes import PAGES
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.talks import Echo, parent_on
 from tests.behaviour.test_http_graphs import flows_at, run_of, started, waiting_at
 from tests.behaviour.web import Answer, WebClient, made, told
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 EVERY: Final[tuple[WebEndpoint, ...]] = (*ENDPOINTS, *AGUI, *PAGES)
@@ -190,7 +190,7 @@ def test_the_table_has_exactly_the_endpoints() -> None:
         else:
             assert access == "sessions:own", name
     with pytest.raises(
-        LookupError, match=r"GET /v1/odd: add the endpoint to ACCESS in compose/web/endpoint\.py"
+        LookupError, match=r"GET /v1/odd: add the endpoint to ACCESS in compose/_web/endpoint\.py"
     ):
         access_of("GET", "/v1/odd")
 
@@ -214,7 +214,7 @@ def test_each_endpoint_that_changes_something_has_an_action() -> None:
     changing = {name_of(one) for one in EVERY if one.method != "GET"}
     assert changing == set(ACTIONS)
     with pytest.raises(
-        LookupError, match=r"PUT /v1/odd: add the endpoint to ACTIONS in compose/web/endpoint\.py"
+        LookupError, match=r"PUT /v1/odd: add the endpoint to ACTIONS in compose/_web/endpoint\.py"
     ):
         action_of("PUT", "/v1/odd")
     assert action_of("GET", "/v1/odd") is None

@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
+from actors._kernel.runtime.ids import RunId
+from actors._workflow.hosted import graph_run, ledger_feed
 from actors.errors import RegistrationError
-from actors.kernel.runtime.ids import RunId
 from actors.workflow import (
     Effect,
     EffectMode,
@@ -21,8 +22,7 @@ from actors.workflow import (
     WorkflowSpec,
     verify_ledger_chain,
 )
-from actors.workflow.hosted import graph_run, ledger_feed
-from compose.host.loader import serve_all, serve_app
+from compose._host.loader import serve_all, serve_app
 from compose.web import app
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import asking
@@ -33,7 +33,7 @@ from tests.behaviour.web import WebClient, pages_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from actors.workflow import RunState
     from tests.behaviour.bed import Bed
 

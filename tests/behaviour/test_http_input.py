@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from compose.web.agui.endpoint import ENDPOINTS as AGUI
-from compose.web.application import ENDPOINTS, app
-from compose.web.endpoint import access_of
-from compose.web.problems import HttpProblem, ProblemError
-from compose.web.requests import LOCAL, MAX_BODY_BYTES, MAX_HEAD_BYTES, Principal
+from compose._web.agui.endpoint import ENDPOINTS as AGUI
+from compose._web.application import ENDPOINTS, app
+from compose._web.endpoint import access_of
+from compose._web.problems import HttpProblem, ProblemError
+from compose._web.requests import LOCAL, MAX_BODY_BYTES, MAX_HEAD_BYTES, Principal
 from tests.behaviour.talks import Echo
 from tests.behaviour.test_http_graphs import flows_at
 from tests.behaviour.web import Answer, WebClient, made, told, web_on

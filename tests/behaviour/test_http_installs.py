@@ -10,10 +10,10 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from actors.workflow.bundles import open_workflow_bundle
+from actors._workflow.bundles import open_workflow_bundle
+from compose._web.flows import flows
+from compose._web.pages.flows import flows as flow_pages
 from compose.web import app
-from compose.web.flows import flows
-from compose.web.pages.flows import flows as flow_pages
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.test_pages import page_of
 from tests.behaviour.web import WebClient

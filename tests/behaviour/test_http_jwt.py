@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from compose.web.identity.json_web_tokens import (
+from compose._web.identity.json_web_tokens import (
     REFRESH_S,
     RETRY_S,
     ClaimNames,

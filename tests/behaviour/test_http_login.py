@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors.errors import ContractError
-from compose.web.requests import checked_origins
+from compose._web.requests import checked_origins
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.talks import Echo
 from tests.behaviour.web import Answer, WebClient, made, told, web_on

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.tools import Risk, Tool, ToolCall
 from actors.agents import ReActAgent
-from actors.kernel.agent.tools import Risk, Tool, ToolCall
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.talks import Echo
 from tests.behaviour.test_session_cleanup import boss_on
 from tests.behaviour.web import WebClient, made, told, web_elsewhere, web_on
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.scheduler import RetryPolicy
+from actors._kernel.stores.conversations import MOST_READ, SessionLabel
 from actors.agents import ReActAgent
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.stores.conversations import MOST_READ, SessionLabel
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.talks import Echo, failing, parent_on
 from tests.behaviour.web import made, pages_of, texts, told, web_elsewhere, web_on

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors.sessions import EVENTS
-from compose.web import streams
-from compose.web.problems import ProblemError
-from compose.web.requests import LOCAL
-from compose.web.streams import EventLine, EventStream, Streams
+from compose._web import streams
+from compose._web.problems import ProblemError
+from compose._web.requests import LOCAL
+from compose._web.streams import EventLine, EventStream, Streams
 from tests.behaviour.talks import Echo, parent_on
 from tests.behaviour.web import WebClient, made, pages_of, told, web_elsewhere, web_on
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 ENDS: Final = ("run_completed", "run_failed", "run_cancelled")

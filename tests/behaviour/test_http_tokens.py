@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from compose.web.identity import authentication as known
+from compose._web.identity import authentication as known
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.talks import Echo
 from tests.behaviour.web import WebClient, made, told

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.inmemory.sessions import (
+from actors._inmemory.sessions import (
     current_agent_id,
     current_agent_label,
     current_parent_agent_id,
     current_thread_id,
 )
-from actors.kernel.agent.message import Message
-from actors.kernel.agent.tools import Tool
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.agent.message import Message
+from actors._kernel.agent.tools import Tool
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
 
 if TYPE_CHECKING:
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 VARIABLES = (current_thread_id, current_agent_id, current_agent_label, current_parent_agent_id)

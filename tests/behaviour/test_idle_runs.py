@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     import pytest
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 LONG_S = 600.0
@@ -103,7 +103,7 @@ async def test_fewer_runs_may_idle_for_a_signal_than_for_an_answer(
 
     Three runs wait for them with a limit of one: two are evicted, a run that asks stays.
     """
-    monkeypatch.setattr("actors.runtime.loop.timers.MAX_IDLE_FOR_SIGNALS", 1)
+    monkeypatch.setattr("actors._runtime.loop.timers.MAX_IDLE_FOR_SIGNALS", 1)
     await bed.restart(suspend_after=LONG_S)
 
     runs = [await bed.submit(await bed.serve(_wait)) for _ in range(3)]

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime.worker import dispatcher as dispatch
 from actors.errors import EffectDidNotHappen, EffectError, EffectInDoubtError, RetryAfter
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.worker import dispatcher as dispatch
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 K = EntryKind
@@ -191,7 +191,7 @@ async def test_an_orderly_shutdown_waits_for_the_effect(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a drain, too: the next host finds the result, and no operator has to decide."""
-    monkeypatch.setattr("actors.runtime.worker.worker.EFFECT_LIMIT_S", 20.0)
+    monkeypatch.setattr("actors._runtime.worker.worker.EFFECT_LIMIT_S", 20.0)
     entered = asyncio.Event()
 
     async def pay() -> str:

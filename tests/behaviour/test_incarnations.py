@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.log_entry import EntryKind
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._workflow.bundles import INSTALLED_APP, StoredBundles
+from actors._workflow.installed import InstalledFlows
 from actors.workflow import EffectOutcome, EffectType
-from actors.workflow.bundles import INSTALLED_APP, StoredBundles
-from actors.workflow.installed import InstalledFlows
-from compose.host.loader import find_served, serve_all
+from compose._host.loader import find_served, serve_all
 from compose.web import app
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.test_http_graphs import run_of, started, waiting_at
@@ -21,7 +21,7 @@ from tests.behaviour.web import WebClient
 from tests.unit.workflow.test_bundles import files_of, zipped
 
 if TYPE_CHECKING:
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from actors.workflow import RunState
     from tests.behaviour.bed import Bed
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RetryPolicy
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RetryPolicy
 from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -11,8 +11,8 @@ from tests.behaviour.test_follow import follower, publish, topic_of
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 pytestmark = pytest.mark.item(136)

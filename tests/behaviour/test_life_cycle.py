@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from actors._kernel.runtime.log_entry import TERMINAL_KINDS
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import TRANSITIONS, RetryPolicy, RunStatus
+from actors._kernel.runtime.sources import ends_execution, fold
 from actors.errors import ActorsError, IllegalTransitionError, RunConflictError, TerminalError
-from actors.kernel.runtime.log_entry import TERMINAL_KINDS
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import TRANSITIONS, RetryPolicy, RunStatus
-from actors.kernel.runtime.sources import ends_execution, fold
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 ENDED: Final = {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED}

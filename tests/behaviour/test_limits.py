@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.scheduler import RunStatus
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import RunStatus
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

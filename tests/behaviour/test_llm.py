@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.models import GenerationOptions
+from actors._kernel.runtime.log_entry import EntryKind
 from actors.errors import ModelError, RunFailedError
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.models import GenerationOptions
-from actors.kernel.runtime.log_entry import EntryKind
 from actors.testing import ScriptedModel
 from tests.behaviour.agents import greeter
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.agent.models import LLMResponse
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.agent.models import LLMResponse
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext, Runtime
     from tests.behaviour.bed import Bed
 
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.journal.amendments import Setback, Setbacks
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime.journal.amendments import Setback, Setbacks
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.runtime.hints import Nudge
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.runtime import RunContext
+    from actors._kernel.runtime.hints import Nudge
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 SENDER = "ext:shop"

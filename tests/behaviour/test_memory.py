@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
+from actors._context.turns import data_of, recalled_turn
+from actors._kernel.agent.tools import ToolCall
+from actors._kernel.memory_rules import MAX_EMBEDDED_BYTES
+from actors._kernel.runtime.ids import HostIncarnation
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.stores.memory import MemoryConflictError, NewMemory
 from actors.agents import memory_tools
-from actors.context.turns import data_of, recalled_turn
 from actors.errors import ContractError, InvalidTextError, LeaseLostError, MessageTooLargeError
-from actors.kernel.agent.tools import ToolCall
-from actors.kernel.memory_rules import MAX_EMBEDDED_BYTES
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.stores.memory import MemoryConflictError, NewMemory
 from actors.testing import ModelReply, ScriptedModel
 from tests.behaviour.test_traces import CANARY, Backend
 from tests.harness.faulty_store import Faults, Manner
@@ -24,8 +24,8 @@ from tests.harness.faulty_store import Faults, Manner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

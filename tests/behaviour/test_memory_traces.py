@@ -12,8 +12,8 @@ from tests.behaviour.test_traces import CANARY, Backend, in_memory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

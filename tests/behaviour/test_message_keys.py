@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors import idempotency_key
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.effects import key_of_message
 from actors.errors import ContractError, EffectDidNotHappen, RegistrationError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.effects import key_of_message
 
 if TYPE_CHECKING:
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 CLIENT = "client:local"

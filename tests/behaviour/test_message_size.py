@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic_core import to_json
 
+from actors._kernel.agent import message as limits
+from actors._kernel.agent.message import MAX_METADATA_BYTES, MAX_PAYLOAD_BYTES, Message
+from actors._kernel.runtime.ids import TopicId
+from actors._kernel.runtime.log_entry import EntryKind
 from actors.errors import MessageTooLargeError
-from actors.kernel.agent import message as limits
-from actors.kernel.agent.message import MAX_METADATA_BYTES, MAX_PAYLOAD_BYTES, Message
-from actors.kernel.runtime.ids import TopicId
-from actors.kernel.runtime.log_entry import EntryKind
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.json import JsonValue
-    from actors.runtime import RunContext
+    from actors._kernel.json import JsonValue
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 NEWS = TopicId("news", "large")

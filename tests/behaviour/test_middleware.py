@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.hooks import HookKind
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime.verbs import middleware as lifecycle
 from actors.errors import BudgetExhaustedError, MiddlewareTermination
-from actors.kernel.agent.hooks import HookKind
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.verbs import middleware as lifecycle
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.hooks import CallNext, HookEvent, InvocationContext
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.hooks import CallNext, HookEvent, InvocationContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.rows import HostReport, Surplus
+from actors._runtime.execution.suspects import MAX_DEATHS
+from actors._runtime.sharding.ownership import SCAN_S
 from actors.errors import PersistenceError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.rows import HostReport, Surplus
-from actors.runtime.execution.suspects import MAX_DEATHS
-from actors.runtime.sharding.ownership import SCAN_S
 from tests.behaviour.bed import LIMIT_S
 from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext, Runtime
     from tests.behaviour.bed import Bed
 
 K = EntryKind
@@ -212,7 +212,7 @@ async def test_messages_that_come_during_a_take_over_are_handled_once_and_in_ord
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Old messages are in the store, new ones are offered before those were read; hosts start and stop."""
-    monkeypatch.setattr("actors.runtime.worker.worker.EFFECT_LIMIT_S", 20.0)
+    monkeypatch.setattr("actors._runtime.worker.worker.EFFECT_LIMIT_S", 20.0)
     senders, each = 4, 80 if bed.backend == "memory" else 40
     got: list[str] = []
 

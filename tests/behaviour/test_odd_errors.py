@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from typing_extensions import override
 
+from actors._kernel.agent.tools import Tool
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.errors import ActorsError, ContractError, RetryAfter, RunFailedError
-from actors.kernel.agent.tools import Tool
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
+from actors._kernel.stores.runs import RunFilter
+from actors._kernel.workflow.errors import GraphError, StaleResumeError
 from actors.errors import ContractError
-from actors.kernel.stores.runs import RunFilter
-from actors.kernel.workflow.errors import GraphError, StaleResumeError
 from actors.workflow import EffectType
 from tests.behaviour.flow_stage import single, staged
 from tests.behaviour.talks import Echo, sessions_on

@@ -9,17 +9,17 @@ from urllib.parse import quote
 import pytest
 from typing_extensions import override
 
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.tools import Risk, Tool, ToolCall
+from actors._kernel.agent.transcript import NewTurn
+from actors._kernel.runtime.ids import AgentId
 from actors.agents import ReActAgent
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.tools import Risk, Tool, ToolCall
-from actors.kernel.agent.transcript import NewTurn
-from actors.kernel.runtime.ids import AgentId
 from actors.testing import FunctionModel, ModelReply
+from compose._web.pages.conversation import WINDOW
+from compose._web.pages.html import POLICY
+from compose._web.problems import HttpProblem, ProblemError
+from compose._web.requests import LOCAL, Principal
 from compose.web import app as api_of
-from compose.web.pages.conversation import WINDOW
-from compose.web.pages.html import POLICY
-from compose.web.problems import HttpProblem, ProblemError
-from compose.web.requests import LOCAL, Principal
 from tests.behaviour.agents import Acting
 from tests.behaviour.bed import FAST
 from tests.behaviour.guarded import guarded_on
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 EVIL: Final = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{1337*1337}}"
@@ -307,7 +307,7 @@ async def test_without_its_extra_the_page_names_the_package_to_install(
     bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other endpoints of the API exist."""
-    for name in [one for one in sys.modules if one.startswith("compose.web.pages.")]:
+    for name in [one for one in sys.modules if one.startswith("compose._web.pages.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     async with web_on(bed, Echo().agent(), app_name=app) as web:

@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.agent import ExecutionBudget
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.models import Usage
+from actors._kernel.runtime.commit import Commit
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import Lease, RunStatus
 from actors.context import (
     CompactionPipeline,
     ContextConfig,
@@ -16,12 +22,6 @@ from actors.context import (
     TokenBudgetComposedStrategy,
     TokenCounter,
 )
-from actors.kernel.agent.agent import ExecutionBudget
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.models import Usage
-from actors.kernel.runtime.commit import Commit
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import Lease, RunStatus
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.agents import Acting
 from tests.behaviour.test_moves import give_back, waiting_host
@@ -30,11 +30,11 @@ from tests.harness.faulty_store import Faults, Manner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.agent.models import GenerationOptions
-    from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.agent.models import GenerationOptions
+    from actors._kernel.runtime.ids import AgentId
+    from actors._kernel.runtime.log_entry import RunLogEntry
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 BY_TENS = TokenCounter(lambda _: 6)

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.runtime.parts import InMemoryFollowGraph, PushAllFanout
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._runtime.parts import InMemoryFollowGraph, PushAllFanout
 from tests.behaviour.outside import all_done, noting, received
 from tests.behaviour.test_follow import publish, topic_of
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId, TopicId
-    from actors.kernel.runtime.sources import Inbox
-    from actors.kernel.stores.topics import FanoutReport, FollowGraph
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId, TopicId
+    from actors._kernel.runtime.sources import Inbox
+    from actors._kernel.stores.topics import FanoutReport, FollowGraph
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

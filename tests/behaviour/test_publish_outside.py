@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import TopicId, letters_of, topic_shard
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import TopicId, letters_of, topic_shard
 from tests.behaviour.outside import all_done, brought, eventually, outsider, received
 from tests.behaviour.test_follow import follower, publish, topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 pytestmark = pytest.mark.nats

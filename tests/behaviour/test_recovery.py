@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.inmemory.runs.store import MemoryStore
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime import Runtime
-from actors.runtime.execution.suspects import MAX_DEATHS
+from actors._inmemory.runs.store import MemoryStore
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime import Runtime
+from actors._runtime.execution.suspects import MAX_DEATHS
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults, Manner
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 K = EntryKind

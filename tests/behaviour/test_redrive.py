@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.errors import IllegalTransitionError, RunFailedError, TerminalError, UnknownRunError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 ONCE = RetryPolicy(max_retries=0, backoff_s=0.01, jitter=0)

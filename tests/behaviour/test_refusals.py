@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from actors._kernel.agent.agent import Supervision
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, TopicId, run_id_of_mail
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.errors import ActorsError, ContractError, StoreRefusedError, UnknownRunError
-from actors.kernel.agent.agent import Supervision
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, TopicId, run_id_of_mail
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.behaviour.bed import FAST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from actors.kernel.runtime.ids import HostIncarnation
-    from actors.kernel.stores.run_store import RunStore
-    from actors.kernel.stores.runs import CommitStore, ReadStore
-    from actors.runtime import RunContext
+    from actors._kernel.runtime.ids import HostIncarnation
+    from actors._kernel.stores.run_store import RunStore
+    from actors._kernel.stores.runs import CommitStore, ReadStore
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 _LETTERS = random.Random(7)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime.worker import dispatcher as dispatch
 from actors.errors import RegistrationError
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.worker import dispatcher as dispatch
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -14,12 +14,12 @@ import pytest
 from pydantic_core import from_json, to_json
 from redis.asyncio import Redis
 
+from actors._kernel.agent.tools import Tool
+from actors._kernel.runtime.commit import Commit
+from actors._kernel.runtime.effects import result_key
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import Lease, RunStatus
 from actors.errors import EffectInDoubtError, RetryAfter
-from actors.kernel.agent.tools import Tool
-from actors.kernel.runtime.commit import Commit
-from actors.kernel.runtime.effects import result_key
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import Lease, RunStatus
 from persistence.redis import open_redis_journal
 from tests.behaviour.agents import greeter
 from tests.harness.faulty_store import Faults, Manner
@@ -27,11 +27,11 @@ from tests.harness.faulty_store import Faults, Manner
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.effects import ResultCache
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.effects import ResultCache
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._runtime import RunContext
     from actors.testing import ScriptedModel
     from compose.embedded import ValkeyServer
     from persistence.redis import RedisJournal
@@ -185,8 +185,8 @@ async def doom(
     bed: Bed, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Doom]:
     """Yield a bed whose host caches results and can be crashed; no answer of the cache comes too late."""
-    monkeypatch.setattr("persistence.redis.journal.LOOKUP_LIMIT_S", 20.0)
-    monkeypatch.setattr("persistence.redis.client.ANSWER_S", 20.0)
+    monkeypatch.setattr("persistence._redis.journal.LOOKUP_LIMIT_S", 20.0)
+    monkeypatch.setattr("persistence._redis.client.ANSWER_S", 20.0)
     caches: DictCaches | RedisCaches = DictCaches()
     if bed.backend != "memory":
         caches = RedisCaches(request.getfixturevalue("own_redis")())

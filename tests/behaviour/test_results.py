@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import HostIncarnation
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._runtime import Runtime
 from actors.errors import PersistenceError
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.runtime import Runtime
 from tests.behaviour.bed import LIMIT_S
 from tests.harness.faulty_store import Faults, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.hints import Delta
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.hints import Delta
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 
@@ -72,7 +72,7 @@ async def test_a_caller_on_another_host_is_notified_of_the_end(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All waiters, at once and without a poll; a waiter that gave up is not notified."""
-    monkeypatch.setattr("actors.runtime.client.client.FIRST_POLL_S", 600.0)
+    monkeypatch.setattr("actors._runtime.client.client.FIRST_POLL_S", 600.0)
     bus = Bus()
     run_id = await bed.submit(await bed.serve(waits))
     async with bed.client() as client:

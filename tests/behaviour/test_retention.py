@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.agent import HistoryRetention
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors._kernel.stores.outside import Caller
+from actors._runtime.loop.tasks import TaskScope
+from actors._runtime.sharding.retention import sweep_all, sweep_for_ever
 from actors.errors import RunFailedError, RunSweptError, UnknownRunError
-from actors.kernel.agent.agent import HistoryRetention
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.stores.outside import Caller
-from actors.runtime.loop.tasks import TaskScope
-from actors.runtime.sharding.retention import sweep_all, sweep_for_ever
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 ONCE = RetryPolicy(max_retries=0)

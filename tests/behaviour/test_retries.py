@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.errors import RetryAfter, RunFailedError, TerminalError
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.ids import HostIncarnation
+from actors._kernel.stores.schedule import Tick
 from actors.errors import InvalidScheduleError, ScheduleExistsError, UnknownScheduleError
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.stores.schedule import Tick
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.stores.schedule import Schedule
-    from actors.runtime import RunContext
-    from actors.runtime.schedules.api import Schedules
+    from actors._kernel.agent.message import Message
+    from actors._kernel.stores.schedule import Schedule
+    from actors._runtime import RunContext
+    from actors._runtime.schedules.api import Schedules
     from tests.behaviour.bed import Bed
 
 EVERY_SECOND = "* * * * * *"
@@ -180,7 +180,7 @@ async def test_a_schedule_written_by_another_process_fires_at_its_time(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its owner is notified, and does not wait for its next poll."""
-    monkeypatch.setattr("actors.runtime.schedules.ticker.POLL_S", 600.0)
+    monkeypatch.setattr("actors._runtime.schedules.ticker.POLL_S", 600.0)
     await bed.restart()
     seen, name = Seen(bed), names(bed)("client")
     agent = await bed.serve(seen)

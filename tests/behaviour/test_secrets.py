@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.tools import Risk, Tool
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.secrets import Secret
 from actors.errors import RunFailedError
-from actors.kernel.agent.tools import Risk, Tool
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.secrets import Secret
 from tests.behaviour.test_approvals import opened
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 VALUE = "sk-canary/1+2"

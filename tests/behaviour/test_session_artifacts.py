@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.stores.runs import agent_scope
 from actors.errors import ContractError, InvalidTextError
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.stores.runs import agent_scope
 from actors.sessions import SessionArtifacts, UnknownArtifactError, session_artifacts
 from tests.behaviour.talks import Echo, sessions_on
 from tests.harness.faulty_store import Faults, FaultyStore, Manner
@@ -20,8 +20,8 @@ from tests.harness.slow import IS_SLOW
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 MIB = 1024 * 1024

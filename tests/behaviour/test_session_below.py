@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from tests.behaviour.talks import Echo, sessions_on
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

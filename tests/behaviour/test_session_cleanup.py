@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._inmemory.boards import GlobalTaskStore
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors._kernel.stores.data import Task
+from actors._kernel.stores.memory import NewMemory
+from actors._sessions.cleanup import delete_idle, delete_session
 from actors.errors import ContractError
-from actors.inmemory.boards import GlobalTaskStore
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.stores.data import Task
-from actors.kernel.stores.memory import NewMemory
 from actors.sessions import AgentRuntime, UnknownSessionError
-from actors.sessions.cleanup import delete_idle, delete_session
 from tests.behaviour.talks import Echo, said_in, sessions_on
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 NO_RETRY = RetryPolicy(max_retries=0)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
+from actors._kernel.agent.message import ChatMessage
 from actors.agents import ReActAgent
-from actors.kernel.agent.message import ChatMessage
 from actors.sessions import EVENT_TYPES, EVENTS, ConsumedError, CursorError, SessionEvent
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
-from compose.commands.sessions.look import lines_of_blocks
-from compose.web.pages.cards import message_card
+from compose._commands.sessions.look import lines_of_blocks
+from compose._web.pages.cards import message_card
 from tests.behaviour.bed import FAST, LIMIT_S
 from tests.behaviour.talks import Echo, all_of, past_of, said, sessions_on, types_of
 

@@ -13,8 +13,8 @@ from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.talks import Echo, past_of, said_in, sessions_on, types_of
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from actors.sessions import SessionEvent
     from tests.behaviour.bed import Bed
 

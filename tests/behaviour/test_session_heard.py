@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.hooks import Allow, Block, GuardStage, GuardVerdict
+from actors._kernel.agent.message import ContentBlock
+from actors._kernel.agent.tools import Tool, ToolCall
+from actors._kernel.runtime.scheduler import RetryPolicy
 from actors.agents import ReActAgent
-from actors.kernel.agent.hooks import Allow, Block, GuardStage, GuardVerdict
-from actors.kernel.agent.message import ContentBlock
-from actors.kernel.agent.tools import Tool, ToolCall
-from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.sessions import UserMessage
 from actors.testing import ModelReply, ScriptedModel
 from tests.behaviour.talks import Echo, all_of, past_of, said_in, sessions_on, types_of
@@ -19,8 +19,8 @@ from tests.behaviour.talks import Echo, all_of, past_of, said_in, sessions_on, t
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import ChatMessage, Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import ChatMessage, Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.tools import Tool, ToolCall
+from actors._kernel.hidden import HIDDEN, HiddenNames
+from actors._kernel.runtime.ids import AgentId
 from actors.agents import ReActAgent
-from actors.kernel.agent.tools import Tool, ToolCall
-from actors.kernel.hidden import HIDDEN, HiddenNames
-from actors.kernel.runtime.ids import AgentId
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.talks import all_of, past_of, said, sessions_on
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from actors.sessions import SessionEvent
     from tests.behaviour.bed import Bed
 

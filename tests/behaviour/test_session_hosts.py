@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from actors.sessions import AgentRuntime, SessionEvent
 from tests.behaviour.bed import FAST, LIMIT_S
 from tests.behaviour.talks import Echo, parent_on, said, sessions_on

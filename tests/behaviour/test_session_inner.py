@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.tools import Tool, ToolCall
 from actors.agents import ReActAgent
 from actors.errors import ContractError
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.tools import Tool, ToolCall
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
-from compose.web.pages.cards import cards_of_nodes
+from compose._web.pages.cards import cards_of_nodes
 from tests.behaviour.talks import all_of, past_of, said, sessions_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.agent.models import GenerationOptions
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.agent.models import GenerationOptions
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.context.turns import NOT_OF_USERS
+from actors._context.turns import NOT_OF_USERS
+from actors._kernel.agent.message import ContentBlock
 from actors.errors import ContractError, UnknownRunError
-from actors.kernel.agent.message import ContentBlock
 from actors.sessions import (
     AgentRuntime,
     CursorError,

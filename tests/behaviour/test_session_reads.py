@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from actors._kernel.agent.message import ChatMessage
+from actors._runtime.verbs.conversation.sessions import WindowSource
 from actors.context import ContextConfig, SlidingWindowCompaction, StoreHistory
-from actors.kernel.agent.message import ChatMessage
-from actors.runtime.verbs.conversation.sessions import WindowSource
 from actors.testing import ScriptedModel
 
 if TYPE_CHECKING:
     import pytest
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.message import ContentBlock
+from actors._kernel.agent.tools import Risk, Tool, ToolCall
+from actors._kernel.runtime.scheduler import RetryPolicy
 from actors.agents import ReActAgent
 from actors.context import ContextConfig, InMemoryHistoryProvider
 from actors.errors import ContractError, RegistrationError, RunFailedError
-from actors.kernel.agent.message import ContentBlock
-from actors.kernel.agent.tools import Risk, Tool, ToolCall
-from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.sessions import (
     AgentRuntime,
     SessionActiveError,
@@ -40,8 +40,8 @@ from tests.behaviour.talks import (
 from tests.harness.simloop import SimLoop
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 NO_RETRY = RetryPolicy(max_retries=0)

@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.commit import Suspend
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.runtime.execution.ending import Ending
-from actors.runtime.execution.execution import Execution
-from actors.runtime.execution.start import place_of
-from actors.runtime.journal.run_log import RunLog
-from actors.runtime.replay.branch_scheduler import BranchScheduler
-from actors.runtime.sharding import ownership
-from actors.runtime.verbs.call import RunState
-from actors.runtime.verbs.waits import Waits
-from actors.runtime.worker.mailbox import Mailbox
+from actors._kernel.runtime.commit import Suspend
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._runtime.execution.ending import Ending
+from actors._runtime.execution.execution import Execution
+from actors._runtime.execution.start import place_of
+from actors._runtime.journal.run_log import RunLog
+from actors._runtime.replay.branch_scheduler import BranchScheduler
+from actors._runtime.sharding import ownership
+from actors._runtime.verbs.call import RunState
+from actors._runtime.verbs.waits import Waits
+from actors._runtime.worker.mailbox import Mailbox
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId, ShardId
-    from actors.runtime import RunContext
-    from actors.runtime.replay.verdict import Verdict
-    from actors.runtime.verbs.host_services import ExecutionResult
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId, ShardId
+    from actors._runtime import RunContext
+    from actors._runtime.replay.verdict import Verdict
+    from actors._runtime.verbs.host_services import ExecutionResult
     from tests.behaviour.bed import Bed
 
 SLEEPERS = 40

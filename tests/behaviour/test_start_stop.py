@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from actors._kernel.runtime.ids import HostIncarnation
+from actors._runtime import Runtime
 from actors.errors import PersistenceError
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.runtime import Runtime
 from tests.behaviour.bed import LIMIT_S
 from tests.harness.faulty_store import Faults, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.stores.limits import LimitStore
-    from actors.kernel.stores.shards import ShardStore
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.stores.limits import LimitStore
+    from actors._kernel.stores.shards import ShardStore
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

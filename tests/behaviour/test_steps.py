@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.effects import Effect
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RetryPolicy
+from actors._runtime import idempotency_key
 from actors.errors import ContractError, DeadlineExceededError, RunFailedError
-from actors.kernel.runtime.effects import Effect
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.runtime import idempotency_key
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 K = EntryKind

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
 from actors.errors import ContractError, RunConflictError, UnknownRunError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
 
 if TYPE_CHECKING:
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

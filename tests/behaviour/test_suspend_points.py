@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RunStatus
 from tests.behaviour.agents import Acting
 from tests.harness.faulty_store import Faults, FaultyStore
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import HostIncarnation, RunId
-    from actors.kernel.stores.run_store import RunStore
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import HostIncarnation, RunId
+    from actors._kernel.stores.run_store import RunStore
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 HOURS = 3 * 3600.0

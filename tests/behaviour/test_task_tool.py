@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
+from actors._inmemory.boards import GlobalTaskStore, InMemoryTaskBoards, InMemoryTaskStore
+from actors._kernel.agent.tools import ToolCall
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.stores.data import Task, TaskStatus
 from actors.agents import ReActAgent, TaskManagerTool
 from actors.errors import OtherTenantError
-from actors.inmemory.boards import GlobalTaskStore, InMemoryTaskBoards, InMemoryTaskStore
-from actors.kernel.agent.tools import ToolCall
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.stores.data import Task, TaskStatus
 from actors.testing import ModelReply, ScriptedModel
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.stores.data import TaskList, TaskStore
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.stores.data import TaskList, TaskStore
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 S = TaskStatus

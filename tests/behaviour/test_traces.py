@@ -14,22 +14,22 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from actors.kernel.agent.message import Message
-from actors.kernel.agent.tools import Tool
-from actors.kernel.hidden import HiddenNames
-from actors.kernel.runtime.ids import TopicId
-from actors.kernel.tracing import parse_traceparent, root_span, root_span_id
-from actors.runtime.telemetry.span_attributes import executing
-from actors.runtime.telemetry.spans import Tracing
-from compose.assembly.telemetry import Redaction, RunIds
-from compose.host.logs import LineFormatter
+from actors._kernel.agent.message import Message
+from actors._kernel.agent.tools import Tool
+from actors._kernel.hidden import HiddenNames
+from actors._kernel.runtime.ids import TopicId
+from actors._kernel.tracing import parse_traceparent, root_span, root_span_id
+from actors._runtime.telemetry.span_attributes import executing
+from actors._runtime.telemetry.spans import Tracing
+from compose._assembly.telemetry import Redaction, RunIds
+from compose._host.logs import LineFormatter
 from tests.behaviour.agents import Acting, greeter
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.runtime import RunContext
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 CALLER = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.agent import HistoryRetention
-from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.runtime.parts import InMemoryHistoryProvider
+from actors._kernel.agent.agent import HistoryRetention
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors._runtime.parts import InMemoryHistoryProvider
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.stores.conversations import HistoryProvider
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.stores.conversations import HistoryProvider
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

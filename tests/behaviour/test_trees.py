@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.agent import HistoryRetention, SpawnBudget, Supervision
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.sources import RunHandle
 from actors.errors import ContractError, OtherTenantError, UnknownRunError
-from actors.kernel.agent.agent import HistoryRetention, SpawnBudget, Supervision
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.sources import RunHandle
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

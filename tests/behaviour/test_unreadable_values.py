@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.context.history import StoreHistory
+from actors._context.history import StoreHistory
+from actors._kernel.agent.agent import ExecutionBudget, SpawnBudget
+from actors._kernel.agent.message import ChatMessage, ContentBlock, Message
+from actors._kernel.json_data import MAX_DIGITS
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.scheduler import RetryPolicy
+from actors._kernel.stores.runs import RunFilter
 from actors.errors import ContractError, NotSerializableError, RegistrationError
-from actors.kernel.agent.agent import ExecutionBudget, SpawnBudget
-from actors.kernel.agent.message import ChatMessage, ContentBlock, Message
-from actors.kernel.json_data import MAX_DIGITS
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import RetryPolicy
-from actors.kernel.stores.runs import RunFilter
 from actors.workflow import Effect, EffectOutcome, EffectType, StepPlan, WorkflowSpec
 from tests.behaviour.flow_stage import single, staged
 from tests.behaviour.talks import Echo, sessions_on
@@ -21,7 +21,7 @@ from tests.behaviour.talks import Echo, sessions_on
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
     from actors.workflow import RunState
     from tests.behaviour.bed import Bed
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+from actors._kernel.agent.agent import ExecutionBudget
+from actors._kernel.agent.models import Usage
+from actors._kernel.runtime.log_entry import EntryKind as K
 from actors.errors import ModelError
-from actors.kernel.agent.agent import ExecutionBudget
-from actors.kernel.agent.models import Usage
-from actors.kernel.runtime.log_entry import EntryKind as K
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.bed import FAST
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import date
 
-    from actors.kernel.agent.message import ChatMessage, Message
-    from actors.kernel.agent.models import GenerationOptions
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.kernel.stores.administration import UsageTotal
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import ChatMessage, Message
+    from actors._kernel.agent.models import GenerationOptions
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._kernel.stores.administration import UsageTotal
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 Sums: TypeAlias = "dict[tuple[AgentId, str, date], tuple[int, int, int, int, int, Decimal, int]]"

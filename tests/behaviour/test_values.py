@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.runtime.scheduler import RunStatus
 from actors.errors import NotSerializableError, RecordedError, RunFailedError
-from actors.kernel.runtime.scheduler import RunStatus
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 VALUES: list[Any] = [

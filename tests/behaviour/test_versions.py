@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RunStatus
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.kernel.runtime.rows import RunRow
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._kernel.runtime.rows import RunRow
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._workflow.hosted.flows import Flows
+from actors._workflow.integrations import local_llm
 from actors.errors import RegistrationError
 from actors.workflow import compile_visualflow, compile_visualflow_tree
-from actors.workflow.hosted.flows import Flows
-from actors.workflow.integrations import local_llm
-from compose.mcp.toolsets.files import file_tools
-from compose.mcp.toolsets.folder import ConfinedFolder
+from compose._mcp.toolsets.files import file_tools
+from compose._mcp.toolsets.folder import ConfinedFolder
 from compose.web import app
 from tests.behaviour.agents import Acting
 from tests.behaviour.bed import LIMIT_S
@@ -24,9 +24,9 @@ from tests.unit.workflow.visual.drawn import edges, flow, node, reading, setting
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.agent.tools import Tool
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.agent.tools import Tool
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
 from actors.errors import WaitCycleError
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext, Runtime
     from tests.behaviour.bed import Bed
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime.loop.timers import LEAD_S
 from actors.errors import RunFailedError
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.loop.timers import LEAD_S
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 K = EntryKind

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.agent import HistoryRetention
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.tools import Tool, ToolCall
+from actors._kernel.runtime.ids import AgentId
 from actors.agents import ReActAgent
 from actors.context import (
     CompactionPipeline,
@@ -18,16 +22,12 @@ from actors.context import (
     TokenCounter,
 )
 from actors.errors import ContractError
-from actors.kernel.agent.agent import HistoryRetention
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.tools import Tool, ToolCall
-from actors.kernel.runtime.ids import AgentId
 from actors.testing import ModelReply, ScriptedModel
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.agent.models import CompactionStrategy
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.agent.models import CompactionStrategy
+    from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
 BY_TENS = TokenCounter(lambda _: 6)

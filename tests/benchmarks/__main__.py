@@ -7,8 +7,8 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from compose.assembly.local import local_servers
-from compose.host.collector import collect_rarely
+from compose._assembly.local import local_servers
+from compose._host.collector import collect_rarely
 from tests.benchmarks import (
     asks,
     between,

@@ -11,12 +11,12 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.stores.shards import Serves
-from actors.kernel.stores.transport import Ingested
-from actors.runtime import Runtime
-from actors.runtime.delivery.mail_service import Broker
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
+from actors._kernel.stores.shards import Serves
+from actors._kernel.stores.transport import Ingested
+from actors._runtime import Runtime
+from actors._runtime.delivery.mail_service import Broker
 from broker import JetStreamTransport
 from persistence.postgres import StoreSettings, open_store
 from tests.benchmarks import mock
@@ -27,9 +27,9 @@ from tests.benchmarks.outside import Place, Servers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.rows import Arrived
-    from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.stores.transport import MailConnection, StreamRecord
+    from actors._kernel.runtime.rows import Arrived
+    from actors._kernel.runtime.scheduler import ShardLease
+    from actors._kernel.stores.transport import MailConnection, StreamRecord
     from persistence.postgres import PostgresStore
 
 EACH = 20

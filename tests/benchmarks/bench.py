@@ -11,18 +11,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.stores.shards import Serves
-from actors.runtime import Runtime
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
+from actors._kernel.runtime.scheduler import Lease
+from actors._kernel.stores.shards import Serves
+from actors._runtime import Runtime
 from persistence.postgres import open_postgres_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.ids import RunId, ShardId
-    from actors.kernel.runtime.scheduler import ShardLease
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.ids import RunId, ShardId
+    from actors._kernel.runtime.scheduler import ShardLease
     from persistence.postgres import PostgresStore
 
 TYPE = "bench"

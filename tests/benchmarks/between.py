@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime import Runtime
-from actors.runtime.delivery.mail_service import Broker
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime import Runtime
+from actors._runtime.delivery.mail_service import Broker
 from persistence.postgres import StoreSettings, open_store
 from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, report
 from tests.benchmarks.outside import Place, Servers

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.runtime.commit import Commit, Committed, Finish, Outgoing
-from actors.kernel.runtime.ids import message_id_of_run, run_id_of_mail
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.log_entry import NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, Wait
+from actors._kernel.agent.message import Message, MessageKey
+from actors._kernel.runtime.commit import Commit, Committed, Finish, Outgoing
+from actors._kernel.runtime.ids import message_id_of_run, run_id_of_mail
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.log_entry import NewEntry
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import Answer, Wait
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.kernel.runtime.rows import Arrived
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._kernel.runtime.rows import Arrived
     from tests.benchmarks.bench import Floor
 
 HASH = "0" * 16

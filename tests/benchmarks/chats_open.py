@@ -14,7 +14,7 @@ from tests.benchmarks.generates import Caller
 from tests.benchmarks.windows import fill
 
 if TYPE_CHECKING:
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
 
 CHATS: Final = 1_000
 TURNS: Final = 2_000

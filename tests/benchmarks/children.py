@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors import SpawnBudget
-from actors.kernel.agent.agent import Supervision
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Commit, Finish, Spawned
-from actors.kernel.runtime.ids import run_id_of_child, run_id_of_submit
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.log_entry import NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.agent.agent import Supervision
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.commit import Commit, Finish, Spawned
+from actors._kernel.runtime.ids import run_id_of_child, run_id_of_submit
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.log_entry import NewEntry
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.runtime.scheduler import RunStatus
 from tests.benchmarks import mock
 from tests.benchmarks.bench import (
     PAYLOAD,
@@ -28,7 +28,7 @@ from tests.benchmarks.bench import (
 from tests.benchmarks.byhand import committed
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import AgentId
+    from actors._kernel.runtime.ids import AgentId
 
 SHAPES = ((1, 100, 20, 3000), (8, 100, 40, 3500), (1, 10_000, 1, 2500))
 """Parents at once, children of each, parents in all, and how many children a second are the goal."""

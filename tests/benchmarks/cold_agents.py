@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
 
 
 class Idler:

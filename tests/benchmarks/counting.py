@@ -19,7 +19,7 @@ from unittest.mock import patch
 import asyncpg
 import pydantic_core
 
-import actors.kernel.json
+import actors._kernel.json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -168,6 +168,6 @@ def counting() -> Iterator[Counting]:
         for module in [m for n, m in sys.modules.items() if n.partition(".")[0] in _OURS]:
             if module.__dict__.get("to_json") is encode:
                 stack.enter_context(patch.object(module, "to_json", found.encoding(encode)))
-        hashed = found.encoding(actors.kernel.json._canonical)
-        stack.enter_context(patch.object(actors.kernel.json, "_canonical", hashed))
+        hashed = found.encoding(actors._kernel.json._canonical)
+        stack.enter_context(patch.object(actors._kernel.json, "_canonical", hashed))
         yield found

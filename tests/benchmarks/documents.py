@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pydantic_monty as monty
 
+from actors._workflow.bundles import StoredBundles, packed_flow
+from actors._workflow.documents import sandbox
+from actors._workflow.documents.document import FlowDocument
+from actors._workflow.documents.expressions import NodeScope, parse
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -26,11 +30,7 @@ from actors.workflow import (
     WorkflowSpec,
     load_flow,
 )
-from actors.workflow.bundles import StoredBundles, packed_flow
-from actors.workflow.documents import sandbox
-from actors.workflow.documents.document import FlowDocument
-from actors.workflow.documents.expressions import NodeScope, parse
-from persistence.postgres.administration.tables import SQL_GET_FLOW
+from persistence._postgres.administration.tables import SQL_GET_FLOW
 from tests.benchmarks.bench import open_store, report
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
-from actors.kernel.stores.administration import ERASE_BATCH, EraseRequest
+from actors._kernel.stores.administration import ERASE_BATCH, EraseRequest
 from tests.benchmarks.bench import open_store, report
 
 if TYPE_CHECKING:
-    from actors.kernel.stores.administration import Erasable
+    from actors._kernel.stores.administration import Erasable
     from persistence.postgres import PostgresStore
 
 COUNT: Final = 1_000_000

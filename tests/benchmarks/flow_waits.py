@@ -11,14 +11,14 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Commit, Finish, Suspend
-from actors.kernel.runtime.ids import RunId, run_id_of_submit
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.log_entry import NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, Wait, WakeSet
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.commit import Commit, Finish, Suspend
+from actors._kernel.runtime.ids import RunId, run_id_of_submit
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.log_entry import NewEntry
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import Answer, Wait, WakeSet
 from actors.workflow import FlowRuns
 from tests.benchmarks import posts
 from tests.benchmarks.bench import (
@@ -35,7 +35,7 @@ from tests.benchmarks.bench import (
 from tests.benchmarks.flows import flows
 
 if TYPE_CHECKING:
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
 
 AT_ONCE: Final = 500
 SHORT: Final = 200

@@ -9,13 +9,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Commit, Finish
-from actors.kernel.runtime.ids import run_id_of_submit
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.log_entry import NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.commit import Commit, Finish
+from actors._kernel.runtime.ids import run_id_of_submit
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.log_entry import NewEntry
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.runtime.scheduler import RunStatus
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -41,7 +41,7 @@ from tests.benchmarks.bench import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
 
 STEPS: Final = 20
 PURE: Final = 200

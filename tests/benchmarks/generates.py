@@ -13,9 +13,9 @@ from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report, r
 from tests.benchmarks.windows import Talker, fill
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.runtime import Runtime
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._runtime import Runtime
 
 CALLS: Final = 10
 AT_ONCE: Final = 50

@@ -19,14 +19,14 @@ from starlette.applications import Starlette
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
+from actors._kernel.runtime.ids import DEFAULT_TENANT, AgentId
 from actors.agents import ReActAgent
-from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel, ModelReply
+from compose._web import streams as web_streams
+from compose._web.process import serve_web
+from compose._web.requests import SCOPES
 from compose.web import Principal, app
-from compose.web import streams as web_streams
-from compose.web.process import serve_web
-from compose.web.requests import SCOPES
 from tests.benchmarks.bench import open_runtime, report
 from tests.benchmarks.timers import share
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from actors import ChatMessage, GenerationOptions
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
 
 APP: Final = "bench"
 SSE: Final = "text/event-stream"

@@ -7,10 +7,10 @@ import time
 
 import asyncpg
 
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.runtime import Runtime
+from actors._kernel.runtime.ids import HostIncarnation
+from actors._runtime import Runtime
 from compose import build_postgres_runtime, build_runtime
-from compose.assembly.settings import read_settings
+from compose._assembly.settings import read_settings
 from persistence.postgres import open_postgres_store
 from tests.benchmarks.bench import TYPE, agent_id, report
 from tests.benchmarks.outside import Servers

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import nats
 from pydantic_core import from_json
 
-from actors.kernel.runtime.ids import run_id_of_mail
+from actors._kernel.runtime.ids import run_id_of_mail
 from tests.benchmarks import mock
 from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, open_runtime, report
 from tests.benchmarks.outside import PUBLISHER, Place, Servers, host
@@ -28,8 +28,8 @@ from tests.benchmarks.workloads import Publisher
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
 
 LOADS: Final = (0.1, 0.7)
 """Parts of the peak rate."""

@@ -19,8 +19,8 @@ from tests.benchmarks.bench import TYPE, agent_id, open_runtime, report
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
 
 DIMENSIONS: Final = 384
 COUNT: Final = 100_000

@@ -19,15 +19,15 @@ import asyncpg
 import nats
 from nats.aio.client import Client
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Commit
-from actors.kernel.runtime.ids import HostIncarnation, run_id_of_mail, run_id_of_submit
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.stores.shards import Serves
-from actors.kernel.stores.transport import Ingested
-from actors.runtime import Runtime
-from actors.runtime.delivery.mail_service import Broker
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.commit import Commit
+from actors._kernel.runtime.ids import HostIncarnation, run_id_of_mail, run_id_of_submit
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.stores.shards import Serves
+from actors._kernel.stores.transport import Ingested
+from actors._runtime import Runtime
+from actors._runtime.delivery.mail_service import Broker
 from broker import JetStreamTransport, Subjects
 from persistence.postgres import StoreSettings, open_store
 from tests.benchmarks import mock
@@ -36,10 +36,10 @@ from tests.benchmarks.bench import PAYLOAD, TYPE, Floor, agent_id, beside, repor
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
-    from actors.kernel.agent.message import Message as Mail
-    from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.stores.transport import StreamRecord
+    from actors._kernel.agent.message import Message as Mail
+    from actors._kernel.runtime.ids import AgentId
+    from actors._kernel.runtime.scheduler import ShardLease
+    from actors._kernel.stores.transport import StreamRecord
     from persistence.postgres import PostgresStore
 
 BODY = json.dumps(PAYLOAD).encode()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Commit
-from actors.kernel.runtime.ids import TopicId, partition_hash
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.commit import Commit
+from actors._kernel.runtime.ids import TopicId, partition_hash
 from tests.benchmarks import mock
 from tests.benchmarks.bench import (
     PAYLOAD,
@@ -32,8 +32,8 @@ from tests.benchmarks.bench import (
 from tests.benchmarks.byhand import committed, handled
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.runtime.rows import Arrived
+    from actors._kernel.runtime.ids import AgentId
+    from actors._kernel.runtime.rows import Arrived
     from persistence.postgres import PostgresStore
 
 NEWS = TopicId("news", "bench")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from compose.host.collector import collect_rarely
+from compose._host.collector import collect_rarely
 from tests.benchmarks.counting import counting
 from tests.benchmarks.sampling import sampling
 from tests.benchmarks.serverside import Watch, cpu_s, profiled_servers

@@ -6,14 +6,14 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.runtime import Runtime
+from actors._kernel.runtime.ids import HostIncarnation
+from actors._runtime import Runtime
 from persistence.postgres import open_postgres_store
 from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, report, rests, woken_s
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
 
 SHORT, LONG = 1_000, 10_000
 TIMES = 5

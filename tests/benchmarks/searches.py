@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
-from actors.kernel.search_rules import unit_vector
+from actors._kernel.search_rules import unit_vector
+from persistence._postgres.data.indexes import EXACT_ROWS
+from persistence._postgres.opening import open_search_indexes
 from persistence.postgres import open_postgres_vectors
-from persistence.postgres.data.indexes import EXACT_ROWS
-from persistence.postgres.opening import open_search_indexes
 from tests.benchmarks.bench import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from actors.kernel.stores.data import SearchResult
+    from actors._kernel.stores.data import SearchResult
+    from persistence._postgres.connection.link import Connection
     from persistence.postgres import PgVectorStore
-    from persistence.postgres.connection.link import Connection
 
 DIMENSIONS: Final = 384
 COUNT: Final = 100_000

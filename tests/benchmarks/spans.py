@@ -12,8 +12,8 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from typing_extensions import override
 
-from actors.runtime.telemetry.spans import Tracing
-from compose.assembly.telemetry import provider_of
+from actors._runtime.telemetry.spans import Tracing
+from compose._assembly.telemetry import provider_of
 from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report
 from tests.benchmarks.steps import STEPS, TenSteps
 

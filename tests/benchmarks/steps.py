@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Commit, Finish
-from actors.kernel.runtime.ids import run_id_of_submit
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.log_entry import NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.commit import Commit, Finish
+from actors._kernel.runtime.ids import run_id_of_submit
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.log_entry import NewEntry
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.runtime.scheduler import RunStatus
 from tests.benchmarks import mock
 from tests.benchmarks.bench import (
     PAYLOAD,
@@ -25,7 +25,7 @@ from tests.benchmarks.bench import (
 )
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import AgentId
+    from actors._kernel.runtime.ids import AgentId
 
 STEPS = 10
 

@@ -18,7 +18,7 @@ from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from persistence.postgres import PostgresStore
 
 TURNS: Final = 1_600

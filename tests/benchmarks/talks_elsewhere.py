@@ -19,15 +19,15 @@ import asyncpg
 import nats
 from typing_extensions import override
 
+from actors._kernel.agent.message import ContentBlock
+from actors._kernel.agent.models import Completion, LLMResponse, TextDelta
+from actors._kernel.agent.tools import Tool, ToolCall
 from actors.agents import ReActAgent
-from actors.kernel.agent.message import ContentBlock
-from actors.kernel.agent.models import Completion, LLMResponse, TextDelta
-from actors.kernel.agent.tools import Tool, ToolCall
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel
-from compose.assembly.runtime import build_runtime
-from compose.assembly.settings import Settings
-from persistence.postgres.reads.reads import SQL_ENTRIES
+from compose._assembly.runtime import build_runtime
+from compose._assembly.settings import Settings
+from persistence._postgres.reads.reads import SQL_ENTRIES
 from tests.benchmarks.bench import report
 from tests.benchmarks.outside import Place
 

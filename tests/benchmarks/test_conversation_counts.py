@@ -19,14 +19,14 @@ from actors import (
     Tool,
     ToolCall,
 )
+from actors._kernel.json import canonical_json
+from actors._runtime.verbs.conversation import windows
 from actors.agents import ReActAgent
-from actors.kernel.json import canonical_json
-from actors.runtime.verbs.conversation import windows
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
-from persistence.postgres.conversations import fact_readers
-from persistence.postgres.conversations.transcripts import Transcripts
-from persistence.postgres.reads import reads
+from persistence._postgres.conversations import fact_readers
+from persistence._postgres.conversations.transcripts import Transcripts
+from persistence._postgres.reads import reads
 from tests.benchmarks import http
 from tests.benchmarks.bench import TYPE, agent_id, open_runtime, woken_s
 from tests.benchmarks.generates import LONG, REPLAYED, Caller, suspended
@@ -36,9 +36,9 @@ from tests.harness.slow import IS_SLOW
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.kernel.agent.message import ChatMessage, Message
-    from actors.kernel.agent.models import GenerationOptions
-    from actors.kernel.runtime.ids import RunId
+    from actors._kernel.agent.message import ChatMessage, Message
+    from actors._kernel.agent.models import GenerationOptions
+    from actors._kernel.runtime.ids import RunId
 
 KIB: Final = 1_024
 CHAT_TURNS: Final = 2_000 if IS_SLOW else 400

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.workflow import run_state
-from actors.kernel.workflow.durable import plain_copy
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.workflow import run_state
+from actors._kernel.workflow.durable import plain_copy
+from actors._workflow.hosted.graph_run import ENTRIES_KEPT
+from actors._workflow.hosted.runs import FlowRuns
+from actors._workflow.machine import records
 from actors.workflow import (
     EffectOutcome,
     EffectType,
@@ -24,9 +27,6 @@ from actors.workflow import (
     WorkflowRuntime,
     WorkflowSpec,
 )
-from actors.workflow.hosted.graph_run import ENTRIES_KEPT
-from actors.workflow.hosted.runs import FlowRuns
-from actors.workflow.machine import records
 from persistence.sqlite import SqliteDatabase, SqliteLedgerStore, SqliteRunStore
 from tests.benchmarks.flows import flows
 from tests.benchmarks.lone import Lone
@@ -36,9 +36,9 @@ from tests.conformance.workflow.stores import effect_then
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.runtime.ids import RunId
+    from actors._kernel.runtime.ids import RunId
+    from actors._workflow.handlers import Handler
     from actors.workflow import Effect, RunState
-    from actors.workflow.handlers import Handler
     from tests.benchmarks.workloads import Stage
 
 STEP = {"pragma": 2, "begin": 2, "insert": 4, "commit": 2}

@@ -10,7 +10,7 @@ from tests.benchmarks.counting import counting
 from tests.benchmarks.memories import Keeper
 
 if TYPE_CHECKING:
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
 
 
 async def remembered(runtime: Runtime, count: int) -> None:

@@ -7,22 +7,22 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Commit, Finish, Suspend
-from actors.kernel.runtime.ids import run_id_of_submit
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.log_entry import NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import WakeSet
-from actors.runtime.loop.clock import SystemClock
-from actors.runtime.loop.tasks import TaskScope
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.commit import Commit, Finish, Suspend
+from actors._kernel.runtime.ids import run_id_of_submit
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.log_entry import NewEntry
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import WakeSet
+from actors._runtime.loop.clock import SystemClock
+from actors._runtime.loop.tasks import TaskScope
 from tests.benchmarks.bench import TYPE, Floor, agent_id, many, open_runtime, open_store, report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors._kernel.runtime.ids import AgentId, RunId
 
 WITHIN_S = 5.0
 AT_ONCE = 250

@@ -25,13 +25,13 @@ from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, MCP_PROTOCOL_
 from mcp.types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
-from actors.kernel.agent.tools import Tool
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime.loop.tasks import TaskScope
-from compose.host.process import Stop
-from compose.mcp.http import PATH, HttpOptions
-from compose.mcp.runs import RunTools
-from compose.mcp.server import ToolServer
+from actors._kernel.agent.tools import Tool
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime.loop.tasks import TaskScope
+from compose._host.process import Stop
+from compose._mcp.http import PATH, HttpOptions
+from compose._mcp.runs import RunTools
+from compose._mcp.server import ToolServer
 from tests.benchmarks.bench import TYPE, agent_id, many, open_runtime, report
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import nats
 from typing_extensions import override
 
 from actors.workflow import FlowRuns, Flows, StepPlan, WorkflowSpec
-from compose.assembly.local import local_servers
+from compose._assembly.local import local_servers
 from tests.benchmarks import http, outside
 from tests.benchmarks.bench import TYPE, agent_id, open_runtime, report
 from tests.benchmarks.windows import Talker
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from types import FrameType
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
     from actors.workflow import RunState
 
 ROOT: Final = Path(__file__).parents[2]

@@ -11,11 +11,11 @@ import asyncpg
 from pydantic_core import from_json
 
 from actors import ChatMessage, CompactionPipeline, ContextConfig, StoreHistory
+from actors._context.calls import RefusedCalls
+from actors._kernel.agent.transcript import NewTurn
+from actors._runtime.verbs.conversation.sessions import SessionTerms, WindowSource
+from actors._runtime.verbs.conversation.windows import assembled_window
 from actors.context import SlidingWindowCompaction
-from actors.context.calls import RefusedCalls
-from actors.kernel.agent.transcript import NewTurn
-from actors.runtime.verbs.conversation.sessions import SessionTerms, WindowSource
-from actors.runtime.verbs.conversation.windows import assembled_window
 from actors.testing import FunctionModel
 from persistence.postgres import PostgresStore
 from tests.benchmarks.bench import TYPE, agent_id, open_runtime, report
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from asyncpg.prepared_stmt import PreparedStatement
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import Runtime
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import Runtime
 
 SESSION: Final = "main"
 TURN: Final = "word " * 60

@@ -16,9 +16,9 @@ import asyncpg
 import nats
 
 from actors import SpawnBudget
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, run_id_of_mail
-from actors.runtime import Runtime
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, run_id_of_mail
+from actors._runtime import Runtime
 from actors.testing import FunctionModel
 from actors.workflow import FlowRuns
 from persistence.postgres import PostgresStore
@@ -30,7 +30,7 @@ from tests.benchmarks.posts import NEWS, follow
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from actors.kernel.runtime.ids import RunId
+    from actors._kernel.runtime.ids import RunId
 
 PARENT: Final = "parent"
 FLOWS: Final = "flows"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import pytest
 
-from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.agent.models import Usage
-from actors.kernel.runtime.commit import (
+from actors._kernel.agent.message import Message, MessageKey
+from actors._kernel.agent.models import Usage
+from actors._kernel.runtime.commit import (
     CONTINUE,
     Commit,
     Committed,
@@ -25,7 +25,7 @@ from actors.kernel.runtime.commit import (
     Spawned,
     Suspend,
 )
-from actors.kernel.runtime.ids import (
+from actors._kernel.runtime.ids import (
     AgentId,
     HostIncarnation,
     RunId,
@@ -34,22 +34,22 @@ from actors.kernel.runtime.ids import (
     run_id_of_mail,
     run_id_of_submit,
 )
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import Lease, RetryPolicy, RunStatus, ShardLease
-from actors.kernel.runtime.waits import WakeSet
-from actors.kernel.stores.shards import Serves
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.runtime.scheduler import Lease, RetryPolicy, RunStatus, ShardLease
+from actors._kernel.runtime.waits import WakeSet
+from actors._kernel.stores.shards import Serves
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.agent.agent import NewSession, Supervision
-    from actors.kernel.basics import Clock
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import CommitOutcome, Deleted, SignalKey, Then
-    from actors.kernel.stores.run_store import RunStore
-    from actors.kernel.stores.runs import OnConflict, Submitted
+    from actors._kernel.agent.agent import NewSession, Supervision
+    from actors._kernel.basics import Clock
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.commit import CommitOutcome, Deleted, SignalKey, Then
+    from actors._kernel.stores.run_store import RunStore
+    from actors._kernel.stores.runs import OnConflict, Submitted
 
 Capability: TypeAlias = Literal["expiry", "hosts", "merging", "nudges"]
 """expiry: a silent host loses its shards. hosts: several processes share the rows. merging: an

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.runtime.loop.clock import SystemClock, SystemEntropy
-from actors.runtime.parts import (
+from actors._kernel.runtime.ids import HostIncarnation
+from actors._runtime.loop.clock import SystemClock, SystemEntropy
+from actors._runtime.parts import (
     ComposedStore,
     InMemoryEventLog,
     InMemoryInbox,
@@ -21,8 +21,8 @@ from actors.runtime.parts import (
     InMemorySignalBus,
     MemoryStore,
 )
+from persistence._postgres.connection.link import TypedConnection
 from persistence.postgres import StoreSettings, open_store
-from persistence.postgres.connection.link import TypedConnection
 from tests.conformance.bed import Bed
 from tests.conformance.clock import ManualClock
 from tests.conformance.source import Source
@@ -31,7 +31,7 @@ from tests.harness.lasting import lasting_loop
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from actors.kernel.stores.run_store import RunStore
+    from actors._kernel.stores.run_store import RunStore
     from tests.harness.servers import Schemas
 
 

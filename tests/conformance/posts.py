@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, TopicId
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, TopicId
 from tests.conformance.bed import EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.communication import FollowMode
-    from actors.kernel.runtime.rows import Arrived
-    from actors.kernel.stores.topics import Expanded
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.communication import FollowMode
+    from actors._kernel.runtime.rows import Arrived
+    from actors._kernel.stores.topics import Expanded
     from tests.conformance.bed import Bed
 
 NEWS: Final = TopicId("news", "today")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.runtime.parts import (
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._runtime.parts import (
     EventLogView,
     InboxView,
     InMemoryEventLog,
@@ -27,12 +27,12 @@ from tests.conformance.clock import ManualClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from actors.kernel.basics import Clock
-    from actors.kernel.runtime.effects import Journal
-    from actors.kernel.runtime.log_entry import EventLog
-    from actors.kernel.runtime.scheduler import Scheduler
-    from actors.kernel.runtime.sources import Inbox
-    from actors.kernel.runtime.waits import SignalBus
+    from actors._kernel.basics import Clock
+    from actors._kernel.runtime.effects import Journal
+    from actors._kernel.runtime.log_entry import EventLog
+    from actors._kernel.runtime.scheduler import Scheduler
+    from actors._kernel.runtime.sources import Inbox
+    from actors._kernel.runtime.waits import SignalBus
     from tests.conformance.bed import Bed
 
 Capability: TypeAlias = Literal["clock", "lease expiry"]

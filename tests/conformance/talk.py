@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from actors.kernel.agent.agent import ExecutionBudget, SpawnBudget, Supervision
-from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.runtime.commit import Outgoing, Suspend
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.waits import Answer, Wait, WakeSet
+from actors._kernel.agent.agent import ExecutionBudget, SpawnBudget, Supervision
+from actors._kernel.agent.message import Message, MessageKey
+from actors._kernel.runtime.commit import Outgoing, Suspend
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.waits import Answer, Wait, WakeSet
 from tests.conformance.bed import EPOCH, started, suspended
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Committed
-    from actors.kernel.runtime.rows import RunRow
-    from actors.kernel.runtime.waits import WaitKind
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.commit import Committed
+    from actors._kernel.runtime.rows import RunRow
+    from actors._kernel.runtime.waits import WaitKind
     from tests.conformance.bed import Bed, Turns
 
 CLERK = AgentId("clerk", "7")

@@ -6,12 +6,12 @@ from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind
+from actors._kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.log_entry import RunLogEntry
 
 
 def broken_laws(entries: Sequence[RunLogEntry]) -> list[str]:

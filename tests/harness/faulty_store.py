@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from actors._kernel.stores.run_store import RunStore
 from actors.errors import PersistenceError
-from actors.kernel.stores.run_store import RunStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
-    from actors.kernel.runtime.hints import Nudge
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.scheduler import ShardLease
+    from actors._kernel.runtime.hints import Nudge
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.scheduler import ShardLease
 
 
 MOST_LATE_S: Final = 4.0

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 from typing_extensions import override
 
-from broker.nats.requests import Requests
+from broker._nats.requests import Requests
 from tests.harness.simloop import DeadlockError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 from typing_extensions import override
 
+from persistence._postgres.connection.link import TypedConnection
 from persistence.errors import DRIVER_ERRORS
-from persistence.postgres.connection.link import TypedConnection
 from tests.harness.servers.postgres import OBSERVER
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from actors.kernel.runtime.hints import Delta
-    from actors.kernel.runtime.ids import AgentId, RunId
+    from actors._kernel.runtime.hints import Delta
+    from actors._kernel.runtime.ids import AgentId, RunId
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json
 
-from persistence.postgres.connection import link
+from persistence._postgres.connection import link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncpg
     import pytest
 
-    from persistence.postgres.connection.link import Connection, StoreSettings
+    from persistence._postgres.connection.link import Connection, StoreSettings
 
 SETTINGS: Final[Mapping[str, str]] = {
     "session_preload_libraries": "auto_explain",

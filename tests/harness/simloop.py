@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import pytest
 from typing_extensions import override
 
-from actors.runtime.loop import tasks
+from actors._runtime.loop import tasks
 
 if TYPE_CHECKING:
     from collections import deque

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from broker.nats import requests as api
+from broker._nats import requests as api
 
 if TYPE_CHECKING:
     import pytest

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
-from actors.kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.log_entry import EntryKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from actors.kernel.runtime.ids import AgentId, RunId
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import AgentId, RunId
+    from actors._runtime import Runtime
 
 
 class Wide:

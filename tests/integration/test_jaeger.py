@@ -12,15 +12,15 @@ from urllib.request import urlopen
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.tracing import root_span_id, trace_id_of
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.tracing import root_span_id, trace_id_of
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
 from tests.behaviour.agents import Acting, greeter
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
 
 URL = os.environ.get("JAEGER_URL", "").rstrip("/")
 pytestmark = pytest.mark.skipif(

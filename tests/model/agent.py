@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.tools import Tool
-from actors.kernel.runtime.communication import AskKind, AskOutcome
-from actors.kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, TopicId
-from actors.kernel.runtime.sources import RunHandle
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.tools import Tool
+from actors._kernel.runtime.communication import AskKind, AskOutcome
+from actors._kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, TopicId
+from actors._kernel.runtime.sources import RunHandle
 from tests.harness.simloop import EPOCH
 from tests.model.memories import LIMIT, hits_of
 from tests.model.program import make_error
@@ -21,7 +21,7 @@ from tests.model.scripted import SESSIONS, Embedder, context_of, embedding_name,
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.agent.message import Message
+    from actors._kernel.agent.message import Message
     from tests.model.program import Call, Case, Code
 
 AGENT: AgentId = AgentId("program", "one")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, TopicId
 from actors.errors import RegistrationError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, TopicId
 from tests.harness.checks import received
 from tests.model.memories import Shelf, shelf_of
 from tests.model.reading import essential, plain_error
@@ -17,11 +17,11 @@ from tests.model.world import Answer, Left, Letter, Scene
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.runtime.rows import RunRow
-    from actors.kernel.runtime.waits import Answer as StoredAnswer
-    from actors.kernel.stores.run_store import RunStore
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.rows import RunRow
+    from actors._kernel.runtime.waits import Answer as StoredAnswer
+    from actors._kernel.stores.run_store import RunStore
     from tests.model.program import Case
 
 KEYS: Final = ("a", "b")

@@ -21,12 +21,12 @@ import nats
 from nats.errors import NoRespondersError
 from typing_extensions import override
 
-from actors.kernel.runtime.commit import Committed
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.stores.shards import Serves
+from actors._kernel.runtime.commit import Committed
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
+from actors._kernel.stores.shards import Serves
 from broker import JetStreamTransport, Subjects
+from persistence._postgres.connection.listener import PostgresClock, Reading
 from persistence.postgres import PostgresStore, StoreSettings, open_store
-from persistence.postgres.connection.listener import PostgresClock, Reading
 from tests.harness.faulty_store import Faults, Manner
 from tests.harness.heldloop import PATIENCE_S
 from tests.harness.simloop import EPOCH
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from actors.kernel.runtime.commit import Commit, CommitOutcome
-    from actors.kernel.runtime.hints import Nudge
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.stores.run_store import RunStore
-    from actors.kernel.stores.transport import (
+    from actors._kernel.runtime.commit import Commit, CommitOutcome
+    from actors._kernel.runtime.hints import Nudge
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.stores.run_store import RunStore
+    from actors._kernel.stores.transport import (
         IngestOutcome,
         MailBatch,
         MailConnection,

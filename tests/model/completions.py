@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from actors._kernel.runtime.scheduler import RetryPolicy
 from actors.errors import (
     BudgetExhaustedError,
     ContractError,
@@ -11,7 +12,6 @@ from actors.errors import (
     RetryAfter,
     TerminalError,
 )
-from actors.kernel.runtime.scheduler import RetryPolicy
 from tests.model.program import DEFAULT_RETRY
 from tests.model.verbs import ending_of, error_record, rebuilt
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NO_CUT, turn_id
-from actors.kernel.runtime.effects import args_hash
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import NO_CUT, turn_id
+from actors._kernel.runtime.effects import args_hash
 from tests.model import scripted
 from tests.model.scripted import KEPT, MODEL, MOST, SESSIONS, SUMMARISER
 from tests.model.sessions import Cut, Session

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime import Runtime
-from actors.runtime.delivery.mail_service import Broker
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime import Runtime
+from actors._runtime.delivery.mail_service import Broker
 from tests.harness.faulty_store import Faults
 from tests.model.drive import STUCK_S, Stage
 from tests.model.leftovers import leftovers
@@ -19,7 +19,7 @@ from tests.model.program import in_tenant
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.runtime.rows import RunRow
+    from actors._kernel.runtime.rows import RunRow
     from persistence.postgres import PostgresStore
     from tests.harness.heldloop import HeldLoop
     from tests.harness.simloop import SimLoop

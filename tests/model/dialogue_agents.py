@@ -7,19 +7,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from actors._kernel.agent.tools import Risk, Tool, ToolCall
+from actors._kernel.runtime.ids import AgentId
 from actors.agents import ReActAgent
 from actors.context import ContextConfig, SlidingWindowCompaction, StoreHistory
-from actors.kernel.agent.tools import Risk, Tool, ToolCall
-from actors.kernel.runtime.ids import AgentId
 from actors.testing import FunctionModel, ModelReply
 from tests.model.dialogue import ASKING, WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import ChatMessage, Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import ChatMessage, Message
+    from actors._runtime import RunContext
 
 CALL: Final = "c1"
 

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import actors.sessions
+from actors._kernel.stores.errors import UnknownSessionError
 from actors.errors import ActorsError
-from actors.kernel.stores.errors import UnknownSessionError
 from actors.sessions import UserMessage
 from tests.model.dialogue import ABOUT_DEATHS, ROOT, Dialogue, Segment, Told, read_by
 from tests.model.dialogue_program import FOREIGN

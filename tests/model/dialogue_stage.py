@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from actors.kernel.runtime.scheduler import RetryPolicy
+from actors._kernel.runtime.scheduler import RetryPolicy
 from actors.sessions import AgentRuntime
 from tests.model.dialogue_agents import Kid, Speaker, modes_of
 
 if TYPE_CHECKING:
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.behaviour.bed import Bed
     from tests.harness.faulty_store import Faults
 

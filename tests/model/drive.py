@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import override
 
+from actors._kernel.agent.agent import SpawnBudget
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, RunId, run_id_of_submit
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime import Runtime
+from actors._runtime.delivery.mail_service import Broker
 from actors.errors import ActorsError, PersistenceError
-from actors.kernel.agent.agent import SpawnBudget
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime import Runtime
-from actors.runtime.delivery.mail_service import Broker
 from tests.harness.faulty_store import Door, Faults, FaultyStore
 from tests.harness.simloop import SimEntropy, SteppedClock, simulate
 from tests.model.agent import Execution, ProgramAgent, World
@@ -34,9 +34,9 @@ from tests.model.sessions import sessions_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.runtime.rows import Arrived, RunRow
-    from actors.kernel.stores.run_store import RunStore
+    from actors._kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.rows import Arrived, RunRow
+    from actors._kernel.stores.run_store import RunStore
     from persistence.postgres import PostgresStore
     from tests.harness.heldloop import HeldLoop
     from tests.harness.simloop import SimLoop

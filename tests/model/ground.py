@@ -7,20 +7,20 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from actors.inmemory.runs.store import MemoryStore
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import run_id_of_submit
-from actors.kernel.runtime.rows import NewRun
+from actors._inmemory.runs.store import MemoryStore
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import run_id_of_submit
+from actors._kernel.runtime.rows import NewRun
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.basics import Clock
-    from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-    from actors.kernel.stores.run_store import RunStore
-    from actors.kernel.stores.transport import Transport
+    from actors._kernel.basics import Clock
+    from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId
+    from actors._kernel.stores.run_store import RunStore
+    from actors._kernel.stores.transport import Transport
 
 OUTSIDER = "test"
 SENDER = f"ext:{OUTSIDER}"

@@ -6,17 +6,17 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.runtime.loop.timers import HORIZON_S
-from actors.runtime.worker.mailbox import Adoption, Holding
+from actors._runtime.loop.timers import HORIZON_S
+from actors._runtime.worker.mailbox import Adoption, Holding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.rows import RunRow
-    from actors.kernel.stores.run_store import RunStore
-    from actors.runtime import Runtime
-    from actors.runtime.worker.mailbox import Mailbox
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.rows import RunRow
+    from actors._kernel.stores.run_store import RunStore
+    from actors._runtime import Runtime
+    from actors._runtime.worker.mailbox import Mailbox
 
 QUIET_S: Final = 12.0
 """Seconds within which a host with nothing to do forgets its agents: two scans."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.stores.memory import MemoryConflictError
+from actors._kernel.stores.memory import MemoryConflictError
 
 if TYPE_CHECKING:
-    from actors.kernel.stores.memory import Memory
-    from actors.kernel.stores.run_store import RunStore
+    from actors._kernel.stores.memory import Memory
+    from actors._kernel.stores.run_store import RunStore
 
 TEXTS: Final = ("fact one", "fact two", "fact three")
 """Texts that programs keep."""

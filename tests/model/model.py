@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from actors.kernel.runtime.ids import AgentId, message_id_of_post, run_id_of_mail
+from actors._kernel.runtime.ids import AgentId, message_id_of_post, run_id_of_mail
 from tests.model.completions import TERMINAL
 from tests.model.memories import Shelf
 from tests.model.run import Run

@@ -7,17 +7,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.scheduler import RunStatus
 from actors.errors import ActorsError
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.scheduler import RunStatus
 from tests.harness.checks import broken_laws
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.runtime.rows import RunRow
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.rows import RunRow
+    from actors._runtime import Runtime
     from tests.model.agent import Execution
 
 VERBS: Final = (

@@ -6,16 +6,16 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.agent.transcript import turn_id
-from actors.kernel.runtime.effects import args_hash
+from actors._kernel.agent.transcript import turn_id
+from actors._kernel.runtime.effects import args_hash
 from tests.harness.checks import received
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.runtime.rows import RunRow
+    from actors._kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.rows import RunRow
     from tests.model.drive import Observed
 
 MOST_AT_ONCE: Final = 4

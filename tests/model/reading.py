@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.models import LLMResponse
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.models import LLMResponse
 from tests.harness.simloop import EPOCH
 from tests.model.history import RUN_KINDS, Line
 from tests.model.memories import hits_of
@@ -14,7 +14,7 @@ from tests.model.memories import hits_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.log_entry import RunLogEntry
 
 NEAR_S: Final = 2e-3
 """Times that differ by less are the same; effects differ by far more."""

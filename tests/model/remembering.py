@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from actors.kernel.json import canonical_json
-from actors.kernel.memory_rules import slot_of
-from actors.kernel.runtime.effects import Effect, args_hash
-from actors.kernel.runtime.ids import derive_id
-from actors.kernel.stores.memory import MemoryConflictError
+from actors._kernel.json import canonical_json
+from actors._kernel.memory_rules import slot_of
+from actors._kernel.runtime.effects import Effect, args_hash
+from actors._kernel.runtime.ids import derive_id
+from actors._kernel.stores.memory import MemoryConflictError
 from tests.model.conversation import Conversations
 from tests.model.memories import LIMIT, Kept, name_of
 from tests.model.scripted import embedding_name

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
+from actors._kernel.runtime.ids import RunId, derive_id
 from actors.errors import EffectInDoubtError
-from actors.kernel.runtime.ids import RunId, derive_id
 from tests.model.branches import Branch, CancelledError, Group, Wait, innermost_open
 from tests.model.completions import TERMINAL, end_of_attempt
 from tests.model.history import DivergenceError, Line, Memory

@@ -6,17 +6,18 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.context import CompactionPipeline, ContextConfig, StoreHistory, calls
-from actors.context.compaction import steps
-from actors.context.turns import is_derived
-from actors.kernel.agent.agent import HistoryRetention
-from actors.kernel.agent.message import ChatMessage
+from actors._context import calls
+from actors._context.compaction import steps
+from actors._context.turns import is_derived
+from actors._kernel.agent.agent import HistoryRetention
+from actors._kernel.agent.message import ChatMessage
+from actors.context import CompactionPipeline, ContextConfig, StoreHistory
 from actors.testing import FunctionModel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from actors.kernel.agent.models import GenerationOptions
+    from actors._kernel.agent.models import GenerationOptions
 
 MODEL: Final = "scripted"
 SUMMARISER: Final = "summariser"

@@ -5,22 +5,22 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import CONTINUE, DELETED, Commit, Committed, Retry
-from actors.kernel.runtime.ids import HostIncarnation, run_id_of_submit
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import Lease
-from actors.kernel.stores.shards import Serves
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.commit import CONTINUE, DELETED, Commit, Committed, Retry
+from actors._kernel.runtime.ids import HostIncarnation, run_id_of_submit
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.runtime.scheduler import Lease
+from actors._kernel.stores.shards import Serves
 from tests.model.agent import AGENT
 from tests.model.completions import policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.runtime.commit import Then
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.stores.run_store import RunStore
+    from actors._kernel.runtime.commit import Then
+    from actors._kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.stores.run_store import RunStore
     from tests.model.program import Case
 
 SUBMITTER: Final = "submit:local"

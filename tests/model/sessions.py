@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.kernel.agent.transcript import NO_CUT
+from actors._kernel.agent.transcript import NO_CUT
 from tests.model.scripted import SESSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.stores.run_store import RunStore
+    from actors._kernel.runtime.ids import AgentId
+    from actors._kernel.stores.run_store import RunStore
 
 
 @dataclass(frozen=True, slots=True)

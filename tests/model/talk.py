@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
+from actors._kernel.runtime.effects import args_hash
+from actors._kernel.runtime.ids import derive_id, message_id_of_run, run_id_of_child
 from actors.errors import SpawnDenied
-from actors.kernel.runtime.effects import args_hash
-from actors.kernel.runtime.ids import derive_id, message_id_of_run, run_id_of_child
 from tests.model.branches import Wait
 from tests.model.signs import RefusedSignal, TieError
 from tests.model.verbs import Verbs, error_record, refuse_large

@@ -6,6 +6,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from actors._kernel.runtime.effects import args_hash
+from actors._kernel.runtime.ids import message_id_of_run
+from actors._kernel.text import check_name_of
 from actors.errors import (
     CancellationError,
     EffectError,
@@ -13,9 +16,6 @@ from actors.errors import (
     RunError,
     SpawnDenied,
 )
-from actors.kernel.runtime.effects import args_hash
-from actors.kernel.runtime.ids import message_id_of_run
-from actors.kernel.text import check_name_of
 from tests.model.branches import Branch, CancelledError, Group, Wait
 from tests.model.history import DivergenceError, Line
 from tests.model.program import AwkwardError, make_error, text_of
@@ -24,7 +24,7 @@ from tests.model.signs import TIE_S, ContinueSignal, TieError
 from tests.model.world import iso
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import RunId
+    from actors._kernel.runtime.ids import RunId
     from tests.model.history import Memory, Record
     from tests.model.model import Model
     from tests.model.program import Call, Case

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.runtime.verbs.conversation import sessions, windows
-from actors.sessions import feed
+from actors._runtime.verbs.conversation import sessions, windows
+from actors._sessions import feed
 from tests.behaviour.bed import memory_bed
 from tests.harness.simloop import simulate
 from tests.model.dialogue_play import Play

@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.workflow.errors import GraphError, StaleResumeError
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.workflow.errors import GraphError, StaleResumeError
+from actors._workflow.hosted.flows import Flows
+from actors._workflow.hosted.runs import FlowRuns
 from actors.workflow import EffectOutcome, EffectType, RetryPolicy, verify_ledger_chain
-from actors.workflow.hosted.flows import Flows
-from actors.workflow.hosted.runs import FlowRuns
 from tests.behaviour.flow_stage import without_doubts
 from tests.model.graphs import ATTEMPTS, Expected, expected
 from tests.properties.documents import Written
@@ -22,7 +22,7 @@ from tests.properties.test_graph_programs import plain, tell
 from tests.properties.visual import Drawn
 
 if TYPE_CHECKING:
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from actors.workflow import Effect, RunState
 MOST_LOOKS = 2000
 """Seconds after which a run counts as lost."""

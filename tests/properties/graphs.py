@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.workflow.stores import no_fault
+from actors._kernel.workflow.stores import no_fault
 from actors.workflow import (
     Effect,
     EffectMode,

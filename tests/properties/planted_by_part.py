@@ -6,21 +6,21 @@ import contextlib
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.inmemory.runs import operators
-from actors.kernel.agent.transcript import NO_CUT
-from actors.kernel.basics import Backoff
-from actors.runtime.client.gateway_api import Served
-from actors.runtime.delivery import mail_service, stream_guard
-from actors.runtime.delivery.outbox_relay import OutboxRelay
-from actors.runtime.verbs import secrets
-from actors.runtime.verbs.conversation import history, windows
-from actors.runtime.verbs.conversation.sessions import Sessions
-from actors.runtime.verbs.conversation.windows import RecordedCalls
-from actors.runtime.worker import launcher
-from broker.client.responses import Tries
-from broker.mail import backlog
-from broker.nats import client as nats_client
-from persistence.postgres.sharding.heartbeat import Contact
+from actors._inmemory.runs import operators
+from actors._kernel.agent.transcript import NO_CUT
+from actors._kernel.basics import Backoff
+from actors._runtime.client.gateway_api import Served
+from actors._runtime.delivery import mail_service, stream_guard
+from actors._runtime.delivery.outbox_relay import OutboxRelay
+from actors._runtime.verbs import secrets
+from actors._runtime.verbs.conversation import history, windows
+from actors._runtime.verbs.conversation.sessions import Sessions
+from actors._runtime.verbs.conversation.windows import RecordedCalls
+from actors._runtime.worker import launcher
+from broker._client.responses import Tries
+from broker._mail import backlog
+from broker._nats import client as nats_client
+from persistence._postgres.sharding.heartbeat import Contact
 from tests.harness.planting import Planted
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from actors.kernel.agent.message import ChatMessage
-    from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse
-    from actors.kernel.runtime.ids import AgentId
-    from broker.client.responses import MissedError
+    from actors._kernel.agent.message import ChatMessage
+    from actors._kernel.agent.models import GenerationOptions, LLMClient, LLMResponse
+    from actors._kernel.runtime.ids import AgentId
+    from broker._client.responses import MissedError
 
 
 def open_runs_are_swept(patch: pytest.MonkeyPatch) -> None:

@@ -7,27 +7,27 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from actors._inmemory.runs import commit as _commit
+from actors._inmemory.runs import operators, topics
+from actors._inmemory.runs.topics import expand_rows
+from actors._runtime.client import client
+from actors._runtime.delivery import mail_service
+from actors._runtime.delivery.fanout import PostDelivery
+from actors._runtime.delivery.mail_service import Inbound
+from actors._runtime.delivery.outbox_relay import OutboxRelay
+from actors._runtime.journal.write_set import WriteSet
+from actors._runtime.parts.composed import ComposedCommits
+from actors._runtime.schedules import ticker
+from actors._runtime.sharding.ownership import Recovery
+from actors._runtime.verbs import secrets
+from actors._runtime.verbs.waits import Waits
+from actors._runtime.worker.admission import Admission, Slots, WaitQueue
+from actors._runtime.worker.intake import Intake
+from actors._runtime.worker.mailbox_table import MailboxTable
 from actors.errors import PersistenceError
-from actors.inmemory.runs import commit as _commit
-from actors.inmemory.runs import operators, topics
-from actors.inmemory.runs.topics import expand_rows
-from actors.runtime.client import client
-from actors.runtime.delivery import mail_service
-from actors.runtime.delivery.fanout import PostDelivery
-from actors.runtime.delivery.mail_service import Inbound
-from actors.runtime.delivery.outbox_relay import OutboxRelay
-from actors.runtime.journal.write_set import WriteSet
-from actors.runtime.parts.composed import ComposedCommits
-from actors.runtime.schedules import ticker
-from actors.runtime.sharding.ownership import Recovery
-from actors.runtime.verbs import secrets
-from actors.runtime.verbs.waits import Waits
-from actors.runtime.worker.admission import Admission, Slots, WaitQueue
-from actors.runtime.worker.intake import Intake
-from actors.runtime.worker.mailbox_table import MailboxTable
-from broker.client import responses
-from broker.wire import bodies, codec, headers
-from persistence.postgres.sharding.heartbeat import Contact
+from broker._client import responses
+from broker._wire import bodies, codec, headers
+from persistence._postgres.sharding.heartbeat import Contact
 from tests.harness.planting import Planted
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from actors.inmemory.runs.records import InboxRow
-    from actors.inmemory.runs.rows import MemoryRows
-    from actors.kernel.runtime.commit import Commit
-    from actors.kernel.stores.schedule import Schedule, Tick
-    from actors.kernel.stores.topics import Expanded
-    from actors.kernel.stores.transport import MailBatch, OutboxRow
+    from actors._inmemory.runs.records import InboxRow
+    from actors._inmemory.runs.rows import MemoryRows
+    from actors._kernel.runtime.commit import Commit
+    from actors._kernel.stores.schedule import Schedule, Tick
+    from actors._kernel.stores.topics import Expanded
+    from actors._kernel.stores.transport import MailBatch, OutboxRow
 
 
 async def _nothing(*_: object, **__: object) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.mail import reader
-from broker.nats import client as nats_client
+from broker._mail import reader
+from broker._nats import client as nats_client
 from tests.harness import servers
 from tests.harness.heldloop import HeldLoop
 from tests.harness.lasting import keep_in, let_go

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from persistence.postgres.commits import committer
-from persistence.postgres.connection import link
+from persistence._postgres.commits import committer
+from persistence._postgres.connection import link
 from tests.harness.faulty_store import Faults, Manner
 from tests.harness.slow import IS_SLOW
 from tests.model.signs import TieError

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
+from actors._kernel.agent.message import MAX_METADATA_BYTES, MAX_PAYLOAD_BYTES, Message, payload_of
+from actors._kernel.json import canonical_json, recordable
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.stores.transport import KEPT_BYTES, OutboxRow, Received, SentSignal, Undecodable
 from actors.errors import MessageTooLargeError
-from actors.kernel.agent.message import MAX_METADATA_BYTES, MAX_PAYLOAD_BYTES, Message, payload_of
-from actors.kernel.json import canonical_json, recordable
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.stores.transport import KEPT_BYTES, OutboxRow, Received, SentSignal, Undecodable
-from broker.wire.codec import Decoder, Wire, encode
-from broker.wire.headers import MAX_BODY_BYTES, MAX_MAIL_BYTES, NEEDED_PAYLOAD_BYTES, block_bytes
+from broker._wire.codec import Decoder, Wire, encode
+from broker._wire.headers import MAX_BODY_BYTES, MAX_MAIL_BYTES, NEEDED_PAYLOAD_BYTES, block_bytes
 from tests.unit.broker.wires import DESK, STORED_AT, SUBJECTS, mail, message, outside, signal
 
 DECODER = Decoder(SUBJECTS)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from typing_extensions import override
 
-from actors.inmemory import conversations as _transcripts
-from actors.inmemory.conversations import MemoryTranscripts
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NO_CUT, NewTurn
-from actors.runtime.replay.history import PAID
-from actors.runtime.verbs.call import Call
-from actors.runtime.verbs.conversation import history as _history
-from actors.runtime.verbs.conversation import windows as _window
-from actors.runtime.verbs.conversation.sessions import Sessions
-from actors.runtime.verbs.conversation.windows import RecordedCalls
+from actors._inmemory import conversations as _transcripts
+from actors._inmemory.conversations import MemoryTranscripts
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import NO_CUT, NewTurn
+from actors._runtime.replay.history import PAID
+from actors._runtime.verbs.call import Call
+from actors._runtime.verbs.conversation import history as _history
+from actors._runtime.verbs.conversation import windows as _window
+from actors._runtime.verbs.conversation.sessions import Sessions
+from actors._runtime.verbs.conversation.windows import RecordedCalls
 from tests.model.scripted import SESSIONS
 from tests.model.strategies import conversation_cases
 from tests.properties.conversing import CONVERSING
@@ -26,10 +26,10 @@ from tests.properties.test_planted_faults import assert_found, everywhere_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.kernel.agent.models import LLMResponse
-    from actors.kernel.agent.transcript import NewCut, SessionView
-    from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.agent.models import LLMResponse
+    from actors._kernel.agent.transcript import NewCut, SessionView
+    from actors._kernel.runtime.ids import AgentId
+    from actors._kernel.runtime.log_entry import RunLogEntry
 
 ENOUGH: Final = 40
 """So many random programs, beside the corpus, have to be enough to find any of the faults."""

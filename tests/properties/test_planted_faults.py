@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from actors.runtime.execution.execution import Execution
-from actors.runtime.journal.run_log import RunLog
-from actors.runtime.replay.branches import BranchQueue, Select
-from actors.runtime.replay.history import History
-from actors.runtime.replay.verdict import judge
-from actors.runtime.verbs import run_context, waits
-from actors.runtime.verbs.effects import Effects
-from actors.runtime.worker.mailbox_table import MailboxTable
+from actors._runtime.execution.execution import Execution
+from actors._runtime.journal.run_log import RunLog
+from actors._runtime.replay.branches import BranchQueue, Select
+from actors._runtime.replay.history import History
+from actors._runtime.replay.verdict import judge
+from actors._runtime.verbs import run_context, waits
+from actors._runtime.verbs.effects import Effects
+from actors._runtime.worker.mailbox_table import MailboxTable
 from tests.harness.faulty_store import Faults, Manner
 from tests.model.drawing import drawn_cases
 from tests.model.signs import TieError

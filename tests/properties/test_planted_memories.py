@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.inmemory import memories as _memories
-from actors.inmemory.memories import InMemoryLongTermMemory
-from actors.runtime.verbs import memory as _access
-from actors.runtime.verbs.memory import AgentMemory, MemoryAccess
+from actors._inmemory import memories as _memories
+from actors._inmemory.memories import InMemoryLongTermMemory
+from actors._runtime.verbs import memory as _access
+from actors._runtime.verbs.memory import AgentMemory, MemoryAccess
 from tests.model.strategies import memory_cases
 from tests.properties.remembering import REMEMBERING
 from tests.properties.test_planted_faults import assert_found, everywhere_in
@@ -18,7 +18,7 @@ from tests.properties.test_planted_faults import assert_found, everywhere_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.stores.memory import Memory, NewMemory
+    from actors._kernel.stores.memory import Memory, NewMemory
 
 ENOUGH: Final = 20
 """So many random programs, beside the corpus, have to be enough to find any of the faults."""

@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.inmemory import conversations as _transcripts
-from actors.inmemory import sessions as _sessions
-from actors.inmemory.conversations import MemoryTranscripts
-from actors.inmemory.runs.rows import MemoryRole
-from actors.inmemory.sessions import InMemorySessions
-from actors.kernel.agent.agent import SessionChange
-from actors.runtime.execution import start as _modes
-from actors.runtime.journal.write_set import WriteSet
-from actors.runtime.worker.launcher import Launcher
-from actors.runtime.worker.mailbox import Holding, Mailbox
-from actors.sessions import feed as _feed
-from actors.sessions.events import EventCursor
-from actors.sessions.feed import SessionFeed
+from actors._inmemory import conversations as _transcripts
+from actors._inmemory import sessions as _sessions
+from actors._inmemory.conversations import MemoryTranscripts
+from actors._inmemory.runs.rows import MemoryRole
+from actors._inmemory.sessions import InMemorySessions
+from actors._kernel.agent.agent import SessionChange
+from actors._runtime.execution import start as _modes
+from actors._runtime.journal.write_set import WriteSet
+from actors._runtime.worker.launcher import Launcher
+from actors._runtime.worker.mailbox import Holding, Mailbox
+from actors._sessions import feed as _feed
+from actors._sessions.events import EventCursor
+from actors._sessions.feed import SessionFeed
 from tests.model.dialogue_program import dialogues
 from tests.properties.dialogues import FIXED, fixed_plays, wrong_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from actors.kernel.runtime.commit import Commit
-    from actors.kernel.runtime.ids import AgentId
+    from actors._kernel.runtime.commit import Commit
+    from actors._kernel.runtime.ids import AgentId
     from actors.sessions import SessionEvent
     from tests.model.dialogue_program import Dialogues
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.inmemory.runs import commit as _commit
-from actors.inmemory.runs import tree
-from actors.inmemory.runs.follow_rows import FollowRows
-from actors.inmemory.runs.records import AnswerRow
-from actors.inmemory.runs.rows import MemoryRows
-from actors.runtime.replay.history import History
-from actors.runtime.verbs.messaging import Messaging
+from actors._inmemory.runs import commit as _commit
+from actors._inmemory.runs import tree
+from actors._inmemory.runs.follow_rows import FollowRows
+from actors._inmemory.runs.records import AnswerRow
+from actors._inmemory.runs.rows import MemoryRows
+from actors._runtime.replay.history import History
+from actors._runtime.verbs.messaging import Messaging
 from tests.model.strategies import talking_cases
 from tests.properties.talking import TALKING
 from tests.properties.test_planted_faults import assert_found, everywhere_in
@@ -20,8 +20,8 @@ from tests.properties.test_planted_faults import assert_found, everywhere_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.inmemory.runs.records import RunRecord
-    from actors.kernel.runtime.waits import Answer
+    from actors._inmemory.runs.records import RunRecord
+    from actors._kernel.runtime.waits import Answer
 
 ENOUGH: Final = 100
 """So many random programs, beside the corpus, have to be enough to find any of the faults."""

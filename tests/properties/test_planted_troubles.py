@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from hypothesis import strategies as st
 
-from actors.inmemory.runs import commit as _commit
-from actors.inmemory.runs import shards as memory
-from actors.inmemory.runs.operators import MemoryOperators
-from actors.inmemory.runs.rows import MemoryRows
-from actors.kernel.agent.agent import MAX_MESSAGES
-from actors.kernel.runtime.rows import RESOLVE
-from actors.runtime.execution.ending import Ending
-from actors.runtime.journal.write_set import WriteSet
-from actors.runtime.loop import timers
-from actors.runtime.replay import failures as error_record
-from actors.runtime.sharding.ownership import Recovery
-from actors.runtime.verbs import messaging as talk
-from actors.runtime.verbs import question
-from actors.runtime.verbs.buffers import SignalBuffer
-from actors.runtime.worker.mailbox import Mailbox
+from actors._inmemory.runs import commit as _commit
+from actors._inmemory.runs import shards as memory
+from actors._inmemory.runs.operators import MemoryOperators
+from actors._inmemory.runs.rows import MemoryRows
+from actors._kernel.agent.agent import MAX_MESSAGES
+from actors._kernel.runtime.rows import RESOLVE
+from actors._runtime.execution.ending import Ending
+from actors._runtime.journal.write_set import WriteSet
+from actors._runtime.loop import timers
+from actors._runtime.replay import failures as error_record
+from actors._runtime.sharding.ownership import Recovery
+from actors._runtime.verbs import messaging as talk
+from actors._runtime.verbs import question
+from actors._runtime.verbs.buffers import SignalBuffer
+from actors._runtime.worker.mailbox import Mailbox
 from tests.harness.faulty_store import Faults
 from tests.model.drawing import first_drawn
 from tests.model.signs import TieError
@@ -57,10 +57,10 @@ from tests.properties.test_troubles import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.inmemory.runs.records import RunRecord
-    from actors.kernel.runtime.commit import Commit
-    from actors.kernel.runtime.rows import Arrived, BufferedSignal
-    from actors.runtime.worker.mailbox import Start
+    from actors._inmemory.runs.records import RunRecord
+    from actors._kernel.runtime.commit import Commit
+    from actors._kernel.runtime.rows import Arrived, BufferedSignal
+    from actors._runtime.worker.mailbox import Start
     from tests.model.program import Case
 
 pytestmark = [

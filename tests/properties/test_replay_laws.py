@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind
+from actors._kernel.runtime.log_entry import TERMINAL_KINDS, EntryKind
 from tests.model.drive import play
 from tests.model.signs import TieError
 from tests.model.verdict import differences, play_both, predict
 from tests.properties.corpus import CORPUS
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.log_entry import RunLogEntry
     from tests.model.drive import Observed
     from tests.model.program import Case
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from actors.workflow.documents.expressions import ExpressionError, NodeScope, parse
+from actors._workflow.documents.expressions import ExpressionError, NodeScope, parse
 
 EXPRESSIONS: Final = 5_000
 VARS: Final[dict[str, Any]] = {

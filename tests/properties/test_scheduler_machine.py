@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.scheduler import TRANSITIONS, RetryPolicy, RunStatus
+from actors._runtime.loop.clock import SystemClock, SystemEntropy
+from actors._runtime.parts import InMemoryScheduler
 from actors.errors import ActorsError
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.scheduler import TRANSITIONS, RetryPolicy, RunStatus
-from actors.runtime.loop.clock import SystemClock, SystemEntropy
-from actors.runtime.parts import InMemoryScheduler
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.scheduler import Lease
+    from actors._kernel.runtime.scheduler import Lease
 
 RUNS = [RunId("r1"), RunId("r2")]
 CALLS = st.lists(

@@ -15,9 +15,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from actors import AgentId, ContextConfig, InMemoryHistoryProvider, SlidingWindowCompaction
+from actors._context.tokens import characters
+from actors._context.turns import call_ids, groups_of, is_derived, is_pinned, result_ids
 from actors.context import AgentContext, repaired
-from actors.context.tokens import characters
-from actors.context.turns import call_ids, groups_of, is_derived, is_pinned, result_ids
 from tests.architecture.test_house_rules import ROOT
 from tests.harness.slow import IS_SLOW
 from tests.properties.windows import COMPOSED, SINGLE, Plan, digests, histories
@@ -26,7 +26,7 @@ from tests.unit.context.talk import CHARS, Summariser, calls, dumped, result, ta
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from actors.kernel.agent.message import ChatMessage
+    from actors._kernel.agent.message import ChatMessage
 
 T = TypeVar("T")
 DESK = AgentId("desk", "1")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from actors.kernel.runtime.effects import EffectMode
+from actors._kernel.runtime.effects import EffectMode
+from actors._workflow.documents.nodes import DocumentNode
 from actors.workflow import WorkflowSpec, compile_visualflow
-from actors.workflow.documents.nodes import DocumentNode
 from tests.properties.documents import Written
 from tests.properties.graphs import summed
 
 if TYPE_CHECKING:
-    from actors.kernel.workflow.run_state import RunState
+    from actors._kernel.workflow.run_state import RunState
     from actors.workflow import StepPlan
 
 

@@ -8,17 +8,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from actors._kernel.runtime.ids import AgentId
 from actors.errors import TerminalError
-from actors.kernel.runtime.ids import AgentId
 from compose.demo.desk import append_line, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext, Runtime
-    from actors.runtime.verbs.effects import EffectWord
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext, Runtime
+    from actors._runtime.verbs.effects import EffectWord
 
 AT_MOST_ONCE: Final = (2, 5, 8)
 STEP_COUNT: Final = 10

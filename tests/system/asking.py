@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import nats
 
+from actors._kernel.agent.message import ContentBlock
+from actors._kernel.agent.models import Completion, LLMResponse, TextDelta, Usage
 from actors.errors import TerminalError
-from actors.kernel.agent.message import ContentBlock
-from actors.kernel.agent.models import Completion, LLMResponse, TextDelta, Usage
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import ChatMessage, Message
-    from actors.kernel.agent.models import GenerationOptions, StreamEvent
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import ChatMessage, Message
+    from actors._kernel.agent.models import GenerationOptions, StreamEvent
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext
 
 PATIENCE_S: Final = 15.0
 PIECES: Final = ("Once ", "upon ", "a ", "time")

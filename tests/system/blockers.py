@@ -12,10 +12,10 @@ from compose.demo.desk import append_line, lines_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext
 
 HERE: Final = "tests.system.blockers:TYPES"
 LONGEST_S: Final = 120.0

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
 from tests.harness.rawnats import raw_nats
 from tests.integration.compose.commandline import Cli
 from tests.system.fleet import Rows
@@ -17,7 +17,7 @@ from tests.system.processes import Hosts
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from compose.embedded import NatsServer, PostgresServer
     from tests.harness.rawnats import RawNats
     from tests.harness.servers import OwnNats, OwnPostgres, TestNats, TestRedis

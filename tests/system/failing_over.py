@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from compose.demo.desk import append_line, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
 
 HERE: Final = "tests.system.failing_over"
 CHIEF: Final = AgentId("chief", "a")

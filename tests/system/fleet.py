@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from compose.demo.desk import append_line, lines_of
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext, Runtime
     from tests.harness.rawnats import RawNats
 
 

@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import Runtime
 
 
 class Idle:

@@ -12,6 +12,7 @@ import signal
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from actors._kernel.agent.models import GenerationOptions, collected
 from actors.context import (
     CompactionPipeline,
     ContextConfig,
@@ -20,7 +21,6 @@ from actors.context import (
     SummarizationCompaction,
     TokenBudgetComposedStrategy,
 )
-from actors.kernel.agent.models import GenerationOptions, collected
 from actors.testing import FunctionModel
 from compose.demo.desk import append_line, lines_of
 from compose.models import local
@@ -28,11 +28,11 @@ from compose.models import local
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import ChatMessage, Message
-    from actors.kernel.agent.models import LLMResponse, StreamEvent
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import ChatMessage, Message
+    from actors._kernel.agent.models import LLMResponse, StreamEvent
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext
     from compose.models import RetryingModel
 
 HERE: Final = "tests.system.long_talking"

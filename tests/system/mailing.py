@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 import nats
 
+from actors._kernel.runtime.ids import PARTITIONS, AgentId, RunId
+from actors._kernel.runtime.scheduler import RetryPolicy
 from actors.errors import RetryAfter
-from actors.kernel.runtime.ids import PARTITIONS, AgentId, RunId
-from actors.kernel.runtime.scheduler import RetryPolicy
 from broker import Subjects
 from compose import Settings
-from compose.assembly.runtime import build_runtime
+from compose._assembly.runtime import build_runtime
 from tests.harness.rawnats import RawNatsError, raw_nats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext, Runtime
 
 PATIENCE_S: Final = 30.0
 POLL_S: Final = 0.05

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import asyncpg
 
+from actors._kernel.runtime.ids import AgentId, RunId, run_id_of_mail
 from actors.errors import TerminalError
-from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_mail
 from compose import Settings
-from compose.assembly.runtime import build_runtime
+from compose._assembly.runtime import build_runtime
 from tests.harness import servers
 from tests.harness.rawnats import raw_nats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.rows import DeadLetter, RunRow
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.message import Message
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.rows import DeadLetter, RunRow
+    from actors._runtime import RunContext, Runtime
     from tests.harness.rawnats import RawNats
     from tests.harness.servers import TestNats, TestPostgres, TestRedis
 

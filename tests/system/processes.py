@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel import faults
-from compose import cli
+from actors._kernel import faults
+from compose import _cli as cli
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ _FORKED.set_forkserver_preload(
         "tests.system.fleet",
         "asyncpg",
         "nats",
-        "compose.assembly.runtime",
+        "compose._assembly.runtime",
         "broker",
         "persistence.redis",
-        "compose.commands.app",
-        "compose.commands.serve.serve",
+        "compose._commands.app",
+        "compose._commands.serve.serve",
     ]
 )
 

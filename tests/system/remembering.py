@@ -13,10 +13,10 @@ from tests.system.agents import executed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext
 
 HERE: Final = f"{__name__}:TYPES"
 BEGAN, LEFT = 0, 1

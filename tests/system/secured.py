@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from compose.assembly.nats_config import NatsAccounts, Publisher
-from compose.cli import run
+from compose._assembly.nats_config import NatsAccounts, Publisher
+from compose._cli import run
 from tests.integration.broker.lines import plain_server
 
 if TYPE_CHECKING:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime.loop.clock import SystemClock
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime.loop.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext, Runtime
 
 HERE: Final = "tests.system.stepped:app"
 _AHEAD: Final = {"s": 0.0}

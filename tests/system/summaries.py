@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from actors._kernel.runtime.ids import AgentId
 from actors.context import (
     CompactionPipeline,
     ContextConfig,
@@ -15,16 +16,15 @@ from actors.context import (
     TokenBudgetComposedStrategy,
     TokenCounter,
 )
-from actors.kernel.runtime.ids import AgentId
 from actors.testing import FunctionModel
 from compose.demo.desk import append_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import ChatMessage, Message
-    from actors.kernel.agent.models import GenerationOptions
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import ChatMessage, Message
+    from actors._kernel.agent.models import GenerationOptions
+    from actors._runtime import RunContext
 
 HERE: Final = "tests.system.summaries"
 SESSION: Final = "s"

@@ -15,11 +15,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.communication import AskKind
+from actors._kernel.runtime.ids import AgentId, TopicId
+from actors._runtime import idempotency_key
 from actors.errors import EffectDidNotHappen
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.communication import AskKind
-from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.runtime import idempotency_key
 from compose.demo.desk import append_line, lines_of
 from tests.system.fleet import Node
 from tests.system.waiting import until
@@ -27,9 +27,9 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.runtime.communication import AskOutcome
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.runtime.communication import AskOutcome
+    from actors._runtime import RunContext, Runtime
     from tests.system.fleet import Rows
 
 HERE: Final = "tests.system.talking"

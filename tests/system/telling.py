@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from actors._kernel.agent.message import ContentBlock
+from actors._kernel.agent.models import Completion, LLMResponse, TextDelta, collected
 from actors.context import CompactionPipeline, ContextConfig, StoreHistory, SummarizationCompaction
-from actors.kernel.agent.message import ContentBlock
-from actors.kernel.agent.models import Completion, LLMResponse, TextDelta, collected
 from actors.testing import FunctionModel
 from compose.demo.desk import append_line
 from tests.system.agents import executed
@@ -18,11 +18,11 @@ from tests.system.agents import executed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import ChatMessage, Message
-    from actors.kernel.agent.models import GenerationOptions, StreamEvent
-    from actors.kernel.runtime.ids import AgentId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import ChatMessage, Message
+    from actors._kernel.agent.models import GenerationOptions, StreamEvent
+    from actors._kernel.runtime.ids import AgentId
+    from actors._runtime import RunContext
 
 HERE: Final = f"{__name__}:TYPES"
 BEGAN, LEFT = 0, 1

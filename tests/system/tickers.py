@@ -6,15 +6,15 @@ import itertools
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext, Runtime
 
 
 class Ticker:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.agent.tools import Tool
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.agent.tools import Tool
+from actors._kernel.runtime.ids import AgentId
 from tests.behaviour.agents import greeter
 from tests.system.agents import noted
 from tests.system.waiting import until
@@ -14,9 +14,9 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
 
 HERE: Final = "tests.system.traced"
 CANARY: Final = "canary-51c9"

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.rows import RunRow
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.rows import RunRow
+    from actors._runtime import Runtime
 
 PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.01

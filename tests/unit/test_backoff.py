@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.kernel.basics import Backoff
+from actors._kernel.basics import Backoff
 
 
 def test_each_pause_is_twice_the_one_before_up_to_the_longest() -> None:

@@ -27,7 +27,7 @@ class Refuse:
 sys.meta_path.insert(0, Refuse())
 from broker import ActorClient
 from broker.client import ActorClient as Same, ClientError
-from broker.client.requests import trace_headers
+from broker._client.requests import trace_headers
 assert ActorClient is Same and trace_headers() == {{}}
 ActorClient("nats://127.0.0.1:4222", publisher="crm")
 print(*sorted(sys.modules))
@@ -37,8 +37,8 @@ print(*sorted(sys.modules))
     )
 
     assert done.returncode == 0, done.stderr
-    assert "actors.runtime" not in done.stdout.split()
-    assert "broker.wire.codec" not in done.stdout.split()
+    assert "actors._runtime" not in done.stdout.split()
+    assert "broker._wire.codec" not in done.stdout.split()
 
 
 @pytest.mark.parametrize("package", ["actors", "actors.testing", "broker", "compose.models"])

@@ -9,8 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from actors.kernel.runtime.ids import AgentId, TopicId
+from actors._kernel.runtime.ids import AgentId, TopicId
 from broker import client as clients
+from broker._client.requests import Request, RequestFactory, trace_headers
+from broker._client.responses import (
+    Response,
+    event_of,
+    failure,
+    read,
+    read_object,
+    status_of,
+    stored_failure,
+)
+from broker._errors import BadMessageError
+from broker._wire import bodies
+from broker._wire.headers import MAX_BODY_BYTES
 from broker.client import (
     ActorClient,
     BadRequestError,
@@ -24,19 +37,6 @@ from broker.client import (
     UnknownRunError,
     UnservedError,
 )
-from broker.client.requests import Request, RequestFactory, trace_headers
-from broker.client.responses import (
-    Response,
-    event_of,
-    failure,
-    read,
-    read_object,
-    status_of,
-    stored_failure,
-)
-from broker.errors import BadMessageError
-from broker.wire import bodies
-from broker.wire.headers import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

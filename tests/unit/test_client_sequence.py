@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker._client.connection import MAX_CALLS, EventOrder
+from broker._client.responses import MissedError
 from broker.client import Event
-from broker.client.connection import MAX_CALLS, EventOrder
-from broker.client.responses import MissedError
 
 if TYPE_CHECKING:
-    from broker.client.requests import EventKind
+    from broker._client.requests import EventKind
 
 
 def event(kind: EventKind, seq: int, *, attempt: int = 1, **more: Any) -> Event:

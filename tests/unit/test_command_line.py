@@ -10,11 +10,11 @@ import sys
 import pytest
 from typing_extensions import override
 
-from compose.cli import json_escape, run
-from compose.commands.app import explained
-from compose.commands.output import Exit, print_json
-from compose.commands.serve.dev import Lines
-from compose.commands.terminal import print_facts, print_table, say
+from compose._cli import json_escape, run
+from compose._commands.app import explained
+from compose._commands.output import Exit, print_json
+from compose._commands.serve.dev import Lines
+from compose._commands.terminal import print_facts, print_table, say
 
 NOWHERE = "postgresql://u@127.0.0.1:1/d"
 HUGE = "9" * 30

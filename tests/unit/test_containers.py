@@ -18,15 +18,15 @@ import yaml
 from pydantic import AliasChoices
 
 from actors import AgentId, Runtime
-from actors.runtime.loop.clock import SystemClock
+from actors._runtime.loop.clock import SystemClock
 from actors.sessions import AgentRuntime
-from compose.assembly.settings import Settings
-from compose.commands.app import app as command_line
-from compose.commands.serve.serve import serve
-from compose.host.http import parse_address
-from compose.host.metrics import HostProbes
-from compose.web.process import STOP_LIMIT_S, WebOptions
-from compose.web.streams import BEAT_S
+from compose._assembly.settings import Settings
+from compose._commands.app import app as command_line
+from compose._commands.serve.serve import serve
+from compose._host.http import parse_address
+from compose._host.metrics import HostProbes
+from compose._web.process import STOP_LIMIT_S, WebOptions
+from compose._web.streams import BEAT_S
 from tests.harness.tools import docker_compose, installed
 from tests.unit.documents import ROOT
 

@@ -16,17 +16,17 @@ import pytest
 from pydantic import ValidationError
 
 from actors import AgentId, Message, RunContext, Runtime
-from actors.kernel.agent.agent import Agent, AgentRunContext
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.runtime.waits import WakeSet, Wakeup
-from actors.runtime.loop.clock import SystemClock
-from actors.runtime.parts import InMemoryEventLog, InMemoryFollowGraph, MemoryStore, PushAllFanout
+from actors._kernel.agent.agent import Agent, AgentRunContext
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.scheduler import ShardLease
+from actors._kernel.runtime.waits import WakeSet, Wakeup
+from actors._runtime.loop.clock import SystemClock
+from actors._runtime.parts import InMemoryEventLog, InMemoryFollowGraph, MemoryStore, PushAllFanout
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import HostIncarnation
+    from actors._kernel.runtime.ids import HostIncarnation
 
-KERNEL = Path(importlib.import_module("actors.kernel").__path__[0])
+KERNEL = Path(importlib.import_module("actors._kernel").__path__[0])
 DESK = AgentId("desk", "1")
 
 
@@ -182,7 +182,7 @@ def test_a_wake_set_survives_being_stored() -> None:
 )
 def test_every_contract_has_a_module_of_its_own(name: str) -> None:
     """It can be imported, and says in its first lines what it is for."""
-    module = importlib.import_module(f"actors.kernel.{name}")
+    module = importlib.import_module(f"actors._kernel.{name}")
 
     assert module.__doc__
 
@@ -201,7 +201,7 @@ def test_the_kernel_needs_no_driver_no_loop_and_no_network() -> None:
         "opentelemetry",
     ]
     names = [
-        ".".join(("actors.kernel", *file.relative_to(KERNEL).with_suffix("").parts))
+        ".".join(("actors._kernel", *file.relative_to(KERNEL).with_suffix("").parts))
         for file in sorted(KERNEL.rglob("*.py"))
         if file.name != "__init__.py"
     ]

@@ -11,18 +11,18 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from actors import agent
-from actors.kernel.agent.tools import Tool
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime.client.gateway_api import describe
-from actors.runtime.registry import Registry
-from compose.cli import run
-from compose.tools.asyncapi import asyncapi_document
+from actors._kernel.agent.tools import Tool
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime.client.gateway_api import describe
+from actors._runtime.registry import Registry
+from compose._cli import run
+from compose._tools.asyncapi import asyncapi_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
 
 
 class Line(BaseModel):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.agent import SpawnBudget
-from actors.kernel.runtime.ids import AgentId, token
+from actors._kernel.agent.agent import SpawnBudget
+from actors._kernel.runtime.ids import AgentId, token
 from broker import Subjects
-from broker.wire.headers import TARGET
-from broker.wire.subjects import parse_origin, parse_post_origin
+from broker._wire.headers import TARGET
+from broker._wire.subjects import parse_origin, parse_post_origin
 from tests.unit.documents import ROOT, blocks, published
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_it_is_said_of_each_table_how_long_its_rows_are_kept() -> None:
         if line.startswith("| `")
         for name in re.findall("`(.+?)`", line.split("|")[1])
     }
-    files = (ROOT / "persistence/postgres/schema").rglob("*.sql")
+    files = (ROOT / "persistence/_postgres/schema").rglob("*.sql")
     made = {
         name
         for file in files

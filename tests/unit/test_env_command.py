@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compose.cli import run
-from compose.commands.output import Exit
+from compose._cli import run
+from compose._commands.output import Exit
 
 if TYPE_CHECKING:
     from pathlib import Path

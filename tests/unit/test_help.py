@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from compose.cli import app, run
-from compose.commands.output import Exit
+from compose._cli import app, run
+from compose._commands.output import Exit
 from tests.unit.documents import ROOT
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.kernel.hidden import HIDDEN, MAX_DEPTH, HiddenNames
+from actors._kernel.hidden import HIDDEN, MAX_DEPTH, HiddenNames
 
 
 @pytest.mark.item(483)

@@ -11,18 +11,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from actors import Runtime
-from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-from actors.kernel.runtime.rows import RunRow
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.stores.shards import Serves
-from actors.runtime.loop.clock import SystemClock
-from actors.runtime.telemetry.counters import MAX_NAMES, ModelCounters
-from compose.host.http import AddressError, parse_address
-from compose.host.loader import ServeError, serve_all
-from compose.host.metrics import MAX_TYPES, HostProbes, bounded
-from compose.host.process import SIGNALS, Stop
-from compose.tools.reload import Rate, syntax_problem
+from actors._kernel.json import JsonValue
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors._kernel.runtime.rows import RunRow
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.stores.shards import Serves
+from actors._runtime.loop.clock import SystemClock
+from actors._runtime.telemetry.counters import MAX_NAMES, ModelCounters
+from compose._host.http import AddressError, parse_address
+from compose._host.loader import ServeError, serve_all
+from compose._host.metrics import MAX_TYPES, HostProbes, bounded
+from compose._host.process import SIGNALS, Stop
+from compose._tools.reload import Rate, syntax_problem
 from tests.system.agents import Ten
 from tests.unit.documents import ROOT
 

@@ -9,14 +9,14 @@ from typing import Final
 
 import pytest
 
-from actors.exports import MOVED
+from actors._exports import MOVED
 from tests.architecture.test_house_rules import ROOT, run_python
 
 DOCUMENTED: Final = {
-    "actors.kernel.agent.llm": ["GenerationOptions"],
-    "actors.kernel.agent.model_registry": ["ModelFacts", "ModelRegistry"],
-    "actors.kernel.storage.graph": ["Entity", "Relationship"],
-    "actors.kernel.storage.vector": ["EmbeddingClient", "VectorDocument"],
+    "actors._kernel.agent.llm": ["GenerationOptions"],
+    "actors._kernel.agent.model_registry": ["ModelFacts", "ModelRegistry"],
+    "actors._kernel.storage.graph": ["Entity", "Relationship"],
+    "actors._kernel.storage.vector": ["EmbeddingClient", "VectorDocument"],
     "actors.storage.artifacts": ["InMemoryArtifacts"],
     "actors.storage.blobs": ["ComposedBlobStore"],
     "actors.storage.boards": ["GlobalTaskStore"],
@@ -45,7 +45,8 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     exec({imports!r})
 texts = [str(warning.message) for warning in caught]
-assert "actors.storage.files is now actors.inmemory.artifacts; the old path goes with the next release" in texts
+text = "actors.storage.files is now actors._inmemory.artifacts; the old path goes with the next release"
+assert text in texts
 assert all(warning.filename == "<string>" for warning in caught), caught
 """
     )
@@ -57,10 +58,10 @@ def test_an_old_path_is_no_second_module() -> None:
     """`import` of a module of a moved package does not load the package again."""
     process = run_python(
         """
-import actors.storage.vectors, actors.storage, actors.inmemory.knowledge
-assert actors.storage is actors.inmemory
-assert actors.storage.vectors is actors.inmemory.knowledge
-assert actors.inmemory.__spec__.name == "actors.inmemory"
+import actors.storage.vectors, actors.storage, actors._inmemory.knowledge
+assert actors.storage is actors._inmemory
+assert actors.storage.vectors is actors._inmemory.knowledge
+assert actors._inmemory.__spec__.name == "actors._inmemory"
 """
     )
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId, RunId, TopicId
 from actors.errors import ContractError, InvalidNameError
-from actors.kernel.runtime.ids import AgentId, RunId, TopicId
-from broker.nats.permissions import Permissions, may_be_answered
-from broker.wire.subjects import Subjects
-from compose.assembly.nats_config import NatsAccounts, Publisher
-from compose.cli import run
+from broker._nats.permissions import Permissions, may_be_answered
+from broker._wire.subjects import Subjects
+from compose._assembly.nats_config import NatsAccounts, Publisher
+from compose._cli import run
 from tests.unit.documents import blocks
 
 ACCOUNTS = Path(__file__).parents[2] / "compose" / "nats" / "accounts.conf"

@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors import RetryPolicy, Runtime, agent
+from actors._kernel.agent.hooks import HookEvent
+from actors._kernel.agent.tools import Tool, ToolCall
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime.loop.clock import SystemClock
+from actors._runtime.registry import Registry
 from actors.context import (
     CompactionPipeline,
     ContextConfig,
@@ -15,26 +21,20 @@ from actors.context import (
     SlidingWindowCompaction,
     StoreHistory,
 )
-from actors.kernel.agent.hooks import HookEvent
-from actors.kernel.agent.tools import Tool, ToolCall
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.loop.clock import SystemClock
-from actors.runtime.registry import Registry
 from actors.testing import ModelReply, ScriptedModel
-from compose.tools.export import Exporter, ExportError, read_export
-from compose.tools.replay import replay_run
+from compose._tools.export import Exporter, ExportError, read_export
+from compose._tools.replay import replay_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext
-    from actors.runtime.registry import FunctionAgent
-    from compose.tools.export import ExportedRun
-    from compose.tools.replay import Replayed
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext
+    from actors._runtime.registry import FunctionAgent
+    from compose._tools.export import ExportedRun
+    from compose._tools.replay import Replayed
 
 DESK: Final = AgentId("desk", "main")
 FIRST: Final = ("read", "write")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from actors.kernel.basics import instant_of
+from actors._kernel.basics import instant_of
 
 EAST, WEST = timezone(timedelta(hours=14)), timezone(-timedelta(hours=12))
 

@@ -11,13 +11,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from actors.kernel.runtime.commit import Suspend
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
-from actors.kernel.runtime.rows import LoadedRun, RunRow
-from actors.kernel.runtime.scheduler import Lease, RunStatus
-from actors.kernel.runtime.waits import WakeSet
-from actors.runtime.loop.clock import SystemClock
-from actors.runtime.telemetry.spans import MAX_INTERRUPTED, ExecutionSpans, Tracing
+from actors._kernel.runtime.commit import Suspend
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
+from actors._kernel.runtime.rows import LoadedRun, RunRow
+from actors._kernel.runtime.scheduler import Lease, RunStatus
+from actors._kernel.runtime.waits import WakeSet
+from actors._runtime.loop.clock import SystemClock
+from actors._runtime.telemetry.spans import MAX_INTERRUPTED, ExecutionSpans, Tracing
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

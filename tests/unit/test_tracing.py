@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.rows import RunRow
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.tracing import (
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.rows import RunRow
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.tracing import (
     SpanPlace,
     caused_by,
     execution_span_id,

@@ -10,15 +10,15 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from typing_extensions import override
 
+from actors._kernel.agent.agent import CancellationToken, RunMeta, Supervision
+from actors._kernel.hidden import HIDDEN, HiddenNames
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.tracing import SpanPlace
+from actors._runtime.telemetry.span_attributes import executing, wanted_ids
 from actors.errors import ContractError
-from actors.kernel.agent.agent import CancellationToken, RunMeta, Supervision
-from actors.kernel.hidden import HIDDEN, HiddenNames
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.tracing import SpanPlace
-from actors.runtime.telemetry.span_attributes import executing, wanted_ids
-from compose.assembly.settings import Settings, read_settings
-from compose.assembly.telemetry import MAX_CONTENT, Redaction, RunIds, traced
-from compose.host.logs import LineFormatter
+from compose._assembly.settings import Settings, read_settings
+from compose._assembly.telemetry import MAX_CONTENT, Redaction, RunIds, traced
+from compose._host.logs import LineFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

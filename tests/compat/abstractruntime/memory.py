@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from actors._workflow.machine.records import OpenStep, varied
+from actors._workflow.notes.evidence import EvidenceRecorder as Recorder
+from actors._workflow.notes.evidence import evidence_of
+from actors._workflow.notes.spans import SpanFilter, newest_first, spans_of
 from actors.workflow import Effect, EffectOutcome, EffectType
-from actors.workflow.machine.records import OpenStep, varied
-from actors.workflow.notes.evidence import EvidenceRecorder as Recorder
-from actors.workflow.notes.evidence import evidence_of
-from actors.workflow.notes.spans import SpanFilter, newest_first, spans_of
 
 if TYPE_CHECKING:
     from actors.workflow import RunState

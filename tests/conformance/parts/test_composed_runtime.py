@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.errors import OutOfOrderError
-from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.runtime.commit import Committed, OutOfOrder
-from actors.kernel.runtime.effects import EffectResult
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.loop.clock import SystemClock, SystemEntropy
-from actors.runtime.parts import (
+from actors._kernel.agent.message import Message, MessageKey
+from actors._kernel.runtime.commit import Committed, OutOfOrder
+from actors._kernel.runtime.effects import EffectResult
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime.loop.clock import SystemClock, SystemEntropy
+from actors._runtime.parts import (
     ComposedStore,
     InMemoryEventLog,
     InMemoryInbox,
@@ -23,14 +22,15 @@ from actors.runtime.parts import (
     InMemoryScheduler,
     InMemorySignalBus,
 )
-from actors.runtime.runtime import Runtime
+from actors._runtime.runtime import Runtime
+from actors.errors import OutOfOrderError
 from tests.conformance.bed import DESK, Turns, message, started
 from tests.conformance.clock import ManualClock
 from tests.conformance.conftest import composed_bed
 from tests.conformance.talk import CLERK
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.log_entry import RunLogEntry
 
 
 class Greeter:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.errors import ConcurrentAppendError, InvalidEntryError
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from tests.conformance.bed import completed, result, started
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.log_entry import EventLog
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.log_entry import EventLog
     from tests.conformance.source import Source
 
 

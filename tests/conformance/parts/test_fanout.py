@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from typing_extensions import override
 
-from actors.errors import PersistenceError
-from actors.kernel.stores.topics import as_followed
-from actors.runtime.parts import (
+from actors._kernel.stores.topics import as_followed
+from actors._runtime.parts import (
     HybridFanout,
     InboxView,
     InMemoryFollowGraph,
@@ -18,14 +17,15 @@ from actors.runtime.parts import (
     PushAllFanout,
     StoreFanout,
 )
+from actors.errors import PersistenceError
 from tests.conformance.clock import ManualClock
 from tests.conformance.posts import NEWS, bring, desks, follow, mail, post
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.runtime.sources import Inbox
-    from actors.kernel.stores.topics import FanoutReport, FanoutStrategy
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import AgentId
+    from actors._kernel.runtime.sources import Inbox
+    from actors._kernel.stores.topics import FanoutReport, FanoutStrategy
     from tests.conformance.bed import Bed
 
 FANS: Final = desks(6)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId, TopicId
+from actors._runtime.parts import InMemoryFollowGraph
 from actors.errors import OtherTenantError
-from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.runtime.parts import InMemoryFollowGraph
 from tests.conformance.conftest import bed_of
 from tests.conformance.posts import NEWS, desks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.stores.topics import FollowGraph
+    from actors._kernel.stores.topics import FollowGraph
     from tests.conformance.bed import Bed
 
 FANS = desks(3)

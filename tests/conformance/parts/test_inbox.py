@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from tests.conformance.bed import DESK, message
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.sources import Inbox
+    from actors._kernel.runtime.sources import Inbox
     from tests.conformance.source import Source
 
 CLERK = AgentId("clerk", "7")

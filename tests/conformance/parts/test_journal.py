@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from actors.kernel.runtime.effects import Effect, EffectResult
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.effects import Effect, EffectResult
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
 from persistence.redis import RedisJournal, open_redis_journal
 from tests.conformance.clock import ManualClock
 from tests.conformance.conftest import bed_of
@@ -20,8 +20,8 @@ from tests.conformance.source import Source
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.effects import Journal
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.effects import Journal
 
 EFFECT = Effect.make_id(RunId("r"), "0", "step", {"n": 1})
 OTHER = Effect.make_id(RunId("r"), "1", "step", {"n": 1})

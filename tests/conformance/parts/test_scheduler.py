@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors._kernel.runtime.waits import Wakeup
+from actors._runtime.parts import InMemoryScheduler
 from actors.errors import IllegalTransitionError, LeaseLostError, UnknownRunError
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.kernel.runtime.waits import Wakeup
-from actors.runtime.parts import InMemoryScheduler
 from tests.conformance.bed import DESK
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.scheduler import Lease, Scheduler
+    from actors._kernel.runtime.scheduler import Lease, Scheduler
     from tests.conformance.source import Source
 
 AT_ONCE = RetryPolicy(max_retries=2, backoff_s=0, jitter=0)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.commit import SignalKey
-from actors.kernel.runtime.waits import WakeSet
-from actors.runtime.parts import InMemorySignalBus
-from actors.runtime.parts.signal_bus import TIMER_SIGNAL
+from actors._kernel.runtime.commit import SignalKey
+from actors._kernel.runtime.waits import WakeSet
+from actors._runtime.parts import InMemorySignalBus
+from actors._runtime.parts.signal_bus import TIMER_SIGNAL
 from tests.conformance.bed import Turns, result
 from tests.conformance.clock import ManualClock
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.waits import SignalBus
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.waits import SignalBus
     from tests.conformance.source import Source
 
 

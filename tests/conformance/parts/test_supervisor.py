@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.agent import SpawnBudget, Supervision
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.commit import Park
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.sources import RunHandle, RunResult
+from actors._kernel.runtime.waits import WakeSet
+from actors._runtime.parts import ComposedStore, InMemoryEventLog, SupervisorView
 from actors.errors import (
     ContractError,
     IllegalTransitionError,
@@ -15,23 +25,13 @@ from actors.errors import (
     SpawnDenied,
     UnknownRunError,
 )
-from actors.kernel.agent.agent import SpawnBudget, Supervision
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import Park
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.sources import RunHandle, RunResult
-from actors.kernel.runtime.waits import WakeSet
-from actors.runtime.parts import ComposedStore, InMemoryEventLog, SupervisorView
 from tests.conformance.bed import DESK, Bed, Turns, result
 from tests.conformance.clock import ManualClock
 from tests.conformance.conftest import OWNER, composed_bed
 from tests.conformance.talk import CLERK, answers, join_wait, rest, row, terms
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.sources import Supervisor
+    from actors._kernel.runtime.sources import Supervisor
 
 OTHER = AgentId("clerk", "8")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
 from actors.errors import RunConflictError
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
 from tests.conformance.bed import DESK, message, started
 from tests.conformance.talk import CLERK
 

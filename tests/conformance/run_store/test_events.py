@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.waits import Wait
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.waits import Wait
 from tests.conformance.talk import answers, rest
 
 if TYPE_CHECKING:

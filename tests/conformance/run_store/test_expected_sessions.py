@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.agent.agent import ExpectedSession, NewSession
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.conversations import SessionLabel
-from actors.kernel.stores.errors import (
+from actors._kernel.agent.agent import ExpectedSession, NewSession
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.conversations import SessionLabel
+from actors._kernel.stores.errors import (
     SessionActiveError,
     SessionDeletingError,
     UnknownSessionError,
@@ -19,7 +19,7 @@ from tests.conformance.bed import Turns, started
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, FOREIGN, kinds, said
 
 if TYPE_CHECKING:
-    from actors.kernel.stores.runs import Submitted
+    from actors._kernel.stores.runs import Submitted
     from tests.conformance.bed import Bed
 
 MODES = [

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.agent import ExecutionBudget
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.rows import ForkPoint
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors._runtime.worker.launcher import begin_fork
 from actors.errors import ConcurrentAppendError, ContractError, UnknownRunError
-from actors.kernel.agent.agent import ExecutionBudget
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.rows import ForkPoint
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.runtime.worker.launcher import begin_fork
 from tests.conformance.bed import DESK, result
 from tests.conformance.talk import terms
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.rows import RunRow
+    from actors._kernel.runtime.rows import RunRow
     from tests.conformance.bed import Bed, Turns
 
 

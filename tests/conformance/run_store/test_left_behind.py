@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.agent.agent import NewSession, SessionChange
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.stores.errors import SessionActiveError
+from actors._kernel.agent.agent import NewSession, SessionChange
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.stores.errors import SessionActiveError
 from tests.conformance.bed import Turns, child_spawned, result, started
 from tests.conformance.clock import ManualClock
 from tests.conformance.talk import terms

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.kernel.runtime.commit import Finish
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.stores.runs import RunFilter
+from actors._kernel.runtime.commit import Finish
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.stores.runs import RunFilter
 from tests.conformance.bed import DESK
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
+    from actors._kernel.json import JsonValue
     from tests.conformance.bed import Bed
 
 CLERK = AgentId("clerk", "1")

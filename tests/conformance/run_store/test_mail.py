@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.commit import Committed, Finish, OutOfOrder, Retry
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.errors import RunConflictError
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Committed, Finish, OutOfOrder, Retry
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.conformance.bed import DESK, EPOCH, message, outgoing, result, started
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.rows import Arrived
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.rows import Arrived
     from tests.conformance.bed import Bed, Turns
 
 CLERK = AgentId("clerk", "7")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.commit import Committed, LeaseLost
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.stores.shards import Serves
 from actors.errors import LeaseLostError, RegistrationError
-from actors.kernel.runtime.commit import Committed, LeaseLost
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.stores.shards import Serves
 from tests.conformance.bed import DESK, SERVES, Turns, result
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.log_entry import RunLogEntry
     from tests.conformance.bed import Bed
 
 CLERK = AgentId("clerk", "7")

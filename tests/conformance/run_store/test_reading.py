@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.commit import Finish, Park, Retry
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import WakeSet
 from actors.errors import UnknownRunError
-from actors.kernel.runtime.commit import Finish, Park, Retry
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import WakeSet
 from tests.conformance.bed import DESK, Turns, completed, message, result
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.rows import Arrived, RunRow
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.rows import Arrived, RunRow
     from tests.conformance.bed import Bed
 
 CLERK = AgentId("clerk", "7")

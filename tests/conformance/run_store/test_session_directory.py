@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.conversations import SessionFilter, SessionLabel, SessionPlace
+from actors._kernel.stores.errors import SessionDeletingError
 from actors.errors import InvalidTextError, NotSerializableError
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.conversations import SessionFilter, SessionLabel, SessionPlace
-from actors.kernel.stores.errors import SessionDeletingError
 from tests.conformance.run_store.test_sessions import CHAT, HOSTILE, begin, kinds, said
 
 if TYPE_CHECKING:

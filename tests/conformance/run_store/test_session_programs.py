@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from actors._kernel.agent.agent import NewSession, SessionChange
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import NewCut, NewTurn
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.errors import UnknownNodeError, UnknownSessionError
 from actors.errors import ConflictError
-from actors.kernel.agent.agent import NewSession, SessionChange
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NewCut, NewTurn
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.errors import UnknownNodeError, UnknownSessionError
 from tests.conformance.bed import Turns, result, started
 from tests.conformance.conftest import bed_of, memory_bed
 from tests.harness.slow import IS_SLOW

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.errors import RunConflictError
-from actors.kernel.agent.agent import NewSession, SessionChange
-from actors.kernel.agent.message import ChatMessage, MessageKey
-from actors.kernel.agent.transcript import NewTurn
-from actors.kernel.runtime.commit import Committed, Conflict, LeaseLost
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.errors import (
+from actors._kernel.agent.agent import NewSession, SessionChange
+from actors._kernel.agent.message import ChatMessage, MessageKey
+from actors._kernel.agent.transcript import NewTurn
+from actors._kernel.runtime.commit import Committed, Conflict, LeaseLost
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.errors import (
     SessionActiveError,
     SessionDeletingError,
     UnknownNodeError,
     UnknownSessionError,
 )
+from actors.errors import RunConflictError
 from tests.conformance.bed import DESK, Turns, message, result, started
 
 if TYPE_CHECKING:
-    from actors.kernel.stores.conversations import SessionFact
-    from actors.kernel.stores.runs import Submitted
+    from actors._kernel.stores.conversations import SessionFact
+    from actors._kernel.stores.runs import Submitted
     from tests.conformance.bed import Bed
 
 CHAT: Final = AgentId("desk", "chat")

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.commit import Committed, Missing, Park, Retry, SignalKey
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.rows import OPERATOR, decision_id
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import WakeSet
 from actors.errors import UnknownRunError
-from actors.kernel.runtime.commit import Committed, Missing, Park, Retry, SignalKey
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.rows import OPERATOR, decision_id
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import WakeSet
 from tests.conformance.bed import DESK, EPOCH, message, result
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.hints import Nudge
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.hints import Nudge
     from tests.conformance.bed import Bed, Turns
 
 CLERK = AgentId("clerk", "7")

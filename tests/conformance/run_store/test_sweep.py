@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.agent import HistoryRetention
+from actors._kernel.runtime.scheduler import RunStatus
 from actors.errors import UnknownRunError
-from actors.kernel.agent.agent import HistoryRetention
-from actors.kernel.runtime.scheduler import RunStatus
 from tests.conformance.bed import result
 from tests.conformance.clock import ManualClock
 from tests.conformance.talk import CLERK, answers, join_wait, rest, row, terms

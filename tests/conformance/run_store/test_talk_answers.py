@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.commit import Answered, Committed, Conflict, Finish, Missing
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import Answer, Wait, WakeSet
 from actors.errors import UnknownRunError
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Answered, Committed, Conflict, Finish, Missing
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, Wait, WakeSet
 from tests.conformance.bed import DESK, completed, message, result
 from tests.conformance.talk import (
     CLERK,
@@ -30,7 +30,7 @@ from tests.conformance.talk import (
 )
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
+    from actors._kernel.json import JsonValue
     from tests.conformance.bed import Bed, Turns
 
 OTHER = AgentId("clerk", "8")

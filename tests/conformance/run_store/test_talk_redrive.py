@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.agent import SpawnBudget
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.commit import Finish
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors.errors import AlreadyRedrivenError, IllegalTransitionError, UnknownRunError
-from actors.kernel.agent.agent import SpawnBudget
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Finish
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.conformance.bed import DESK, Turns, message, result, started
 from tests.conformance.talk import CLERK, row, terms
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.rows import Arrived
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.rows import Arrived
     from tests.conformance.bed import Bed
 
 

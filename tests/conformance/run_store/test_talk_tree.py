@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.agent import ExecutionBudget, HistoryRetention, SpawnBudget
-from actors.kernel.runtime.commit import BudgetDelta, Committed, Conflict, OverBudget
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.agent.agent import ExecutionBudget, HistoryRetention, SpawnBudget
+from actors._kernel.runtime.commit import BudgetDelta, Committed, Conflict, OverBudget
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.scheduler import RunStatus
 from tests.conformance.bed import DESK, child_spawned, message, result
 from tests.conformance.talk import CLERK, answers, row, terms
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.commit import CommitOutcome, Spawned
+    from actors._kernel.runtime.commit import CommitOutcome, Spawned
     from tests.conformance.bed import Bed, Turns
 
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Committed, Park
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.waits import Wait, WaitCycle
-from actors.kernel.stores.conversations import SessionLabel
-from actors.kernel.stores.runs import ApprovalFilter
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.commit import Committed, Park
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.waits import Wait, WaitCycle
+from actors._kernel.stores.conversations import SessionLabel
+from actors._kernel.stores.runs import ApprovalFilter
 from tests.conformance.bed import DESK, result, started
 from tests.conformance.clock import ManualClock
 from tests.conformance.talk import CLERK, ask_wait, asked, join_wait, question, reply, rest, row
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.commit import Outgoing
+    from actors._kernel.runtime.commit import Outgoing
     from tests.conformance.bed import Bed, Turns
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._inmemory.administration import digest_of, new_secret
+from actors._kernel.stores.administration import NewToken
+from actors._kernel.stores.errors import TokenExistsError
 from actors.errors import InvalidNameError, InvalidTextError
-from actors.inmemory.administration import digest_of, new_secret
-from actors.kernel.stores.administration import NewToken
-from actors.kernel.stores.errors import TokenExistsError
 from tests.conformance.clock import ManualClock
 
 if TYPE_CHECKING:

@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.errors import (
-    ConcurrentAppendError,
-    ConflictError,
-    IllegalTransitionError,
-    InvalidEntryError,
-    OutOfOrderError,
-)
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import (
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.commit import (
     DELETED,
     Committed,
     Conflict,
@@ -31,11 +24,18 @@ from actors.kernel.runtime.commit import (
     SignalKey,
     Suspend,
 )
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import WakeSet
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import WakeSet
+from actors.errors import (
+    ConcurrentAppendError,
+    ConflictError,
+    IllegalTransitionError,
+    InvalidEntryError,
+    OutOfOrderError,
+)
 from tests.conformance.bed import (
     DESK,
     Turns,
@@ -48,9 +48,9 @@ from tests.conformance.bed import (
 )
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Commit
-    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.commit import Commit
+    from actors._kernel.runtime.log_entry import RunLogEntry
     from tests.conformance.bed import Bed
 
 CLERK = AgentId("clerk", "7")

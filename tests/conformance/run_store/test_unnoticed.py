@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.waits import WakeSet
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.waits import WakeSet
 from tests.conformance.talk import CLERK
 
 if TYPE_CHECKING:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from actors.kernel.stores.memory import LongTermMemories, LongTermMemory
-from persistence.postgres.data.first_use import StoreTables
-from persistence.postgres.data.memories import PostgresLongTermMemory
-from persistence.postgres.data.vectors import PgVectorStore
+from actors._kernel.stores.memory import LongTermMemories, LongTermMemory
+from persistence._postgres.data.first_use import StoreTables
+from persistence._postgres.data.memories import PostgresLongTermMemory
+from persistence._postgres.data.vectors import PgVectorStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.runtime.scheduler import Lease
-    from actors.kernel.stores.data import EmbeddingClient, VectorDocument
-    from actors.kernel.stores.memory import Memory, NewMemory
-    from persistence.postgres.connection.link import Links
-    from persistence.postgres.data.indexes import SearchIndexes
+    from actors._kernel.runtime.scheduler import Lease
+    from actors._kernel.stores.data import EmbeddingClient, VectorDocument
+    from actors._kernel.stores.memory import Memory, NewMemory
+    from persistence._postgres.connection.link import Links
+    from persistence._postgres.data.indexes import SearchIndexes
 
 
 class Indexing:

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from actors.kernel.runtime.ids import HostIncarnation
+from actors._kernel.runtime.ids import HostIncarnation
+from persistence._postgres.connection.link import Links, ServerOutage
 from persistence.postgres import (
     StoreSettings,
     open_age_graph,
     open_postgres_graph,
     open_postgres_vectors,
 )
-from persistence.postgres.connection.link import Links, ServerOutage
 from tests.integration.persistence.hosts import sql
 
 if TYPE_CHECKING:

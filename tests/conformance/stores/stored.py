@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from actors.kernel.runtime.ids import HostIncarnation
+from actors._kernel.runtime.ids import HostIncarnation
+from persistence._postgres.connection.link import Links, ServerOutage, StoreSettings
 from persistence.postgres import open_postgres_history
-from persistence.postgres.connection.link import Links, ServerOutage, StoreSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

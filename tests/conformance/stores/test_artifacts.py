@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 from typing_extensions import override
 
+from actors._inmemory.artifacts import ComposedBlobStore, InMemoryArtifacts, InMemoryFileStore
 from actors.errors import ContractError, InvalidTextError
-from actors.inmemory.artifacts import ComposedBlobStore, InMemoryArtifacts, InMemoryFileStore
+from persistence._postgres.data.artifacts import CHUNK_BYTES, PostgresArtifacts
 from persistence.objects import ObjectArtifactBytes
-from persistence.postgres.data.artifacts import CHUNK_BYTES, PostgresArtifacts
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
 from tests.harness import servers

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.errors import ContractError, InvalidTextError
-from actors.inmemory.administration import InMemoryAudit
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.administration import (
+from actors._inmemory.administration import InMemoryAudit
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.administration import (
     MAX_FACTS_BYTES,
     AuditStore,
     EraseRequest,
     NewAuditRow,
 )
-from persistence.postgres.administration.tables import PostgresAudit
+from actors.errors import ContractError, InvalidTextError
+from persistence._postgres.administration.tables import PostgresAudit
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.stores.administration import AuditRow
+    from actors._kernel.stores.administration import AuditRow
     from tests.conformance.bed import Bed
 
 ADA = AgentId("desk", "ada", "acme")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+from actors._inmemory.boards import InMemoryTaskBoards
+from actors._kernel import board_rules as rules
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.data import Task, TaskList, TaskStatus, TaskStore, TaskStores
 from actors.errors import ContractError, InvalidTextError, OtherTenantError
-from actors.inmemory.boards import InMemoryTaskBoards
-from actors.kernel import board_rules as rules
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.data import Task, TaskList, TaskStatus, TaskStore, TaskStores
-from persistence.postgres.data.boards import PgTaskBoards
+from persistence._postgres.data.boards import PgTaskBoards
 from tests.conformance.stores.stored import lent_links
 
 if TYPE_CHECKING:

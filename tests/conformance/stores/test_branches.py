@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.agent.agent import ROOT, SessionChange
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.administration import EraseRequest
-from actors.kernel.stores.errors import SessionDeletingError, UnknownNodeError
-from actors.runtime.sharding.retention import Erasing
+from actors._kernel.agent.agent import ROOT, SessionChange
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import NO_CUT, NewCut, NewTurn
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.administration import EraseRequest
+from actors._kernel.stores.errors import SessionDeletingError, UnknownNodeError
+from actors._runtime.sharding.retention import Erasing
 from tests.conformance.bed import Turns, result, started
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, begin, node, said, submit
 

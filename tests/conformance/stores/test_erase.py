@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._inmemory.boards import InMemoryTaskBoards
+from actors._inmemory.knowledge import InMemoryGraphStore, InMemoryVectorStore
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import NO_CUT, NewCut, NewTurn
+from actors._kernel.runtime.ids import AgentId, RunId, TopicId
+from actors._kernel.stores.administration import EraseRequest, NewToken
+from actors._kernel.stores.data import Entity, Relationship, Task, VectorDocument
+from actors._kernel.stores.errors import OpenRunsError
+from actors._kernel.stores.flows import FLOWS_SCOPE, NewFlowBundle, NewRunSnapshot, SnapshotFilter
+from actors._kernel.stores.memory import NewMemory
+from actors._kernel.stores.runs import agent_scope
+from actors._runtime.sharding.retention import Erasing
 from actors.errors import ContractError
-from actors.inmemory.boards import InMemoryTaskBoards
-from actors.inmemory.knowledge import InMemoryGraphStore, InMemoryVectorStore
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
-from actors.kernel.runtime.ids import AgentId, RunId, TopicId
-from actors.kernel.stores.administration import EraseRequest, NewToken
-from actors.kernel.stores.data import Entity, Relationship, Task, VectorDocument
-from actors.kernel.stores.errors import OpenRunsError
-from actors.kernel.stores.flows import FLOWS_SCOPE, NewFlowBundle, NewRunSnapshot, SnapshotFilter
-from actors.kernel.stores.memory import NewMemory
-from actors.kernel.stores.runs import agent_scope
-from actors.runtime.sharding.retention import Erasing
 from persistence.postgres import PostgresStore, open_postgres_graph, open_postgres_vectors
 from tests.conformance.bed import DESK, message, result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from actors.kernel.stores.administration import Erasable, EraseReport
-    from actors.kernel.stores.data import GraphStore, TaskStores, VectorStore
-    from actors.kernel.stores.run_store import RunStore
+    from actors._kernel.stores.administration import Erasable, EraseReport
+    from actors._kernel.stores.data import GraphStore, TaskStores, VectorStore
+    from actors._kernel.stores.run_store import RunStore
     from tests.conformance.bed import Bed
 
 OTHER = AgentId("desk", "2")
@@ -365,7 +365,7 @@ async def test_batches_are_small(home: Home) -> None:
 
 async def test_a_killed_erase_is_called_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a cancel between any two batches the removed data stays removed, and the next call completes."""
-    monkeypatch.setattr("actors.runtime.sharding.retention.ERASE_BATCH", 2)
+    monkeypatch.setattr("actors._runtime.sharding.retention.ERASE_BATCH", 2)
     for step in (1, 2, 4, 7):
         await home.furnish() if step == 1 else await home.live(DESK)
         batches = 0

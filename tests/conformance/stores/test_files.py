@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._inmemory.artifacts import ComposedBlobStore, InMemoryArtifacts, InMemoryFileStore
+from actors._kernel.stores.artifacts import BlobStore, FileStore
 from actors.errors import ContractError, InvalidTextError
-from actors.inmemory.artifacts import ComposedBlobStore, InMemoryArtifacts, InMemoryFileStore
-from actors.kernel.stores.artifacts import BlobStore, FileStore
+from persistence._postgres.data.artifacts import PostgresArtifacts, PostgresFiles
 from persistence.objects import FolderFileStore, S3FileStore
-from persistence.postgres.data.artifacts import PostgresArtifacts, PostgresFiles
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
 from tests.harness import servers
@@ -24,7 +24,7 @@ from tests.harness.slow import IS_SLOW
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from actors.kernel.stores.artifacts import ArtifactRetention
+    from actors._kernel.stores.artifacts import ArtifactRetention
 
 LARGE = bytes(range(256)) * 2048 + b"the end"
 ODD_KEYS = ("", "/a", "a/../b", "..", "a\x00", "\ud800", "x" * 1_025)

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.inmemory.artifacts import InMemoryArtifacts
-from actors.inmemory.flows import InMemoryFlowBundles
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.artifacts import ArtifactStores
-from actors.kernel.stores.flows import FLOWS_SCOPE, FlowBundleStore
-from actors.workflow import FlowError
-from actors.workflow.bundles import (
+from actors._inmemory.artifacts import InMemoryArtifacts
+from actors._inmemory.flows import InMemoryFlowBundles
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.artifacts import ArtifactStores
+from actors._kernel.stores.flows import FLOWS_SCOPE, FlowBundleStore
+from actors._workflow.bundles import (
     INSTALLED_APP,
     BundleRegistry,
     FolderBundles,
@@ -27,16 +26,17 @@ from actors.workflow.bundles import (
     WorkflowBundleRegistry,
     WorkflowBundleRegistryError,
 )
+from actors.workflow import FlowError
+from persistence._postgres.administration.tables import PostgresFlowBundles
+from persistence._postgres.data.artifacts import PostgresArtifacts
 from persistence.objects import ObjectArtifactBytes
-from persistence.postgres.administration.tables import PostgresFlowBundles
-from persistence.postgres.data.artifacts import PostgresArtifacts
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from persistence.postgres.connection.link import Links
+    from persistence._postgres.connection.link import Links
 
 pytestmark = pytest.mark.item(469)
 OPEN_RUN = """

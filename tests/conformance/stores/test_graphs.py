@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+from actors._inmemory.knowledge import InMemoryGraphStore
+from actors._kernel.search_rules import MAX_DEPTH, MAX_RELATIONSHIPS
+from actors._kernel.stores.data import CypherCapable, Entity, GraphStore, Relationship, SubGraph
+from actors._kernel.stores.errors import SubGraphTooLargeError
 from actors.errors import ContractError, InvalidTextError, NotSerializableError
-from actors.inmemory.knowledge import InMemoryGraphStore
-from actors.kernel.search_rules import MAX_DEPTH, MAX_RELATIONSHIPS
-from actors.kernel.stores.data import CypherCapable, Entity, GraphStore, Relationship, SubGraph
-from actors.kernel.stores.errors import SubGraphTooLargeError
-from persistence.postgres.data.first_use import StoreTables
-from persistence.postgres.data.graphs import AGEGraphStore, PostgresGraphStore
+from persistence._postgres.data.first_use import StoreTables
+from persistence._postgres.data.graphs import AGEGraphStore, PostgresGraphStore
 from tests.conformance.stores.places import Place, copy_faults, links_to
 from tests.harness import slow
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.json import JsonValue
+    from actors._kernel.json import JsonValue
 
 Tenants: TypeAlias = "Callable[[str], GraphStore]"
 """Makes the store of a tenant, by any name."""

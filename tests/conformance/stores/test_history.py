@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.agent.tools import ToolCall, ToolResult
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.conversations import HistoryProvider
+from actors._runtime.parts import MemoryStore
 from actors.context import InMemoryHistoryProvider, StoreHistory
 from actors.errors import ContractError
-from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.tools import ToolCall, ToolResult
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.conversations import HistoryProvider
-from actors.runtime.parts import MemoryStore
 from persistence.postgres import open_postgres_history
 from persistence.redis import open_redis_history
 from tests.conformance.clock import ManualClock

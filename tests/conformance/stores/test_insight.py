@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.kernel.runtime.commit import Finish, Park, Retry
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Wait, WakeSet
-from actors.kernel.stores.insight import Totals
-from actors.kernel.stores.shards import Serves
+from actors._kernel.runtime.commit import Finish, Park, Retry
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import Wait, WakeSet
+from actors._kernel.stores.insight import Totals
+from actors._kernel.stores.shards import Serves
 from tests.conformance.bed import DESK, SERVES, message
 from tests.conformance.posts import bring, follow, post
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
-    from actors.kernel.stores.insight import AgentRow
+    from actors._kernel.json import JsonValue
+    from actors._kernel.stores.insight import AgentRow
     from tests.conformance.bed import Bed
 
 LOST = AgentId("lost", "1")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.workflow.integrations import GraphStoreKnowledge
+from actors._workflow.integrations import GraphStoreKnowledge
 from tests.conformance.stores.test_graphs import backend as backend  # noqa: PLC0414 - fixtures
 from tests.conformance.stores.test_graphs import tenants as tenants  # noqa: PLC0414
 

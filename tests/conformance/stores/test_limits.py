@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.stores.limits import Claim, Limit, LimitScope
+from actors._kernel.stores.limits import Claim, Limit, LimitScope
 from tests.conformance.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.stores.limits import Grant
+    from actors._kernel.stores.limits import Grant
     from tests.conformance.bed import Bed
 
 DESK, CLERK = LimitScope.parse("type:desk"), LimitScope.parse("type:clerk")

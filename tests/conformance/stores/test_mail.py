@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.commit import Finish, LeaseLost
-from actors.kernel.runtime.ids import TOPICS, AgentId, HostIncarnation, TopicId, topic_shard
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.stores.shards import Serves
-from actors.kernel.stores.transport import Ingested, StaleStream
-from actors.runtime.loop.clock import SystemClock
+from actors._kernel.runtime.commit import Finish, LeaseLost
+from actors._kernel.runtime.ids import TOPICS, AgentId, HostIncarnation, TopicId, topic_shard
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.stores.shards import Serves
+from actors._kernel.stores.transport import Ingested, StaleStream
+from actors._runtime.loop.clock import SystemClock
 from broker import JetStreamTransport, Subjects
 from persistence.postgres import StoreSettings, open_store
 from tests.conformance.bed import Bed, Turns, outgoing, result
@@ -28,8 +28,8 @@ from tests.harness.slow import wait_for_the_broker
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.stores.transport import (
+    from actors._kernel.runtime.scheduler import ShardLease
+    from actors._kernel.stores.transport import (
         Cursor,
         MailBatch,
         MailConnection,

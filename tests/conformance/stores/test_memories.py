@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.errors import ContractError, InvalidTextError, LeaseLostError, NotSerializableError
-from actors.inmemory.memories import InMemoryLongTermMemories
-from actors.kernel.memory_rules import KEPT_VERSIONS, MAX_MEMORY_BYTES
-from actors.kernel.search_rules import cosine, unit_vector
-from actors.kernel.stores.memory import (
+from actors._inmemory.memories import InMemoryLongTermMemories
+from actors._kernel.memory_rules import KEPT_VERSIONS, MAX_MEMORY_BYTES
+from actors._kernel.search_rules import cosine, unit_vector
+from actors._kernel.stores.memory import (
     LongTermMemories,
     LongTermMemory,
     Memory,
@@ -24,8 +23,9 @@ from actors.kernel.stores.memory import (
     MemoryQuery,
     NewMemory,
 )
-from persistence.postgres.data.memories import PostgresLongTermMemories
-from persistence.postgres.opening import open_search_indexes
+from actors.errors import ContractError, InvalidTextError, LeaseLostError, NotSerializableError
+from persistence._postgres.data.memories import PostgresLongTermMemories
+from persistence._postgres.opening import open_search_indexes
 from tests.conformance.bed import DESK
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.indexed import IndexedMemories, Indexing

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.commit import Committed, FollowChange, Outgoing, Suspend
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId, TopicId, message_id_of_post
+from actors._kernel.runtime.waits import WakeSet
+from actors._kernel.stores.shards import Serves
+from actors._kernel.stores.topics import Expanded, as_followed
 from actors.errors import ContractError, OtherTenantError
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Committed, FollowChange, Outgoing, Suspend
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, TopicId, message_id_of_post
-from actors.kernel.runtime.waits import WakeSet
-from actors.kernel.stores.shards import Serves
-from actors.kernel.stores.topics import Expanded, as_followed
 from tests.conformance.bed import DESK, message, suspended
 from tests.conformance.posts import NEWS, PUBLISHER, bring, desks, follow, mail, named, once, post
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.communication import FollowMode
-    from actors.kernel.runtime.ids import ShardId
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.communication import FollowMode
+    from actors._kernel.runtime.ids import ShardId
     from tests.conformance.bed import Bed
 
 THEIRS = TopicId("news", "today", "acme")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.inmemory.flows import InMemoryRunSnapshots
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.stores.flows import NewRunSnapshot, RunSnapshotStore, SnapshotFilter
-from persistence.postgres.administration.tables import PostgresRunSnapshots
+from actors._inmemory.flows import InMemoryRunSnapshots
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.stores.flows import NewRunSnapshot, RunSnapshotStore, SnapshotFilter
+from persistence._postgres.administration.tables import PostgresRunSnapshots
 from tests.conformance.clock import ManualClock
 from tests.conformance.stores.stored import lent_links
 

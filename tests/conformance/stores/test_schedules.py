@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.schedule import Schedule, Tick, tick_message
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.schedule import Schedule, Tick, tick_message
 from tests.conformance.bed import DESK
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from actors.kernel.runtime.rows import Arrived
-    from actors.kernel.stores.schedule import Fired
+    from actors._kernel.runtime.rows import Arrived
+    from actors._kernel.stores.schedule import Fired
     from tests.conformance.bed import Bed
 
 CLERK = AgentId("clerk", "7")

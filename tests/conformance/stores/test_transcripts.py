@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn, message_of_turn, turn_id
-from actors.kernel.runtime.commit import Conflict, LeaseLost
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.agent.transcript import NO_CUT, NewCut, NewTurn, message_of_turn, turn_id
+from actors._kernel.runtime.commit import Conflict, LeaseLost
+from actors._kernel.runtime.ids import AgentId
 from tests.conformance.bed import DESK, result
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.transcript import SessionView, Turn
+    from actors._kernel.agent.transcript import SessionView, Turn
     from tests.conformance.bed import Bed
 
 OTHER = AgentId("desk", "2")

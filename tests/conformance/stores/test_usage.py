@@ -6,10 +6,10 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.agent.transcript import UNNAMED
-from actors.kernel.runtime.commit import Conflict, LeaseLost
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.administration import UsageFilter, UsageTotal
+from actors._kernel.agent.transcript import UNNAMED
+from actors._kernel.runtime.commit import Conflict, LeaseLost
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.administration import UsageFilter, UsageTotal
 from tests.conformance.bed import DESK, answer, result
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+from actors._inmemory.knowledge import InMemoryVectorStore
+from actors._kernel.search_rules import MAX_CONTENT_BYTES, MAX_DIMENSIONS, MAX_DOCUMENTS, MAX_HITS
+from actors._kernel.stores.data import SearchResult, VectorDocument, VectorStore
 from actors.errors import ContractError, InvalidTextError, NotSerializableError
-from actors.inmemory.knowledge import InMemoryVectorStore
-from actors.kernel.search_rules import MAX_CONTENT_BYTES, MAX_DIMENSIONS, MAX_DOCUMENTS, MAX_HITS
-from actors.kernel.stores.data import SearchResult, VectorDocument, VectorStore
-from persistence.postgres.data.first_use import StoreTables
-from persistence.postgres.data.vectors import PgVectorStore
-from persistence.postgres.opening import open_search_indexes
+from persistence._postgres.data.first_use import StoreTables
+from persistence._postgres.data.vectors import PgVectorStore
+from persistence._postgres.opening import open_search_indexes
 from tests.conformance.stores.indexed import IndexedVectors, Indexing
 from tests.conformance.stores.places import Place, links_to
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.json import JsonValue
-    from actors.kernel.stores.data import EmbeddingClient
+    from actors._kernel.json import JsonValue
+    from actors._kernel.stores.data import EmbeddingClient
 
 Tenants: TypeAlias = "Callable[[str, EmbeddingClient | None], VectorStore]"
 """Makes the store of a tenant, by any name."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.agent.tools import Risk, Tool
+from actors._kernel.agent.tools import Risk, Tool
 from tests.conformance.workflow.stores import one_effect
 
 if TYPE_CHECKING:
+    from actors._workflow.integrations import Integration
     from actors.workflow import EffectType, RunState
-    from actors.workflow.integrations import Integration
     from tests.conformance.workflow.stores import Stores
 
 CALLS = [

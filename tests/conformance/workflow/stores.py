@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from actors.kernel.workflow.stores import Fault, no_fault
+from actors._kernel.workflow.stores import Fault, no_fault
 from actors.workflow import (
     Effect,
     EffectType,

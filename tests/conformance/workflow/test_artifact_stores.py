@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.workflow.artifacts import CollectableArtifactStore
+from actors._kernel.workflow.errors import GraphError
 from actors.errors import NotSerializableError
-from actors.kernel.workflow.artifacts import CollectableArtifactStore
-from actors.kernel.workflow.errors import GraphError
 from actors.workflow import (
     ArtifactDescriptor,
     EffectType,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
+from actors._workflow.embedded.stores.ledgers import HashChainedLedgerStore
 from actors.errors import EffectDidNotHappen
 from actors.workflow import (
     Effect,
@@ -23,7 +24,6 @@ from actors.workflow import (
     open_waits,
     verify_ledger_chain,
 )
-from actors.workflow.embedded.stores.ledgers import HashChainedLedgerStore
 from tests.conformance.workflow.stores import end_node
 from tests.conformance.workflow.test_effects import Counting, Deaths, Dying
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.workflow.errors import GraphError, NoSuchRunError
 from actors.errors import NotSerializableError
-from actors.kernel.workflow.errors import GraphError, NoSuchRunError
 from actors.workflow import (
     Effect,
     EffectOutcome,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from actors.kernel.workflow.errors import GraphError, NoSuchRunError, SpecChangedError
+from actors._kernel.workflow.errors import GraphError, NoSuchRunError, SpecChangedError
+from actors._workflow.embedded.stores.ledgers import LedgerOver
 from actors.workflow import (
     ActorFingerprint,
     EffectOutcome,
@@ -30,7 +31,6 @@ from actors.workflow import (
     restore_snapshot,
     verify_ledger_chain,
 )
-from actors.workflow.embedded.stores.ledgers import LedgerOver
 from tests.conformance.workflow.stores import Stores, effect_then, end_node, one_effect
 
 if TYPE_CHECKING:

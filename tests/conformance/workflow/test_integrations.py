@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.agent.tools import Tool
+from actors._kernel.secrets import Secret
+from actors._workflow.integrations import (
+    RemoteAgent,
+    RemoteModel,
+    hybrid_llm,
+    local_llm,
+    remote_llm,
+)
 from actors.errors import ContractError, NotSerializableError
-from actors.kernel.agent.tools import Tool
-from actors.kernel.secrets import Secret
 from actors.testing import ScriptedModel
 from actors.workflow import (
     EffectOutcome,
@@ -20,7 +27,6 @@ from actors.workflow import (
     WorkflowSpec,
     export_run_history_bundle,
 )
-from actors.workflow.integrations import RemoteAgent, RemoteModel, hybrid_llm, local_llm, remote_llm
 from tests.conformance.workflow.integrated import CALLS, Till, noted, played
 from tests.conformance.workflow.stores import effect_then, end_node, one_effect
 from tests.harness.chat_server import chat_server, said, wanting

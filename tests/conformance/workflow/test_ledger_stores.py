@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.workflow.errors import LedgerBrokenError
+from actors._kernel.workflow.step_record import FIELDS
+from actors._kernel.workflow.stores import ChainableLedgerStore, PagedLedgerStore
 from actors.errors import NotSerializableError
-from actors.kernel.workflow.errors import LedgerBrokenError
-from actors.kernel.workflow.step_record import FIELDS
-from actors.kernel.workflow.stores import ChainableLedgerStore, PagedLedgerStore
 from actors.workflow import (
     HashChainedLedgerStore,
     LedgerStore,
@@ -177,7 +177,7 @@ def test_a_link_of_a_chain_reads_one_record(
     """A chain of n records costs n reads of one, also of a large record and behind a line that was torn."""
     store = JsonlLedgerStore(tmp_path)
     chain = HashChainedLedgerStore(store)
-    monkeypatch.setattr("persistence.files.stores.read_lines", None)
+    monkeypatch.setattr("persistence._files.stores.read_lines", None)
     for size in (1, 100_000, 1):
         chain.append(record_of("a", result={"x": "y" * size}))
     (path,) = tmp_path.glob("*.jsonl")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._workflow.notes.spans import spans_of
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -16,7 +17,6 @@ from actors.workflow import (
     StepPlan,
     WorkflowSpec,
 )
-from actors.workflow.notes.spans import spans_of
 from tests.conformance.workflow.stores import effect_then, end_node, one_effect
 from tests.conformance.workflow.test_effects import Deaths, Dying
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.workflow.errors import GraphError
+from actors._kernel.workflow.errors import GraphError
+from actors._workflow.embedded import scheduler as embedded_scheduler
+from actors._workflow.machine import waits
 from actors.workflow import (
     Effect,
     EffectOutcome,
@@ -24,8 +26,6 @@ from actors.workflow import (
     WorkflowSpec,
     create_scheduled_runtime,
 )
-from actors.workflow.embedded import scheduler as embedded_scheduler
-from actors.workflow.machine import waits
 from tests.conformance.workflow.stores import GraphClock, at_once, effect_then, end_node, one_effect
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.workflow.errors import GraphError
+from actors._kernel.workflow.stores import DeletableCommandStore
 from actors.errors import NotSerializableError
-from actors.kernel.workflow.errors import GraphError
-from actors.kernel.workflow.stores import DeletableCommandStore
 from actors.workflow import (
     ArtifactStore,
     CommandAppendResult,

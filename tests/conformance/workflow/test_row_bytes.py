@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.workflow.durable import WRAPPED, durable_copy, plain_copy
+from actors._workflow.machine.variables import changes
 from actors.errors import NotSerializableError
-from actors.kernel.workflow.durable import WRAPPED, durable_copy, plain_copy
 from actors.workflow import (
     Effect,
     EffectMode,
@@ -23,7 +24,6 @@ from actors.workflow import (
     StepStatus,
     WorkflowSpec,
 )
-from actors.workflow.machine.variables import changes
 from tests.conformance.workflow.stores import end_node
 
 if TYPE_CHECKING:

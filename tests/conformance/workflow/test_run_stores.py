@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.workflow.errors import GraphError, LedgerBrokenError, StoreBusyError
+from actors._kernel.workflow.run_state import GraphBranch, GraphFork
+from actors._kernel.workflow.stores import CreatingRunStore, EventWaitStore
 from actors.errors import ContractError, NotSerializableError
-from actors.kernel.workflow.errors import GraphError, LedgerBrokenError, StoreBusyError
-from actors.kernel.workflow.run_state import GraphBranch, GraphFork
-from actors.kernel.workflow.stores import CreatingRunStore, EventWaitStore
 from actors.workflow import (
     EffectType,
     QueryableRunIndexStore,
@@ -27,8 +27,8 @@ from actors.workflow import (
     WaitState,
     WorkflowSpec,
 )
+from persistence._run_locks import RunFileLocks
 from persistence.files import JsonFileRunStore, JsonSnapshotStore
-from persistence.run_locks import RunFileLocks
 from persistence.sqlite import SqliteDatabase, SqliteRunStore, SqliteSnapshotStore
 from tests.conformance.workflow.stores import Stores, at_once, end_node, one_effect
 
@@ -461,7 +461,7 @@ def test_a_removed_lock_file_is_not_a_lock(tmp_path: Path, monkeypatch: pytest.M
         holder.close()
         return descriptor
 
-    monkeypatch.setattr("persistence.run_locks.os.open", opened_before)
+    monkeypatch.setattr("persistence._run_locks.os.open", opened_before)
     with locks.hold("r1"):
         monkeypatch.undo()
         with pytest.raises(StoreBusyError), RunFileLocks(tmp_path, timeout_s=0).hold("r1"):

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.workflow.errors import GraphError
+from actors._kernel.workflow.errors import GraphError
+from actors._workflow.integrations import local_llm
+from actors._workflow.machine import variables
 from actors.testing import ScriptedModel
 from actors.workflow import (
     EffectType,
@@ -19,8 +21,6 @@ from actors.workflow import (
     import_run_history_bundle,
     load_flow,
 )
-from actors.workflow.integrations import local_llm
-from actors.workflow.machine import variables
 from tests.conformance.workflow.integrated import CALLS, Till, noted
 from tests.conformance.workflow.stores import Stores, end_node, one_effect
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.workflow.stores import metrics_of
+from actors._kernel.workflow.stores import metrics_of
 from actors.workflow import (
     EffectOutcome,
     EffectType,

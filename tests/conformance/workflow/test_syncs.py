@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.workflow.errors import LedgerBrokenError
+from actors._workflow.embedded.held_run import HeldRun
+from actors._workflow.machine import records
 from actors.errors import EffectDidNotHappen
-from actors.kernel.workflow.errors import LedgerBrokenError
 from actors.workflow import (
     Effect,
     EffectMode,
@@ -21,8 +23,6 @@ from actors.workflow import (
     StepPlan,
     WorkflowSpec,
 )
-from actors.workflow.embedded.held_run import HeldRun
-from actors.workflow.machine import records
 from persistence.files import JsonlLedgerStore
 from tests.conformance.workflow.stores import Stores, effect_then, end_node
 from tests.conformance.workflow.test_ledger_stores import record_of, steps

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.inmemory.knowledge import InMemoryGraphStore
-from actors.kernel.agent.tools import ApprovalPolicy, Tool
-from actors.kernel.workflow.errors import GraphError, StaleResumeError
-from actors.runtime.verbs.model_calls import DirectToolInvoker
+from actors._inmemory.knowledge import InMemoryGraphStore
+from actors._kernel.agent.tools import ApprovalPolicy, Tool
+from actors._kernel.workflow.errors import GraphError, StaleResumeError
+from actors._runtime.verbs.model_calls import DirectToolInvoker
+from actors._workflow.integrations import GraphStoreKnowledge, RemoteModel, local_llm, remote_llm
 from actors.testing import ScriptedModel
 from actors.workflow import EffectType, RunStatus, StepPlan, WaitReason, WorkflowSpec, open_waits
-from actors.workflow.integrations import GraphStoreKnowledge, RemoteModel, local_llm, remote_llm
 from tests.conformance.workflow.integrated import CALLS, Till, noted, played
 from tests.conformance.workflow.stores import effect_then, end_node, one_effect
 from tests.conformance.workflow.test_effects import Deaths, Dying

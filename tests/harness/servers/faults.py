@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
-from compose.embedded.server import child_pids
+from compose._embedded.server import child_pids
 
 if TYPE_CHECKING:
     from compose.embedded import EmbeddedServer

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from actors.kernel.json import JsonValue
+    from actors._kernel.json import JsonValue
     from compose.embedded import NatsServer
 
 _IMAGE = "nats:2.15.0-alpine"

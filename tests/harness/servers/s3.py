@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from compose.embedded.errors import EmbeddedServerMissingError
-from compose.embedded.owned import Recipe, log_file, start_owned, write_private
-from compose.embedded.server import ProcessSpec, free_port
+from compose._embedded.errors import EmbeddedServerMissingError
+from compose._embedded.owned import Recipe, log_file, start_owned, write_private
+from compose._embedded.server import ProcessSpec, free_port
 from persistence.objects import S3FileStore, S3Settings
 from tests.harness.servers.sources import Kind, TestServer
 

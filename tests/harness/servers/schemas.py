@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 
-from persistence.migrate import migrate
+from persistence._migrate import migrate
 from tests.harness.servers.postgres import OBSERVER, drop_schema, until_alone
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import (
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import (
     PARTITIONS,
     AgentId,
     HostIncarnation,
@@ -19,16 +19,16 @@ from actors.kernel.runtime.ids import (
     partition_hash,
     partition_shard,
 )
-from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.stores.transport import Cursor, OutboxRow, Received
+from actors._kernel.runtime.scheduler import ShardLease
+from actors._kernel.stores.transport import Cursor, OutboxRow, Received
 from broker import JetStreamTransport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.runtime.hints import Nudge
-    from actors.kernel.stores.transport import MailBatch
+    from actors._kernel.runtime.hints import Nudge
+    from actors._kernel.stores.transport import MailBatch
     from broker import JetStreamConnection
 
 DEPLOYMENT = "d-1"

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors._kernel.stores.transport import Cursor
 from actors.errors import BrokerError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-from actors.kernel.stores.transport import Cursor
 from broker import ConnectionLostError, NoAnswerError, RefusedError
-from broker.nats import requests as api
-from broker.nats.requests import PUBLISH_LIMIT_S
+from broker._nats import requests as api
+from broker._nats.requests import PUBLISH_LIMIT_S
 from tests.harness import servers
 from tests.harness.slow import BUSY_S
 from tests.integration.broker.lines import (

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from actors.inmemory.runs.store import MemoryStore
-from actors.kernel.runtime.hints import Delta
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.runtime.client.live_events import CatchUp, LiveEvents, OpenAnswers
-from actors.runtime.loop.clock import SystemClock
-from actors.runtime.loop.tasks import TaskScope
-from broker.gateway import streams
-from broker.gateway.streams import NatsDeltaBus
-from broker.nats.client import ConnectOptions, ReconnectingConnection
-from broker.wire.subjects import Subjects
+from actors._inmemory.runs.store import MemoryStore
+from actors._kernel.runtime.hints import Delta
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._runtime.client.live_events import CatchUp, LiveEvents, OpenAnswers
+from actors._runtime.loop.clock import SystemClock
+from actors._runtime.loop.tasks import TaskScope
+from broker._gateway import streams
+from broker._gateway.streams import NatsDeltaBus
+from broker._nats.client import ConnectOptions, ReconnectingConnection
+from broker._wire.subjects import Subjects
 from tests.harness.rawnats import raw_nats
 from tests.system.waiting import until
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from broker.nats.client import NatsConnection, Tasks
+    from broker._nats.client import NatsConnection, Tasks
     from tests.harness.servers import TestNats
 
 AGENT, RUN = AgentId("teller", "a b"), RunId("0" * 32)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 
+from actors._kernel.runtime.ids import AgentId
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import AgentId
-from broker.errors import SmallServerError, UnpublishableError
-from broker.wire.headers import NEEDED_PAYLOAD_BYTES
+from broker._errors import SmallServerError, UnpublishableError
+from broker._wire.headers import NEEDED_PAYLOAD_BYTES
 from tests.integration.broker.lines import connect, row
 
 if TYPE_CHECKING:

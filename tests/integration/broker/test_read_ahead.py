@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import nats
 import pytest
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId
 from actors.errors import BrokerError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId
-from broker.mail import reader as reader_module
-from broker.mail.backlog import WHOLE_BYTES
+from broker._mail import reader as reader_module
+from broker._mail.backlog import WHOLE_BYTES
 from tests.integration.broker.lines import connect, number_of, reading, row, send_all, shard_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from actors.kernel.stores.transport import MailBatch
+    from actors._kernel.stores.transport import MailBatch
     from broker import JetStreamConnection
-    from broker.mail.reader import ShardReader
+    from broker._mail.reader import ShardReader
     from tests.harness.servers import TestNats
 
 FLOOD = AgentId("greeter", "alice")

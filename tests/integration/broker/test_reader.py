@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import nats
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, instance_shard, undeclared_shard
-from actors.kernel.stores.transport import Cursor
-from broker.mail import reader as reader_module
-from broker.mail.backlog import parse_ack_subject
+from actors._kernel.runtime.ids import AgentId, instance_shard, undeclared_shard
+from actors._kernel.stores.transport import Cursor
+from broker._mail import reader as reader_module
+from broker._mail.backlog import parse_ack_subject
 from tests.integration.broker.lines import (
     START,
     connect,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from actors.kernel.runtime.ids import ShardId
+    from actors._kernel.runtime.ids import ShardId
     from broker import JetStreamConnection
-    from broker.nats.client import Sink
+    from broker._nats.client import Sink
     from tests.harness.servers import OwnNats, TestNats
 
 ALICE = AgentId("greeter", "alice")

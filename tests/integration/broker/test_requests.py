@@ -10,8 +10,8 @@ import nats
 import pytest
 
 from actors.errors import BrokerError
-from broker.nats.client import ConnectOptions, open_client
-from broker.nats.requests import Requests
+from broker._nats.client import ConnectOptions, open_client
+from broker._nats.requests import Requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -13,19 +13,19 @@ from urllib.parse import quote
 import nats
 import pytest
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, RunId, TopicId, partition_hash
-from actors.kernel.stores.transport import OutboxRow, SentSignal, Undecodable
-from broker.errors import StreamMismatchError
-from broker.mail.streams import StreamNames, StreamPlan, differing, ensure
-from broker.wire.codec import Decoder, Wire, encode
-from broker.wire.headers import parse_headers
-from broker.wire.subjects import Subjects
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, RunId, TopicId, partition_hash
+from actors._kernel.stores.transport import OutboxRow, SentSignal, Undecodable
+from broker._errors import StreamMismatchError
+from broker._mail.streams import StreamNames, StreamPlan, differing, ensure
+from broker._wire.codec import Decoder, Wire, encode
+from broker._wire.headers import parse_headers
+from broker._wire.subjects import Subjects
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-    from actors.kernel.stores.transport import Received
+    from actors._kernel.stores.transport import Received
     from tests.harness.servers import TestNats
 
 DESK = AgentId("desk", "1", "acme")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 
+from actors._kernel.runtime.ids import AgentId
 from actors.errors import BrokerError
-from actors.kernel.runtime.ids import AgentId
 from broker import (
     JetStreamOffError,
     JetStreamTransport,

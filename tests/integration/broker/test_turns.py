@@ -7,9 +7,9 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from actors.kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
-from broker.mail import pulls
-from broker.mail import reader as reader_module
+from actors._kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
+from broker._mail import pulls
+from broker._mail import reader as reader_module
 from tests.integration.broker.lines import connect, numbers, reading, row, send_all, shards_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from actors.kernel.stores.transport import MailBatch
+    from actors._kernel.stores.transport import MailBatch
     from tests.harness.servers import TestNats
 
 COUNT = 4800

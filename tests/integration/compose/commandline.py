@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
-from compose.cli import run
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
+from compose._cli import run
 from tests.system.agents import TYPES
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._inmemory.boards import GlobalTaskStore, InMemoryTaskStore
+from actors._kernel.agent.tools import ToolCall
 from actors.agents import ReActAgent, TaskManagerTool
 from actors.errors import ContractError
-from actors.inmemory.boards import GlobalTaskStore, InMemoryTaskStore
-from actors.kernel.agent.tools import ToolCall
 from actors.testing import ModelReply, ScriptedModel
 from compose import build_postgres_runtime
-from compose.assembly.settings import read_settings
-from persistence.postgres.data.boards import PgTaskStore
+from compose._assembly.settings import read_settings
+from persistence._postgres.data.boards import PgTaskStore
 
 if TYPE_CHECKING:
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
 
 PLAN = {"action": "create_list", "tasks": [{"title": "find a date"}]}
 BEGIN = {"action": "update_status", "task_id": "1", "status": "in_progress"}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from actors._kernel.runtime.ids import AgentId
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import AgentId
 from compose import Settings, build_local_runtime, build_postgres_runtime
-from compose.assembly.settings import read_settings
+from compose._assembly.settings import read_settings
 from compose.embedded import url_if_running
 from persistence.errors import DatabaseUnreachableError, DatabaseUrlError
 from tests.harness.servers import server_directory

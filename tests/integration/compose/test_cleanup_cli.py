@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from actors.sessions import AgentRuntime
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.harness.servers import TestPostgres
 
 pytestmark = pytest.mark.postgres

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.message import MAX_PAYLOAD_BYTES
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.agent.message import MAX_PAYLOAD_BYTES
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.scheduler import RunStatus
 from tests.integration.compose.commandline import Cli
 from tests.integration.persistence.hosts import sql
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import io
     from pathlib import Path
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
 
 TEN, WAITER = AgentId("ten", "a"), AgentId("waiter", "a")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import ContractError
+from compose._host.logs import LineFormatter
 from compose.demo.desk import (
     append_line,
     documents_in,
@@ -20,7 +21,6 @@ from compose.demo.desk import (
     telling_sentences,
     write_default_documents,
 )
-from compose.host.logs import LineFormatter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 import pytest
 
-from actors.kernel.json import JsonValue
-from actors.kernel.stores.data import VectorDocument
+from actors._kernel.json import JsonValue
+from actors._kernel.stores.data import VectorDocument
 from broker import JetStreamTransport
-from compose.diagnosis.finding import is_this_machine
-from compose.diagnosis.postgres import _encryption, _role
+from compose._diagnosis.finding import is_this_machine
+from compose._diagnosis.postgres import _encryption, _role
+from persistence._schema_files import LATER, NO_TRANSACTION, Migration, known_migrations
 from persistence.postgres import open_postgres_vectors
-from persistence.schema_files import LATER, NO_TRANSACTION, Migration, known_migrations
 from tests.harness.servers import freeze, thaw
 from tests.harness.tools import postgres
 from tests.integration.compose.commandline import Cli
@@ -38,8 +38,8 @@ AWAY = "127.0.0.1:1"
 
 def limit(monkeypatch: pytest.MonkeyPatch, answer_s: float) -> None:
     """Let servers have so long for an answer."""
-    monkeypatch.setattr("compose.diagnosis.nats.CONNECT_S", answer_s)
-    monkeypatch.setattr("compose.diagnosis.others.ANSWER_S", answer_s)
+    monkeypatch.setattr("compose._diagnosis.nats.CONNECT_S", answer_s)
+    monkeypatch.setattr("compose._diagnosis.others.ANSWER_S", answer_s)
 
 
 @pytest.fixture(autouse=True)
@@ -375,7 +375,7 @@ def test_a_file_that_is_missing_is_named(cli: Cli, monkeypatch: pytest.MonkeyPat
         more = Migration(number, f"{number:04}_more", first_line)
         known = [*known_migrations(), more]
         monkeypatch.setattr(
-            "compose.diagnosis.postgres.known_migrations", lambda known=known: known
+            "compose._diagnosis.postgres.known_migrations", lambda known=known: known
         )
         found = checks(cli)["schema"]
         levels.append(found["level"])
@@ -460,7 +460,7 @@ def test_a_large_collection_without_an_index_is_a_note(
     asyncio.run(_keep_a_document(cli.url, cli.schema, "b"))
     asyncio.run(execute(cli.url, f"analyze {cli.schema}.vector_documents"))
     assert "searches" not in checks(cli)
-    monkeypatch.setattr("compose.diagnosis.postgres.EXACT_ROWS", 1)
+    monkeypatch.setattr("compose._diagnosis.postgres.EXACT_ROWS", 1)
 
     found = checks(cli)["searches"]
     assert (found["level"], found["without_index"]) == ("note", 1)

@@ -14,7 +14,7 @@ from tests.harness.servers import drop_namespace, freeze, thaw, wipe
 from tests.integration.compose.stored import KINDS, nats_client
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
+    from actors._kernel.json import JsonValue
     from tests.harness.servers import OwnNats, TestNats
 
 

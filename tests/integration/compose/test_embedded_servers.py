@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import ContractError
+from compose._embedded.launch import EXIT_NOT_LAUNCHED
+from compose._embedded.server import Identity, ProcessSpec, is_alive, popen
 from compose.embedded import DataDirInUseError, ServerFailedError, url_if_running
-from compose.embedded.launch import EXIT_NOT_LAUNCHED
-from compose.embedded.server import Identity, ProcessSpec, is_alive, popen
 from tests.harness import servers
 from tests.integration.compose.stored import KINDS, Kind
 

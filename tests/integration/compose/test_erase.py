@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.data import Entity, Relationship, Task, VectorDocument
+from actors._kernel.stores.memory import NewMemory
+from actors._kernel.stores.runs import agent_scope
 from actors.agents import ReActAgent
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.data import Entity, Relationship, Task, VectorDocument
-from actors.kernel.stores.memory import NewMemory
-from actors.kernel.stores.runs import agent_scope
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel
+from persistence._postgres.opening import open_search_indexes
 from persistence.postgres import (
     PostgresStore,
     open_postgres_files,
     open_postgres_graph,
     open_postgres_vectors,
 )
-from persistence.postgres.opening import open_search_indexes
 from tests.integration.compose.commandline import Cli
 from tests.integration.persistence.hosts import sql
 
 if TYPE_CHECKING:
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.harness.servers import TestPostgres
 
 pytestmark = pytest.mark.postgres

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.models import Completion, TextDelta
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.models import Completion, TextDelta
+from actors._kernel.runtime.ids import AgentId
 from actors.testing import ScriptedModel
 from broker.client import ActorClient
-from compose.assembly.runtime import build_runtime
-from compose.assembly.settings import Settings
+from compose._assembly.runtime import build_runtime
+from compose._assembly.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.agent.models import GenerationOptions, StreamEvent
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.agent.models import GenerationOptions, StreamEvent
+    from actors._runtime import RunContext
     from tests.harness.servers import TestNats, TestPostgres
 
 pytestmark = [pytest.mark.postgres, pytest.mark.nats]

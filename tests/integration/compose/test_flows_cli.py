@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.workflow.installed import InstalledFlows
-from compose.commands.output import Exit
+from actors._workflow.installed import InstalledFlows
+from compose._commands.output import Exit
 from tests.integration.compose.commandline import Cli
 from tests.integration.compose.test_graphs_cli import write
 from tests.integration.compose.test_unreachable import FLOW

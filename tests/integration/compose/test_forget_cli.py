@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.message import ChatMessage, Message
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.agent.message import ChatMessage, Message
+from actors._kernel.runtime.ids import AgentId
 from tests.integration.compose.commandline import Cli
 from tests.integration.persistence.hosts import sql
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from actors.kernel.runtime.ids import RunId
-from compose.commands.output import Exit
+from actors._kernel.runtime.ids import RunId
+from compose._commands.output import Exit
 from tests.behaviour.test_http_graphs import flows_at
 from tests.integration.compose.commandline import Cli
 from tests.integration.compose.test_unreachable import BUNDLE

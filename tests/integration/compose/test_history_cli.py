@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.agent.tools import Tool, ToolCall
+from actors._kernel.agent.transcript import NewTurn
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.memory import NewMemory
 from actors.agents import ReActAgent
 from actors.context import (
     CompactionPipeline,
@@ -18,23 +23,18 @@ from actors.context import (
     StoreHistory,
     SummarizationCompaction,
 )
-from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.tools import Tool, ToolCall
-from actors.kernel.agent.transcript import NewTurn
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.memory import NewMemory
 from actors.testing import ModelReply, ScriptedModel
-from compose.commands.output import Exit
-from compose.tools import history as pages
+from compose._commands.output import Exit
+from compose._tools import history as pages
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from actors.kernel.agent.models import CompactionStrategy
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
+    from actors._kernel.agent.models import CompactionStrategy
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
     from tests.harness.servers import TestPostgres
 
 pytestmark = pytest.mark.postgres

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from compose.host import http
-from compose.host.http import MAX_CONNECTIONS, MAX_REQUESTS, serve_http
+from compose._host import http
+from compose._host.http import MAX_CONNECTIONS, MAX_REQUESTS, serve_http
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.stores.data import VectorDocument
-from actors.kernel.stores.memory import NewMemory
-from compose.commands.output import Exit
+from actors._kernel.stores.data import VectorDocument
+from actors._kernel.stores.memory import NewMemory
+from compose._commands.output import Exit
 from persistence.postgres import open_postgres_vectors
 from tests.integration.compose.commandline import Cli
 

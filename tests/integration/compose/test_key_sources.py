@@ -12,7 +12,7 @@ import pytest
 from typing_extensions import override
 
 from actors.errors import ContractError
-from compose.web.identity.json_web_tokens import source_of
+from compose._web.identity.json_web_tokens import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compose.commands.operate.schedules import parse_rate
+from compose._commands.operate.schedules import parse_rate
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compose import embedded
-from compose.assembly.local import LocalServers, local_postgres, local_servers
-from compose.assembly.settings import read_settings
+from compose._assembly.local import LocalServers, local_postgres, local_servers
+from compose._assembly.settings import read_settings
+from compose._host.loader import ServeError
+from compose._host.process import SIGNALS, run_host
 from compose.embedded import EmbeddedServerMissingError, start_nats, url_if_running
-from compose.host.loader import ServeError
-from compose.host.process import SIGNALS, run_host
 from tests.harness import servers
 from tests.integration.compose.stored import KINDS
 
@@ -32,7 +32,7 @@ HOLDER = """
 import asyncio, json, sys
 from dataclasses import asdict
 from pathlib import Path
-from compose.assembly.local import local_servers
+from compose._assembly.local import local_servers
 async def hold():
     async with local_servers(Path(sys.argv[1])) as urls:
         print(json.dumps(asdict(urls)), flush=True)

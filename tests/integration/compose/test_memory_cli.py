@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors import AgentId
-from actors.kernel.stores.memory import NewMemory
-from compose.commands.output import Exit
+from actors._kernel.stores.memory import NewMemory
+from compose._commands.output import Exit
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:

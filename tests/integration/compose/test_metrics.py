@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from actors.runtime.loop.clock import SystemClock
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
-from compose.host import metrics
-from compose.host.metrics import HostProbes
+from actors._runtime.loop.clock import SystemClock
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
+from compose._host import metrics
+from compose._host.metrics import HostProbes
 
 if TYPE_CHECKING:
     import pytest

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.scheduler import RetryPolicy
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.scheduler import RetryPolicy
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext, Runtime
     from tests.harness.servers import TestPostgres
 
 pytestmark = pytest.mark.postgres

@@ -19,7 +19,7 @@ class Ctrl_C:
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Ctrl_C())
-from compose.cli import main
+from compose._cli import main
 main()
 """
 SNOW = """

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import AgentId
-from compose.commands.options import span_s
+from compose._commands.options import span_s
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
     from tests.harness.servers import TestPostgres
 
 pytestmark = pytest.mark.postgres

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime.loop.clock import SystemClock
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime.loop.clock import SystemClock
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:

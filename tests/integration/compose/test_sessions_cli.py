@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.conversations import SessionLabel
+from actors._sessions.events import EVENTS
 from actors.agents import ReActAgent
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.conversations import SessionLabel
 from actors.sessions import AgentRuntime, SessionAgent
-from actors.sessions.events import EVENTS
 from actors.testing import FunctionModel
-from compose.commands.output import Exit
+from compose._commands.output import Exit
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:

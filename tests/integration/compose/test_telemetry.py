@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from compose.assembly import telemetry
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
+from actors._kernel.runtime.ids import AgentId
+from compose._assembly import telemetry
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
 from tests.behaviour.agents import Acting
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
 
 LOST = "traces cannot be exported; spans are lost, and agents continue"
 

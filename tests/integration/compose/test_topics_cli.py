@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:

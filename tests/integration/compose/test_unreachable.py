@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from compose.cli import run
-from compose.commands.output import Exit
+from compose._cli import run
+from compose._commands.output import Exit
 from tests.unit.test_help import COMMANDS
 
 NOWHERE = "postgresql://u:hidden-word@127.0.0.1:1/d"

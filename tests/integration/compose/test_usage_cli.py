@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.agent.models import Usage
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind
 from actors.agents import ReActAgent
-from actors.kernel.agent.models import Usage
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind
 from actors.testing import ModelReply, ScriptedModel
-from compose.commands.output import Exit
+from compose._commands.output import Exit
 from tests.integration.compose.commandline import Cli
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.log_entry import RunLogEntry
     from tests.harness.servers import TestPostgres
 
 pytestmark = pytest.mark.postgres

@@ -12,7 +12,7 @@ from actors.workflow import Effect, EffectType, Flows, StepPlan, WorkflowSpec
 
 if TYPE_CHECKING:
     from actors import Message, RunContext
-    from actors.kernel.runtime.ids import RunId
+    from actors._kernel.runtime.ids import RunId
     from actors.workflow import RunState
 
 sys.stdout.write("imported: this is no frame\n")

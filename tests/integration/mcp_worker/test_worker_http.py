@@ -12,13 +12,13 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from actors._kernel.agent.tools import Tool
+from actors._runtime.loop.tasks import TaskScope
 from actors.errors import ContractError
-from actors.kernel.agent.tools import Tool
-from actors.runtime.loop.tasks import TaskScope
-from compose.host.http import AddressError
-from compose.host.process import Stop
-from compose.mcp.http import HttpOptions
-from compose.mcp.server import ToolServer
+from compose._host.http import AddressError
+from compose._host.process import Stop
+from compose._mcp.http import HttpOptions
+from compose._mcp.server import ToolServer
 from tests.integration.mcp_worker.test_worker_toolsets import text_of
 
 if TYPE_CHECKING:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors import AgentId, Runtime
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._workflow.bundles import StoredBundles, packed_flow
+from actors._workflow.installed import InstalledFlows
 from actors.errors import ContractError
-from actors.kernel.runtime.scheduler import RunStatus
 from actors.workflow import FlowRuns
-from actors.workflow.bundles import StoredBundles, packed_flow
-from actors.workflow.installed import InstalledFlows
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
-from compose.cli import run
-from compose.commands.output import Exit
-from compose.host.loader import ServeError
-from compose.mcp.process import WorkerOptions
-from compose.mcp.runs import RunTools, agents_of
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
+from compose._cli import run
+from compose._commands.output import Exit
+from compose._host.loader import ServeError
+from compose._mcp.process import WorkerOptions
+from compose._mcp.runs import RunTools, agents_of
 from tests.integration.mcp_worker import served
 from tests.integration.mcp_worker.served import Echo
 from tests.integration.mcp_worker.test_worker_http import client_at, worker
@@ -29,7 +29,7 @@ from tests.integration.mcp_worker.test_worker_toolsets import client_of, text_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.agent.tools import Tool
+    from actors._kernel.agent.tools import Tool
     from tests.harness.servers import TestPostgres
 
 ID: Any = {"callboard/id": "order-7"}

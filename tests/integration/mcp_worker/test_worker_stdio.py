@@ -15,8 +15,8 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from compose.cli import app
-from compose.mcp.process import MAX_LINE_BYTES, InputLines
+from compose._cli import app
+from compose._mcp.process import MAX_LINE_BYTES, InputLines
 from tests.integration.mcp_worker.test_worker_http import INITIALIZE, frame
 from tests.integration.mcp_worker.test_worker_toolsets import text_of
 from tests.system.web.node import node_module

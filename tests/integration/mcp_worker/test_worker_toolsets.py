@@ -14,11 +14,11 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
+from actors._kernel.agent.tools import Tool
 from actors.errors import ContractError
-from actors.kernel.agent.tools import Tool
-from compose.mcp.server import ToolServer
-from compose.mcp.toolsets import files, shell, web
-from compose.mcp.toolsets.folder import ConfinedFolder, PathRefusedError
+from compose._mcp.server import ToolServer
+from compose._mcp.toolsets import files, shell, web
+from compose._mcp.toolsets.folder import ConfinedFolder, PathRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence

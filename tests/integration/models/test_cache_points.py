@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from actors import ChatMessage, GenerationOptions, Runtime, StoreHistory, ToolCall, ToolSpec
+from actors._kernel.agent.tools import Tool
 from actors.agents import ReActAgent
 from actors.context import ContextConfig, SummarizationCompaction, TokenCounter
-from actors.kernel.agent.tools import Tool
 from actors.testing import ScriptedModel
 from tests.integration.models.provider import anthropic, chat, provider
 from tests.integration.models.test_provider_model import CALL, CHAT, CLAUDE, RESPONSES, TEXT

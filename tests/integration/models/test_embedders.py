@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from actors import AgentId, RunContext, Runtime
+from actors._inmemory.knowledge import InMemoryVectorStore
+from actors._kernel.stores.data import QueryEmbeddingClient, VectorDocument
 from actors.errors import ContractError, ModelError
-from actors.inmemory.knowledge import InMemoryVectorStore
-from actors.kernel.stores.data import QueryEmbeddingClient, VectorDocument
+from compose._models.embedders import BATCH, DIMENSIONS, MAX_BYTES
 from compose.models import embedder, local_embedder
-from compose.models.embedders import BATCH, DIMENSIONS, MAX_BYTES
 from tests.harness.slow import IS_SLOW
 from tests.integration.models.provider import Answer, provider
 
@@ -104,10 +104,10 @@ def test_an_embedder_that_cannot_be_opened_names_the_remedy(
     """No provider, no thread, no wheel."""
     with pytest.raises(ContractError, match="give provider:model"):
         embedder("text-embedding-3-small")
-    monkeypatch.setattr("compose.models.embedders.find_spec", lambda name: name)
+    monkeypatch.setattr("compose._models.embedders.find_spec", lambda name: name)
     with pytest.raises(ContractError, match="threads=0"):
         local_embedder(threads=0)
-    monkeypatch.setattr("compose.models.embedders.find_spec", lambda name: None)
+    monkeypatch.setattr("compose._models.embedders.find_spec", lambda name: None)
     with pytest.raises(ContractError, match=r"pip install 'callboard\[embedder\]'"):
         local_embedder()
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors import ChatMessage, GenerationOptions, LLMClient
+from actors._kernel.agent.models import Completion, TextDelta
 from actors.errors import ContractError
-from actors.kernel.agent.models import Completion, TextDelta
 from compose.models import local, model
 from tests.harness.slow import IS_SLOW
 
@@ -127,7 +127,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_missing_wheels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first call."""
-    monkeypatch.setattr("compose.models.opening.find_spec", lambda name: None)
+    monkeypatch.setattr("compose._models.opening.find_spec", lambda name: None)
 
     with pytest.raises(ContractError, match="pydantic_ai, xllamacpp is missing: pip install"):
         local()

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors import AgentId, ApprovalPolicy, Risk, Runtime
+from actors._inmemory.artifacts import InMemoryArtifactStore
+from actors._kernel.agent.tools import InvocationResult, ToolCall
+from actors._runtime.verbs.model_calls import DirectToolInvoker
 from actors.errors import ContractError, StoreUnreachableError
-from actors.inmemory.artifacts import InMemoryArtifactStore
-from actors.kernel.agent.tools import InvocationResult, ToolCall
-from actors.runtime.verbs.model_calls import DirectToolInvoker
 from compose.models import McpServerError, McpTools, mcp_tools
 from tests.integration.models import mcp_faulty
 
@@ -313,7 +313,7 @@ def test_a_server_that_cannot_be_reached_is_named(
         mcp_tools("cal", command=["no-such-prog"])
     with pytest.raises(McpServerError, match="cannot be opened"):
         mcp_tools("cal", command=[sys.executable, "-c", "pass"])
-    monkeypatch.setattr("compose.models.mcp.session.OPEN_LIMIT_S", 0.2)
+    monkeypatch.setattr("compose._models.mcp.session.OPEN_LIMIT_S", 0.2)
     with pytest.raises(McpServerError, match=r"no greeting within 0\.2 s"):
         mcp_tools("cal", command=[*FAULTY, str(ledger), "mute"])
     with pytest.raises(McpServerError, match="cannot be opened"):
@@ -326,7 +326,7 @@ def test_contradicting_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         mcp_tools("cal")
     with pytest.raises(ContractError, match="either a command or a url"):
         mcp_tools("cal", command=["x"], url="http://127.0.0.1:1")
-    monkeypatch.setattr("compose.models.mcp.toolset.find_spec", lambda name: None)
+    monkeypatch.setattr("compose._models.mcp.toolset.find_spec", lambda name: None)
     with pytest.raises(ContractError, match=r"callboard\[mcp\]"):
         mcp_tools("cal", command=["x"])
 

@@ -24,14 +24,14 @@ from actors import (
     Usage,
     agent,
 )
-from actors.errors import ContractError, ModelError
-from actors.kernel.agent.models import (
+from actors._kernel.agent.models import (
     Completion,
     ModelFacts,
     ModelRegistry,
     ReasoningDelta,
     TextDelta,
 )
+from actors.errors import ContractError, ModelError
 from compose.models import RetryingModel, TryLimits, known_models, model
 from tests.integration.models.provider import (
     CHAT_USAGE,

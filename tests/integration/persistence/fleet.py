@@ -7,20 +7,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.runtime.ids import HostIncarnation, ShardId, scope_of
-from actors.kernel.stores.runs import Blocker
-from actors.kernel.stores.shards import Serves
-from actors.runtime.loop.clock import SystemClock
+from actors._kernel.runtime.ids import HostIncarnation, ShardId, scope_of
+from actors._kernel.stores.runs import Blocker
+from actors._kernel.stores.shards import Serves
+from actors._runtime.loop.clock import SystemClock
+from persistence._postgres.sharding.ownership import Takeover
 from persistence.postgres import Heartbeat, Host, StoreSettings, open_store
-from persistence.postgres.sharding.ownership import Takeover
 from tests.integration.persistence.hosts import sql
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.runtime.rows import HostReport
-    from actors.kernel.runtime.scheduler import ShardLease
+    from actors._kernel.runtime.rows import HostReport
+    from actors._kernel.runtime.scheduler import ShardLease
     from persistence.postgres import PostgresStore
 
 DESKS: Final = Serves(types=("desk",))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import asyncpg
 
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.runtime.loop.clock import SystemClock
+from actors._kernel.runtime.ids import HostIncarnation
+from actors._runtime.loop.clock import SystemClock
+from persistence._postgres.connection.link import TypedConnection
 from persistence.postgres import StoreSettings, open_store
-from persistence.postgres.connection.link import TypedConnection
 from tests.conformance.bed import Bed
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import timedelta
 
-    from actors.kernel.stores.run_store import RunStore
+    from actors._kernel.stores.run_store import RunStore
+    from persistence._postgres.connection.link import Connection
     from persistence.postgres import PostgresStore
-    from persistence.postgres.connection.link import Connection
     from tests.conformance.bed import Turns
 
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.transport import Cursor, Ingested, MailBatch, Received, StreamState
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.transport import Cursor, Ingested, MailBatch, Received, StreamState
 from tests.conformance.bed import message, outgoing, result
 from tests.integration.persistence.hosts import host, sql, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from actors.kernel.runtime.commit import Committed
-    from actors.kernel.runtime.ids import ShardId
-    from actors.kernel.runtime.rows import Arrived
-    from actors.kernel.stores.transport import OutboxRow, SentSignal, StreamRecord, Undecodable
+    from actors._kernel.runtime.commit import Committed
+    from actors._kernel.runtime.ids import ShardId
+    from actors._kernel.runtime.rows import Arrived
+    from actors._kernel.stores.transport import OutboxRow, SentSignal, StreamRecord, Undecodable
     from persistence.postgres import PostgresStore
     from tests.conformance.bed import Bed, Turns
 

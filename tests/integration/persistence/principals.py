@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.kernel.stores.administration import NewAuditRow, NewToken
+from actors._kernel.stores.administration import NewAuditRow, NewToken
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.stores.administration import AuditStore, TokenStore
+    from actors._kernel.runtime.ids import AgentId
+    from actors._kernel.stores.administration import AuditStore, TokenStore
 
 
 async def take_token(tokens: TokenStore, name: str, owner: str) -> None:

@@ -11,17 +11,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
+from actors._kernel.search_rules import MAX_CYPHER_ROWS
+from actors._kernel.stores.data import CypherCapable, Entity, Relationship
+from actors._kernel.stores.errors import CypherError
 from actors.errors import ContractError, NotSerializableError
-from actors.kernel.search_rules import MAX_CYPHER_ROWS
-from actors.kernel.stores.data import CypherCapable, Entity, Relationship
-from actors.kernel.stores.errors import CypherError
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
+from persistence._postgres import opening as opening_stores
+from persistence._postgres.data import graphs as age
+from persistence._postgres.data.graphs import CypherQuery
 from persistence.errors import AGEMissingError, RefusedError
 from persistence.postgres import open_age_graph, open_postgres_graph
-from persistence.postgres import opening as opening_stores
-from persistence.postgres.data import graphs as age
-from persistence.postgres.data.graphs import CypherQuery
 from tests.conformance.stores.places import Place, copy_faults, links_to
 from tests.integration.compose.commandline import Cli
 from tests.integration.persistence.hosts import connected, sql
@@ -29,7 +29,7 @@ from tests.integration.persistence.hosts import connected, sql
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from actors.kernel.stores.data import GraphStore
+    from actors._kernel.stores.data import GraphStore
     from persistence.postgres import AGEGraphStore
     from tests.harness.servers import TestPostgres
 

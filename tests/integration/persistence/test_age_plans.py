@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from persistence._postgres.data import graphs
+from persistence._postgres.data.graphs import SQL_RUN_CYPHER
 from persistence.postgres import open_age_graph
-from persistence.postgres.data import graphs
-from persistence.postgres.data.graphs import SQL_RUN_CYPHER
 from tests.integration.persistence.hosts import connected
 
 if TYPE_CHECKING:
-    from persistence.postgres.connection.link import Connection
+    from persistence._postgres.connection.link import Connection
 
 pytestmark = [pytest.mark.age, pytest.mark.item(323)]
 SCHEMA = "callboard"

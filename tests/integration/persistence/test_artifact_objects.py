@@ -10,19 +10,19 @@ from urllib.parse import quote
 import pytest
 from typing_extensions import override
 
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
+from actors._kernel.stores.administration import EraseRequest
+from actors._kernel.stores.runs import agent_scope
+from actors._sessions.artifacts import artifacts_of
 from actors.agents import ReActAgent
 from actors.errors import ConflictError, ContractError
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.stores.administration import EraseRequest
-from actors.kernel.stores.runs import agent_scope
 from actors.sessions import AgentRuntime, SessionArtifacts
-from actors.sessions.artifacts import artifacts_of
 from actors.testing import FunctionModel
-from compose.assembly.runtime import artifact_bytes, build_postgres_runtime
-from compose.assembly.settings import Settings
+from compose._assembly.runtime import artifact_bytes, build_postgres_runtime
+from compose._assembly.settings import Settings
+from persistence._objects.files import PART_BYTES, folder_of
 from persistence.errors import BytesElsewhereError
 from persistence.objects import ObjectArtifactBytes
-from persistence.objects.files import PART_BYTES, folder_of
 from persistence.postgres import StoreSettings, open_store
 from tests.harness import servers
 from tests.integration.persistence.hosts import sql

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.stores.data import Task, TaskStatus
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
+from actors._kernel.stores.data import Task, TaskStatus
+from persistence._postgres.data import artifacts, boards
 from persistence.postgres import StoreSettings, open_postgres_files, open_store
-from persistence.postgres.data import artifacts, boards
 from tests.harness.plans import faults
 from tests.integration.persistence.hosts import write
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
+from actors._kernel.stores.data import Task, TaskStatus
 from actors.errors import InvalidTextError
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.kernel.stores.data import Task, TaskStatus
+from persistence._postgres.connection.link import Links, ServerOutage, StoreSettings
+from persistence._postgres.data.boards import PgTaskBoards
 from persistence.postgres import open_postgres_files
-from persistence.postgres.connection.link import Links, ServerOutage, StoreSettings
-from persistence.postgres.data.boards import PgTaskBoards
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import host
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.stores.data import TaskStore
+    from actors._kernel.stores.data import TaskStore
 
 DESK, CLERK = AgentId("desk", "1"), AgentId("clerk", "1")
 BUSY = TaskStatus.IN_PROGRESS

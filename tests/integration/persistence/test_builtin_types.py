@@ -7,9 +7,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from actors.kernel.runtime.ids import HostIncarnation
-from persistence.postgres.connection import link
-from persistence.postgres.connection.link import StoreSettings, connect
+from actors._kernel.runtime.ids import HostIncarnation
+from persistence._postgres.connection import link
+from persistence._postgres.connection.link import StoreSettings, connect
 
 ARRAYS = "select $1::int[] as numbers, $2::timestamptz[] as instants, $3::bool[] as flags"
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from persistence.postgres.connection.link import KEYED
+from persistence._postgres.connection.link import KEYED
 from tests.integration.persistence.hosts import connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from persistence.postgres.connection.link import Connection
+    from persistence._postgres.connection.link import Connection
 
 AGENTS: Final = 12
 SEEDS: Final = 40

@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
 
-from actors.kernel.agent.message import ChatMessage, Message
-from actors.kernel.agent.transcript import NewTurn
-from actors.kernel.json import Unreadable
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId, TopicId
-from actors.kernel.runtime.scheduler import RunStatus, ShardLease
-from actors.kernel.stores.administration import NewAuditRow
-from actors.kernel.stores.conversations import SessionFilter, SessionLabel
-from actors.kernel.stores.data import Entity, Relationship, Task, VectorDocument
-from actors.kernel.stores.flows import NewRunSnapshot, SnapshotFilter
-from actors.kernel.stores.memory import NewMemory
-from actors.runtime import Runtime
-from actors.runtime.journal import amendments
+from actors._kernel.agent.message import ChatMessage, Message
+from actors._kernel.agent.transcript import NewTurn
+from actors._kernel.json import Unreadable
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId, TopicId
+from actors._kernel.runtime.scheduler import RunStatus, ShardLease
+from actors._kernel.stores.administration import NewAuditRow
+from actors._kernel.stores.conversations import SessionFilter, SessionLabel
+from actors._kernel.stores.data import Entity, Relationship, Task, VectorDocument
+from actors._kernel.stores.flows import NewRunSnapshot, SnapshotFilter
+from actors._kernel.stores.memory import NewMemory
+from actors._runtime import Runtime
+from actors._runtime.journal import amendments
+from persistence._postgres.commits.encode import message_text
 from persistence.postgres import open_postgres_graph, open_postgres_store, open_postgres_vectors
-from persistence.postgres.commits.encode import message_text
 from tests.behaviour.agents import Acting
 from tests.integration.persistence.hosts import sql
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from actors.kernel.runtime.rows import RunRow
-    from actors.runtime import RunContext
+    from actors._kernel.runtime.rows import RunRow
+    from actors._runtime import RunContext
 
 DAMAGE: Final = "[1" + "0" * 5_000 + "]"
 """JSON for PostgreSQL, whose numbers have no limit; no decoder of a host reads it."""

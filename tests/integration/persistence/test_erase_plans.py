@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-from actors.kernel.stores.administration import EraseRequest
-from actors.kernel.stores.flows import SnapshotFilter
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors._kernel.stores.administration import EraseRequest
+from actors._kernel.stores.flows import SnapshotFilter
+from persistence._postgres.administration import erasure
+from persistence._postgres.data.memories import PostgresLongTermMemories
 from persistence.postgres import StoreSettings, open_store
-from persistence.postgres.administration import erasure
-from persistence.postgres.data.memories import PostgresLongTermMemories
 from tests.conformance.stores.places import Place, links_to, make
 from tests.harness.plans import faults
 from tests.integration.persistence import grown_tables, test_board_plans, test_store_plans

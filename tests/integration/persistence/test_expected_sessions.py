@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.kernel.runtime.ids import AgentId, partition_hash
-from actors.kernel.stores.conversations import SessionLabel
-from actors.kernel.stores.errors import SessionDeletingError
+from actors._kernel.runtime.ids import AgentId, partition_hash
+from actors._kernel.stores.conversations import SessionLabel
+from actors._kernel.stores.errors import SessionDeletingError
 from tests.conformance.run_store.test_expected_sessions import ask
 from tests.conformance.run_store.test_sessions import CHAT
 from tests.integration.persistence.hosts import connected, host, sql

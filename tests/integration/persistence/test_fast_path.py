@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.agent.agent import HistoryRetention
-from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.runtime.commit import (
+from actors._kernel.agent.agent import HistoryRetention
+from actors._kernel.agent.message import Message, MessageKey
+from actors._kernel.runtime.commit import (
     Committed,
     Conflict,
     Deleted,
@@ -21,19 +21,19 @@ from actors.kernel.runtime.commit import (
     SignalKey,
     Suspend,
 )
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, Wait, WakeSet
-from persistence.postgres.commits import outcomes
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import Answer, Wait, WakeSet
+from persistence._postgres.commits import outcomes
 from tests.conformance.bed import EPOCH, Turns, child_spawned, completed, result, started, suspended
 from tests.integration.persistence.hosts import host, sql, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Commit
-    from actors.kernel.runtime.rows import Arrived
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.commit import Commit
+    from actors._kernel.runtime.rows import Arrived
     from tests.conformance.bed import Bed
     from tests.harness.servers.schemas import Schemas
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel import faults
 from actors.errors import ContractError
-from actors.kernel import faults
 from tests.integration.persistence.hosts import sql
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from urllib.parse import quote
 
 import pytest
 
-from actors.kernel.runtime.ids import DEFAULT_TENANT, RunId
-from actors.kernel.stores.flows import FLOWS_SCOPE
+from actors._kernel.runtime.ids import DEFAULT_TENANT, RunId
+from actors._kernel.stores.flows import FLOWS_SCOPE
+from actors._workflow.bundles import INSTALLED_APP, open_workflow_bundle
+from actors._workflow.installed import InstalledFlows
 from actors.workflow import EffectOutcome, EffectType, FlowRuns
-from actors.workflow.bundles import INSTALLED_APP, open_workflow_bundle
-from actors.workflow.installed import InstalledFlows
-from compose.assembly.runtime import artifact_bytes, build_postgres_runtime
-from compose.assembly.settings import Settings
+from compose._assembly.runtime import artifact_bytes, build_postgres_runtime
+from compose._assembly.settings import Settings
 from compose.web import app
-from persistence.objects.files import PART_BYTES
+from persistence._objects.files import PART_BYTES
 from tests.behaviour.web import WebClient
 from tests.harness import servers
 from tests.harness.proxy import FaultProxy
@@ -29,7 +29,7 @@ from tests.unit.workflow.test_bundles import files_of, zipped
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from actors.workflow import Effect, RunState
     from persistence.objects import S3Settings
     from tests.harness.servers import TestServer

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.agent.agent import NewSession
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NewTurn
-from actors.kernel.stores.conversations import NO_FACT
-from actors.runtime.client import live_events
-from actors.runtime.client.live_events import LiveEvents
-from actors.runtime.loop.clock import SystemClock
-from actors.runtime.loop.tasks import Ahead
-from persistence.postgres.commits import outcomes
-from persistence.postgres.conversations import fact_readers
-from persistence.postgres.reads import reads
+from actors._kernel.agent.agent import NewSession
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import NewTurn
+from actors._kernel.stores.conversations import NO_FACT
+from actors._runtime.client import live_events
+from actors._runtime.client.live_events import LiveEvents
+from actors._runtime.loop.clock import SystemClock
+from actors._runtime.loop.tasks import Ahead
+from persistence._postgres.commits import outcomes
+from persistence._postgres.conversations import fact_readers
+from persistence._postgres.reads import reads
 from tests.conformance.bed import Turns, result, started
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, STARTED, node
 from tests.integration.persistence.hosts import host, store_of
@@ -27,9 +27,9 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from actors.kernel.stores.conversations import SessionFact
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.stores.conversations import SessionFact
     from tests.conformance.bed import Bed
 
 FOLLOWED = NewSession("p", is_followed=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId
 from actors.errors import StoreUnreachableError
-from actors.kernel.runtime.ids import AgentId
 from tests.conformance.bed import result
 from tests.integration.persistence.hosts import host, kinds, sql, store_of
 from tests.system.fullness import Fullness

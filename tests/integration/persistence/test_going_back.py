@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.commit import Committed, Conflict, LeaseLost
+from actors._kernel.runtime.ids import AgentId
 from actors.errors import LeaseLostError
-from actors.kernel.runtime.commit import Committed, Conflict, LeaseLost
-from actors.kernel.runtime.ids import AgentId
 from tests.conformance.bed import DESK, message, result, started
 from tests.harness import servers
 from tests.integration.persistence.hosts import host, sql

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.errors import ConcurrentAppendError, ContractError, LeaseLostError
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import (
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.commit import (
     Committed,
     Conflict,
     Finish,
@@ -23,19 +22,20 @@ from actors.kernel.runtime.commit import (
     Retry,
     Suspend,
 )
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, Wait, WakeSet
-from actors.kernel.stores.shards import Serves
-from persistence.postgres.commits.columns import commit_arguments
-from persistence.postgres.commits.outcomes import SQL_COMMIT_RUNS
-from persistence.postgres.commits.unit import Unit, Write
-from persistence.postgres.connection.batch import Batched
-from persistence.postgres.connection.link import KEYED, Link
-from persistence.postgres.mail import arrivals
-from persistence.postgres.reads import lists
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import Answer, Wait, WakeSet
+from actors._kernel.stores.shards import Serves
+from actors.errors import ConcurrentAppendError, ContractError, LeaseLostError
+from persistence._postgres.commits.columns import commit_arguments
+from persistence._postgres.commits.outcomes import SQL_COMMIT_RUNS
+from persistence._postgres.commits.unit import Unit, Write
+from persistence._postgres.connection.batch import Batched
+from persistence._postgres.connection.link import KEYED, Link
+from persistence._postgres.mail import arrivals
+from persistence._postgres.reads import lists
 from tests.conformance.bed import DESK, EPOCH, SENDER, completed, message, result, started
 from tests.integration.persistence.hosts import (
     connected,
@@ -50,10 +50,10 @@ from tests.integration.persistence.hosts import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.commit import Then
-    from persistence.postgres.commits.unit import WriteResult
-    from persistence.postgres.connection.link import Connection
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.commit import Then
+    from persistence._postgres.commits.unit import WriteResult
+    from persistence._postgres.connection.link import Connection
     from tests.conformance.bed import Bed, Turns
     from tests.integration.persistence.hosts import Counted
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.commit import LeaseLost
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.commit import LeaseLost
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId
 from tests.integration.persistence.hosts import sql
 from tests.integration.persistence.mailing import BERT, ids_of, post_of, post_office
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from actors.kernel.stores.transport import OutboxRow
+    from actors._kernel.stores.transport import OutboxRow
     from tests.integration.persistence.mailing import Post
 
 CARL = AgentId("desk", "carl")

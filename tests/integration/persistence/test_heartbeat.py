@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.stores.runs import Blocker, Blocking
-from actors.runtime.loop.clock import SystemClock
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.stores.runs import Blocker, Blocking
+from actors._runtime.loop.clock import SystemClock
+from persistence._postgres.sharding import heartbeat
+from persistence._postgres.sharding.ownership import SQL_HEARTBEAT
 from persistence.postgres import Heartbeat, Host
-from persistence.postgres.sharding import heartbeat
-from persistence.postgres.sharding.ownership import SQL_HEARTBEAT
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import host, sql, store_of
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.rows import HostReport
-    from actors.kernel.runtime.scheduler import ShardLease
-    from persistence.postgres.connection.link import Connection
+    from actors._kernel.runtime.rows import HostReport
+    from actors._kernel.runtime.scheduler import ShardLease
+    from persistence._postgres.connection.link import Connection
     from tests.conformance.bed import Bed
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from actors.kernel.runtime.ids import HostIncarnation
+from actors._kernel.runtime.ids import HostIncarnation
+from persistence._postgres.connection.link import connect
 from persistence.postgres import StoreSettings
-from persistence.postgres.connection.link import connect
 from tests.harness.lasting import LastingLoop
 
 if TYPE_CHECKING:

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import new_turn
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import new_turn
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
+from persistence._postgres.commits.encode import json_text
+from persistence._postgres.commits.unit import put_apart, turn_rows
+from persistence._postgres.connection.link import Links, ServerOutage
+from persistence._postgres.conversations.transcripts import SQL_APPEND
+from persistence._postgres.data.artifacts import PostgresArtifacts
 from persistence.errors import RefusedError
 from persistence.postgres import open_postgres_store
-from persistence.postgres.commits.encode import json_text
-from persistence.postgres.commits.unit import put_apart, turn_rows
-from persistence.postgres.connection.link import Links, ServerOutage
-from persistence.postgres.conversations.transcripts import SQL_APPEND
-from persistence.postgres.data.artifacts import PostgresArtifacts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from persistence.postgres.store import PostgresStore
+    from persistence._postgres.store import PostgresStore
     from tests.harness.servers import TestPostgres
 
 pytestmark = pytest.mark.postgres

@@ -7,9 +7,9 @@ import asyncio
 import asyncpg
 import pytest
 
-from actors.kernel.runtime.ids import HostIncarnation
+from actors._kernel.runtime.ids import HostIncarnation
+from persistence._postgres.connection.link import Links, ServerOutage
 from persistence.postgres import StoreSettings
-from persistence.postgres.connection.link import Links, ServerOutage
 
 pytestmark = pytest.mark.postgres
 WAITERS = "select count(*) from pg_locks where not granted"

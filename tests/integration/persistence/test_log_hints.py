@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.runtime.loop.tasks import TaskScope
-from broker.gateway.log_hints import NatsLogHints
-from broker.nats.client import ConnectOptions, ReconnectingConnection
-from broker.wire.subjects import Subjects
-from persistence.postgres.reads import reads
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._runtime.loop.tasks import TaskScope
+from broker._gateway.log_hints import NatsLogHints
+from broker._nats.client import ConnectOptions, ReconnectingConnection
+from broker._wire.subjects import Subjects
+from persistence._postgres.reads import reads
 from tests.conformance.bed import result
 from tests.harness.rawnats import raw_nats
 from tests.integration.persistence.hosts import connected, host, sql, store_of
@@ -23,8 +23,8 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from persistence.postgres.reads.reads import LogReaders
+    from actors._kernel.runtime.log_entry import RunLogEntry
+    from persistence._postgres.reads.reads import LogReaders
     from tests.conformance.bed import Bed
     from tests.harness.servers import TestNats
 
@@ -217,7 +217,7 @@ async def test_a_log_whose_hints_are_lost_is_polled(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever was told nothing sees the entry all the same."""
-    monkeypatch.setattr("persistence.postgres.reads.reads.NotifiedLogs._say", lambda *_: None)
+    monkeypatch.setattr("persistence._postgres.reads.reads.NotifiedLogs._say", lambda *_: None)
     async with host(postgres_dsn, schema) as writer, writer.rival() as reader:
         run = await writer.begin()
         async with aclosing(reader.store.reads.tail(run.run_id)) as tail:  # type: ignore[type-var]

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.commit import Committed, LeaseLost
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.transport import Cursor, Ingested, MailBatch, Received, StaleStream
+from actors._kernel.runtime.commit import Committed, LeaseLost
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.transport import Cursor, Ingested, MailBatch, Received, StaleStream
 from tests.conformance.bed import outgoing, result
 from tests.integration.persistence.hosts import sql
 from tests.integration.persistence.mailing import CREATED, move_shard, post_of, post_office
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import ShardId
-    from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.stores.transport import OutboxRow
+    from actors._kernel.runtime.ids import ShardId
+    from actors._kernel.runtime.scheduler import ShardLease
+    from actors._kernel.stores.transport import OutboxRow
     from tests.conformance.bed import Turns
     from tests.integration.persistence.mailing import Post
 

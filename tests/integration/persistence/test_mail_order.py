@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.commit import LeaseLost
-from actors.kernel.runtime.ids import AgentId, undeclared_shard
-from actors.kernel.stores.shards import Serves
-from actors.kernel.stores.transport import Ingested, StaleStream
-from persistence.postgres.mail import mail as ingest_batches
+from actors._kernel.runtime.commit import LeaseLost
+from actors._kernel.runtime.ids import AgentId, undeclared_shard
+from actors._kernel.stores.shards import Serves
+from actors._kernel.stores.transport import Ingested, StaleStream
+from persistence._postgres.mail import mail as ingest_batches
 from tests.integration.persistence.hosts import sql
 from tests.integration.persistence.mailing import BERT, ids_of, post_of, post_office
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.stores.shards import Serves
+from actors._kernel.stores.transport import Cursor, SentSignal, StaleStream, Undecodable
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.stores.shards import Serves
-from actors.kernel.stores.transport import Cursor, SentSignal, StaleStream, Undecodable
 from tests.conformance.bed import message
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import sql, store_of
@@ -21,7 +21,7 @@ from tests.integration.persistence.mailing import ANNA, BERT, CREATED, STATE, id
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.stores.transport import Received
+    from actors._kernel.stores.transport import Received
     from tests.integration.persistence.mailing import Post
 
 BROKEN = Undecodable("the body is no JSON", b"\xff\x00nonsense")

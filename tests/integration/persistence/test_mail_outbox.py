@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.message import Message, MessageKey
-from actors.kernel.runtime.commit import Committed, Finish, Outgoing
-from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.agent.message import Message, MessageKey
+from actors._kernel.runtime.commit import Committed, Finish, Outgoing
+from actors._kernel.runtime.ids import AgentId, TopicId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RunStatus
 from tests.conformance.bed import outgoing, result
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import connected, sql, waiting_for
@@ -27,7 +27,7 @@ from tests.integration.persistence.mailing import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.stores.transport import OutboxRow
+    from actors._kernel.stores.transport import OutboxRow
     from tests.integration.persistence.mailing import Post
 
 

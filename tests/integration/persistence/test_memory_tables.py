@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.stores.memory import MemoryQuery, NewMemory
-from persistence.postgres import StoreSettings, open_postgres_history, open_store
-from persistence.postgres.connection.link import Links, ServerOutage
-from persistence.postgres.data.memories import (
+from actors._kernel.runtime.ids import HostIncarnation
+from actors._kernel.stores.memory import MemoryQuery, NewMemory
+from persistence._postgres.connection.link import Links, ServerOutage
+from persistence._postgres.data.memories import (
     SQL_LIST_SCOPE,
     SQL_SEARCH_MEMORIES,
     SQL_SELECT_VERSIONS,
     PostgresLongTermMemories,
 )
+from persistence.postgres import StoreSettings, open_postgres_history, open_store
 from tests.harness.plans import MODES
 from tests.integration.persistence.hosts import sql, write
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.stores.memory import Memory
+    from actors._kernel.stores.memory import Memory
     from tests.harness.plans import PlanBook
     from tests.integration.persistence.hosts import Counted
 

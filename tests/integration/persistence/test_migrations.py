@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from actors.kernel.runtime.ids import HostIncarnation
+from actors._kernel.runtime.ids import HostIncarnation
+from persistence._migrate import migrate
+from persistence._schema_files import Migration, known_migrations
 from persistence.errors import MigrationError
-from persistence.migrate import migrate
 from persistence.postgres import open_postgres_store
-from persistence.schema_files import Migration, known_migrations
 from tests.integration.persistence.hosts import connected, sql
 
 if TYPE_CHECKING:

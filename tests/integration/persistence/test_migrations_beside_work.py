@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Final
 import asyncpg
 import pytest
 
-from actors.kernel.runtime.ids import HostIncarnation
+from actors._kernel.runtime.ids import HostIncarnation
 from compose import Settings, build_postgres_runtime
-from persistence import migrate as module
+from persistence import _migrate as module
+from persistence._migrate import SQL_LOCK, TABLES, catch_up, migrate
+from persistence._postgres.data import first_use
+from persistence._postgres.data.first_use import StoreTables
+from persistence._postgres.data.vectors import PgVectorStore
+from persistence._schema_files import LATER, NO_TRANSACTION, Migration, known_migrations
 from persistence.errors import MigrationError
-from persistence.migrate import SQL_LOCK, TABLES, catch_up, migrate
 from persistence.postgres import open_postgres_store
-from persistence.postgres.data import first_use
-from persistence.postgres.data.first_use import StoreTables
-from persistence.postgres.data.vectors import PgVectorStore
-from persistence.schema_files import LATER, NO_TRANSACTION, Migration, known_migrations
 from tests.conformance.bed import message
 from tests.conformance.stores.places import Place, links_to, make
 from tests.integration.persistence.hosts import connected, host, sql
@@ -28,7 +28,7 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from persistence.postgres.connection.link import Connection
+    from persistence._postgres.connection.link import Connection
 
 KNOWN: Final = known_migrations()
 NEXT: Final = KNOWN[-1].version + 1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from actors.kernel.runtime.commit import Finish
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Wait
-from persistence.postgres.administration import operators
-from persistence.postgres.commits import outcomes
-from persistence.postgres.connection.listener import nudge_of
+from actors._kernel.runtime.commit import Finish
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import Wait
+from persistence._postgres.administration import operators
+from persistence._postgres.commits import outcomes
+from persistence._postgres.connection.listener import nudge_of
 from tests.integration.persistence.hosts import host, sql
 
 

@@ -10,23 +10,18 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from actors._kernel.runtime.ids import HostIncarnation
 from actors.errors import ContractError, InvalidNameError, PersistenceError
-from actors.kernel.runtime.ids import HostIncarnation
+from persistence._migrate import migrate
+from persistence._postgres import opening
 from persistence.errors import DatabaseUnreachableError, DatabaseUrlError, without_password
-from persistence.migrate import migrate
-from persistence.postgres import (
-    PostgresStore,
-    StoreSettings,
-    open_postgres_store,
-    open_store,
-    opening,
-)
+from persistence.postgres import PostgresStore, StoreSettings, open_postgres_store, open_store
 from tests.harness.proxy import FaultProxy
 from tests.integration.persistence.hosts import host, sql
 
 if TYPE_CHECKING:
-    from actors.kernel.stores.run_store import RunStore
-    from persistence.postgres.connection.link import Connection
+    from actors._kernel.stores.run_store import RunStore
+    from persistence._postgres.connection.link import Connection
     from tests.harness.servers import OwnPostgres
 
 OWNER = HostIncarnation("h1")

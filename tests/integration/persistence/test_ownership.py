@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.commit import Committed, LeaseLost
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, ShardId
+from actors._kernel.stores.shards import Serves
 from actors.errors import RegistrationError
-from actors.kernel.runtime.commit import Committed, LeaseLost
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
-from actors.kernel.stores.shards import Serves
 from tests.conformance.bed import Turns, message, outgoing, result, started
 from tests.integration.persistence.hosts import connected, host, sql, store_of, waiting_for
 

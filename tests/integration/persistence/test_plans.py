@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.agent.agent import SpawnBudget
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NewTurn
-from actors.kernel.runtime.ids import AgentId, RunId, partition_hash
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.stores.conversations import SessionFilter
-from actors.kernel.stores.runs import RunFilter
+from actors._kernel.agent.agent import SpawnBudget
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import NewTurn
+from actors._kernel.runtime.ids import AgentId, RunId, partition_hash
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.stores.conversations import SessionFilter
+from actors._kernel.stores.runs import RunFilter
 from tests.conformance.bed import child_spawned, result
 from tests.conformance.talk import ask_wait, join_wait, rest, terms
 from tests.harness.plans import MODES, faults

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
-from actors.kernel.runtime.ids import HostIncarnation
+from actors._kernel.runtime.ids import HostIncarnation
 from persistence.errors import DatabaseUnreachableError, DatabaseUrlError
 from persistence.postgres import open_postgres_store
 from tests.harness.pooler import Pooler

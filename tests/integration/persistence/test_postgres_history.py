@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 
 from actors import ContextConfig, Runtime
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
 from actors.testing import ScriptedModel
 from persistence.errors import DatabaseUnreachableError, DatabaseUrlError, MigrationError
 from persistence.postgres import open_postgres_history, open_postgres_store

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId, TopicId, topic_shard
+from actors._kernel.stores.shards import Serves
+from actors._kernel.stores.topics import Expanded, as_followed
 from actors.errors import RegistrationError
-from actors.kernel.runtime.ids import AgentId, TopicId, topic_shard
-from actors.kernel.stores.shards import Serves
-from actors.kernel.stores.topics import Expanded, as_followed
 from tests.conformance.bed import DESK, SERVES
 from tests.conformance.posts import NEWS, bring, desks, follow, mail, named, post
 from tests.integration.persistence.hosts import connected, host, sql, store_of, waiting_for
 from tests.integration.persistence.test_unknown_outcome import Lost, host_behind_a_proxy, lose
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.scheduler import ShardLease
+    from actors._kernel.runtime.scheduler import ShardLease
     from tests.conformance.bed import Bed
 
 LATE = [AgentId("late", f"{n:02}") for n in range(30)]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.commit import LeaseLost, Suspend
-from actors.kernel.runtime.waits import WakeSet
-from persistence.postgres.commits import outcomes
-from persistence.postgres.conversations import fact_readers, sessions
-from persistence.postgres.reads import reads
+from actors._kernel.runtime.commit import LeaseLost, Suspend
+from actors._kernel.runtime.waits import WakeSet
+from persistence._postgres.commits import outcomes
+from persistence._postgres.conversations import fact_readers, sessions
+from persistence._postgres.reads import reads
 from tests.conformance.bed import Turns, outgoing, result, started, suspended
 from tests.conformance.run_store.test_sessions import CHAT, ENDED, STARTED, said, submit
 from tests.harness.proxy import FaultProxy
@@ -24,8 +24,8 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.log_entry import RunLogEntry
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.log_entry import RunLogEntry
     from tests.conformance.bed import Bed
     from tests.harness.servers import TestNats
 
@@ -158,7 +158,7 @@ async def test_a_hint_without_entries_that_are_understood_is_a_hint_to_read(  # 
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Hosts of the release before send no entries, and of a later one perhaps others."""
-    monkeypatch.setattr("broker.gateway.log_hints._data_of", lambda _: data)
+    monkeypatch.setattr("broker._gateway.log_hints._data_of", lambda _: data)
     async with (
         host(postgres_dsn, schema) as bed,
         bed.rival() as rival,

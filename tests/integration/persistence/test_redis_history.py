@@ -11,11 +11,13 @@ import pytest
 from redis.asyncio import Redis
 
 from actors import ContextConfig, Runtime
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.scheduler import RetryPolicy
 from actors.errors import ContractError, HistoryLostError, PersistenceError, RunFailedError
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.testing import ScriptedModel
+from persistence._redis import history as histories
+from persistence._redis.history import READ
 from persistence.redis import (
     RedisHistoryProvider,
     RedisRefusedError,
@@ -23,8 +25,6 @@ from persistence.redis import (
     open_redis,
     open_redis_history,
 )
-from persistence.redis import history as histories
-from persistence.redis.history import READ
 from tests.harness.servers import wipe
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from redis.asyncio import Connection, Redis
 
+from actors._kernel.runtime.effects import EffectResult, Journal, ResultCache
 from actors.errors import ContractError, InvalidNameError
-from actors.kernel.runtime.effects import EffectResult, Journal, ResultCache
+from persistence._redis import client as redis_client
+from persistence._redis.client import ANSWER_S, QUEUE_BYTES, QUEUE_LIMIT
+from persistence._redis.journal import LOOKUP_LIMIT_S, MAX_VALUE_BYTES
 from persistence.redis import RedisJournal, RedisUrlError, open_redis, open_redis_journal
-from persistence.redis import client as redis_client
-from persistence.redis.client import ANSWER_S, QUEUE_BYTES, QUEUE_LIMIT
-from persistence.redis.journal import LOOKUP_LIMIT_S, MAX_VALUE_BYTES
 from tests.harness.proxy import FaultProxy
 from tests.harness.slow import BUSY_S
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 LIMIT_S: Final = 20.0
 PATIENT_S: Final = 5.0
-LOOK: Final = "persistence.redis.journal.LOOKUP_LIMIT_S"
-ANSWER: Final = "persistence.redis.client.ANSWER_S"
+LOOK: Final = "persistence._redis.journal.LOOKUP_LIMIT_S"
+ANSWER: Final = "persistence._redis.client.ANSWER_S"
 GONE: Final = "Redis does not answer; until it does, results are only in the log"
 BACK: Final = "Redis is back"
 DAMAGED: Final = "a result in Redis is damaged and was ignored; others like it will not be reported"

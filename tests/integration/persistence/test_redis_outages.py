@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.inmemory.runs.store import MemoryStore
-from actors.runtime.loop.clock import SystemClock, SystemEntropy
+from actors._inmemory.runs.store import MemoryStore
+from actors._runtime.loop.clock import SystemClock, SystemEntropy
+from persistence._redis.journal import LOOKUP_LIMIT_S
 from persistence.redis import open_redis_journal
-from persistence.redis.journal import LOOKUP_LIMIT_S
 from tests.behaviour.agents import greeter
 from tests.behaviour.bed import Bed
 from tests.harness.slow import BUSY_S
@@ -22,10 +22,10 @@ from tests.harness.slow import BUSY_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import HostIncarnation
-    from actors.kernel.stores.run_store import RunStore
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import HostIncarnation
+    from actors._kernel.stores.run_store import RunStore
+    from actors._runtime import RunContext
     from tests.harness.servers import OwnRedis
 
 

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId, TopicId
+from actors._kernel.runtime.rows import NewRun
 from actors.errors import PersistenceError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, TopicId
-from actors.kernel.runtime.rows import NewRun
+from persistence._postgres.connection.link import Link, ServerOutage
+from persistence._postgres.connection.listener import Listener
 from persistence.postgres import StoreSettings, Takeover, open_store
-from persistence.postgres.connection.link import Link, ServerOutage
-from persistence.postgres.connection.listener import Listener
 from tests.conformance.bed import message
 from tests.integration.persistence.hosts import host, sql, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from persistence._postgres.connection.link import Connection
     from persistence.postgres import PostgresStore
-    from persistence.postgres.connection.link import Connection
     from tests.conformance.bed import Bed
     from tests.harness.servers import OwnPostgres
 

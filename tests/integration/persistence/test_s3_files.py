@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.errors import ConflictError
+from persistence._objects.files import PART_BYTES
 from persistence.objects import BucketRefusedError, BucketUnreachableError, S3FileStore
-from persistence.objects.files import PART_BYTES
 from tests.harness import servers
 from tests.harness.proxy import FaultProxy
 from tests.harness.slow import IS_SLOW

@@ -6,16 +6,16 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.runtime import Runtime
-from actors.runtime.loop.clock import SystemClock
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
+from actors._runtime import Runtime
+from actors._runtime.loop.clock import SystemClock
 from persistence.postgres import open_postgres_store
 from tests.integration.persistence.hosts import step_clock
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from actors.kernel.agent.message import Message
+    from actors._kernel.agent.message import Message
 
 AGENT = AgentId("clock", "1")
 HOUR = timedelta(hours=1)

@@ -14,9 +14,8 @@ import pytest
 
 from actors import RunContext, RunId, agent
 from compose import Settings, build_postgres_runtime
-from persistence.errors import MigrationError
-from persistence.migrate import catch_up, migrate, stale_functions
-from persistence.schema_files import (
+from persistence._migrate import catch_up, migrate, stale_functions
+from persistence._schema_files import (
     OLDEST,
     REVISION,
     Function,
@@ -24,6 +23,7 @@ from persistence.schema_files import (
     known_functions,
     known_migrations,
 )
+from persistence.errors import MigrationError
 from tests.harness.tools import postgres
 from tests.integration.persistence.hosts import connected, sql
 from tests.integration.persistence.test_migrations_beside_work import back_up
@@ -260,7 +260,7 @@ async def test_a_host_leaves_functions_of_a_newer_release_alone(
     """It starts beside hosts that need them."""
     newer = replace(TWICE, sql="create function twice(n int) returns int return n + n;\n")
     with monkeypatch.context() as release:
-        release.setattr("persistence.migrate.REVISION", REVISION + 1)
+        release.setattr("persistence._migrate.REVISION", REVISION + 1)
         await bring_up(postgres_dsn, schema, functions=[*known_functions(), newer])
 
     assert await bring_up(postgres_dsn, schema, functions=[*known_functions(), TWICE]) == []

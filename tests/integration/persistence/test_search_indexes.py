@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.stores.administration import EraseRequest
+from actors._kernel.stores.data import VectorDocument
+from actors._kernel.stores.memory import MemoryQuery, NewMemory
 from actors.errors import ConflictError, ContractError
-from actors.kernel.stores.administration import EraseRequest
-from actors.kernel.stores.data import VectorDocument
-from actors.kernel.stores.memory import MemoryQuery, NewMemory
+from persistence._postgres.administration import erasure
+from persistence._postgres.administration.erasure import PostgresErasure
+from persistence._postgres.data.artifacts import PostgresArtifacts
+from persistence._postgres.data.first_use import StoreTables
+from persistence._postgres.data.memories import PostgresLongTermMemories
+from persistence._postgres.data.vectors import PgVectorStore
+from persistence._postgres.opening import open_search_indexes
 from persistence.errors import IndexInUseError
-from persistence.postgres.administration import erasure
-from persistence.postgres.administration.erasure import PostgresErasure
-from persistence.postgres.data.artifacts import PostgresArtifacts
-from persistence.postgres.data.first_use import StoreTables
-from persistence.postgres.data.memories import PostgresLongTermMemories
-from persistence.postgres.data.vectors import PgVectorStore
-from persistence.postgres.opening import open_search_indexes
 from tests.conformance.stores.places import Place, links_to, make
 from tests.integration.persistence.hosts import connected, sql
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from persistence.postgres.connection.link import Links
-    from persistence.postgres.data.indexes import SearchIndexes
+    from persistence._postgres.connection.link import Links
+    from persistence._postgres.data.indexes import SearchIndexes
     from tests.harness.plans import Plan, PlanBook
 
 COUNT = 600

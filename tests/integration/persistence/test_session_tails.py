@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
-from persistence.postgres.conversations import fact_readers, sessions
+from persistence._postgres.conversations import fact_readers, sessions
 from tests.conformance.run_store.test_sessions import CHAT, FOREIGN, kinds, said, submit
 from tests.integration.persistence.hosts import connected, host, sql
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from actors.kernel.runtime.ids import AgentId
-    from actors.kernel.stores.conversations import SessionFact
+    from actors._kernel.runtime.ids import AgentId
+    from actors._kernel.stores.conversations import SessionFact
     from persistence.postgres import PostgresStore
     from tests.conformance.bed import Bed
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import (
+from actors._kernel.runtime.ids import (
     PARTITIONS,
     AgentId,
     HostIncarnation,
@@ -20,7 +20,7 @@ from actors.kernel.runtime.ids import (
     scope_of,
     undeclared_shard,
 )
-from actors.kernel.stores.shards import Serves
+from actors._kernel.stores.shards import Serves
 from persistence.postgres import StoreSettings, open_store
 from tests.harness.slow import BUSY_S
 from tests.integration.persistence.fleet import DESKS, Fleet, fleet_on

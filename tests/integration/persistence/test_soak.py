@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import asyncpg
 import pytest
 
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Finish
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.sharding.retention import sweep_all
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.commit import Finish
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime.sharding.retention import sweep_all
 from tests.conformance.bed import SENDER, message, result, started
 from tests.harness.slow import IS_SLOW
 from tests.integration.persistence.hosts import connected, host, sql, step_clock

@@ -10,14 +10,14 @@ import pytest
 from pydantic_core import from_json, to_json
 
 import persistence
-from persistence.postgres.data.first_use import StoreName, first_use
+from persistence._postgres.data.first_use import StoreName, first_use
 from tests.conformance.bed import DESK, result
 from tests.integration.persistence.hosts import connected, host, sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA_MODULES: Final = ("persistence.migrate", "persistence.migrate")
+SCHEMA_MODULES: Final = ("persistence._migrate", "persistence._migrate")
 
 
 def statements() -> Iterator[tuple[str, str]]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.stores.data import Entity, Relationship, VectorDocument
+from actors._kernel.stores.data import Entity, Relationship, VectorDocument
+from persistence._postgres.data import graphs, vectors
 from persistence.postgres import open_postgres_graph, open_postgres_vectors
-from persistence.postgres.data import graphs, vectors
 from tests.conformance.stores.places import Place, make
 from tests.harness.plans import MODES, faults
 from tests.integration.persistence.hosts import sql, write

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
+from actors._kernel.stores.data import Entity, Relationship, VectorDocument
 from actors.errors import InvalidNameError
-from actors.kernel.stores.data import Entity, Relationship, VectorDocument
+from persistence._postgres.data.first_use import StoreTables, first_use
+from persistence._postgres.data.graphs import PostgresGraphStore
+from persistence._postgres.data.vectors import PgVectorStore
 from persistence.errors import RefusedError
 from persistence.postgres import open_postgres_graph, open_postgres_vectors
-from persistence.postgres.data.first_use import StoreTables, first_use
-from persistence.postgres.data.graphs import PostgresGraphStore
-from persistence.postgres.data.vectors import PgVectorStore
 from tests.conformance.stores.places import Place, links_to, make
 from tests.harness.servers import drop_schema
 from tests.integration.persistence.hosts import connected, sql

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Finish
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.sharding.retention import sweep_all
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.commit import Finish
+from actors._kernel.runtime.ids import HostIncarnation
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime.sharding.retention import sweep_all
 from tests.conformance.bed import DESK, SENDER, message, started
 from tests.conformance.talk import CLERK, join_wait, rest
 from tests.integration.persistence.hosts import connected, host, sql, step_clock

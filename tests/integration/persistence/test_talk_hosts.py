@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from actors.kernel.agent.agent import HistoryRetention, SpawnBudget
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Committed, Finish, OverBudget
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, run_id_of_submit
-from actors.kernel.runtime.rows import NewRun
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.stores.shards import Serves
+from actors._kernel.agent.agent import HistoryRetention, SpawnBudget
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.commit import Committed, Finish, OverBudget
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, run_id_of_submit
+from actors._kernel.runtime.rows import NewRun
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.stores.shards import Serves
 from tests.conformance.bed import Bed, Turns, child_spawned, completed, message, result, started
 from tests.conformance.talk import ask_wait, join_wait, question, reply, rest, terms
 from tests.harness.proxy import FaultProxy
@@ -25,7 +25,7 @@ from tests.integration.persistence.hosts import connected, host, sql, store_of, 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.commit import Commit, CommitOutcome
+    from actors._kernel.runtime.commit import Commit, CommitOutcome
 
 FAR = Serves(types=("far",))
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from actors._kernel.agent.agent import NewSession, SessionChange
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import NewTurn
+from actors._kernel.runtime.commit import Committed, Suspend
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.waits import Answer, WakeSet
+from actors._kernel.stores.administration import NewAuditRow
 from actors.errors import PersistenceError
-from actors.kernel.agent.agent import NewSession, SessionChange
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NewTurn
-from actors.kernel.runtime.commit import Committed, Suspend
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.waits import Answer, WakeSet
-from actors.kernel.stores.administration import NewAuditRow
 from persistence.errors import DatabaseUnreachableError
 from tests.conformance.bed import Turns, message, outgoing, result, started, suspended
 from tests.harness.proxy import FaultProxy

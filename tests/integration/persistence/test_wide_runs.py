@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.runtime import Runtime
-from actors.runtime.replay.branch_scheduler import MOVES
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
+from actors._runtime import Runtime
+from actors._runtime.replay.branch_scheduler import MOVES
 from persistence.postgres import open_postgres_store
 from tests.harness.wide import Ticker, Wide, suspended
 

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.errors import OutOfOrderError
-from actors.kernel.agent.agent import (
+from actors._kernel.agent.agent import (
     ExpectedSession,
     HistoryRetention,
     NewSession,
     SessionChange,
     SpawnBudget,
 )
-from actors.kernel.agent.message import ChatMessage, MessageKey
-from actors.kernel.agent.transcript import NO_CUT, NewCut, NewTurn
-from actors.kernel.runtime.commit import (
+from actors._kernel.agent.message import ChatMessage, MessageKey
+from actors._kernel.agent.transcript import NO_CUT, NewCut, NewTurn
+from actors._kernel.runtime.commit import (
     DELETED,
     BudgetDelta,
     Finish,
@@ -30,26 +29,27 @@ from actors.kernel.runtime.commit import (
     Retry,
     SignalKey,
 )
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import Answer, Wait, WakeSet
-from actors.kernel.stores.administration import UsageFilter
-from actors.kernel.stores.conversations import SessionFilter, SessionLabel
-from actors.kernel.stores.limits import Claim, Limit, LimitScope
-from actors.kernel.stores.runs import ApprovalFilter
-from actors.kernel.stores.schedule import Schedule, Tick
-from actors.kernel.stores.transport import SentSignal, Undecodable
-from persistence.postgres.commits import committer
-from persistence.postgres.commits.committer import SQL_FIND_COMMITS, SQL_FIND_ROUTED
-from persistence.postgres.commits.outcomes import SQL_FIND_NUDGES
-from persistence.postgres.commits.unit import MAX_ROW_BYTES
-from persistence.postgres.connection.link import KEYED, Link, Links, ServerOutage
-from persistence.postgres.data.artifacts import PostgresArtifacts
-from persistence.postgres.mail import mail
-from persistence.postgres.mail.arrivals import SQL_NUDGE
-from persistence.postgres.mail.mail import SQL_FIND_INGESTED, SQL_FIND_SIGNALLED
-from persistence.postgres.sharding.ownership import SQL_NEXT_DEATH
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import Answer, Wait, WakeSet
+from actors._kernel.stores.administration import UsageFilter
+from actors._kernel.stores.conversations import SessionFilter, SessionLabel
+from actors._kernel.stores.limits import Claim, Limit, LimitScope
+from actors._kernel.stores.runs import ApprovalFilter
+from actors._kernel.stores.schedule import Schedule, Tick
+from actors._kernel.stores.transport import SentSignal, Undecodable
+from actors.errors import OutOfOrderError
+from persistence._postgres.commits import committer
+from persistence._postgres.commits.committer import SQL_FIND_COMMITS, SQL_FIND_ROUTED
+from persistence._postgres.commits.outcomes import SQL_FIND_NUDGES
+from persistence._postgres.commits.unit import MAX_ROW_BYTES
+from persistence._postgres.connection.link import KEYED, Link, Links, ServerOutage
+from persistence._postgres.data.artifacts import PostgresArtifacts
+from persistence._postgres.mail import mail
+from persistence._postgres.mail.arrivals import SQL_NUDGE
+from persistence._postgres.mail.mail import SQL_FIND_INGESTED, SQL_FIND_SIGNALLED
+from persistence._postgres.sharding.ownership import SQL_NEXT_DEATH
 from tests.conformance.bed import (
     EPOCH,
     SERVES,
@@ -68,8 +68,8 @@ from tests.integration.persistence.principals import make_change, take_token
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.json import JsonValue
-    from actors.kernel.stores.runs import OnConflict
+    from actors._kernel.json import JsonValue
+    from actors._kernel.stores.runs import OnConflict
     from tests.conformance.bed import Bed
     from tests.integration.persistence.mailing import Post
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
 from tests.system.blockers import HERE, began, let_go
 from tests.system.waiting import PATIENCE_S, until, until_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.integration.compose.commandline import Cli
     from tests.system.fleet import Rows
     from tests.system.processes import HostProcess, Hosts

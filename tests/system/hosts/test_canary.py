@@ -16,9 +16,9 @@ import pytest
 import redis.asyncio as aioredis
 
 from actors import Risk, RunFailedError, Secret, Tool
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from compose import Settings
-from compose.assembly.runtime import build_runtime
+from compose._assembly.runtime import build_runtime
 from tests.harness.rawnats import raw_nats
 from tests.system.hosts.test_traces import receiving
 from tests.system.secured import make_streams, password_of, secured_server, url_of
@@ -27,8 +27,8 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext, Runtime
     from tests.harness.servers import TestPostgres, TestRedis
 
 KEY = Secret("API_KEY")

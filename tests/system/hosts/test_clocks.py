@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.agent import ExecutionBudget
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime.loop.timers import MAX_ARM_S
+from actors._kernel.agent.agent import ExecutionBudget
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime.loop.timers import MAX_ARM_S
 from tests.harness.slow import BUSY_S
 from tests.system.hosts.test_host_http import ANY_PORT, metrics
 from tests.system.stepped import HERE
 from tests.system.waiting import PATIENCE_S, until, until_run
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
+    from actors._kernel.json import JsonValue
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
     from tests.integration.compose.commandline import Cli
     from tests.system.processes import Hosts
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NewTurn
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import NewTurn
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind as K
 from tests.system.agents import executed
 from tests.system.telling import BEGAN, HERE, LEFT, answer_of
 from tests.system.waiting import until
@@ -18,7 +18,7 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.system.processes import Hosts
 
 TELLER = AgentId("teller", "a")

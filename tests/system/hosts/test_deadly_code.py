@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime.execution.suspects import MAX_DEATHS
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime.execution.suspects import MAX_DEATHS
 from tests.system.deadly import HERE
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.rows import RunRow
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.rows import RunRow
+    from actors._runtime import Runtime
     from tests.integration.compose.commandline import Cli
     from tests.system.processes import Hosts
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId
 from actors.errors import RunFailedError
-from actors.kernel.runtime.ids import AgentId
 from tests.system.agents import executed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.system.processes import Hosts
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime.delivery import mail_service as mail
-from broker.mail import reader
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime.delivery import mail_service as mail
+from broker._mail import reader
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
 from tests.harness import servers
 from tests.system.failing_over import CHIEF, HERE, expected, rounds_of
 from tests.system.mailing import Load
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from actors import Message, RunContext
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from compose.embedded import NatsServer, PostgresServer
     from tests.harness.servers import OwnNats
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind
 from tests.harness.proxy import FaultProxy
 from tests.harness.slow import BUSY_S
 from tests.system.fleet import HERE, LEFT, RIGHT, numbers_of, publish, volley
@@ -19,7 +19,7 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.harness.rawnats import RawNats
     from tests.harness.servers import OwnNats
     from tests.integration.compose.commandline import Cli

@@ -13,9 +13,9 @@ from urllib.error import HTTPError
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
+from actors._kernel.runtime.ids import AgentId
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
 from tests.harness.slow import IS_SLOW
 from tests.integration.persistence.hosts import sql
 from tests.system.agents import STEP_COUNT, executed
@@ -26,7 +26,7 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.harness.servers import OwnPostgres
     from tests.system.processes import HostProcess
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from tests.harness.slow import BUSY_S
 from tests.system.agents import AT_MOST_ONCE, STEP_COUNT, executed
 from tests.system.waiting import until, until_executing, until_run
@@ -19,9 +19,9 @@ from tests.system.waiting import until, until_executing, until_run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.rows import RunRow
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.rows import RunRow
+    from actors._runtime import Runtime
     from tests.integration.compose.commandline import Cli
     from tests.system.processes import Hosts
 

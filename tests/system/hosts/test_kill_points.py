@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind
 from tests.system.agents import AT_MOST_ONCE, STEP_COUNT, executed
 from tests.system.moments import with_moments
 from tests.system.waiting import until_run
@@ -16,8 +16,8 @@ from tests.system.waiting import until_run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
     from tests.integration.compose.commandline import Cli
     from tests.system.processes import Hosts
 

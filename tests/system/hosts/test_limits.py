@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from compose.demo.desk import lines_of
 from tests.system.limited import most_inside, processes
 from tests.system.waiting import until
@@ -15,8 +15,8 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
     from tests.integration.compose.commandline import Cli
     from tests.system.fleet import Rows
     from tests.system.processes import Hosts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from tests.harness.slow import IS_SLOW
 from tests.system.agents import executed
 from tests.system.remembering import BEGAN, FACTS, HERE, KEY, LEFT, QUERY
@@ -18,7 +18,7 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.system.processes import Hosts
 
 AGENT, KEEPER = AgentId("rememberer", "a"), AgentId("keeper", "a")

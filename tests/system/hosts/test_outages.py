@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
+from actors._kernel.runtime.ids import AgentId
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
 from tests.harness.proxy import FaultProxy
 from tests.system.agents import STEP_COUNT, executed
 from tests.system.processes import Hosts
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from compose.embedded import PostgresServer
     from tests.harness.servers import OwnPostgres
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.agent.message import ChatMessage
+from actors._kernel.agent.message import ChatMessage
 from compose.demo.desk import lines_of
 from tests.system.fleet import publish
 from tests.system.summaries import HERE, SESSION, Clerk
@@ -14,7 +14,7 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.harness.rawnats import RawNats
     from tests.system.fleet import Rows
     from tests.system.processes import Hosts

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
+from actors._kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
 from compose.demo.desk import append_line, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext, Runtime
     from tests.system.fleet import Rows
     from tests.system.processes import Hosts
 

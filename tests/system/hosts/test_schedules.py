@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
 from tests.system.processes import Hosts
 from tests.system.tickers import EVERY_SECOND, HERE, SECOND, gaps, ticker, ticks_of, until_ticks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.harness.servers import OwnPostgres
 
 AGENT = ticker("a")

@@ -22,9 +22,9 @@ MODULES: Final = {"": 464, "nats": 530, "nats redis": 653}
 """Maximum number beyond Python's own. Imports take most of a cold start."""
 PYTHONS_OWN: Final = sys.stdlib_module_names | {"__main__", "tests"}
 NOT_NEEDED: Final = {
-    "actors.kernel.workflow",
-    "actors.inmemory.runs.store",  # rows are in PostgreSQL
-    "actors.inmemory.boards",
+    "actors._kernel.workflow",
+    "actors._inmemory.runs.store",  # rows are in PostgreSQL
+    "actors._inmemory.boards",
     "actors.workflow",
     "cryptography",
     "compose.embedded",  # URLs name the servers
@@ -80,7 +80,7 @@ def test_a_host_loads_only_modules_that_it_needs(  # noqa: PLR0917 - fixtures
         host.stdout.read()
 
     assert host.returncode == 0
-    assert "persistence.postgres.store" in loaded
+    assert "persistence._postgres.store" in loaded
     if "redis" not in beside:  # its library loads the installed ones
         assert [
             one for one in loaded if any(f"{one}.".startswith(f"{no}.") for no in NOT_NEEDED)

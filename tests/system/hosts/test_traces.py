@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from oteltap import OtelTapHttpProtobufReceiver, OtelTapHttpProtobufReceiverSettings
 
-from actors.runtime.loop.tasks import TaskScope
+from actors._runtime.loop.tasks import TaskScope
 from tests.system.agents import executed
 from tests.system.traced import CANARY, HERE
 from tests.system.waiting import until, until_executing

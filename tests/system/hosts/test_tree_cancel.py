@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.agent.agent import SpawnBudget
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.runtime.verbs.run_context import RunContext
+from actors._kernel.agent.agent import SpawnBudget
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._runtime.verbs.run_context import RunContext
 from tests.harness.slow import IS_SLOW
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.sources import RunResult
-    from actors.runtime import Runtime
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.sources import RunResult
+    from actors._runtime import Runtime
     from tests.system.fleet import Rows
     from tests.system.processes import HostProcess, Hosts
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from actors._kernel.agent.tools import Tool, ToolCall
 from actors.agents import ReActAgent
-from actors.kernel.agent.tools import Tool, ToolCall
 from actors.sessions import AgentRuntime, SessionEvent
 from actors.testing import FunctionModel, ModelReply
-from compose.assembly.runtime import build_runtime
-from compose.assembly.settings import Settings
+from compose._assembly.runtime import build_runtime
+from compose._assembly.settings import Settings
 from tests.behaviour.talks import past_of
 from tests.harness.slow import IS_SLOW
 from tests.system.waiting import until
@@ -24,8 +24,8 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from actors.kernel.agent.message import ChatMessage
-    from actors.kernel.agent.models import GenerationOptions
+    from actors._kernel.agent.message import ChatMessage
+    from actors._kernel.agent.models import GenerationOptions
     from compose.embedded import NatsServer, PostgresServer
 
 WATCHERS: Final = 200 if IS_SLOW else 20

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
-from actors.kernel.runtime.ids import AgentId
-from broker.mail import pulls
-from broker.mail.reader import MAX_ASK, MAX_BATCH
+from actors._kernel.runtime.ids import AgentId
+from broker._mail import pulls
+from broker._mail.reader import MAX_ASK, MAX_BATCH
 from compose import Settings
-from compose.assembly.runtime import build_runtime
+from compose._assembly.runtime import build_runtime
 from tests.behaviour.agents import greeter
 from tests.harness import servers
 from tests.harness.proxy import FaultProxy
@@ -29,9 +29,9 @@ from tests.system.mailing import Load, publish_all, until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
-    from actors.runtime.verbs.effects import EffectWord
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
+    from actors._runtime.verbs.effects import EffectWord
     from compose.embedded import NatsServer, ValkeyServer
     from tests.harness.servers import OwnNats, OwnPostgres, OwnRedis
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.runtime.delivery import mail_service as mail
+from actors._runtime.delivery import mail_service as mail
 from tests.harness import servers
 from tests.harness.rawnats import raw_nats
 from tests.system.mailing import Load, until

@@ -14,10 +14,10 @@ import nats
 import pytest
 import pytest_asyncio
 
-from actors.kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
-from actors.runtime.delivery import mail_service as mail
-from broker.mail.backlog import REASONS_OF_ONE
-from persistence.postgres.mail.mail import Outbox
+from actors._kernel.runtime.ids import PARTITIONS, AgentId, partition_hash
+from actors._runtime.delivery import mail_service as mail
+from broker._mail.backlog import REASONS_OF_ONE
+from persistence._postgres.mail.mail import Outbox
 from tests.system.outside import PATIENCE_S, make_bed
 from tests.system.waiting import until
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from tests.system.outside import make_bed
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.rows import DeadLetter
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.rows import DeadLetter
+    from actors._runtime import RunContext
     from tests.harness.rawnats import Frame
     from tests.harness.servers import TestNats, TestPostgres, TestRedis
     from tests.system.outside import Bed

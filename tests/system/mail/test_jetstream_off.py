@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._kernel.json import JsonValue
+from actors._runtime.loop.clock import SystemClock
 from actors.errors import BrokerError
-from actors.kernel.json import JsonValue
-from actors.runtime.loop.clock import SystemClock
-from broker.nats import requests as api
-from compose.assembly.runtime import build_runtime
-from compose.assembly.settings import Settings
-from compose.diagnosis.nats import diagnose_nats
-from compose.host.metrics import HostProbes
+from broker._nats import requests as api
+from compose._assembly.runtime import build_runtime
+from compose._assembly.settings import Settings
+from compose._diagnosis.nats import diagnose_nats
+from compose._host.metrics import HostProbes
 from tests.harness.slow import IS_SLOW
 from tests.integration.broker import lines
 from tests.system.hosts.test_full_disk import small_disk

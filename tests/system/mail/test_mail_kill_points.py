@@ -15,7 +15,7 @@ from tests.system.moments import with_moments
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.system.fleet import Rows
     from tests.system.processes import HostProcess, Hosts
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from broker.mail import reader
+from broker._mail import reader
 from tests.harness.slow import IS_SLOW
 from tests.system.containers import free_ports
 from tests.system.mailing import Load

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, HostIncarnation
-from actors.runtime.delivery import mail_service as mail
-from actors.runtime.loop.clock import SystemClock
-from actors.runtime.registry import FunctionAgent
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId, HostIncarnation
+from actors._runtime.delivery import mail_service as mail
+from actors._runtime.loop.clock import SystemClock
+from actors._runtime.registry import FunctionAgent
 from broker import JetStreamTransport, NotPermittedError
 from compose import Settings
-from compose.assembly.nats_config import NatsAccounts
-from compose.assembly.runtime import build_runtime
-from compose.diagnosis.nats import diagnose_nats
-from compose.host.metrics import HostProbes
+from compose._assembly.nats_config import NatsAccounts
+from compose._assembly.runtime import build_runtime
+from compose._diagnosis.nats import diagnose_nats
+from compose._host.metrics import HostProbes
 from tests.harness.rawnats import raw_nats
 from tests.integration.broker import lines
 from tests.system.secured import make_streams, secured_server, url_of
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from broker import JetStreamConnection
     from tests.harness.servers import TestPostgres
 

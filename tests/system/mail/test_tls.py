@@ -16,16 +16,16 @@ import pytest
 import trustme
 from nacl.utils import random as random_bytes
 
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime.registry import FunctionAgent
 from actors.errors import ContractError, PersistenceError
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime.registry import FunctionAgent
 from broker import JetStreamTransport, UnreachableError
-from broker.nats import client as nats_client
+from broker._nats import client as nats_client
 from compose import Settings
-from compose.assembly.gateway import nats_server
-from compose.assembly.nats_config import HOST, NatsAccounts
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import read_settings
+from compose._assembly.gateway import nats_server
+from compose._assembly.nats_config import HOST, NatsAccounts
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import read_settings
 from tests.integration.broker import lines
 from tests.integration.broker.lines import plain_server
 from tests.system.secured import secured_server, url_of
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.harness.servers import TestPostgres, TestRedis
 
 

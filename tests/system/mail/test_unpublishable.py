@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import nats
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from compose import Settings
-from compose.assembly.runtime import build_runtime
+from compose._assembly.runtime import build_runtime
 from tests.behaviour.agents import Acting
 from tests.harness.slow import BUSY_S
 from tests.system.mailing import Load, until
@@ -20,8 +20,8 @@ from tests.system.mailing import Load, until
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext, Runtime
     from tests.harness.servers import OwnNats
 
 TELLER, HEARER = AgentId("teller", "1"), AgentId("hearer", "1")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.scheduler import RunStatus
 from actors.sessions import AgentRuntime
-from compose.assembly.runtime import build_local_runtime
+from compose._assembly.runtime import build_local_runtime
 from tests.harness.slow import IS_SLOW
 from tests.system.chatting import STUCK, ChatProcess
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
 
 LONG = "First second third of a long one."
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.log_entry import EntryKind
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.log_entry import EntryKind
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
 from tests.harness.rawnats import RawNats, RawNatsError, raw_nats
 from tests.system.containers import APIS, HOSTS, SERVERS, UP_LIMIT_S, Stack, brought_up
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
 
 CLERK: Final = AgentId("clerk", "a")
 ITEMS: Final = [f"item-{n}" for n in range(8)]

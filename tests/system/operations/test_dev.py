@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from compose.assembly.runtime import build_local_runtime
+from actors._kernel.runtime.ids import AgentId
+from compose._assembly.runtime import build_local_runtime
 from tests.harness.servers import refuse
 from tests.system.processes import ROOT
 from tests.system.waiting import until

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from compose.cli import run
+from actors._kernel.runtime.ids import AgentId
+from compose._cli import run
 from tests.system.agents import STEP_COUNT, executed
 from tests.system.waiting import until_executing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.integration.compose.commandline import Cli
     from tests.system.processes import Hosts
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from actors import idempotency_key
-from actors.kernel.runtime.ids import AgentId
-from compose.assembly.runtime import build_runtime
-from compose.assembly.settings import Settings
+from actors._kernel.runtime.ids import AgentId
+from compose._assembly.runtime import build_runtime
+from compose._assembly.settings import Settings
 from tests.harness.rawnats import raw_nats
 from tests.harness.tools import postgres
 from tests.system.waiting import until
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from actors import Message, RunContext
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from compose.embedded import NatsServer, PostgresServer
     from tests.harness.servers import OwnNats, OwnPostgres
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId, RunId
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import AgentId, RunId
-from broker.nats_client import NotPermittedError
-from compose.assembly.settings import Settings
-from compose.tools.traffic import Filter, Seen, listen, read_message
+from broker._nats_client import NotPermittedError
+from compose._assembly.settings import Settings
+from compose._tools.traffic import Filter, Seen, listen, read_message
 from tests.harness.rawnats import publish_bytes, raw_nats
 from tests.system.agents import STEP_COUNT, executed
 from tests.system.secured import secured_server, url_of

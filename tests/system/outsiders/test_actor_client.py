@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import pytest_asyncio
 
+from actors._kernel.runtime.ids import AgentId, RunId
 from actors.errors import TerminalError
-from actors.kernel.runtime.ids import AgentId, RunId
+from broker._gateway.streams import NatsDeltaBus
 from broker.client import (
     ActorClient,
     AskTimeoutError,
@@ -23,7 +24,6 @@ from broker.client import (
     UnknownRunError,
     UnservedError,
 )
-from broker.gateway.streams import NatsDeltaBus
 from tests.behaviour.agents import greeter
 from tests.harness.proxy import FaultProxy
 from tests.system.outside import make_bed
@@ -32,8 +32,8 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
     from tests.harness.servers import TestNats, TestPostgres, TestRedis
     from tests.system.outside import Bed
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from broker.client import ActorClient, Patience
 from compose import Settings
-from compose.assembly.runtime import build_runtime
+from compose._assembly.runtime import build_runtime
 from compose.demo.desk import lines_of
 from tests.system.agents import Waiter
 from tests.system.outside import Desk, Notes

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from compose import Settings
-from compose.assembly.runtime import build_runtime
+from compose._assembly.runtime import build_runtime
 from examples.outside.agents import AGENTS
 from tests.unit.documents import ROOT, blocks
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import nats
 import pytest
 
+from broker._client.connection import MAX_WAITING_FRAMES
 from broker.client import (
     ActorClient,
     AskTimeoutError,
@@ -25,7 +26,6 @@ from broker.client import (
     UnreachableError,
     UnservedError,
 )
-from broker.client.connection import MAX_WAITING_FRAMES
 from tests.harness.proxy import FaultProxy
 from tests.system.gateways import event, gateway, refusing, saying, silent, telling
 from tests.system.waiting import until

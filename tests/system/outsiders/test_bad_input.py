@@ -13,10 +13,10 @@ import msgpack
 import pytest
 import pytest_asyncio
 
+from actors._kernel.runtime.ids import AgentId, token
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import AgentId, token
 from compose import Settings
-from compose.assembly.runtime import build_postgres_runtime
+from compose._assembly.runtime import build_postgres_runtime
 from tests.harness.rawnats import RawNatsError, raw_nats
 from tests.system.outside import escaped, make_bed
 from tests.system.waiting import until
@@ -24,7 +24,7 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.rows import DeadLetter
+    from actors._kernel.runtime.rows import DeadLetter
     from tests.harness.servers import TestNats, TestPostgres, TestRedis
     from tests.system.outside import Bed
 

@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 from nats.errors import NoRespondersError
 
-from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
-from actors.kernel.tracing import trace_id_of
-from broker.gateway import streams as events_stream
-from broker.gateway.gateway import Gateway
+from actors._kernel.runtime.ids import AgentId, RunId, run_id_of_submit
+from actors._kernel.tracing import trace_id_of
+from broker._gateway import streams as events_stream
+from broker._gateway.gateway import Gateway
 from compose import Settings
-from compose.assembly.runtime import build_runtime
+from compose._assembly.runtime import build_runtime
 from tests.harness.rawnats import raw_nats
 from tests.system.asking import PATIENCE_S, PIECES, TYPES, Outside, outside
 from tests.system.outside import make_bed
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.harness.servers import TestNats, TestPostgres, TestRedis
     from tests.system.outside import Bed
 
@@ -313,7 +313,7 @@ async def test_the_requests_that_a_host_holds_are_limited(
     crm: Outside, host: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Further ones are refused with a retry, and are served when there is capacity."""
-    monkeypatch.setattr("broker.gateway.gateway.MAX_REQUESTS", 3)
+    monkeypatch.setattr("broker._gateway.gateway.MAX_REQUESTS", 3)
     gateway = gateway_of(host)
     held = [
         asyncio.create_task(crm.ask(f"waiter/full{n}", Nats_Msg_Id=f"full{n}", Actor_Timeout="20"))
@@ -340,7 +340,7 @@ async def test_the_bytes_that_a_host_holds_are_limited(
     crm: Outside, host: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes of bodies and headers, while their runs execute; a small request is served beside them."""
-    monkeypatch.setattr("broker.gateway.gateway.MAX_HELD_BYTES", 300_000)
+    monkeypatch.setattr("broker._gateway.gateway.MAX_HELD_BYTES", 300_000)
     gateway = gateway_of(host)
     runs = []
     for n in range(2):
@@ -365,8 +365,8 @@ async def test_the_send_buffer_of_a_client_that_does_not_read_is_limited(
     """If much waits to be sent already, a refusal is not sent."""
     mute = await crm.client.subscribe("_INBOX_mute.flood")
     with monkeypatch.context() as full:
-        full.setattr("broker.gateway.gateway.MAX_REQUESTS", 0)
-        full.setattr("broker.gateway.gateway.PENDING_BYTES", -1)
+        full.setattr("broker._gateway.gateway.MAX_REQUESTS", 0)
+        full.setattr("broker._gateway.gateway.PENDING_BYTES", -1)
         subject = f"{crm._prefix}ask.v1.default.echo.flood.crm"
         before = gateway_of(host)._endpoints["ask"].requests
         await crm.client.publish(subject, b"1", reply="_INBOX_mute.flood")

@@ -12,11 +12,11 @@ import pytest
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
-from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_submit
-from broker.gateway.gateway import Gateway
-from broker.gateway.streams import NatsDeltaBus
+from actors._kernel.runtime.ids import AgentId, RunId, run_id_of_submit
+from broker._gateway.gateway import Gateway
+from broker._gateway.streams import NatsDeltaBus
 from compose import Settings
-from compose.assembly.runtime import build_runtime
+from compose._assembly.runtime import build_runtime
 from tests.system.asking import PIECES, Waiter, outside
 from tests.system.waiting import PATIENCE_S, until
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.harness.servers import OwnNats, TestNats, TestPostgres
     from tests.system.asking import Answered, Outside
     from tests.system.processes import Hosts
@@ -147,7 +147,7 @@ async def test_a_host_without_the_agent_is_notified_of_its_end(
 ) -> None:
     """It does not poll: waiters, by request or in its process, get the end as soon as it is recorded."""
     await fleet.serving(SERVES)
-    monkeypatch.setattr("actors.runtime.client.client.FIRST_POLL_S", 600.0)
+    monkeypatch.setattr("actors._runtime.client.client.FIRST_POLL_S", 600.0)
     bus = bus_of(door)
     asked = asyncio.create_task(crm.ask("waiter/told", Nats_Msg_Id="t"))
     run = run_id_of_submit(AgentId("waiter", "told"), "ext:crm", "t")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 import pytest_asyncio
 
-from actors.kernel.runtime.ids import AgentId, RunId, run_id_of_mail
+from actors._kernel.runtime.ids import AgentId, RunId, run_id_of_mail
 from tests.system.outside import Desk, make_bed
 from tests.system.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.json import JsonValue
+    from actors._kernel.json import JsonValue
     from tests.harness.servers import TestNats, TestPostgres, TestRedis
     from tests.system.outside import Bed
 

@@ -13,8 +13,8 @@ import msgpack
 import pytest
 import pytest_asyncio
 
-from actors.kernel.runtime.ids import AgentId, message_id_of_run, run_id_of_mail
-from actors.kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.ids import AgentId, message_id_of_run, run_id_of_mail
+from actors._kernel.runtime.scheduler import RunStatus
 from tests.system.outside import make_bed
 from tests.system.waiting import until_run
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.runtime.ids import AgentId
 from tests.harness.rawnats import RawNatsError, publish_bytes, raw_nats
 from tests.system.outside import Bed, Notes, make_bed
 from tests.system.secured import make_streams, secured_server, url_of
@@ -18,7 +18,7 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.rows import DeadLetter
+    from actors._kernel.runtime.rows import DeadLetter
     from tests.harness.servers import TestNats, TestPostgres, TestRedis
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, TopicId
-from actors.kernel.stores.shards import Serves
+from actors._kernel.runtime.ids import AgentId, TopicId
+from actors._kernel.stores.shards import Serves
 from tests.harness.slow import IS_SLOW
 from tests.system.fleet import HERE, Node
 from tests.system.moments import with_moments
@@ -23,9 +23,9 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from actors.kernel.agent.agent import Agent
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext, Runtime
+    from actors._kernel.agent.agent import Agent
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext, Runtime
     from tests.harness.rawnats import RawNats
     from tests.system.fleet import Rows
     from tests.system.processes import Hosts

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import pytest_asyncio
 
-from actors.kernel.agent.message import SET_BY_RUNTIME
-from actors.kernel.runtime.ids import AgentId, run_id_of_mail, run_id_of_submit
+from actors._kernel.agent.message import SET_BY_RUNTIME
+from actors._kernel.runtime.ids import AgentId, run_id_of_mail, run_id_of_submit
 from compose import Settings
-from compose.assembly.runtime import build_runtime
+from compose._assembly.runtime import build_runtime
 from tests.system.asking import TYPES, Outside, outside
 from tests.system.outside import make_bed
 from tests.system.waiting import until
@@ -18,8 +18,8 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
     from tests.harness.servers import TestNats, TestPostgres, TestRedis
     from tests.system.outside import Bed
 

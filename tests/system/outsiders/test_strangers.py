@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from compose.assembly.runtime import build_runtime
-from compose.assembly.settings import Settings
+from compose._assembly.runtime import build_runtime
+from compose._assembly.settings import Settings
 from examples.outside.agents import AGENTS
 from tests.harness.proxy import FaultProxy
 from tests.system.waiting import until
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.harness.servers import OwnNats, TestPostgres
 
 OUTSIDE: Final = ROOT / "examples" / "outside"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from nats.errors import Error as NatsError
 
-from actors.kernel.runtime.ids import AgentId
-from broker.gateway import streams as events_stream
+from actors._kernel.runtime.ids import AgentId
+from broker._gateway import streams as events_stream
 from compose import Settings
-from compose.assembly.runtime import build_runtime
+from compose._assembly.runtime import build_runtime
 from tests.harness.rawnats import raw_nats
 from tests.integration.broker.lines import plain_server
 from tests.integration.compose.commandline import Cli
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import RunContext
     from tests.harness.servers import OwnNats, TestPostgres, TestRedis
 
 DOCUMENT = "docs/subjects.md"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.scheduler import RunStatus
-from compose.assembly.runtime import build_postgres_runtime
-from compose.assembly.settings import Settings
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.scheduler import RunStatus
+from compose._assembly.runtime import build_postgres_runtime
+from compose._assembly.settings import Settings
 from tests.system.fleet import Rows
 from tests.system.processes import Hosts
 from tests.system.talking import HERE, REPLIED, executed
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from compose.embedded import NatsServer, PostgresServer
     from tests.system.processes import HostProcess
 

@@ -28,7 +28,7 @@ from tests.system.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from tests.system.fleet import Rows
     from tests.system.processes import HostProcess, Hosts
 

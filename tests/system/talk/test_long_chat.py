@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.kernel.agent.models import LLMResponse
-from actors.kernel.runtime.ids import AgentId
+from actors._kernel.agent.models import LLMResponse
+from actors._kernel.runtime.ids import AgentId
 from tests.harness.slow import IS_SLOW
 from tests.system.long_talking import HERE, TRIGGER, noted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.agent.transcript import SessionView
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
+    from actors._kernel.agent.transcript import SessionView
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
     from tests.system.processes import Hosts
 
 PATIENCE_S: Final = 300.0

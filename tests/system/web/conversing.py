@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 
 from actors import Risk, Tool, ToolCall
+from actors._kernel.runtime.ids import AgentId
 from actors.agents import ReActAgent
-from actors.kernel.runtime.ids import AgentId
 from actors.sessions import SessionAgent
 from actors.testing import FunctionModel, ModelReply
 from actors.workflow import Effect, EffectType, Flows, StepPlan, WorkflowSpec

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from actors import Risk, Runtime, Tool, ToolCall
+from actors._kernel.runtime.ids import AgentId
+from actors._sessions.artifacts import session_artifacts
 from actors.agents import ReActAgent
-from actors.kernel.runtime.ids import AgentId
 from actors.sessions import AgentRuntime
-from actors.sessions.artifacts import session_artifacts
 from actors.testing import FunctionModel, ModelReply
+from compose._web.process import serve_web
 from compose.web import Authentication, app
-from compose.web.process import serve_web
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from actors import Runtime
+from actors._workflow.hosted.runs import FlowRuns
 from actors.workflow import Effect, EffectOutcome, EffectType, Flows, StepPlan, WorkflowSpec
-from actors.workflow.hosted.runs import FlowRuns
+from compose._web.process import serve_web
 from compose.web import Authentication, app
-from compose.web.process import serve_web
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

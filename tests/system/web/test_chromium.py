@@ -10,14 +10,14 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import expect
 
-from actors.inmemory.administration import BEARER, digest_of, new_secret
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import NewTurn
-from actors.kernel.stores.administration import NewToken
-from actors.kernel.stores.conversations import SessionLabel
+from actors._inmemory.administration import BEARER, digest_of, new_secret
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import NewTurn
+from actors._kernel.stores.administration import NewToken
+from actors._kernel.stores.conversations import SessionLabel
 from actors.sessions import AgentRuntime
+from compose._web.process import serve_web
 from compose.web import app
-from compose.web.process import serve_web
 from tests.harness.chromium import chromium, watched
 from tests.harness.slow import IS_SLOW
 from tests.system.web.desk import APP_NAME, Desk, served

@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from actors.inmemory.administration import BEARER, digest_of, new_secret
-from actors.kernel.stores.administration import NewToken
-from actors.runtime.replay.verdict import row_of
+from actors._inmemory.administration import BEARER, digest_of, new_secret
+from actors._kernel.stores.administration import NewToken
+from actors._runtime.replay.verdict import row_of
+from actors._workflow.hosted.starting import keep_snapshot
 from actors.workflow import Snapshot
-from actors.workflow.hosted.starting import keep_snapshot
+from compose._web.process import serve_web
 from compose.web import app
-from compose.web.process import serve_web
 from tests.harness.chromium import chromium, watched
 from tests.harness.slow import IS_SLOW
 from tests.system.web.refunds import EVIL, flows_served
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from playwright.async_api import Browser, Page, Route
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
-    from actors.workflow.hosted.runs import FlowRuns
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
+    from actors._workflow.hosted.runs import FlowRuns
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,12 +10,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from actors.inmemory.administration import BEARER, digest_of, new_secret
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.stores.administration import NewToken
-from actors.workflow.installed import InstalledFlows
-from compose.commands.flow_runs import served
-from compose.commands.output import Exit
+from actors._inmemory.administration import BEARER, digest_of, new_secret
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.stores.administration import NewToken
+from actors._workflow.installed import InstalledFlows
+from compose._commands.flow_runs import served
+from compose._commands.output import Exit
 from tests.behaviour.test_http_installs import REFUND
 from tests.harness.proxy import FaultProxy
 from tests.integration.compose.commandline import Cli
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from actors.runtime import Runtime
-    from actors.workflow.hosted.runs import FlowRuns
+    from actors._runtime import Runtime
+    from actors._workflow.hosted.runs import FlowRuns
     from tests.integration.compose.commandline import Said
 
 pytestmark = pytest.mark.item(469)

@@ -7,7 +7,7 @@ import json
 import signal
 from typing import TYPE_CHECKING
 
-from compose.web.identity.authentication import FRESH_S
+from compose._web.identity.authentication import FRESH_S
 from tests.integration.compose.commandline import Cli
 from tests.system.hosts.test_host_http import ANY_PORT, get
 from tests.system.waiting import until

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compose.commands.output import Exit
+from compose._commands.output import Exit
 from tests.system.web.conversing import APP_NAME, SPEC, WITH_FLOWS, client_of, done, raw
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from compose.commands.output import Exit
+from compose._commands.output import Exit
 from tests.system.web.conversing import APP_NAME, SPEC, client_of, done, raw
 from tests.system.web.test_streams import reading, until_end
 

@@ -19,7 +19,7 @@ from compose.demo.desk import append_line
 from tests.system import blockers
 
 if TYPE_CHECKING:
-    from actors.runtime import Runtime
+    from actors._runtime import Runtime
     from actors.workflow import RunState
 
 APP: Final = "hosted"

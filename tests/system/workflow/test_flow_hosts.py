@@ -21,8 +21,8 @@ from tests.system.workflow.hosted_flows import APP, ONCE, STEPS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.runtime.ids import RunId
-    from actors.runtime import Runtime
+    from actors._kernel.runtime.ids import RunId
+    from actors._runtime import Runtime
     from tests.system.processes import Hosts
 
 SERVE = "tests.system.workflow.hosted_flows:serve"

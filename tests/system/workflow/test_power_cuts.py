@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.workflow.stores import no_fault
+from actors._kernel.workflow.stores import no_fault
 from tests.system.workflow.dying_graphs import program, told, world_of
 from tests.system.workflow.power import FilesDisk, SqliteDisk
 from tests.system.workflow.test_kills import POINTS, check

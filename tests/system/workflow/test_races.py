@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.workflow.errors import LedgerBrokenError, StoreBusyError
+from actors._kernel.workflow.errors import LedgerBrokenError, StoreBusyError
 from actors.workflow import RunState
 from persistence.sqlite import SqliteDatabase, SqliteRunStore
 from tests.harness.slow import IS_SLOW

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from broker.mail.backlog import LARGE_BYTES, OVERHEAD_BYTES, WHOLE_BYTES, Backlog, Delivered
+from broker._mail.backlog import LARGE_BYTES, OVERHEAD_BYTES, WHOLE_BYTES, Backlog, Delivered
 
 BYTES = 512 * 1024
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.transport import Received, Undecodable
-from broker.mail.backlog import MAX_SENDERS, PERIOD_S, REASONS_OF_ONE, TOO_MANY, BodyBudget
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.transport import Received, Undecodable
+from broker._mail.backlog import MAX_SENDERS, PERIOD_S, REASONS_OF_ONE, TOO_MANY, BodyBudget
 
 DESK = AgentId("desk", "1")
 OTHER = AgentId("desk", "2")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client as NatsClient
 
-from broker.nats.client import ConnectOptions, open_client
+from broker._nats.client import ConnectOptions, open_client
 
 SERVER = ConnectOptions(urls=("nats://127.0.0.1:4222",))
 

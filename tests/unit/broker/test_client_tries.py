@@ -6,9 +6,9 @@ import contextlib
 
 import pytest
 
-from broker.client.requests import Request
-from broker.client.responses import MissedError, Tries, Why
-from broker.client_errors import ClientError, OutcomeUnknownError, UnreachableError, UnservedError
+from broker._client.requests import Request
+from broker._client.responses import MissedError, Tries, Why
+from broker._client_errors import ClientError, OutcomeUnknownError, UnreachableError, UnservedError
 
 ASKED = Request(doing="ask desk/a", subject="s", headers={}, id="m-1")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, RunId, TopicId, derive_id, letters_of
-from actors.kernel.stores.transport import KEPT_BYTES, OutboxRow, SentSignal, Undecodable
-from broker.wire.bodies import metadata_from_outside
-from broker.wire.codec import NOBODY, Decoder, Wire, encode
-from broker.wire.headers import MAX_BODY_BYTES, MAX_MAIL_BYTES
-from broker.wire.subjects import Subjects
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, RunId, TopicId, derive_id, letters_of
+from actors._kernel.stores.transport import KEPT_BYTES, OutboxRow, SentSignal, Undecodable
+from broker._wire.bodies import metadata_from_outside
+from broker._wire.codec import NOBODY, Decoder, Wire, encode
+from broker._wire.headers import MAX_BODY_BYTES, MAX_MAIL_BYTES
+from broker._wire.subjects import Subjects
 from tests.unit.broker.wires import (
     DESK,
     NEWS,
@@ -30,7 +30,7 @@ from tests.unit.broker.wires import (
 )
 
 if TYPE_CHECKING:
-    from actors.kernel.stores.transport import Received
+    from actors._kernel.stores.transport import Received
 
 MSGPACK = {"Content-Type": "application/msgpack"}
 JSON = {"Content-Type": "application/json"}

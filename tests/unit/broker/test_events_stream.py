@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from actors.runtime.loop.tasks import TaskScope
-from broker.gateway.responses import GatewayRequest
-from broker.gateway.streams import EventStreams
-from broker.wire.subjects import ApiOrigin
+from actors._runtime.loop.tasks import TaskScope
+from broker._gateway.responses import GatewayRequest
+from broker._gateway.streams import EventStreams
+from broker._wire.subjects import ApiOrigin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from types import TracebackType
 
-    from broker.gateway.responses import GatewayAnswer
+    from broker._gateway.responses import GatewayAnswer
 
 
 class Silence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.wire.headers import header_text, header_value, parse_headers
+from broker._wire.headers import header_text, header_value, parse_headers
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.gateway.handlers import Fields
-from broker.gateway.responses import RequestError
+from broker._gateway.handlers import Fields
+from broker._gateway.responses import RequestError
 
 
 def test_null_for_an_optional_field_is_no_field() -> None:

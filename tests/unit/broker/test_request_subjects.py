@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.ids import AgentId, RunId
 from broker import SubjectError, Subjects
-from broker.wire.subjects import parse_api, parse_ask
+from broker._wire.subjects import parse_api, parse_ask
 
 RUN = RunId("0" * 32)
 LONG = AgentId("desk", "k" * 200)

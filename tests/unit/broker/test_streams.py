@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.mail.streams import StreamPlan, ensure
-from broker.nats_client import JetStreamOffError
-from broker.wire.subjects import Subjects
+from broker._mail.streams import StreamPlan, ensure
+from broker._nats_client import JetStreamOffError
+from broker._wire.subjects import Subjects
 
 PLAN = StreamPlan(subjects=Subjects("ns"), deployment="d1")
 CLUSTER = StreamPlan(subjects=Subjects("ns"), deployment="d1", replicas=3)

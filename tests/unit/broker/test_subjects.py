@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.errors import ContractError, InvalidNameError
-from actors.kernel.runtime.ids import (
+from actors._kernel.runtime.ids import (
     TOPICS,
     AgentId,
     RunId,
@@ -16,8 +15,9 @@ from actors.kernel.runtime.ids import (
     topic_shard,
     undeclared_shard,
 )
-from broker.errors import SubjectError
-from broker.wire.subjects import (
+from actors.errors import ContractError, InvalidNameError
+from broker._errors import SubjectError
+from broker._wire.subjects import (
     AgentOrigin,
     PostOrigin,
     Subjects,

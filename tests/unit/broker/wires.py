@@ -5,16 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, RunId, TopicId
-from actors.kernel.stores.transport import OutboxRow
-from broker.wire.codec import Wire, encode
-from broker.wire.subjects import Subjects
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, RunId, TopicId
+from actors._kernel.stores.transport import OutboxRow
+from broker._wire.codec import Wire, encode
+from broker._wire.subjects import Subjects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from actors.kernel.json import JsonValue
+    from actors._kernel.json import JsonValue
 
 SUBJECTS = Subjects("ns")
 DESK = AgentId("desk", "1", "acme")

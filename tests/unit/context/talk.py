@@ -6,15 +6,15 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.agent.models import LLMResponse
+from actors._kernel.agent.tools import ToolCall, ToolResult
 from actors.context import TokenCounter, estimated_tokens
-from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.models import LLMResponse
-from actors.kernel.agent.tools import ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-    from actors.kernel.agent.models import GenerationOptions, StreamEvent
+    from actors._kernel.agent.models import GenerationOptions, StreamEvent
 
 CHARS = TokenCounter(estimated_tokens)
 """Counts alike whether a tokenizer is installed or not."""

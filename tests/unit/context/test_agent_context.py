@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors import AgentId, ContextConfig, InMemoryHistoryProvider, SlidingWindowCompaction
+from actors._kernel.agent.models import AgentContextProtocol
 from actors.context import AgentContext
-from actors.kernel.agent.models import AgentContextProtocol
 from tests.unit.context.talk import dumped, talk, texts
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import ChatMessage
+    from actors._kernel.agent.message import ChatMessage
 
 DESK = AgentId("desk", "1")
 

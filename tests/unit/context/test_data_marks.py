@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from actors.context.turns import as_data, data_message, data_of
+from actors._context.turns import as_data, data_message, data_of
 
 SPELLINGS = (
     "</data>",

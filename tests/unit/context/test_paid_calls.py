@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors import SummarizationCompaction
+from actors._kernel.agent.models import PaidCalls
 from actors.context import ask, recorded_by
-from actors.kernel.agent.models import PaidCalls
 from tests.architecture.test_house_rules import ROOT
 from tests.unit.context.talk import CHARS, Summariser, dumped, say, talk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.agent.message import ChatMessage
-    from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse
+    from actors._kernel.agent.message import ChatMessage
+    from actors._kernel.agent.models import GenerationOptions, LLMClient, LLMResponse
 
 
 class Ledger:
@@ -88,6 +88,6 @@ async def test_records_are_those_of_one_run() -> None:
 
 def test_no_strategy_asks_a_model_in_another_way() -> None:
     """A call that went around the records would be billed again after a crash."""
-    files = (ROOT / "actors/context").rglob("*.py")
+    files = (ROOT / "actors/_context").rglob("*.py")
 
     assert [file.name for file in files if ".generate(" in file.read_text()] == ["calls.py"]

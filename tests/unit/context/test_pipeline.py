@@ -20,7 +20,7 @@ from actors.context import CompactionStep
 from tests.unit.context.talk import CHARS, Summariser, calls, result, say, talk, texts
 
 if TYPE_CHECKING:
-    from actors.kernel.agent.message import ChatMessage
+    from actors._kernel.agent.message import ChatMessage
 
 
 @dataclass

@@ -13,7 +13,7 @@ from actors import (
     SummarizationCompaction,
     TokenBudgetComposedStrategy,
 )
-from actors.context.calls import (
+from actors._context.calls import (
     AnsweredCall,
     RefusedCalls,
     WindowMode,
@@ -21,10 +21,10 @@ from actors.context.calls import (
     preparing,
     recorded_by,
 )
-from actors.context.turns import data_of, is_summary
+from actors._context.turns import data_of, is_summary
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.models import GenerationOptions, LLMClient, LLMResponse, Usage
 from actors.errors import ContractError
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.models import GenerationOptions, LLMClient, LLMResponse, Usage
 from tests.unit.context.talk import CHARS, Summariser, talk
 
 if TYPE_CHECKING:

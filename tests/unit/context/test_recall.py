@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors import CompactionPipeline, RecallStrategy, SlidingWindowCompaction
-from actors.context.turns import RECALLED, is_recalled
+from actors._context.turns import RECALLED, is_recalled
 from actors.errors import ContractError
 from tests.unit.context.talk import calls, result, say, talk, texts
 

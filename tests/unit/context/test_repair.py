@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._context.repair import UNKNOWN
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.agent.tools import ToolResult
 from actors.context import repaired
-from actors.context.repair import UNKNOWN
-from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.tools import ToolResult
 from tests.unit.context.talk import IMAGE, calls, dumped, result, say, talk, texts
 
 if TYPE_CHECKING:

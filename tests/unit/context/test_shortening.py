@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import SlidingWindowCompaction, TokenBudgetComposedStrategy
-from actors.context.compaction.steps import cut_to
-from actors.context.repair import repaired
-from actors.context.tokens import Tally
-from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.tools import ToolCall
+from actors._context.compaction.steps import cut_to
+from actors._context.repair import repaired
+from actors._context.tokens import Tally
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.agent.tools import ToolCall
 from actors.testing import ScriptedModel
 from tests.unit.context.talk import CHARS, calls, result, say, talk, texts
 

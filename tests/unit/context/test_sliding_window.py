@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from actors import SlidingWindowCompaction
-from actors.context.turns import SUMMARY
+from actors._context.turns import SUMMARY
 from actors.errors import ContractError
 from tests.unit.context.talk import calls, result, say, talk, texts
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors import ChatMessage, SummarizationCompaction, ToolCall
-from actors.context.compaction import summarization
-from actors.context.compaction.steps import INSTRUCTIONS
-from actors.context.turns import SUMMARY, UPTO, data_of, is_summary
+from actors._context.compaction import summarization
+from actors._context.compaction.steps import INSTRUCTIONS
+from actors._context.turns import SUMMARY, UPTO, data_of, is_summary
 from actors.errors import BudgetExhaustedError, CancellationError, ContractError
 from tests.unit.context.talk import CHARS, Summariser, calls, dumped, result, say, talk, texts
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from actors import CompactionPipeline, SlidingWindowCompaction, TokenBudgetComposedStrategy
+from actors._kernel.agent.message import ChatMessage
 from actors.context import DEFAULT_CONTEXT_SIZE, context_size_of
 from actors.errors import ContractError
-from actors.kernel.agent.message import ChatMessage
 from tests.unit.context.talk import CHARS, talk, texts
 
 TURN = CHARS.total(talk("abcdef"))

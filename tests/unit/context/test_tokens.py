@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.context import TokenCounter, estimated_tokens, tokens
-from actors.context.tokens import (
+from actors._context import tokens
+from actors._context.tokens import (
     MEDIA_TOKENS,
     MESSAGE_TOKENS,
     Tally,
     characters,
     installed_tokenizer,
 )
-from actors.kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors.context import TokenCounter, estimated_tokens
 from tests.unit.context.talk import CHARS, IMAGE, Summariser, calls, result, say
 
 if TYPE_CHECKING:
-    from actors.context.tokens import CountText
+    from actors._context.tokens import CountText
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_the_installed_tokenizer_is_the_package_s_own() -> None:
     pytest.importorskip("bpe_openai", reason="extra `tokens` is not installed")
     script = """
 import sys
-from actors.context.tokens import installed_tokenizer
+from actors._context.tokens import installed_tokenizer
 texts = ["", "a", "don't  do\\n\\nthat", "Größe 東京 🦊", "x" * 3_000, "<|endoftext|>"]
 sizes = [installed_tokenizer()(text) for text in texts]
 assert "bpe_openai" not in sys.modules

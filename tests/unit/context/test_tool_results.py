@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from actors import ToolResultCompactionStrategy
+from actors._kernel.agent.message import ChatMessage
 from actors.errors import ContractError
-from actors.kernel.agent.message import ChatMessage
 from tests.unit.context.talk import IMAGE, calls, dumped, result, say
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from actors import TruncationStrategy
-from actors.context.tokens import characters
-from actors.context.turns import SUMMARY
+from actors._context.tokens import characters
+from actors._context.turns import SUMMARY
 from actors.errors import ContractError
 from tests.unit.context.talk import IMAGE, calls, result, say, talk, texts
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actors.context.turns import NOT_OF_USERS, turn_of
-from actors.kernel.json import JsonValue
-from actors.sessions.artifacts import UserMessage
+from actors._context.turns import NOT_OF_USERS, turn_of
+from actors._kernel.json import JsonValue
+from actors._sessions.artifacts import UserMessage
 
 
 @pytest.mark.parametrize("type_", sorted(NOT_OF_USERS))

@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
+from actors._kernel.agent.models import LLMResponse, ModelFacts, ModelRegistry, Usage
+from actors._kernel.json_data import clean_text
+from actors._runtime.replay.failures import rebuild_error, record_error
 from actors.errors import TRANSIENT_MODEL_ERRORS, ModelError, ModelErrorKind, RunError
-from actors.kernel.agent.models import LLMResponse, ModelFacts, ModelRegistry, Usage
-from actors.kernel.json_data import clean_text
-from actors.runtime.replay.failures import rebuild_error, record_error
 
 
 def test_usage_of_an_old_log_is_read() -> None:

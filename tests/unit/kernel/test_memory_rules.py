@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from actors.kernel.memory_rules import (
+from actors._kernel.memory_rules import (
     MAX_EMBEDDED_BYTES,
     MAX_MEMORY_BYTES,
     FoundMemory,
@@ -19,8 +19,8 @@ from actors.kernel.memory_rules import (
     word_score,
     words_of,
 )
-from actors.kernel.stores.memory import Memory, MemoryConflictError, MemoryQuery, NewMemory
-from compose.models import embedders
+from actors._kernel.stores.memory import Memory, MemoryConflictError, MemoryQuery, NewMemory
+from compose._models import embedders
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,9 +8,9 @@ from typing import get_type_hints
 
 import pytest
 
-from actors.kernel.stores.artifacts import ArtifactStore, BlobStore, FileStore
-from actors.kernel.stores.conversations import HistoryProvider
-from actors.kernel.stores.data import (
+from actors._kernel.stores.artifacts import ArtifactStore, BlobStore, FileStore
+from actors._kernel.stores.conversations import HistoryProvider
+from actors._kernel.stores.data import (
     TASK_TRANSITIONS,
     CypherCapable,
     EmbeddingClient,
@@ -22,7 +22,7 @@ from actors.kernel.stores.data import (
 from tests.architecture.test_house_rules import ROOT, protocol_methods, run_python
 
 STORES = [HistoryProvider, VectorStore, GraphStore, BlobStore, TaskStore]
-FILES = sorted((ROOT / "actors/kernel/stores").glob("*.py"))
+FILES = sorted((ROOT / "actors/_kernel/stores").glob("*.py"))
 
 
 @pytest.mark.item(259)
@@ -63,13 +63,13 @@ def test_stores_can_be_imported_alone() -> None:
     """They bring along neither a runtime nor a context, a driver or asyncio's loop; context no runtime."""
     done = run_python("""
 import sys
-from actors.kernel.stores import artifacts, conversations, data
-above = [name for name in sys.modules if name.startswith("actors.") and not name.startswith("actors.kernel")]
-assert set(above) <= {"actors.errors", "actors.exports"}, above
+from actors._kernel.stores import artifacts, conversations, data
+above = [name for name in sys.modules if name.startswith("actors.") and not name.startswith("actors._kernel")]
+assert set(above) <= {"actors.errors", "actors._exports"}, above
 from actors.context import *
-from actors.context.compaction import recall
+from actors._context.compaction import recall
 above = [name for name in sys.modules if name.startswith(
-    ("actors.runtime", "broker", "persistence", "compose", "asyncpg", "nats", "redis", "bpe_openai"))]
+    ("actors._runtime", "broker", "persistence", "compose", "asyncpg", "nats", "redis", "bpe_openai"))]
 assert above == [], above
 """)
 

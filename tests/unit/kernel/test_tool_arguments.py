@@ -10,10 +10,10 @@ import pytest
 from pydantic import BaseModel, Field
 
 from actors import AgentId, Tool, ToolCall
+from actors._runtime.registry import Registry
+from actors._runtime.verbs.model_calls import DirectToolInvoker
 from actors.agents import ReActAgent
 from actors.errors import ContractError, RegistrationError
-from actors.runtime.registry import Registry
-from actors.runtime.verbs.model_calls import DirectToolInvoker
 from actors.testing import ScriptedModel
 
 

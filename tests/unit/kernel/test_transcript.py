@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic_core import to_json
 
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import MAX_TURN_BYTES, message_json, new_turn
 from actors.errors import MessageTooLargeError
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import MAX_TURN_BYTES, message_json, new_turn
 
 
 def said(text: str) -> ChatMessage:

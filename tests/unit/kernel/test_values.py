@@ -25,12 +25,12 @@ from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 import actors.errors
+from actors._kernel.json import as_json_data, canonical_json, recordable
+from actors._kernel.json_data import MAX_DIGITS
+from actors._kernel.runtime.effects import Effect
+from actors._kernel.runtime.ids import AgentId, RunId, partition_hash, run_id_of_child, token
+from actors._kernel.workflow.durable import durable_copy
 from actors.errors import ActorsError, NotSerializableError, RetryAfter
-from actors.kernel.json import as_json_data, canonical_json, recordable
-from actors.kernel.json_data import MAX_DIGITS
-from actors.kernel.runtime.effects import Effect
-from actors.kernel.runtime.ids import AgentId, RunId, partition_hash, run_id_of_child, token
-from actors.kernel.workflow.durable import durable_copy
 
 JSON: Any = st.recursive(
     st.none()
@@ -172,7 +172,7 @@ def test_an_effect_id_does_not_depend_on_key_order_or_the_process() -> None:
     """SHA-256 of canonical JSON: the same for any order of keys and any PYTHONHASHSEED."""
     one = Effect.make_id(RunId("r"), "4.1", "step", {"a": 1, "b": [2]})
     code = (
-        "from actors.kernel.runtime.effects import Effect;"
+        "from actors._kernel.runtime.effects import Effect;"
         "print(Effect.make_id('r', '4.1', 'step', {'b': [2], 'a': 1}))"
     )
     other = subprocess.run(

@@ -8,8 +8,8 @@ import pytest
 from pydantic_ai.messages import CachePoint, ModelRequest, TextPart, ThinkingPart, UserPromptPart
 
 from actors import ChatMessage, ContentBlock
-from actors.context.compaction.steps import summary_message
-from compose.models.messages import (
+from actors._context.compaction.steps import summary_message
+from compose._models.messages import (
     behind_the_last_answer,
     behind_the_summary,
     messages_of,

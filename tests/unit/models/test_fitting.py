@@ -19,10 +19,10 @@ from pydantic_ai.messages import (
 )
 
 from actors import ChatMessage, ContentBlock, GenerationOptions, ToolSpec
+from actors._context.fitting import RULES, STRICT, ProviderRules, by_sent_name, names_for, rules_of
 from actors.context import repaired
-from actors.context.fitting import RULES, STRICT, ProviderRules, by_sent_name, names_for, rules_of
-from compose.models.fitting import called_names, fitted_options, fitted_turns
-from compose.models.messages import model_messages
+from compose._models.fitting import called_names, fitted_options, fitted_turns
+from compose._models.messages import model_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,8 +29,8 @@ from pydantic_ai.messages import (
 )
 
 from actors import ChatMessage, ContentBlock
-from actors.kernel.agent.models import LLMResponse
-from compose.models.messages import blocks_of, messages_of, model_messages, response_of
+from actors._kernel.agent.models import LLMResponse
+from compose._models.messages import blocks_of, messages_of, model_messages, response_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 WORD = st.text("abcxyz-_1", min_size=1, max_size=8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose.models.provider_errors import pause_of
+from compose._models.provider_errors import pause_of
 
 DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
 

@@ -9,8 +9,8 @@ import pytest
 from typing_extensions import override
 
 from actors import ChatMessage, RetryAfter
+from actors._kernel.agent.models import Completion, LLMClient, Restart, StreamEvent, TextDelta
 from actors.errors import TRANSIENT_MODEL_ERRORS, ContractError, ModelError, ModelErrorKind
-from actors.kernel.agent.models import Completion, LLMClient, Restart, StreamEvent, TextDelta
 from actors.testing import ModelReply, ScriptedModel
 from compose.models import FallbackModel, RetryingModel, TryLimits
 from tests.harness.simloop import SimEntropy, SimLoop, simulate
@@ -18,8 +18,8 @@ from tests.harness.simloop import SimEntropy, SimLoop, simulate
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from actors.kernel.agent.models import GenerationOptions
-    from actors.testing.model_reply import Line
+    from actors._kernel.agent.models import GenerationOptions
+    from actors._testing.model_reply import Line
 
 HI = [ChatMessage.of("user", "hi")]
 

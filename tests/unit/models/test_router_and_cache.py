@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors import AgentId, ChatMessage, GenerationOptions, LLMClient, Runtime, Usage
-from actors.kernel.agent.models import Completion, TextDelta
-from actors.kernel.agent.tools import ToolCall
+from actors._kernel.agent.models import Completion, TextDelta
+from actors._kernel.agent.tools import ToolCall
 from actors.testing import ModelReply, ScriptedModel
 from compose.models import Router, SemanticCache
 

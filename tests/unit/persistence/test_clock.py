@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistence.postgres.connection.listener import DRIFT_S, SLEWED_S, Reading, _Shown
+from persistence._postgres.connection.listener import DRIFT_S, SLEWED_S, Reading, _Shown
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LEGS_S = st.floats(0, 2)

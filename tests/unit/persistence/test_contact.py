@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from persistence.postgres.sharding.heartbeat import Contact
+from persistence._postgres.sharding.heartbeat import Contact
 
 LEASE_S = 10.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from actors._kernel.stores.errors import CypherError
 from actors.errors import InvalidTextError
-from actors.kernel.stores.errors import CypherError
-from persistence.postgres.data.graphs import cypher_value, read_query
+from persistence._postgres.data.graphs import cypher_value, read_query
 
 pytestmark = pytest.mark.item(323)
 

@@ -10,6 +10,8 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError
 
 from actors.errors import ContractError, PersistenceError
+from persistence._objects.errors import is_missing_object, translate_objects
+from persistence._objects.settings import name_of_file
 from persistence.objects import (
     BucketRefusedError,
     BucketSettingsError,
@@ -18,8 +20,6 @@ from persistence.objects import (
     S3FileStore,
     S3Settings,
 )
-from persistence.objects.errors import is_missing_object, translate_objects
-from persistence.objects.settings import name_of_file
 
 SECRET = "s3cr3t/with+signs"
 ANSWER = (

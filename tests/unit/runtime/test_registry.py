@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from actors import agent
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime.registry import Registry
 from actors.errors import RegistrationError
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from actors.kernel.agent.agent import Agent
+    from actors._kernel.agent.agent import Agent
 
 
 def plain(*_: object) -> int:

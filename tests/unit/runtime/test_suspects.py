@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.rows import RunRow
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.runtime.waits import WakeSet
-from actors.runtime.execution.suspects import MAX_DEATHS, Legacy, Standing, SuspectLane
-from actors.runtime.replay.history import History
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.rows import RunRow
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.runtime.waits import WakeSet
+from actors._runtime.execution.suspects import MAX_DEATHS, Legacy, Standing, SuspectLane
+from actors._runtime.replay.history import History
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = AT + timedelta(seconds=1)
@@ -113,7 +113,7 @@ class Hall:
 @pytest.fixture
 def hall(monkeypatch: pytest.MonkeyPatch) -> Hall:
     """An empty lane, which chooses at once."""
-    monkeypatch.setattr("actors.runtime.execution.suspects.CHOOSE_S", 0.0)
+    monkeypatch.setattr("actors._runtime.execution.suspects.CHOOSE_S", 0.0)
     return Hall()
 
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from actors import Risk, Runtime, Tool, ToolCall
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.scheduler import RetryPolicy
 from actors.agents import ReActAgent
 from actors.errors import ModelError
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.scheduler import RetryPolicy
 from actors.sessions import AgentRuntime
 from actors.testing import FunctionModel, ModelReply
-from compose.commands.output import Exit
-from compose.commands.sessions.screen import Person, TextScreen
-from compose.commands.sessions.talk import Chat, Commands, say_all, talk_with
-from compose.commands.terminal import Terminal
+from compose._commands.output import Exit
+from compose._commands.sessions.screen import Person, TextScreen
+from compose._commands.sessions.talk import Chat, Commands, say_all, talk_with
+from compose._commands.terminal import Terminal
 
 if TYPE_CHECKING:
     from actors import ChatMessage, GenerationOptions

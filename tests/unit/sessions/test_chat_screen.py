@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._sessions.events import EVENTS
 from actors.sessions import EVENT_TYPES, SessionEvent
-from actors.sessions.events import EVENTS
-from compose.commands.sessions.screen import JsonScreen, TextScreen, asked
-from compose.commands.terminal import Terminal
+from compose._commands.sessions.screen import JsonScreen, TextScreen, asked
+from compose._commands.terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

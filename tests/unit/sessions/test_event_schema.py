@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from actors._sessions.events import EVENTS, events_schema
 from actors.sessions import EVENT_TYPES
-from actors.sessions.events import EVENTS, events_schema
 from tests.unit.documents import ROOT
 
 FILE = ROOT / "docs" / "session-events.schema.json"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.transcript import Turn
-from compose.commands.sessions.look import lines_of_blocks, node_text, tree_of
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.agent.transcript import Turn
+from compose._commands.sessions.look import lines_of_blocks, node_text, tree_of
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ from actors import AgentId, Runtime
 from actors.agents import ReActAgent
 from actors.sessions import SessionAgent
 from actors.testing import ScriptedModel
-from compose.host.loader import ServeError, serve_all, serve_app
+from compose._host.loader import ServeError, serve_all, serve_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable

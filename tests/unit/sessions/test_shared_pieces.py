@@ -5,17 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from actors.kernel.hidden import HiddenNames
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.runtime.client.live_events import LivePiece
-from actors.sessions.events import TextPiece
-from actors.sessions.translation import RunTranslator
-from compose.web.resources import readers
-from compose.web.resources.readers import _SharedLines
+from actors._kernel.hidden import HiddenNames
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._runtime.client.live_events import LivePiece
+from actors._sessions.events import TextPiece
+from actors._sessions.translation import RunTranslator
+from compose._web.resources import readers
+from compose._web.resources.readers import _SharedLines
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
+    from actors._kernel.json import JsonValue
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = RunId("r")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.inmemory.artifacts import ComposedBlobStore, InMemoryArtifacts, InMemoryFileStore
-from actors.inmemory.boards import InMemoryTaskStore
-from actors.inmemory.knowledge import InMemoryGraphStore, InMemoryVectorStore
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.stores.data import Entity, Relationship, Task, VectorDocument
+from actors._inmemory.artifacts import ComposedBlobStore, InMemoryArtifacts, InMemoryFileStore
+from actors._inmemory.boards import InMemoryTaskStore
+from actors._inmemory.knowledge import InMemoryGraphStore, InMemoryVectorStore
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.data import Entity, Relationship, Task, VectorDocument
 
 if TYPE_CHECKING:
     from typing import NoReturn

@@ -14,7 +14,7 @@ from actors.testing import Cassette, ModelReply, NotRecordedError, ScriptedModel
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from actors.kernel.agent.models import StreamEvent
+    from actors._kernel.agent.models import StreamEvent
 
 
 def said(*texts: str) -> list[ChatMessage]:

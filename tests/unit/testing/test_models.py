@@ -8,8 +8,14 @@ from contextlib import suppress
 import pytest
 
 from actors import ChatMessage, ContentBlock, GenerationOptions, LLMClient, LLMResponse, Usage
-from actors.kernel.agent.models import Completion, ReasoningDelta, StreamEvent, TextDelta, collected
-from actors.kernel.agent.tools import ToolCall
+from actors._kernel.agent.models import (
+    Completion,
+    ReasoningDelta,
+    StreamEvent,
+    TextDelta,
+    collected,
+)
+from actors._kernel.agent.tools import ToolCall
 from actors.testing import FunctionModel, ModelReply, ScriptedModel, ScriptEndedError
 
 HI = [ChatMessage.of("user", "hi")]

@@ -6,19 +6,19 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from actors import AgentId, Message, RunContext, Runtime
-from actors.runtime.replay.verdict import row_of
-from compose.web.pages import cards
-from compose.web.pages.cards import Folds
+from actors._runtime.replay.verdict import row_of
+from compose._web.pages import cards
+from compose._web.pages.cards import Folds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     import pytest
 
-    from actors.kernel.agent.transcript import Turn
-    from actors.kernel.runtime.ids import RunId
-    from actors.kernel.runtime.log_entry import RunLogEntry
-    from compose.web.pages.cards import RunCards
+    from actors._kernel.agent.transcript import Turn
+    from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.log_entry import RunLogEntry
+    from compose._web.pages.cards import RunCards
 
 
 class Chat:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.agent.transcript import Turn
-from compose.web.pages.conversation import Fork, forks_among
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.transcript import Turn
+from compose._web.pages.conversation import Fork, forks_among
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

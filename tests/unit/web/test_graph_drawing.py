@@ -11,10 +11,10 @@ from typing import Any, Final
 import pytest
 from typing_extensions import override
 
-from actors.kernel.workflow.effects import Effect, EffectType, StepPlan
+from actors._kernel.workflow.effects import Effect, EffectType, StepPlan
+from actors._workflow.machine.spec import RetryPolicy, WorkflowSpec
 from actors.workflow import load_flow
-from actors.workflow.machine.spec import RetryPolicy, WorkflowSpec
-from compose.web.pages.flows.drawing import MAX_NODES, GraphMarks, facts_of, layout_of, svg_of
+from compose._web.pages.flows.drawing import MAX_NODES, GraphMarks, facts_of, layout_of, svg_of
 
 EVIL: Final = "<script>alert(1)</script>\"'&{{7*7}}"
 LAST: Final = "last"

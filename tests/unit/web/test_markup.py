@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compose.web.pages.html import MAX_MARKDOWN, html_of_markdown
+from compose._web.pages.html import MAX_MARKDOWN, html_of_markdown
 from tests.harness.elements import Elements
 
 

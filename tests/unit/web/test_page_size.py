@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from compose.web.pages.html import FOLDER, POLICY, TEMPLATES, Assets
+from compose._web.pages.html import FOLDER, POLICY, TEMPLATES, Assets
 
 MOST_LINES = 1_500
 MOST_BYTES = 60 * 1024

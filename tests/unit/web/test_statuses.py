@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from compose.tools.statuses import TONES, VARIABLES, colour_of
-from compose.web.pages.html import FOLDER
+from compose._tools.statuses import TONES, VARIABLES, colour_of
+from compose._web.pages.html import FOLDER
 
 
 def test_pages_colour_statuses_as_the_terminal_does() -> None:

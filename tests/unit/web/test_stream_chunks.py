@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import JsonValue, ValidationError
 
-from compose.web.endpoint import StrictModel
-from compose.web.requests import parse_body
-from compose.web.streams import EventLine, EventStream
+from compose._web.endpoint import StrictModel
+from compose._web.requests import parse_body
+from compose._web.streams import EventLine, EventStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

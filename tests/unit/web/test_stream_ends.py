@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compose.web import streams
-from compose.web.problems import ProblemError
-from compose.web.requests import LOCAL
-from compose.web.streams import EventLine, EventStream, Streams
+from compose._web import streams
+from compose._web.problems import ProblemError
+from compose._web.requests import LOCAL
+from compose._web.streams import EventLine, EventStream, Streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from actors import idempotency_key
-from actors.runtime import Runtime
+from actors._runtime import Runtime
 from actors.workflow import (
     Effect,
     EffectOutcome,

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.errors import ContractError
-from actors.workflow import FlowError, InMemoryLedgerStore, InMemoryRunStore, WorkflowRuntime
-from actors.workflow.bundles import (
+from actors._workflow.bundles import (
     WorkflowBundleError,
     WorkflowBundleRegistry,
     WorkflowBundleRegistryError,
@@ -22,7 +20,9 @@ from actors.workflow.bundles import (
     open_workflow_bundle,
     pack_workflow_bundle,
 )
-from actors.workflow.embedded.registry import WorkflowRegistry
+from actors._workflow.embedded.registry import WorkflowRegistry
+from actors.errors import ContractError
+from actors.workflow import FlowError, InMemoryLedgerStore, InMemoryRunStore, WorkflowRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from actors.context.fitting import RULES, rules_of
-from actors.workflow.integrations.chat_payload import messages_of, options_of
-from actors.workflow.integrations.remote_model import chat_request
+from actors._context.fitting import RULES, rules_of
+from actors._workflow.integrations.chat_payload import messages_of, options_of
+from actors._workflow.integrations.remote_model import chat_request
 
 ODD: dict[str, Any] = {
     "system_prompt": " ",

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.runtime import Runtime
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime import Runtime
+from actors._workflow.documents import sandbox
 from actors.workflow import FlowRuns, Flows, compile_visualflow, load_flow
-from actors.workflow.documents import sandbox
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 20
@@ -150,7 +150,7 @@ def test_a_fork_of_a_process_with_workers_refuses_code() -> None:
     """The workers belong to the parent's threads, which the fork does not have."""
     code = """
 import os
-from actors.workflow.documents.sandbox import SandboxError, SandboxLimits, evaluate
+from actors._workflow.documents.sandbox import SandboxError, SandboxLimits, evaluate
 assert evaluate("1 + 1", {}, SandboxLimits()) == 2
 child = os.fork()
 if not child:

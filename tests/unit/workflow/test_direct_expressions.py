@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors.workflow.documents import sandbox
-from actors.workflow.documents.expressions import LARGEST, ExpressionError, NodeScope, parse
-from actors.workflow.documents.expressions import LONGEST_EXPRESSION as LONGEST
+from actors._workflow.documents import sandbox
+from actors._workflow.documents.expressions import LARGEST, ExpressionError, NodeScope, parse
+from actors._workflow.documents.expressions import LONGEST_EXPRESSION as LONGEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from actors.workflow.documents.expressions import Expression
+    from actors._workflow.documents.expressions import Expression
 
 VARS: Final[dict[str, Any]] = {
     "n": 7,

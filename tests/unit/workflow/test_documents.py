@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._workflow.documents.document import FlowDocument, seconds_in
+from actors._workflow.documents.reading import LARGEST, read_flow
 from actors.workflow import (
     EffectOutcome,
     EffectType,
@@ -19,8 +21,6 @@ from actors.workflow import (
     check_flow,
     load_flow,
 )
-from actors.workflow.documents.document import FlowDocument, seconds_in
-from actors.workflow.documents.reading import LARGEST, read_flow
 from tests.unit.documents import ROOT, blocks
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from actors._runtime import Runtime
 from actors.errors import RegistrationError
-from actors.runtime import Runtime
 from actors.workflow import FlowError, FlowRuns
-from compose.cli import run
-from compose.commands.output import Exit
-from compose.host.loader import ServeError, find_served, serve_all
+from compose._cli import run
+from compose._commands.output import Exit
+from compose._host.loader import ServeError, find_served, serve_all
 from tests.unit.workflow.test_bundles import CHILD, ROOT
 from tests.unit.workflow.test_documents import REFUND
 

@@ -17,16 +17,16 @@ from actors.workflow import (
     WorkflowSpec,
     create_scheduled_runtime,
 )
-from compose.cli import run
-from compose.commands.output import Exit
-from compose.tools.graph_stores import graph_stores
+from compose._cli import run
+from compose._commands.output import Exit
+from compose._tools.graph_stores import graph_stores
 from tests.conformance.workflow.stores import one_effect
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from actors.workflow import ScheduledRuntime
-    from compose.tools.graph_stores import GraphStores
+    from compose._tools.graph_stores import GraphStores
 
 ASKING = one_effect(EffectType.ASK_USER, {"prompt": "Well?", "wait_key": "k"}, name="asking")
 PARENT = one_effect(EffectType.START_SUBWORKFLOW, {"workflow_id": "asking"}, name="parent")

@@ -82,7 +82,7 @@ def test_graphs_run_with_the_core_alone(tmp_path: Path) -> None:
 def test_nothing_else_loads_graphs() -> None:
     """A program of agents does not pay for them."""
     loaded = "print([one for one in sys.modules if 'workflow' in one])"
-    program = f"import sys, actors.sessions, actors.runtime.runtime; {loaded}"
+    program = f"import sys, actors.sessions, actors._runtime.runtime; {loaded}"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -6,11 +6,11 @@ from typing import get_args
 
 import pytest
 
+from actors._kernel.workflow.effects import Effect, EffectOutcome, EffectType
+from actors._kernel.workflow.run_state import RunState
+from actors._workflow.handlers import EffectHandlers
 from actors.errors import TRANSIENT_MODEL_ERRORS, ModelError, ModelErrorKind
-from actors.kernel.workflow.effects import Effect, EffectOutcome, EffectType
-from actors.kernel.workflow.run_state import RunState
 from actors.workflow import RunStatus
-from actors.workflow.handlers import EffectHandlers
 
 
 @pytest.mark.parametrize("kind", get_args(ModelErrorKind))

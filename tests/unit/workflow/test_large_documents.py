@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from actors._workflow.documents.expressions import ExpressionError, NodeScope, ParsingBudget, parse
+from actors._workflow.documents.findings import MOST_FINDINGS, FindingList
+from actors._workflow.documents.templates import template
 from actors.workflow import check_flow
-from actors.workflow.documents.expressions import ExpressionError, NodeScope, ParsingBudget, parse
-from actors.workflow.documents.findings import MOST_FINDINGS, FindingList
-from actors.workflow.documents.templates import template
 
 Flow = dict[str, Any]
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors._workflow.notes.effects import MEMORY_EFFECTS
+from actors._workflow.notes.spans import spans_of
 from actors.workflow import (
     Effect,
     EffectType,
@@ -20,8 +22,6 @@ from actors.workflow import (
     WorkflowRuntime,
     WorkflowSpec,
 )
-from actors.workflow.notes.effects import MEMORY_EFFECTS
-from actors.workflow.notes.spans import spans_of
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=5)
 VALUES = st.recursive(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.workflow.notes.messages import (
+from actors._workflow.notes.messages import (
     normalize_messages,
     note_message,
     placed,

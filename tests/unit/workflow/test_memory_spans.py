@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from actors.kernel.workflow.errors import GraphError
-from actors.workflow.machine.variables import with_item
-from actors.workflow.notes.spans import (
+from actors._kernel.workflow.errors import GraphError
+from actors._workflow.machine.variables import with_item
+from actors._workflow.notes.spans import (
     SpanFilter,
     has_words,
     neighbours,

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
+from actors._workflow.documents import sandbox
+from actors._workflow.documents.expressions import ExpressionError, parse
+from actors._workflow.documents.findings import MOST_FINDINGS
+from actors._workflow.visual.report import report_flow
 from actors.workflow import FlowError, check_flow
-from actors.workflow.documents import sandbox
-from actors.workflow.documents.expressions import ExpressionError, parse
-from actors.workflow.documents.findings import MOST_FINDINGS
-from actors.workflow.visual.report import report_flow
 
 CODE: Final[dict[str, str]] = {
     "AnnAssign": "x: int = 1\nx",

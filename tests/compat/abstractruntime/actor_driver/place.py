@@ -13,12 +13,12 @@ from typing import Final, TypeVar
 
 from typing_extensions import override
 
-from actors.inmemory.runs.store import MemoryStore
-from actors.kernel.basics import Clock
-from actors.kernel.runtime.ids import HostIncarnation
-from actors.kernel.stores.run_store import RunStore
-from actors.runtime import Runtime
-from actors.runtime.loop.clock import SystemClock
+from actors._inmemory.runs.store import MemoryStore
+from actors._kernel.basics import Clock
+from actors._kernel.runtime.ids import HostIncarnation
+from actors._kernel.stores.run_store import RunStore
+from actors._runtime import Runtime
+from actors._runtime.loop.clock import SystemClock
 from tests.harness.simloop import SimClock, SimLoop
 
 T = TypeVar("T")

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.scheduler import RunStatus as RowStatus
-from actors.runtime import Runtime
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.scheduler import RunStatus as RowStatus
+from actors._runtime import Runtime
+from actors._workflow.machine.records import is_paused
 from actors.workflow import FlowRuns, WaitReason, WaitState, open_waits
-from actors.workflow.machine.records import is_paused
 
 LIMIT_S: Final = 60.0
 _PAUSES_S: Final = (0.001, 0.005, 0.02, 0.1)

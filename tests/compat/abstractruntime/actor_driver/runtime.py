@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.stores.runs import RunFilter
-from actors.kernel.workflow.errors import NoSuchRunError
-from actors.kernel.workflow.run_state import RunState
-from actors.runtime import Runtime as Host
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.stores.runs import RunFilter
+from actors._kernel.workflow.errors import NoSuchRunError
+from actors._kernel.workflow.run_state import RunState
+from actors._runtime import Runtime as Host
+from actors._workflow.hosted.ledger_feed import flow_runs
+from actors._workflow.machine import variables
+from actors._workflow.machine.records import TRACES
+from actors._workflow.machine.variables import RUNTIME, namespace
 from actors.workflow import DefaultEffectPolicy, FlowRuns, Flows, WorkflowSpec
-from actors.workflow.hosted.ledger_feed import flow_runs
-from actors.workflow.machine import variables
-from actors.workflow.machine.records import TRACES
-from actors.workflow.machine.variables import RUNTIME, namespace
 from tests.compat.abstractruntime.actor_driver.place import PLACE
 from tests.compat.abstractruntime.actor_driver.rest import until_rest
 from tests.compat.abstractruntime.actor_driver.views import NotApplicableError, new_app

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from actors.kernel.runtime.hints import Delta
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.runtime.client.live_events import HOLD_S, CatchUp, OpenAnswers
+from actors._kernel.runtime.hints import Delta
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._runtime.client.live_events import HOLD_S, CatchUp, OpenAnswers
 
 AGENT, RUN = AgentId("chat", "s"), RunId("0" * 32)
 
@@ -79,7 +79,7 @@ async def test_pieces_whose_beginning_nobody_has_are_shown_after_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An old host does not answer; what comes then is in order, and an attempt that is over says nothing."""
-    monkeypatch.setattr("actors.runtime.client.live_events.HOLD_S", 0)
+    monkeypatch.setattr("actors._runtime.client.live_events.HOLD_S", 0)
     shown: list[Delta] = []
     async with CatchUp(shown.append) as reader:
         reader.take(piece(5))

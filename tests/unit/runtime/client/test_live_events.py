@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind, RunLogEntry
-from actors.runtime.client import live_events as live
-from actors.runtime.client.gateway_api import Attempts
-from actors.runtime.client.live_events import Feed
-from actors.runtime.loop.tasks import TaskScope
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind, RunLogEntry
+from actors._runtime.client import live_events as live
+from actors._runtime.client.gateway_api import Attempts
+from actors._runtime.client.live_events import Feed
+from actors._runtime.loop.tasks import TaskScope
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
+    from actors._kernel.json import JsonValue
 
 RUN, AT = RunId("r"), datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from actors.kernel.json import JsonValue
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.log_entry import RunLogEntry
-from actors.runtime.client.live_events import LivePiece, PieceOrder
+from actors._kernel.json import JsonValue
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.log_entry import RunLogEntry
+from actors._runtime.client.live_events import LivePiece, PieceOrder
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

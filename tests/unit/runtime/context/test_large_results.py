@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from actors import Runtime, Tool, ToolCall
+from actors._kernel.agent import transcript
+from actors._runtime.verbs.conversation import chat
 from actors.agents import ReActAgent
-from actors.kernel.agent import transcript
-from actors.runtime.verbs.conversation import chat
 from actors.testing import ScriptedModel
 
 

@@ -9,9 +9,9 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
+from actors._kernel.secrets import Secret, UnknownSecretError
+from actors._runtime.verbs.secrets import EnvSecrets, FileSecrets, Secrets, redacted
 from actors.errors import InvalidNameError
-from actors.kernel.secrets import Secret, UnknownSecretError
-from actors.runtime.verbs.secrets import EnvSecrets, FileSecrets, Secrets, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

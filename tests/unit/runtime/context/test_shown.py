@@ -6,10 +6,10 @@ import hashlib
 
 from pydantic_core import to_json
 
-from actors.context.turns import SUMMARY, UPTO
-from actors.kernel.agent.message import ChatMessage
-from actors.kernel.json import canonical_json
-from actors.runtime.verbs.conversation.sessions import (
+from actors._context.turns import SUMMARY, UPTO
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.json import canonical_json
+from actors._runtime.verbs.conversation.sessions import (
     ShownTurns,
     digest,
     shown_turn,

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from actors.inmemory.runs.store import MemoryStore
-from actors.kernel.agent.agent import SpawnBudget
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.waits import Wait
-from actors.runtime import Runtime
-from actors.runtime.replay.branch_scheduler import BranchScheduler
-from actors.runtime.replay.branches import Branch
-from actors.runtime.verbs.waits import OpenWaits, PendingWait
+from actors._inmemory.runs.store import MemoryStore
+from actors._kernel.agent.agent import SpawnBudget
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.waits import Wait
+from actors._runtime import Runtime
+from actors._runtime.replay.branch_scheduler import BranchScheduler
+from actors._runtime.replay.branches import Branch
+from actors._runtime.verbs.waits import OpenWaits, PendingWait
 from tests.harness.simloop import SimClock, SimEntropy, SimLoop, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from actors.kernel.agent.message import Message
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._runtime import RunContext
 
 MANY = 120
 STEPS = 10

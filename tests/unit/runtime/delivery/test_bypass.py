@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from actors._runtime.delivery.mail_service import AFTER_S, POLL_AGAIN_S, POLL_S, Bypass, Suspicion
+from actors._runtime.delivery.outbox_relay import SLOW_S, OutboxRelay
+from actors._runtime.loop.tasks import TaskScope
 from actors.errors import BrokerError, PersistenceError
-from actors.runtime.delivery.mail_service import AFTER_S, POLL_AGAIN_S, POLL_S, Bypass, Suspicion
-from actors.runtime.delivery.outbox_relay import SLOW_S, OutboxRelay
-from actors.runtime.loop.tasks import TaskScope
 from tests.harness.simloop import SimLoop, simulate
 from tests.unit.runtime.delivery.test_outbox_relay import LEASES, Line, post, row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from actors.kernel.runtime.scheduler import ShardLease
-    from actors.kernel.stores.transport import OutboxRow, OutboxStore
-    from actors.runtime.worker.held_shards import HeldShards
+    from actors._kernel.runtime.scheduler import ShardLease
+    from actors._kernel.stores.transport import OutboxRow, OutboxStore
+    from actors._runtime.worker.held_shards import HeldShards
 
 
 class Rows:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from actors.errors import PersistenceError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.hints import Nudge
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId
-from actors.kernel.runtime.rows import Arrived
-from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.stores.topics import Expanded
-from actors.runtime.delivery.fanout import (
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, ShardId
+from actors._kernel.runtime.rows import Arrived
+from actors._kernel.runtime.scheduler import ShardLease
+from actors._kernel.stores.topics import Expanded
+from actors._runtime.delivery.fanout import (
     AGAIN_S,
     BACKLOG_LIMIT,
     CHUNK,
@@ -24,15 +23,16 @@ from actors.runtime.delivery.fanout import (
     SCAN_S,
     PostDelivery,
 )
-from actors.runtime.loop.notifications import Notifications
-from actors.runtime.loop.tasks import TaskScope
+from actors._runtime.loop.notifications import Notifications
+from actors._runtime.loop.tasks import TaskScope
+from actors.errors import PersistenceError
 from tests.harness.simloop import SimLoop, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from actors.kernel.stores.topics import LazyAgents
-    from actors.runtime.worker.worker import Worker
+    from actors._kernel.stores.topics import LazyAgents
+    from actors._runtime.worker.worker import Worker
 
 ONE, TWO, AWAY = ShardId("one"), ShardId("two"), ShardId("away")
 LEASES = [

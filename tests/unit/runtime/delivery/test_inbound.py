@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from actors.errors import BrokerError, PersistenceError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.commit import LeaseLost
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
-from actors.kernel.runtime.rows import Arrived
-from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.stores.transport import (
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.commit import LeaseLost
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
+from actors._kernel.runtime.rows import Arrived
+from actors._kernel.runtime.scheduler import ShardLease
+from actors._kernel.stores.transport import (
     Cursor,
     Ingested,
     MailBatch,
@@ -23,16 +22,17 @@ from actors.kernel.stores.transport import (
     StaleStream,
     Undecodable,
 )
-from actors.runtime.delivery.mail_service import INGEST_AGAIN_S, Inbound
-from actors.runtime.loop.tasks import TaskScope
-from actors.runtime.worker.intake import Intake
+from actors._runtime.delivery.mail_service import INGEST_AGAIN_S, Inbound
+from actors._runtime.loop.tasks import TaskScope
+from actors._runtime.worker.intake import Intake
+from actors.errors import BrokerError, PersistenceError
 from tests.harness.simloop import SimLoop, simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
-    from actors.kernel.stores.transport import IngestOutcome, MailConnection, MailStore
-    from actors.runtime.worker.worker import Worker
+    from actors._kernel.stores.transport import IngestOutcome, MailConnection, MailStore
+    from actors._runtime.worker.worker import Worker
 
 SHARD = ShardId("s")
 LEASE = ShardLease(SHARD, HostIncarnation("h"), 3, datetime(2030, 1, 1, tzinfo=UTC))

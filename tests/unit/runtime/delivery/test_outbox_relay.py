@@ -6,19 +6,19 @@ import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, ShardId, TopicId
+from actors._kernel.runtime.scheduler import ShardLease
+from actors._kernel.stores.transport import OutboxRow
+from actors._runtime.delivery.outbox_relay import AGAIN_S, PAGE, TROUBLE_AFTER, OutboxRelay
+from actors._runtime.loop.tasks import TaskScope
 from actors.errors import BrokerError, ContractError, PersistenceError
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, ShardId, TopicId
-from actors.kernel.runtime.scheduler import ShardLease
-from actors.kernel.stores.transport import OutboxRow
-from actors.runtime.delivery.outbox_relay import AGAIN_S, PAGE, TROUBLE_AFTER, OutboxRelay
-from actors.runtime.loop.tasks import TaskScope
 from tests.harness.simloop import SimLoop, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from actors.kernel.stores.transport import MailConnection, OutboxStore
+    from actors._kernel.stores.transport import MailConnection, OutboxStore
 
 LEASES = [ShardLease(ShardId("s"), HostIncarnation("h"), 1, datetime(2030, 1, 1, tzinfo=UTC))]
 

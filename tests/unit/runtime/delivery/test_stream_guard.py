@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from actors.kernel.stores.transport import StreamRecord, StreamState
-from actors.runtime.delivery.stream_guard import StreamRolledBackError, guard_stream
+from actors._kernel.stores.transport import StreamRecord, StreamState
+from actors._runtime.delivery.stream_guard import StreamRolledBackError, guard_stream
 
 if TYPE_CHECKING:
-    from actors.kernel.stores.transport import MailConnection, MailStore
+    from actors._kernel.stores.transport import MailConnection, MailStore
 
 MADE = datetime(2026, 1, 1, tzinfo=UTC)
 STATE = StreamState("MAIL", MADE, first_sequence=5, last_sequence=9, deployment="d")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime import Runtime
-from actors.runtime.journal.run_log import LONG_LOG
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime import Runtime
+from actors._runtime.journal.run_log import LONG_LOG
 from tests.harness.wide import suspended
 
 if TYPE_CHECKING:
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
 
 AGENT = AgentId("long", "one")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actors.kernel.runtime.ids import RunId
-from actors.runtime.journal.amendments import Setback, Setbacks
+from actors._kernel.runtime.ids import RunId
+from actors._runtime.journal.amendments import Setback, Setbacks
 
 RUN = RunId("r")
 

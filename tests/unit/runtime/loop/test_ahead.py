@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from actors.kernel.stores.runs import Handed
-from actors.runtime.loop.tasks import Ahead, Pulled
+from actors._kernel.stores.runs import Handed
+from actors._runtime.loop.tasks import Ahead, Pulled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actors.kernel.runtime.hints import Nudge
-from actors.runtime.loop.notifications import Notifications
+from actors._kernel.runtime.hints import Nudge
+from actors._runtime.loop.notifications import Notifications
 
 
 def test_no_subscriber_is_notified_before_the_host_executes() -> None:

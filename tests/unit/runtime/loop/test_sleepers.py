@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 
-from actors.runtime.loop.timers import Sleepers
+from actors._runtime.loop.timers import Sleepers
 
 MANY = 20_000
 

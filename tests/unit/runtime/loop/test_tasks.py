@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from actors.runtime.loop import tasks
-from actors.runtime.loop.tasks import TaskScope
+from actors._runtime.loop import tasks
+from actors._runtime.loop.tasks import TaskScope
 
 
 async def test_what_a_host_needs_begins_again_after_an_error(

@@ -7,17 +7,17 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from actors import idempotency_key
-from actors.kernel.agent.tools import Tool
-from actors.kernel.runtime.ids import AgentId
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.runtime import Runtime
+from actors._kernel.agent.tools import Tool
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors._runtime import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.kernel.agent.message import Message
-    from actors.kernel.runtime.rows import RunRow
-    from actors.runtime import RunContext
+    from actors._kernel.agent.message import Message
+    from actors._kernel.runtime.rows import RunRow
+    from actors._runtime import RunContext
 
 ONCE = RetryPolicy(max_retries=0)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime.loop.timers import MAX_ARM_S, Alarm, Timers
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime.loop.timers import MAX_ARM_S, Alarm, Timers
 from tests.harness.simloop import SimClock, SimLoop, simulate
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._inmemory.runs.store import MemoryStore
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime import Runtime
+from actors._runtime.execution.execution import Execution
+from actors._runtime.loop.clock import SystemClock
+from actors._runtime.replay.branch_scheduler import BranchScheduler
+from actors._runtime.replay.branches import Branch, Gather
 from actors.errors import RunFailedError
-from actors.inmemory.runs.store import MemoryStore
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime import Runtime
-from actors.runtime.execution.execution import Execution
-from actors.runtime.loop.clock import SystemClock
-from actors.runtime.replay.branch_scheduler import BranchScheduler
-from actors.runtime.replay.branches import Branch, Gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
 
 LIMIT_S = 5.0
 """Half of what a run gets to stop before it is left behind."""

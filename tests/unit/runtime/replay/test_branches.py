@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from actors.runtime.replay.branches import (
+from actors._runtime.replay.branches import (
     Branch,
     BranchState,
     Gather,

@@ -11,10 +11,9 @@ import pytest
 from pydantic_core import from_json, to_json
 from typing_extensions import override
 
-from actors.errors import EffectError, RecordedError, RetryAfter, TerminalError
-from actors.kernel import wire_names
-from actors.kernel.json_data import MAX_ERROR, clean_text
-from actors.runtime.replay.failures import (
+from actors._kernel import wire_names
+from actors._kernel.json_data import MAX_ERROR, clean_text
+from actors._runtime.replay.failures import (
     Provenance,
     is_named,
     mark_recorded,
@@ -27,9 +26,10 @@ from actors.runtime.replay.failures import (
     text_of,
     type_of,
 )
+from actors.errors import EffectError, RecordedError, RetryAfter, TerminalError
 
 if TYPE_CHECKING:
-    from actors.kernel.json import JsonValue
+    from actors._kernel.json import JsonValue
 
 
 class SpeechlessError(Exception):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.log_entry import RunLogEntry
+from actors._runtime.replay.history import History
 from actors.errors import NonDeterminismError
-from actors.kernel.runtime.ids import RunId
-from actors.kernel.runtime.log_entry import EntryKind as K
-from actors.kernel.runtime.log_entry import RunLogEntry
-from actors.runtime.replay.history import History
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = (K.EFFECT_INTENT, K.EFFECT_RESULT)

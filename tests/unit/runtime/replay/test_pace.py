@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from actors.runtime.replay.branch_scheduler import MOVES, Pace
+from actors._runtime.replay.branch_scheduler import MOVES, Pace
 from tests.harness.simloop import SimLoop, simulate
 
 

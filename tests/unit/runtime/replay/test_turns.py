@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._runtime.replay.branch_scheduler import STALL_S, BranchScheduler
+from actors._runtime.replay.branches import Branch, BranchState, Gather, Group, Select
 from actors.errors import EffectOutsideScopeError, ForeignCancellationError
-from actors.runtime.replay.branch_scheduler import STALL_S, BranchScheduler
-from actors.runtime.replay.branches import Branch, BranchState, Gather, Group, Select
 from tests.harness.simloop import SimLoop, simulate
 
 if TYPE_CHECKING:

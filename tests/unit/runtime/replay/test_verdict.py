@@ -7,7 +7,24 @@ from typing import Any, get_args
 
 import pytest
 
-from actors.agents.react import TurnsExhaustedError
+from actors._agents.react import TurnsExhaustedError
+from actors._kernel.agent.agent import HistoryRetention
+from actors._kernel.agent.message import MessageKey
+from actors._kernel.runtime.commit import Finish, Park, Retry
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind
+from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
+from actors._runtime.replay.failures import mark_recorded
+from actors._runtime.replay.verdict import (
+    Attempt,
+    Verdict,
+    cancelled,
+    completed,
+    judge,
+    late,
+    parked,
+    with_orphans,
+)
 from actors.errors import (
     TRANSIENT_MODEL_ERRORS,
     BudgetExhaustedError,
@@ -21,23 +38,6 @@ from actors.errors import (
     OutputError,
     RetryAfter,
     TerminalError,
-)
-from actors.kernel.agent.agent import HistoryRetention
-from actors.kernel.agent.message import MessageKey
-from actors.kernel.runtime.commit import Finish, Park, Retry
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.runtime.log_entry import EntryKind
-from actors.kernel.runtime.scheduler import RetryPolicy, RunStatus
-from actors.runtime.replay.failures import mark_recorded
-from actors.runtime.replay.verdict import (
-    Attempt,
-    Verdict,
-    cancelled,
-    completed,
-    judge,
-    late,
-    parked,
-    with_orphans,
 )
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

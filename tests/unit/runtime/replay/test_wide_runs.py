@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.inmemory.runs.store import MemoryStore
-from actors.kernel.runtime.ids import AgentId
-from actors.runtime import Runtime
-from actors.runtime.replay.branch_scheduler import MOVES
+from actors._inmemory.runs.store import MemoryStore
+from actors._kernel.runtime.ids import AgentId
+from actors._runtime import Runtime
+from actors._runtime.replay.branch_scheduler import MOVES
 from tests.harness.simloop import SimClock, SimEntropy, SimLoop, simulate
 from tests.harness.wide import Ticker, Wide, suspended
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from actors.runtime import RunContext
+    from actors._runtime import RunContext
 
 AGENT = AgentId("wide", "one")
 MANY, FEW = 160, 40

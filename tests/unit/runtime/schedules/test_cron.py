@@ -10,8 +10,8 @@ from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors._runtime.schedules.api import next_tick, zone_of
 from actors.errors import InvalidScheduleError
-from actors.runtime.schedules.api import next_tick, zone_of
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
 

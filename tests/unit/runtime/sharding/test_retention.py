@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from actors._kernel.runtime.commit import Finish
+from actors._kernel.runtime.log_entry import EntryKind, NewEntry
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._kernel.stores.administration import UsageFilter
+from actors._runtime.sharding.retention import forget_agent, sweep_all
 from actors.errors import ContractError
-from actors.kernel.runtime.commit import Finish
-from actors.kernel.runtime.log_entry import EntryKind, NewEntry
-from actors.kernel.runtime.scheduler import RunStatus
-from actors.kernel.stores.administration import UsageFilter
-from actors.runtime.sharding.retention import forget_agent, sweep_all
 from tests.conformance.bed import DESK, answer, message
 from tests.conformance.clock import ManualClock
 from tests.conformance.conftest import memory_bed

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.stores.limits import Grant, Limit, LimitScope
+from actors._runtime.worker.admission import LINGER_S, POLL_S, SHARE_S, Admission, ReadyQueue
 from actors.errors import ContractError
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.stores.limits import Grant, Limit, LimitScope
-from actors.runtime.worker.admission import LINGER_S, POLL_S, SHARE_S, Admission, ReadyQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.kernel.stores.limits import Claim
-    from actors.runtime.worker.admission import Permit
+    from actors._kernel.stores.limits import Claim
+    from actors._runtime.worker.admission import Permit
 
 
 @dataclass(eq=False)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, ShardId
-from actors.runtime.loop.clock import SystemClock
-from actors.runtime.loop.tasks import TaskScope
-from actors.runtime.loop.timers import IdleRuns
-from actors.runtime.worker.dispatcher import STARTS, Dispatcher
-from actors.runtime.worker.mailbox import Mailbox
+from actors._kernel.runtime.ids import AgentId, ShardId
+from actors._runtime.loop.clock import SystemClock
+from actors._runtime.loop.tasks import TaskScope
+from actors._runtime.loop.timers import IdleRuns
+from actors._runtime.worker.dispatcher import STARTS, Dispatcher
+from actors._runtime.worker.mailbox import Mailbox
 
 if TYPE_CHECKING:
-    from actors.runtime.worker.admission import Permit
+    from actors._runtime.worker.admission import Permit
 
 
 @pytest.mark.parametrize("turns", [1, 4])

@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
-from actors.kernel.runtime.rows import RunRow
-from actors.kernel.runtime.scheduler import Lease, ShardLease
-from actors.runtime.worker.held_shards import HeldShards, run_lease
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
+from actors._kernel.runtime.rows import RunRow
+from actors._kernel.runtime.scheduler import Lease, ShardLease
+from actors._runtime.worker.held_shards import HeldShards, run_lease
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from actors.kernel.runtime.ids import AgentId, RunId
-from actors.kernel.stores.limits import Grant, LimitScope
-from actors.runtime.worker.admission import (
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.stores.limits import Grant, LimitScope
+from actors._runtime.worker.admission import (
     LINGER_S,
     LONGEST_WAIT_S,
     POLL_S,

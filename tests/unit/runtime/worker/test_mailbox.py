@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from actors.kernel.agent.message import Message
-from actors.kernel.runtime.ids import AgentId, RunId, ShardId
-from actors.kernel.runtime.rows import Arrived
-from actors.runtime.worker.mailbox import (
+from actors._kernel.agent.message import Message
+from actors._kernel.runtime.ids import AgentId, RunId, ShardId
+from actors._kernel.runtime.rows import Arrived
+from actors._runtime.worker.mailbox import (
     Adoption,
     Holding,
     Mailbox,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.runtime.worker.admission import ReadyQueue
+from actors._runtime.worker.admission import ReadyQueue
 
 
 @pytest.mark.item(121)

@@ -11,8 +11,8 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
-from compose.web.agui.events import RunTree
-from compose.web.agui.stream import Gate
+from compose._web.agui.events import RunTree
+from compose._web.agui.stream import Gate
 from tests.unit.web.agui.told import ROOT, answer, approval
 
 

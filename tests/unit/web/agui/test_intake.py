@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from ag_ui.core import RunAgentInput
 
+from actors._kernel.agent.tools import InvocationResult, client_tools_in
 from actors.errors import InvalidTextError
-from actors.kernel.agent.tools import InvocationResult, client_tools_in
-from compose.web.agui.intake import MAX_TOOLS, read_input
-from compose.web.problems import ProblemError
+from compose._web.agui.intake import MAX_TOOLS, read_input
+from compose._web.problems import ProblemError
 
 USER = {"id": "u", "role": "user", "content": "hi"}
 

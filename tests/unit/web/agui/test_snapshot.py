@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from actors.kernel.agent.message import ChatMessage, ContentBlock
-from actors.kernel.agent.transcript import Turn
-from compose.web.agui.endpoint import MOST_MESSAGES, snapshot_of
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.agent.transcript import Turn
+from compose._web.agui.endpoint import MOST_MESSAGES, snapshot_of
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors._kernel.runtime.ids import RunId
 from actors.errors import UnknownRunError
-from actors.kernel.runtime.ids import RunId
-from compose.web.agui.stream import MAX_FOLLOWED, EventSources
+from compose._web.agui.stream import MAX_FOLLOWED, EventSources
 from tests.unit.web.agui.told import CHILD, answer, told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from actors.sessions.events import SessionEvent
+    from actors._sessions.events import SessionEvent
 
 DONE = told("run_completed", {"output": None})
 STARTED = told("child_started", {"child": CHILD, "agent": "helper/1"})

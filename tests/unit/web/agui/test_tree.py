@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compose.web.agui.events import RunTree, ShownMessages
+from compose._web.agui.events import RunTree, ShownMessages
 from tests.unit.web.agui.told import CHILD, ROOT, answer, approval, check, dumped, piece, told
 
 if TYPE_CHECKING:
-    from actors.sessions.events import SessionEvent
+    from actors._sessions.events import SessionEvent
 
 DONE = told("run_completed", {"output": "out"})
 RESULT = {"status": "ok", "text": "sunny", "structured": {"sky": "blue"}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from actors.sessions.events import EVENTS, SessionEvent
+from actors._sessions.events import EVENTS, SessionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors._workflow.visual.drawing import is_visualflow
 from actors.workflow import FlowError, check_flow, compile_visualflow, load_flow
-from actors.workflow.visual.drawing import is_visualflow
 from tests.unit.workflow.spoiling import JUNK, spoil
 from tests.unit.workflow.visual.drawn import edges, flow, literal, node, play, problems
 

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.kernel.agent.tools import ApprovalPolicy
+from actors._kernel.agent.tools import ApprovalPolicy
+from actors._workflow.bundles import WorkflowBundleError, pack_workflow_bundle
+from actors._workflow.integrations import local_llm
+from actors._workflow.visual.checks import TYPES
+from actors._workflow.visual.report import report_flow
 from actors.workflow import (
     InMemoryLedgerStore,
     InMemoryRunStore,
@@ -16,12 +20,8 @@ from actors.workflow import (
     compile_visualflow_tree,
     open_waits,
 )
-from actors.workflow.bundles import WorkflowBundleError, pack_workflow_bundle
-from actors.workflow.integrations import local_llm
-from actors.workflow.visual.checks import TYPES
-from actors.workflow.visual.report import report_flow
-from compose.mcp.toolsets.files import file_tools
-from compose.mcp.toolsets.folder import ConfinedFolder
+from compose._mcp.toolsets.files import file_tools
+from compose._mcp.toolsets.folder import ConfinedFolder
 from tests.conformance.workflow.stores import GraphClock
 from tests.unit.workflow.visual.drawn import (
     edges,

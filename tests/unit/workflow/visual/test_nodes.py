@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from actors._workflow.documents import sandbox
+from actors._workflow.visual.checks import TYPES
 from actors.workflow import EffectOutcome, FlowError
-from actors.workflow.documents import sandbox
-from actors.workflow.visual.checks import TYPES
 from tests.unit.documents import ROOT
 from tests.unit.workflow.visual.drawn import (
     edges,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from actors.workflow.visual.drawing import Drawing, DrawingFindings, read_drawing
-from actors.workflow.visual.passes import with_routes, without_limited_wires, without_reroutes
+from actors._workflow.visual.drawing import Drawing, DrawingFindings, read_drawing
+from actors._workflow.visual.passes import with_routes, without_limited_wires, without_reroutes
 from tests.unit.workflow.visual.drawn import edges, flow, literal, node
 
 ROUTES = [

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.runtime import Runtime
-from actors.workflow import FlowError, FlowRuns
-from actors.workflow.bundles import (
+from actors._runtime import Runtime
+from actors._workflow.bundles import (
     WorkflowBundleError,
     WorkflowBundleRegistry,
     open_workflow_bundle,
     pack_workflow_bundle,
 )
-from actors.workflow.bundles.bundle import input_schema
-from compose.commands.output import Exit
-from compose.host.loader import find_served, serve_all
+from actors._workflow.bundles.bundle import input_schema
+from actors.workflow import FlowError, FlowRuns
+from compose._commands.output import Exit
+from compose._host.loader import find_served, serve_all
 from tests.unit.workflow.test_bundles import files_of, zipped
 from tests.unit.workflow.test_flows_commands import told
 from tests.unit.workflow.visual.drawn import edges, flow, node, reading, runtime

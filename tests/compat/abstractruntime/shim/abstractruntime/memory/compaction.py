@@ -1,3 +1,3 @@
 """Names of the source."""
 
-from actors.workflow.notes.messages import *  # noqa: F403
+from actors._workflow.notes.messages import *  # noqa: F403

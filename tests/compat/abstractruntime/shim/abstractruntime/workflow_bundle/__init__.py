@@ -1,3 +1,3 @@
 """Names of AbstractRuntime over ours; see the package."""
 
-from actors.workflow.bundles import *  # noqa: F403
+from actors._workflow.bundles import *  # noqa: F403

@@ -1,3 +1,3 @@
 """Names of AbstractRuntime over ours; see the package."""
 
-from actors.workflow.bundles.registry import *  # noqa: F403
+from actors._workflow.bundles.registry import *  # noqa: F403

@@ -1,0 +1,1 @@
+"""The agents and tools of `actors.agents`. They use the runtime; sessions and workflows use them."""

@@ -1,0 +1,248 @@
+"""Long-term memory in one process, separate for each tenant and scope."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, TypeAlias
+
+from pydantic import JsonValue
+from pydantic_core import from_json
+from typing_extensions import override
+
+from actors._kernel.hidden import matches
+from actors._kernel.memory_rules import (
+    KEPT_VERSIONS,
+    CheckedMemory,
+    CheckedQuery,
+    FoundMemory,
+    check_about,
+    check_page,
+    checked_keys,
+    checked_memory,
+    checked_query,
+    named,
+    next_version,
+    ranked,
+    word_score,
+    words_of,
+)
+from actors._kernel.runtime.ids import check_name
+from actors._kernel.runtime.scheduler import Lease
+from actors._kernel.search_rules import cosine
+from actors._kernel.stores.memory import (
+    LongTermMemories,
+    LongTermMemory,
+    Memory,
+    MemoryQuery,
+    NewMemory,
+)
+from actors.errors import LeaseLostError
+
+_LATER: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptMemory:
+    """A version of a memory.
+
+    Its metadata is also kept as text, since callers may change the returned metadata.
+    """
+
+    memory: Memory
+    metadata: str
+    unit: array[float]
+
+    def told(self) -> Memory:
+        return self.memory.model_copy(update={"metadata": from_json(self.metadata)})
+
+
+_Slots: TypeAlias = dict[str, list[_KeptMemory]]
+"""The versions of memories by slot, the current one last."""
+
+
+class InMemoryLongTermMemories(LongTermMemories):
+    """The memories of all tenants of one process, which are lost with it.
+
+    Args:
+        now: The clock for the memories' instants.
+        is_held: Function that returns True if a lease is still held.
+    """
+
+    def __init__(self, now: Callable[[], datetime], is_held: Callable[[Lease], bool]) -> None:
+        self._now, self._is_held = now, is_held
+        self._kept: dict[str, dict[str, _Slots]] = {}
+
+    @override
+    def of(self, tenant: str) -> InMemoryLongTermMemory:
+        kept = self._kept.setdefault(check_name("tenant", tenant), {})
+        return InMemoryLongTermMemory(kept, self._now, self._is_held)
+
+    def removals(self, tenant: str, abouts: Sequence[str] | None) -> Iterator[Callable[[], object]]:
+        """Yield for each version of a tenant's memories a function that removes it.
+
+        Args:
+            tenant: Owner of the memories.
+            abouts: The scopes. None: all scopes.
+        """
+        for about, slots in self._kept.get(tenant, {}).items():
+            if abouts is None or about in abouts:
+                for slot, versions in slots.items():
+                    for version in versions:
+                        yield partial(_remove, slots, slot, version)
+
+
+class InMemoryLongTermMemory(LongTermMemory):
+    """A `LongTermMemory` of one tenant. `InMemoryLongTermMemories.of` makes it.
+
+    A search compares the query with each memory of the scope, on the event loop.
+    """
+
+    def __init__(
+        self, kept: dict[str, _Slots], now: Callable[[], datetime], is_held: Callable[[Lease], bool]
+    ) -> None:
+        self._kept, self._now, self._is_held = kept, now, is_held
+
+    @override
+    async def put(
+        self,
+        new: NewMemory,
+        *,
+        embedding: tuple[float, ...] | None = None,
+        fence: Lease | None = None,
+    ) -> Memory:
+        checked = checked_memory(new, embedding)
+        self._check(fence)
+        versions = self._kept.setdefault(new.about, {}).get(checked.slot, [])
+        repeated = next(
+            (version for version in self._in(None) if version.memory.id == new.id), None
+        )
+        if repeated is not None:
+            return repeated.told()
+        present = versions[-1] if versions else None
+        version = next_version(new, None if present is None else present.memory)
+        if version is None:
+            assert present is not None
+            return present.told()
+        kept = self._version(checked, version, versions)
+        if present is not None:
+            until = {"valid_until": kept.memory.updated_at}
+            memory = present.memory.model_copy(update=until)
+            versions[-1] = _KeptMemory(memory, present.metadata, present.unit)
+        versions.append(kept)
+        del versions[: -KEPT_VERSIONS - 1]
+        self._kept[new.about][checked.slot] = versions
+        return kept.told()
+
+    @override
+    async def search(self, query: MemoryQuery) -> list[Memory]:
+        checked = checked_query(query)
+        hits = []
+        for version in self._in(query.about):
+            if not _is_wanted(version, checked):
+                continue
+            is_comparable = bool(checked.unit) and len(checked.unit) == len(version.unit)
+            meaning = cosine(checked.unit, version.unit) if is_comparable else None
+            words = (
+                word_score(checked.words, words_of(version.memory.text)) if checked.words else 0.0
+            )
+            hits.append(FoundMemory(memory=version.told(), meaning=meaning, words=words or None))
+        return ranked(hits, query, checked.candidates)
+
+    @override
+    async def versions(self, key_or_id: str, *, about: str) -> list[Memory]:
+        slot = self._slot(key_or_id, about)
+        found = [] if slot is None else self._kept[about][slot]
+        return [one.told() for one in reversed(found)]
+
+    @override
+    async def forget(self, key_or_id: str, *, about: str, fence: Lease | None = None) -> int:
+        self._check(fence)
+        slot = self._slot(key_or_id, about)
+        return 0 if slot is None else len(self._kept[about].pop(slot))
+
+    @override
+    async def page(
+        self,
+        *,
+        about: str | None = None,
+        keys: Sequence[str] | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[Memory]:
+        check_page(limit, offset)
+        wanted = None if keys is None else checked_keys(keys)
+        present = [
+            one
+            for one in self._in(about)
+            if one.memory.valid_until is None and (wanted is None or one.memory.key in wanted)
+        ]
+        present.sort(key=lambda one: one.memory.id)
+        present.sort(key=lambda one: one.memory.updated_at, reverse=True)
+        return [one.told() for one in present[offset : offset + limit]]
+
+    def _version(
+        self, checked: CheckedMemory, version: int, versions: list[_KeptMemory]
+    ) -> _KeptMemory:
+        new, now = checked.new, self._now()
+        if versions:  # the clock may not advance, or go back
+            now = max(now, versions[-1].memory.updated_at + _LATER)
+        memory = Memory(
+            id=new.id,
+            key=new.key,
+            about=new.about,
+            text=new.text,
+            source=new.source,
+            run_id=new.run_id,
+            turn=new.turn,
+            version=version,
+            created_at=versions[-1].memory.created_at if versions else now,
+            updated_at=now,
+        )
+        return _KeptMemory(memory, checked.metadata, checked.unit)
+
+    def _check(self, fence: Lease | None) -> None:
+        if fence is not None and not self._is_held(fence):
+            raise LeaseLostError(fence.shard, fence.owner, fence.epoch)
+
+    def _slot(self, key_or_id: str, about: str) -> str | None:
+        _, place, _ = named(key_or_id, about)
+        slots = self._kept.get(about, {})
+        if place in slots:
+            return place
+        of_id = (
+            slot
+            for slot, versions in slots.items()
+            if any(one.memory.id == key_or_id for one in versions)
+        )
+        return next(of_id, None)
+
+    def _in(self, about: str | None) -> Iterator[_KeptMemory]:
+        if about is not None:
+            check_about(about)
+        for name, slots in self._kept.items():
+            if about in (None, name):
+                for versions in slots.values():
+                    yield from versions
+
+
+def _is_wanted(one: _KeptMemory, checked: CheckedQuery) -> bool:
+    query, memory = checked.query, one.memory
+    if query.as_of is None:
+        is_valid = memory.valid_until is None
+    else:
+        is_later = memory.valid_until is None or memory.valid_until > query.as_of
+        is_valid = memory.updated_at <= query.as_of and is_later
+    is_of_source = query.sources is None or memory.source in query.sources
+    wanted: dict[str, JsonValue] = checked.filter or {}
+    return is_valid and is_of_source and matches(from_json(one.metadata), wanted)
+
+
+def _remove(slots: _Slots, slot: str, version: _KeptMemory) -> None:
+    """Remove a version. If it is the slot's last version, remove the slot, too."""
+    slots[slot].remove(version)
+    if not slots[slot]:
+        del slots[slot]

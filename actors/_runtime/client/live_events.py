@@ -1,0 +1,513 @@
+"""Live events of runs: what models and agents say, of this process and by a bus of others. Never stored.
+
+`LiveEvents` has the readers of this process. Each has a `Feed`, and `PieceOrder` puts its pieces between the
+entries of the log. For one who joins in the middle of an answer, `OpenAnswers` has what was said here so far,
+and `CatchUp` puts the pieces of other processes in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Self
+
+from actors._kernel.basics import Clock
+from actors._kernel.json import JsonValue, fresh
+from actors._kernel.runtime.effects import GRAPH
+from actors._kernel.runtime.hints import Delta, DeltaBus
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.log_entry import EntryKind, RunLogEntry
+from actors._kernel.stores.run_store import RunStore
+from actors._runtime.loop.tasks import Pulled, TaskScope
+
+MAX_DELTAS: Final = 10_000
+"""Maximum number of pieces kept for a slow reader; the oldest are dropped, and the run is never slowed."""
+MAX_ENTRIES: Final = 256
+"""Number of entries that are read ahead of a slow reader; further entries stay in the log."""
+QUIET_S: Final = 0.5
+"""Seconds without an entry after which the log of a run that began here is read: others may write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LivePiece(RunLogEntry):
+    """A piece of a live answer, as an entry with the seq -1.
+
+    Attributes:
+        after: See `Delta.after`.
+        shared: What one of the piece's readers has made of it, for the others.
+    """
+
+    after: int | None = None
+    shared: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+class LiveEvents:
+    """The readers of runs in this process.
+
+    Args:
+        clock: The clock for the arrival of pieces.
+        store: Knows whose a run is.
+
+    Attributes:
+        bus: Carries pieces to and from other processes, where there is one: see `join`.
+    """
+
+    def __init__(self, clock: Clock, store: RunStore) -> None:
+        self._clock, self._store = clock, store
+        self._readers: dict[RunId, set[Feed]] = {}
+        self.open_answers = OpenAnswers()
+        self.bus: DeltaBus | None = None
+
+    def join(self, bus: DeltaBus) -> None:
+        """Exchange pieces and ends with other processes from now on."""
+        self.bus = bus
+        bus.answer_by(self._answers_of)
+
+    def publish(self, delta: Delta) -> None:
+        """Pass a piece to all listeners, on this host and others; return at once."""
+        self.open_answers.add(delta)
+        if readers := self._readers.get(delta.run_id):
+            piece = self._entry(delta)
+            for feed in readers:
+                feed.add_delta(piece)
+        if self.bus is not None:
+            self.bus.publish(delta)
+
+    def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
+        """Notify waiters on other hosts that a run has ended here."""
+        if self.bus is not None:
+            self.bus.announce_end(agent_id, run_id)
+
+    def watch_end(
+        self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Call `on_end` when another host says that the run has ended; return what ends the watch."""
+        return (lambda: None) if self.bus is None else self.bus.watch_end(agent_id, run_id, on_end)
+
+    @property
+    def hears_ends(self) -> bool:
+        """True if ends on other hosts are announced here at the moment."""
+        return self.bus is not None and self.bus.is_connected
+
+    async def merge(
+        self,
+        run_id: RunId,
+        log: AsyncIterator[RunLogEntry],
+        *,
+        whole: bool = False,
+        after: int = -1,
+    ) -> AsyncGenerator[RunLogEntry, None]:
+        """Yield the log's entries and, between them as they come, live ones; these have seq -1.
+
+        A piece of a call whose result was yielded already is left out. With `whole` the first piece of an
+        answer that is under way, here or on another host, is all of it so far, and says so (``whole``). Then
+        an answer's pieces also come after the entries that were written before it began.
+
+        Args:
+            run_id: The run.
+            log: Its entries.
+            whole: See above.
+            after: Seq of the entry before the log's first one.
+        """
+        async with self.reading(run_id, log, whole=whole, after=after) as merged:
+            while True:
+                await merged.until_next()
+                try:
+                    found = await merged.take()
+                except StopAsyncIteration:
+                    return
+                for one in found:  # all readers of a run share its pieces
+                    is_piece = isinstance(one, LivePiece)
+                    yield replace(one, payload=fresh(one.payload)) if is_piece else one
+
+    @asynccontextmanager
+    async def reading(
+        self,
+        run_id: RunId,
+        log: AsyncIterator[RunLogEntry],
+        *,
+        pieces: bool = True,
+        whole: bool = False,
+        after: int = -1,
+        news: asyncio.Event | None = None,
+    ) -> AsyncIterator[MergedLog]:
+        """Yield what `merge` yields, for a reader that also waits for something else.
+
+        Args:
+            run_id: See `merge`, as for `log`, `whole` and `after`.
+            log: Its entries.
+            pieces: False: only the entries.
+            whole: See `merge`.
+            after: See `merge`.
+            news: Is set when there is something to take. It may be set for other reasons, too.
+        """
+        feed = Feed(news)
+        order = PieceOrder(partial(self._last_seq, run_id) if whole else None, after)
+        async with TaskScope() as scope, self._entries(run_id, log, feed, scope, after=after):
+            if not pieces:
+                yield MergedLog(feed, order)
+                return
+            for delta in self.open_answers.of(run_id) if whole else ():
+                feed.add_delta(self._entry(delta))
+            readers = self._readers.setdefault(run_id, set())
+            readers.add(feed)
+            try:
+                if self.bus is not None:
+                    reading = self._read_bus(self.bus, run_id, feed, whole=whole)
+                    scope.start(reading, name=f"live {run_id}")
+                yield MergedLog(feed, order)
+            finally:
+                readers.discard(feed)
+                if not readers and self._readers.get(run_id) is readers:
+                    del self._readers[run_id]
+
+    @asynccontextmanager
+    async def _entries(
+        self,
+        run_id: RunId,
+        log: AsyncIterator[RunLogEntry],
+        feed: Feed,
+        scope: TaskScope,
+        *,
+        after: int,
+    ) -> AsyncIterator[None]:
+        """Add the entries of a log to a feed, those of a run that began here without a task."""
+        reads, followed = self._store.reads, self._store.followed if after < 0 else None
+        with nullcontext() if followed is None else followed.entries_of(run_id) as handed:
+
+            def read() -> None:
+                rest = log if handed is None else reads.tail(run_id, from_seq=handed.begin)
+                scope.start(_read_log(rest, feed), name=f"tail {run_id}")
+
+            if handed is None:
+                read()
+            else:
+                feed.pulled = Pulled(handed, feed.news, read, quiet_s=QUIET_S)
+            try:
+                yield
+            finally:
+                if feed.pulled is not None:
+                    feed.pulled.close()
+
+    async def _last_seq(self, run_id: RunId) -> int:
+        row = await self._store.reads.run(run_id)
+        return -1 if row is None else row.last_seq
+
+    def _answers_of(self, agent_id: AgentId, run_id: RunId) -> list[Delta]:
+        """Return the answers of a run that are under way here, if it is one of this agent."""
+        return [one for one in self.open_answers.of(run_id) if one.agent_id == agent_id]
+
+    async def _read_bus(self, bus: DeltaBus, run_id: RunId, feed: Feed, *, whole: bool) -> None:
+        row = await self._store.reads.run(run_id)
+        if row is None:
+            return
+
+        def show(delta: Delta) -> None:
+            feed.add_delta(self._entry(delta))
+
+        pieces = bus.subscribe(row.agent_id, run_id, whole=whole)
+        async with aclosing(pieces), CatchUp(show) as catch_up:
+            async for delta in pieces:
+                if whole:
+                    catch_up.take(delta)
+                elif delta is not None:
+                    show(delta)
+
+    def _entry(self, delta: Delta) -> LivePiece:
+        payload: dict[str, JsonValue] = {"text": delta.text, "attempt": delta.attempt, "n": delta.n}
+        if delta.data is not None:
+            payload["data"] = delta.data
+        if delta.is_whole:
+            payload["whole"] = True
+        now = self._clock.now()
+        place = delta.run_id, -1, delta.kind, delta.position
+        return LivePiece(*place, payload, now, after=delta.after)
+
+
+async def _read_log(log: AsyncIterator[RunLogEntry], feed: Feed) -> None:
+    try:
+        async for entry in log:
+            await feed.add_entry(entry)
+        feed.end(None)
+    except Exception as exc:  # noqa: BLE001 - raised to the reader, which is another task
+        feed.end(exc)
+
+
+class PieceOrder:
+    """The order of one reader's entries and pieces.
+
+    Args:
+        last_seq: Returns where the log ends; None: pieces do not wait for entries.
+        seen: Seq of the last entry that the reader has.
+    """
+
+    def __init__(self, last_seq: Callable[[], Awaitable[int]] | None, seen: int) -> None:
+        self._last_seq, self._seen, self._upto = last_seq, seen, seen
+        self._begun: set[str] = set()
+        self._done: set[str] = set()
+        self._held: deque[RunLogEntry] = deque(maxlen=MAX_DELTAS)
+
+    async def take(self, item: RunLogEntry) -> list[RunLogEntry]:
+        """Return what comes next: an entry, and pieces that waited for it; or a piece, if it need not wait."""
+        if item.seq < 0:
+            return await self._piece(item)
+        self._seen, found = item.seq, [item]
+        is_graph = item.kind == EntryKind.EFFECT_RESULT and item.payload.get("effect") == GRAPH
+        if item.kind == EntryKind.LLM_CALL or is_graph:
+            if item.payload.get("status") == "ok":
+                self._done.add(item.position)
+            # The pieces of this position wait no more.
+            pieces = [piece for piece in self._held if piece.position == item.position]
+            others = (piece for piece in self._held if piece.position != item.position)
+            self._held, found = deque(others, MAX_DELTAS), [*pieces, item]
+        elif item.kind in {EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_CONTINUED}:
+            self._done.clear()  # the same positions are asked again
+        if self._seen >= self._upto:
+            found += [one for one in self._held if one.position not in self._done]
+            self._held.clear()
+        return found
+
+    async def _piece(self, item: RunLogEntry) -> list[RunLogEntry]:
+        """Return a piece, unless it waits.
+
+        The first piece of an answer says where the log ended, or it is read. An entry up to there may say that
+        this position is asked again. A failed call says nothing of the kind: the attempt that follows asks
+        there, and its pieces may come before the entry that begins it.
+        """
+        begins = item.payload["n"] == 0 or item.position not in self._begun
+        if self._last_seq is not None and begins:
+            self._begun.add(item.position)
+            after = item.after if isinstance(item, LivePiece) else None
+            self._upto = max(self._upto, await self._last_seq() if after is None else after)
+        if self._seen < self._upto:
+            self._held.append(item)
+            return []
+        return [] if item.position in self._done else [item]
+
+
+class MergedLog:
+    """The entries of a log with the pieces between them, as `LiveEvents.reading` makes it for one reader."""
+
+    def __init__(self, feed: Feed, order: PieceOrder) -> None:
+        self._feed, self._order = feed, order
+
+    def has_next(self) -> bool:
+        """Return True if `take` need not wait for the run."""
+        return self._feed.has_next()
+
+    async def until_next(self) -> None:
+        """Wait until `take` need not wait for the run."""
+        await self._feed.until_next()
+
+    async def take(self) -> list[RunLogEntry]:
+        """Return the next entries and pieces, perhaps none, once `has_next`.
+
+        Raises:
+            StopAsyncIteration: The last entry was taken.
+            Exception: What kept the log from being read.
+        """
+        item = self._feed.take()
+        if item is None:
+            raise StopAsyncIteration
+        return await self._order.take(item)
+
+
+class Feed:
+    """The queue of one reader. Entries wait for the reader, pieces do not.
+
+    Attributes:
+        news: Is set when there is something to take.
+        pulled: Entries that are not added by a task.
+    """
+
+    def __init__(self, news: asyncio.Event | None = None) -> None:
+        self._items: deque[RunLogEntry] = deque()
+        self._deltas = 0
+        self._is_over = False
+        self._error: Exception | None = None
+        self.news = news or asyncio.Event()
+        self._has_slot = asyncio.Event()
+        self.pulled: Pulled[RunLogEntry] | None = None
+
+    def _pull(self) -> None:
+        """Take the entries that were handed over, before whatever comes next."""
+        if self.pulled is None or len(self._items) - self._deltas >= MAX_ENTRIES:
+            return
+        for entry in self.pulled.take():
+            self._items.append(entry)
+            if entry.is_terminal:
+                self.pulled.close()
+                self._is_over = True
+
+    def add_delta(self, delta: RunLogEntry) -> None:
+        """Add a piece; of too many the oldest goes."""
+        self._pull()
+        if self._deltas >= MAX_DELTAS:
+            oldest = next(i for i, item in enumerate(self._items) if item.seq < 0)
+            del self._items[oldest]
+            self._deltas -= 1
+        self._items.append(delta)
+        self._deltas += 1
+        self.news.set()
+
+    async def add_entry(self, entry: RunLogEntry) -> None:
+        """Add an entry of the log once the queue has a free slot."""
+        while len(self._items) - self._deltas >= MAX_ENTRIES:
+            self._has_slot.clear()
+            await self._has_slot.wait()
+        self._items.append(entry)
+        self.news.set()
+
+    def end(self, error: Exception | None) -> None:
+        """The log has ended, or could not be read."""
+        self._is_over, self._error = True, error
+        self.news.set()
+
+    def has_next(self) -> bool:
+        """Return True if there is something to take, or the log has ended."""
+        self._pull()
+        return bool(self._items) or self._is_over
+
+    async def until_next(self) -> None:
+        """Wait until `has_next`."""
+        while not self.has_next():
+            self.news.clear()
+            await self.news.wait()
+
+    def take(self) -> RunLogEntry | None:
+        """Return the next entry or piece, once `has_next`; None after the last entry.
+
+        Raises:
+            Exception: What kept the log from being read.
+        """
+        if not self._items:
+            if self._error is not None:
+                raise self._error
+            return None
+        item = self._items.popleft()
+        if item.seq < 0:
+            self._deltas -= 1
+        self._has_slot.set()
+        return item
+
+
+HOLD_S: Final = 1.0
+"""Seconds that pieces after a gap wait for the whole answer, which an old host, or a dead one, never sends."""
+
+
+class CatchUp:
+    """Shows each piece once, in order: pieces after a gap are shown when the text before them has come.
+
+    Args:
+        show: Called with the next piece.
+    """
+
+    def __init__(self, show: Callable[[Delta], None]) -> None:
+        self._show = show
+        self._next: dict[str, tuple[int, int]] = {}
+        """Attempt and number of the next piece, by the position of the model call."""
+        self._held: list[Delta] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stop()
+
+    def take(self, delta: Delta | None) -> None:
+        """Show a piece, hold it, or drop what was shown; None: the whole answers are there."""
+        if delta is None:
+            self._release()
+        elif delta.kind == "custom.delta":
+            self._show(delta)
+        else:
+            place, wanted = (delta.attempt, delta.n), self._wanted(delta)
+            if delta.n == 0 and not delta.is_whole:
+                self._held = [one for one in self._held if one.position != delta.position]
+                self._pass(delta)
+            elif place == wanted or (delta.is_whole and place > wanted):
+                self._pass(delta)
+            elif place > wanted:
+                self._held.append(delta)
+                if self._timer is None:
+                    loop = asyncio.get_running_loop()
+                    self._timer = loop.call_later(HOLD_S, self._release)
+
+    def _wanted(self, delta: Delta) -> tuple[int, int]:
+        return self._next.get(delta.position, (0, 0))
+
+    def _pass(self, delta: Delta) -> None:
+        self._next[delta.position] = (delta.attempt, delta.n + 1)
+        self._show(delta)
+
+    def _release(self) -> None:
+        self._stop()
+        held, self._held = self._held, []
+        for delta in held:
+            if (delta.attempt, delta.n) >= self._wanted(delta):
+                self._pass(delta)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+MAX_BYTES: Final = 256 * 1024
+"""Largest answer that is kept, as UTF-8. A reader that joins a longer one sees only its later pieces."""
+
+
+@dataclass(slots=True)
+class _Text:
+    last: Delta
+    pieces: list[str] = field(default_factory=list)
+    size: int = 0
+
+
+class OpenAnswers:
+    """The texts so far of model calls that execute here, by run and position."""
+
+    def __init__(self) -> None:
+        self._runs: dict[RunId, dict[tuple[str, str], _Text]] = {}
+
+    def add(self, delta: Delta) -> None:
+        """Add a piece of a model's answer or reasoning. One that begins at 0 again voids those before it."""
+        if delta.kind == "custom.delta":
+            return
+        texts = self._runs.get(delta.run_id)
+        if texts is None:
+            texts = self._runs[delta.run_id] = {}
+        key = (delta.position, delta.kind)
+        known = texts.get(key)
+        if known is None or delta.n == 0:
+            known = texts[key] = _Text(delta)
+        known.last = delta
+        known.size += len(delta.text.encode("utf-8", "surrogatepass"))
+        if known.size <= MAX_BYTES:
+            known.pieces.append(delta.text)
+        else:
+            known.pieces.clear()
+
+    def close(self, run_id: RunId, position: str) -> None:
+        """Forget the call at a position: its result is recorded, or it is tried again later."""
+        texts = self._runs.get(run_id)
+        if texts is None:
+            return
+        for kind in ("text.delta", "reasoning.delta"):
+            texts.pop((position, kind), None)
+        if not texts:
+            del self._runs[run_id]
+
+    def of(self, run_id: RunId) -> list[Delta]:
+        """Return each answer of a run so far as one piece, in the order of the numbers of their last ones."""
+        known = [one for one in self._runs.get(run_id, {}).values() if one.pieces]
+        known.sort(key=lambda one: one.last.n)
+        return [replace(one.last, text="".join(one.pieces), is_whole=True) for one in known]
+
+    def __len__(self) -> int:
+        return len(self._runs)

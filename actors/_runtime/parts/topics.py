@@ -1,0 +1,157 @@
+"""Topics: strategies of fan-out, and subscriptions in memory.
+
+A post is delivered to each follower at once, or by one write that owners expand, or by both.
+`InMemoryFollowGraph` keeps two maps that agree.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from itertools import count
+
+from actors._kernel.agent.message import Message, sender_of
+from actors._kernel.runtime.communication import FollowMode
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId, TopicId
+from actors._kernel.runtime.sources import Inbox
+from actors._kernel.stores.topics import (
+    FanoutReport,
+    FanoutStrategy,
+    FollowGraph,
+    PostStore,
+    Subscription,
+    as_followed,
+    check_follow,
+)
+from actors.errors import ActorsError
+
+_log = logging.getLogger("callboard.parts")
+
+
+class PushAllFanout:
+    """See `FanoutStrategy`. Costs the publisher one delivery per follower."""
+
+    async def publish(
+        self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
+    ) -> FanoutReport:
+        """See `FanoutStrategy.publish`. Lazy followers get the post without being woken."""
+        delivered = known = 0
+        failed: list[tuple[AgentId, str]] = []
+        post = replace(msg, target=topic, sender=msg.sender or sender_of("topic", topic))
+        async for subscription in graph.followers_of(topic):
+            follower = subscription.follower
+            mail, is_eager = as_followed(post, follower), subscription.mode == "eager"
+            try:
+                is_new = await inbox.deliver(follower, mail, notify=is_eager)
+            except (ActorsError, OSError) as exc:
+                # Publishing the same post again reaches those that are left out now.
+                _log.warning("post not delivered", extra={"follower": str(follower)}, exc_info=exc)
+                failed.append((follower, str(exc)))
+                continue
+            delivered += is_new
+            known += not is_new
+        return FanoutReport(delivered, known, tuple(failed))
+
+
+class StoreFanout:
+    """See `FanoutStrategy`. One write, however many follow: owners of followers' shards do the rest.
+
+    Who follows is what the store says in that moment, so the graph and the inbox are not asked.
+
+    Args:
+        posts: The posts of the store that has the followers' rows.
+        on_nudge: Called with shards of this host that have followers.
+    """
+
+    def __init__(
+        self, posts: PostStore, *, on_nudge: Callable[[Nudge], None] | None = None
+    ) -> None:
+        self._posts, self._on_nudge = posts, on_nudge
+
+    async def publish(
+        self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
+    ) -> FanoutReport:
+        """See `FanoutStrategy.publish`. Followers get it after this returns."""
+        del graph, inbox
+        post = replace(msg, target=topic, sender=msg.sender or sender_of("topic", topic))
+        _, nudges = await self._posts.publish(post)
+        if self._on_nudge is not None:
+            for nudge in nudges:
+                self._on_nudge(nudge)
+        return FanoutReport(0, is_under_way=True)
+
+
+class HybridFanout:
+    """See `FanoutStrategy`. A topic with few followers uses one strategy, a topic with many another.
+
+    If a post is published again and the number of followers has crossed the threshold meanwhile, each
+    follower still gets it once.
+
+    Args:
+        threshold: Largest number of followers for the strategy `few`.
+        many: The strategy for more followers.
+        few: The strategy for at most `threshold` followers; by default `PushAllFanout`.
+    """
+
+    def __init__(
+        self, threshold: int, *, many: FanoutStrategy, few: FanoutStrategy | None = None
+    ) -> None:
+        self._threshold, self._few, self._many = threshold, few or PushAllFanout(), many
+
+    async def publish(
+        self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
+    ) -> FanoutReport:
+        """See `FanoutStrategy.publish`."""
+        strategy = self._few
+        count = 0
+        async for _ in graph.followers_of(topic):
+            count += 1
+            if count > self._threshold:
+                strategy = self._many
+                break
+        return await strategy.publish(topic, msg, graph=graph, inbox=inbox)
+
+
+class InMemoryFollowGraph:
+    """See `FollowGraph`. Nothing survives the process; topics of two tenants are two topics."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[TopicId, dict[AgentId, Subscription]] = {}
+        self._by_follower: dict[AgentId, set[TopicId]] = {}
+        self._numbers = count(1)
+
+    async def follow(
+        self, follower: AgentId, topic: TopicId, *, mode: FollowMode = "eager"
+    ) -> Subscription:
+        """See `FollowGraph.follow`."""
+        check_follow(follower, topic)
+        subscriptions = self._by_topic.setdefault(topic, {})
+        known = subscriptions.get(follower)
+        since = known.since if known else next(self._numbers)
+        subscriptions[follower] = Subscription(follower, topic, mode, since)
+        self._by_follower.setdefault(follower, set()).add(topic)
+        return subscriptions[follower]
+
+    async def unfollow(self, follower: AgentId, topic: TopicId) -> bool:
+        """See `FollowGraph.unfollow`."""
+        subscriptions = self._by_topic.get(topic, {})
+        if subscriptions.pop(follower, None) is None:
+            return False
+        if not subscriptions:
+            del self._by_topic[topic]
+        topics = self._by_follower[follower]
+        topics.discard(topic)
+        if not topics:
+            del self._by_follower[follower]
+        return True
+
+    async def followers_of(self, topic: TopicId) -> AsyncIterator[Subscription]:
+        """See `FollowGraph.followers_of`. In the order they followed, as it is at the call."""
+        for subscription in list(self._by_topic.get(topic, {}).values()):
+            yield subscription
+
+    async def following(self, agent_id: AgentId) -> list[TopicId]:
+        """See `FollowGraph.following`."""
+        return sorted(self._by_follower.get(agent_id, ()))

@@ -1,0 +1,256 @@
+"""`ctx.generate`: new turns, a window, an answer, as one effect.
+
+Replay compares what the author asked for. The window is made inside the effect, on a miss, and only
+described in the log; see docs/replay.md, "Windows".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from actors._context.tokens import reserving
+from actors._kernel.agent.hooks import checked
+from actors._kernel.agent.message import ChatMessage, ContentBlock
+from actors._kernel.agent.models import (
+    GenerationOptions,
+    LLMClient,
+    LLMResponse,
+    ReasoningDelta,
+    TextDelta,
+    prepare,
+)
+from actors._kernel.agent.tools import ToolSpec
+from actors._kernel.json import JsonValue
+from actors._kernel.runtime.effects import EffectCall
+from actors._runtime.replay.history import PAID
+from actors._runtime.verbs.call import Payload, RunState
+from actors._runtime.verbs.conversation.history import (
+    REPLACED,
+    TOO_LONG,
+    NewTurns,
+    as_data,
+    asked_turns,
+    ids_of,
+    own_turns,
+    stored_turns,
+    with_id,
+)
+from actors._runtime.verbs.conversation.sessions import Sessions, as_turn
+from actors._runtime.verbs.conversation.windows import RequestWindow, reserved_tokens
+from actors._runtime.verbs.effects import Effects, effect
+from actors._runtime.verbs.model_calls import LiveOutput, OnPiece, ask_model, capped
+from actors.errors import ContractError, ModelError
+
+if TYPE_CHECKING:
+    from actors._kernel.stores.conversations import HistoryProvider
+
+SMALLER: Final = (0.7, 0.4, 0.2)
+"""Parts of a window that are sent in further requests, in order, while a provider refuses them as too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """Everything that a model is asked for beside the conversation.
+
+    Attributes:
+        options: The author's; compared on replay.
+        tools: What the model may call. Not compared: a tool may gain a description.
+        instructions: The agent's own, in front of everything. Not compared.
+        schema: Sent in place of the options' `response_format`. Not compared.
+    """
+
+    options: GenerationOptions | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    instructions: str | None = None
+    schema: dict[str, Any] | None = None
+
+    @property
+    def tools_sent(self) -> tuple[ToolSpec, ...]:
+        """The tools that the model is given: the author's, else the agent's."""
+        return (self.options.tools if self.options else ()) or self.tools
+
+    def merged(self) -> GenerationOptions | None:
+        """Return all of it as the model is given it; None: nothing is asked for."""
+        if self.options is None and self.instructions is None and not self.tools:
+            return None
+        options = self.options or GenerationOptions()
+        more: dict[str, Any] = {}
+        if self.tools and not options.tools:
+            more["tools"] = self.tools
+        if self.instructions is not None and options.system_instructions is None:
+            more["system_instructions"] = self.instructions
+        if self.schema is not None:
+            more["response_format"] = self.schema
+        return options.model_copy(update=more) if more else options
+
+
+class Generation:
+    """Asks the model of one run's agent, and keeps what was said."""
+
+    def __init__(
+        self,
+        run: RunState,
+        effects: Effects,
+        live: LiveOutput,
+        sessions: Sessions,
+        *,
+        model: LLMClient | None,
+    ) -> None:
+        self._run, self._effects, self._live = run, effects, live
+        self._sessions, self._model = sessions, model
+
+    async def llm(
+        self, messages: Sequence[ChatMessage] | str, options: GenerationOptions | None
+    ) -> LLMResponse:
+        """See `RunContext.llm`."""
+        call = self._live.llm(self._model, messages, options)
+        return LLMResponse.model_validate(await self._effects.perform(call))
+
+    async def ask(
+        self, new: Sequence[str | ChatMessage], session: str | None, request: GenerationRequest
+    ) -> LLMResponse:
+        """See `RunContext.generate`."""
+        model = self._model
+        if model is None:
+            msg = f"agent {self._run.agent_id} has no `model`: set it on the agent to use ctx.generate"
+            raise ContractError(msg)
+        turns = own_turns(new)
+        name = self._sessions.name_of(session)
+        call = self._call(model, turns, request, session=session, name=name)
+        response = LLMResponse.model_validate(await self._effects.perform(call))
+        sessions = self._sessions
+        if not sessions.is_in_store:
+            said = [*asked_turns(turns, call.payload), response.message().copied()]
+            sessions.remember(name, said)
+            history = sessions.memory.history
+            if history is not None and sessions.is_written:
+                ids = ids_of(call, self._run.run_id, len(said))
+                await self._append(history, call, name, zip(said, ids, strict=True))
+        return response
+
+    def _call(
+        self,
+        model: LLMClient,
+        turns: list[ChatMessage],
+        request: GenerationRequest,
+        *,
+        session: str | None,
+        name: str,
+    ) -> EffectCall:
+        options = request.options
+        chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
+        words: list[JsonValue] = ["generate", session, as_data(turns), chosen]
+        counter = self._sessions.memory.pipeline.counter
+        new = NewTurns(turns, counter)
+        asked: RequestWindow | None = None
+
+        async def execute(on_piece: OnPiece) -> Any:
+            nonlocal asked
+            checked_turns, guards = new, self._live.guards
+            if guards and turns:  # guards saw the earlier turns when these were new
+                passed = await checked(guards, "input", turns)
+                if passed != turns:
+                    checked_turns = NewTurns(passed, counter, is_replaced=True)
+
+            def show(piece: TextDelta | ReasoningDelta, n: int) -> None:
+                if self._run.mode is not None and not call.is_inner:
+                    self._sessions.calls.show(call.position, piece, n)
+                on_piece(piece, n)
+
+            ids = ids_of(call, self._run.run_id, len(checked_turns.turns))
+            asked = RequestWindow(self._run, self._sessions, call, name, checked_turns.marked(ids))
+            response = await self._answer(asked, checked_turns, request, show)
+            return with_call_ids(response, call.position).model_dump(mode="json")
+
+        def on_recorded(payload: Payload) -> None:
+            self._sessions.calls.end_answer(call.position)
+            said = stored_turns(turns, payload)
+            # Turns of a guard, and withheld results, are others than those that were counted.
+            tokens = [*(new.sizes if said == turns else NewTurns(said, counter).sizes)]
+            ids = ids_of(call, self._run.run_id, len(said) + 1)
+            if payload["status"] == "ok":
+                response = LLMResponse.model_validate(payload["value"])
+                answer = response.message().copied()
+                said.append(answer)
+                tokens.append(response.usage.output or counter.count(answer))
+                self._sessions.answered[name] = None
+                if asked is not None:
+                    asked.settle()
+            kept = zip(said, ids, tokens, strict=False)
+            self._sessions.keep(name, [as_turn(one, name, id_, size) for one, id_, size in kept])
+
+        call = self._live.call(model, words, execute)
+        call.on_recorded, call.session = on_recorded, name
+        call.is_inner = name != self._sessions.name_of(None)
+        return call
+
+    async def _answer(
+        self, asked: RequestWindow, new: NewTurns, request: GenerationRequest, on_piece: OnPiece
+    ) -> LLMResponse:
+        """Return the model's answer to the new turns, with a window of the session."""
+        model, options, call = self._model, request.merged(), asked.call
+        assert model is not None
+        await prepare(model)
+        room = reserved_tokens(model, options, new, new.counter) + await asked.read_blocks()
+        with reserving(room):
+            window = await asked.window()
+        options, tokens = capped(call, options), asked.tokens
+        more: dict[str, JsonValue] = {"inner": True} if call.is_inner else {}
+        if new.is_replaced:
+            more[REPLACED] = as_data(new.turns)
+        parts = iter(SMALLER)
+        while True:
+            call.receipt = asked.receipt(request.tools_sent) | more
+            call.asked_at = self._run.clock.monotonic()
+            try:
+                return await ask_model(
+                    model, window, options, on_piece, guards=self._live.guards, is_checked=True
+                )
+            except ModelError as exc:
+                part = next(parts, None) if exc.kind == TOO_LONG else None
+                smaller = None if part is None else await asked.smaller(room, int(part * tokens))
+                if smaller is None:
+                    raise
+                window = smaller
+
+    async def _append(
+        self,
+        history: HistoryProvider,
+        call: EffectCall,
+        session: str,
+        said: Iterable[tuple[ChatMessage, str]],
+    ) -> None:
+        """Give turns with their ids to a provider outside, in one recorded effect beside the call's."""
+        run = self._run
+        marked = [with_id(message, id_) for message, id_ in said]
+        ids = [message.metadata["turn"] for message in marked]
+
+        async def append() -> None:
+            await history.append_many(run.agent_id, marked, session_id=session, run_id=run.run_id)
+
+        words: list[JsonValue] = ["history.append", session, list(ids)]
+        append_call = effect("step", "history.append", words, append)
+        await self._effects.perform(append_call, beside=f"{call.position}{PAID}append")
+
+
+def with_call_ids(response: LLMResponse, position: str) -> LLMResponse:
+    """Return the answer with an id of its own for each tool call: some providers repeat or forget them."""
+    if not any(block.type == "tool_call" for block in response.content):
+        return response
+    seen: set[str] = set()
+
+    def mended(n: int, block: ContentBlock) -> ContentBlock:
+        if block.type != "tool_call":
+            return block
+        known = (block.model_extra or {}).get("id")
+        if isinstance(known, str) and known and known not in seen:
+            seen.add(known)
+            return block
+        seen.add(f"{position}.{n}")
+        return ContentBlock.model_validate(block.model_dump() | {"id": f"{position}.{n}"})
+
+    content = [mended(n, block) for n, block in enumerate(response.content)]
+    same = all(one is other for one, other in zip(content, response.content, strict=True))
+    return response if same else response.model_copy(update={"content": content})

@@ -1,0 +1,429 @@
+"""The verbs that a driver of graphs calls, in one execution of a run.
+
+At the boundary of a step a run takes signals, computes, and holds while it is paused. Answers of models
+within an effect of a graph are shown while they are said, and counted by the budget. `OutsideWait` waits for
+an answer from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from typing_extensions import override
+
+from actors._kernel.agent.message import ChatMessage
+from actors._kernel.agent.models import GenerationOptions, LLMClient, LLMResponse
+from actors._kernel.json import JsonValue, canonical_json, number_of
+from actors._kernel.runtime.commit import BudgetDelta
+from actors._kernel.runtime.effects import GRAPH, EffectCall, EffectMode, args_hash
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import RunId, derive_id
+from actors._kernel.runtime.log_entry import EntryKind as K
+from actors._kernel.runtime.rows import BufferedSignal
+from actors._kernel.runtime.waits import Wait, WaitKind, event_id
+from actors._kernel.stores.runs import emit_to_all
+from actors._runtime.journal.run_log import shown
+from actors._runtime.verbs.call import Call, Entry, Payload, RunState
+from actors._runtime.verbs.effects import Effects, Reconcile
+from actors._runtime.verbs.model_calls import LiveOutput, ask_model, capped, is_counted
+from actors._runtime.verbs.question import Question
+from actors._runtime.verbs.waits import PendingWait, Waits
+
+_STEP: Final = "graph.step"
+_DIGEST: Final = args_hash([_STEP])
+
+
+@dataclass(frozen=True, slots=True)
+class GraphStep:
+    """A position in the log for records of a graph.
+
+    Attributes:
+        known: The records that the log has here; None: it has none yet.
+        seq: Seq of their entry; -1: there is no entry yet.
+    """
+
+    known: list[dict[str, Any]] | None
+    seq: int
+    _call: Call
+
+    def record(self, records: list[dict[str, Any]]) -> int:
+        """Record what was decided here; it rides with the next flush. Returns the seq of the entry."""
+        told: list[JsonValue] = [*records]
+        payload: Payload = {"records": told, "hash": _DIGEST}
+        return self._call.run.log.record(K.GRAPH_STEP, self._call.position, payload)
+
+
+class GraphVerbs:
+    """Records steps of a graph, executes its effects and waits for it, at positions as all verbs do.
+
+    A replay returns what was recorded and calls nothing. What is recorded becomes durable with the next flush:
+    before an effect that may happen once at most, with the result of an effect, and with each wait.
+
+    Attributes:
+        boundaries: The verbs between two steps.
+        store: The rows of the deployment, for effects.
+        shown: Function that awaits a part of an effect. If that takes long, what was recorded before is flushed
+            meanwhile.
+    """
+
+    def __init__(  # noqa: PLR0917 - what a run's verbs share
+        self,
+        run: RunState,
+        effects: Effects,
+        waits: Waits,
+        live: LiveOutput,
+        on_nudges: Callable[[Sequence[Nudge]], None],
+    ) -> None:
+        self._run, self._effects, self._waits, self._on_nudges = run, effects, waits, on_nudges
+        self._live, self.store, self.shown = live, run.store, partial(shown, run.log)
+        self.boundaries = BoundaryVerbs(run, waits)
+        self._asked: set[str] | None = None
+
+    @property
+    def is_replaying(self) -> bool:
+        """True while the log has something that the run has not met again."""
+        return self._run.history.is_replaying()
+
+    @property
+    def is_continued(self) -> bool:
+        """True in the generations after `continue_as_new`, whose input the run itself wrote."""
+        return self._run.history.generation > 0
+
+    def last_record(self) -> dict[str, Any] | None:
+        """Return the last record that the log has of this generation; None: it has none."""
+        ends = (place.end for place in self._run.history.places.values())
+        steps = [one for one in ends if one and one.kind == K.GRAPH_STEP and one.payload["records"]]
+        if not steps:
+            return None
+        found: Any = max(steps, key=lambda one: one.seq).payload["records"]
+        return dict(found[-1])
+
+    def now(self) -> datetime:
+        """Return the instant, aware UTC. It is not recorded: for what goes into a record."""
+        return self._run.clock.now()
+
+    def step(self) -> GraphStep:
+        """Return the next position for records, with those that it has."""
+        call = Call(self._run, _STEP)
+        known = call.meet((K.GRAPH_STEP,), _STEP, None, digest=_DIGEST)
+        found: Any = None if known is None else known.payload["records"]
+        return GraphStep(found, -1 if known is None else known.seq, call)
+
+    async def rest(self) -> None:
+        """Let everything else in the process run, when it is time for that."""
+        pace = self._run.scheduler.live.pace
+        if not pace.may_go():
+            await pace.hold()
+
+    async def effect(  # noqa: PLR0917 - what names an attempt
+        self,
+        name: str,
+        key: str,
+        attempt: int,
+        mode: EffectMode,
+        execute: Callable[[], Awaitable[JsonValue]],
+        *,
+        rides: bool,
+        reconcile: Reconcile | None = None,
+        told: Mapping[str, str] | None = None,
+    ) -> tuple[str, JsonValue]:
+        """Return the position of an attempt of an effect, and what it gave: durable now.
+
+        Args:
+            name: Name of its kind.
+            key: Its `idempotency_key()`.
+            attempt: Number of the attempt, from 1.
+            mode: What may happen when a crash leaves it without a result.
+            execute: Function that executes the effect; it returns checked JSON data, which nothing changes any
+                more, and raises nothing.
+            rides: See `EffectCall`.
+            reconcile: See `RunContext.step`. It returns checked JSON data as `execute` does.
+            told: Facts of a model call, shown with pieces of its answer. The tree's budget counts the call.
+
+        Raises:
+            EffectInDoubtError: See `RunContext.step`.
+            BudgetExhaustedError: It is a call of a model, and the tree has used up its budget.
+        """
+        words = canonical_json([name, key, attempt])
+        begin, end = K.EFFECT_INTENT, K.EFFECT_RESULT
+        call = EffectCall(
+            GRAPH,
+            begin,
+            end,
+            name,
+            words,
+            mode,
+            execute,
+            reconcile,
+            key=key,
+            rides=rides,
+            checked=True,
+        )
+        if told is not None:
+            call.execute = partial(self._asking, call, told, execute)
+            call.counted = is_counted(self._run.row.supervision)
+            call.on_recorded = self._spend if call.counted else None
+        value = await self._effects.perform(call)
+        return call.position, value
+
+    def _spend(self, payload: Payload) -> None:
+        self._run.log.writes.spend(spent_on(payload))
+
+    async def _asking(
+        self, call: EffectCall, told: Mapping[str, str], execute: Callable[[], Awaitable[JsonValue]]
+    ) -> JsonValue:
+        token = asking.set(ModelAnswers(self._live, call, {**told}))
+        try:
+            return await execute()
+        finally:
+            asking.reset(token)
+
+    async def emit(self, name: str, payload: JsonValue) -> list[RunId]:
+        """Answer the waits of the tenant for an event, as `Approvals.emit` does; called within an effect."""
+        event, heard = event_id(self._run.agent_id.tenant, name), list[RunId]()
+        async for found in emit_to_all(self._run.store.arrivals, event, payload):
+            self._on_nudges([Nudge("signal", agent, run_id) for run_id, agent in found])
+            heard += [run_id for run_id, _ in found]
+        return heard
+
+    def wait_key(self, first: str, *, is_taken: bool) -> str:
+        """Return the key of a wait that begins here: `first`, unless the run has waited for that.
+
+        Args:
+            first: The key of the first wait with a name.
+            is_taken: Whether a generation before has waited for it.
+        """
+        if self._asked is None:
+            begun = (place.begin for place in self._run.history.places.values())
+            asked = (one for one in begun if one is not None and one.kind == K.ASK_SENT)
+            self._asked = {str(one.payload["message_id"]) for one in asked}
+        position = self._run.scheduler.enter("wait").next_position
+        is_other = is_taken or first in self._asked
+        key = derive_id("wait", first, position) if is_other else first
+        self._asked.add(key)
+        return key
+
+    def next_is_wait(self) -> bool | None:
+        """Return whether the log has another wait here; None: it has nothing."""
+        position = self._run.scheduler.enter("wait").next_position
+        place = self._run.history.places.get(position)
+        if place is None:
+            return None
+        return place.begin is not None and place.begin.kind == K.ASK_SENT
+
+    async def wait(
+        self, kind: WaitKind, key: str, request: JsonValue, until: datetime | None
+    ) -> tuple[bool, JsonValue]:
+        """Wait for an answer from outside; return whether there is one, and it.
+
+        Args:
+            kind: The kind of party that answers.
+            key: Key of the answer; see `wait_key`.
+            request: What others see of the wait: JSON data.
+            until: The instant at which the wait ends without an answer; None: never.
+        """
+        call = Call(self._run, "wait")
+        words: JsonValue = ["wait", kind]  # a replay has the key from the log
+        known = call.meet(ENDS, f"wait for {kind}", words)
+        if known is not None:
+            await call.in_order(known)
+            return known.kind == K.ASK_REPLIED, known.payload.get("result")
+        wait = OutsideWait(call, kind, key, request, until)
+        if not wait.resume():
+            wait.ask(request)
+        self._run.answers.invalidate()
+        await call.begin()
+        _, payload = await self._waits.answer(wait)
+        return payload["outcome"] != "timed_out", payload.get("result")
+
+
+T = TypeVar("T")
+_HELD: Final = args_hash(["hold"])
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A boundary of steps, as the log has it.
+
+    Attributes:
+        is_known: False: nothing.
+        is_held: Whether the branch was held there, or took a signal.
+        signal: The payload of that.
+    """
+
+    is_known: bool = True
+    is_held: bool = False
+    signal: JsonValue = None
+
+
+class BoundaryVerbs:
+    """The verbs of boundaries. The log decides, where it has something; else the present does."""
+
+    def __init__(self, run: RunState, waits: Waits) -> None:
+        self._run, self._waits = run, waits
+
+    def is_clear(self, name: str) -> bool:
+        """Return True if the log has nothing at a boundary of steps, and no signal of this name waits there."""
+        run = self._run
+        position = run.scheduler.enter("boundary").next_position
+        is_new = position not in run.history.places and not run.history.is_replaying()
+        return is_new and run.signals.is_current and not run.signals.count(name)
+
+    async def boundary(self) -> Boundary:
+        """Return what the log has at a boundary of steps: where it has something, nothing else decides."""
+        branch = self._run.scheduler.enter("boundary")
+        place = self._run.history.places.get(branch.next_position)
+        if place is None:
+            return Boundary(is_known=False)
+        known = place.end
+        if known is None or known.payload.get("hash") != _HELD:
+            return Boundary()
+        call = self._held_call()
+        await call.in_order(known)
+        return Boundary(is_held=True, signal=known.payload.get("payload"))
+
+    async def take_signal(self, name: str) -> JsonValue:
+        """Return the payload of the oldest signal of this name, consumed; None: there is none now.
+
+        Nothing is taken while the run replays: what the log has comes first.
+        """
+        run = self._run
+        if run.history.is_replaying():
+            return None
+        branch = run.scheduler.enter("signal")
+        branch.flushing = True  # no branch goes on meanwhile
+        try:
+            await run.signals.refresh()
+        finally:
+            branch.flushing = False
+        run.scheduler.raise_if_interrupted(branch)
+        signal = run.signals.take_now(name)
+        if signal is None:
+            return None
+        run.log.record(*_received(self._held_call(), signal))
+        return signal.payload
+
+    async def hold(self, may_go: Callable[[], bool], signal: str | None) -> JsonValue:
+        """Wait until `may_go()`, which is called again after each `release`, or return a signal's payload.
+
+        Args:
+            may_go: Whether the branch may go on.
+            signal: The name of signals that this branch takes; None: another branch does.
+        """
+        call = self._held_call()
+        await call.begin()
+        held: Entry = (K.GRAPH_STEP, call.position, {"records": [], "hash": _HELD})
+        wait = PendingWait(call.branch, "hold", signal=signal)
+        found = await self._waits.hold(wait, may_go, held, partial(_received, call))
+        return found.payload if found is not None else None
+
+    async def beside(self, waiting: Awaitable[T]) -> T:
+        """Await a computation of a node beside the event loop.
+
+        No branch of the run goes on meanwhile, so records have the order of a computation on the loop.
+
+        Raises:
+            asyncio.CancelledError: The branch was closed, or the run was cancelled.
+            RunSuspended: The run is being evicted from memory.
+        """
+        scheduler = self._run.scheduler
+        branch = scheduler.enter("node")
+        branch.flushing = True
+        try:
+            value = await shown(self._run.log, waiting)
+        finally:
+            branch.flushing = False
+        scheduler.raise_if_interrupted(branch)
+        return value
+
+    def _held_call(self) -> Call:
+        call = Call(self._run, "hold")
+        call.meet((K.GRAPH_STEP, K.SIGNAL_RECEIVED), "hold", None, digest=_HELD)
+        return call
+
+    def release(self) -> None:
+        """Have the branches that hold check again."""
+        for wait in self._waits.held:
+            self._run.scheduler.woken(wait.branch)
+
+
+def _received(call: Call, signal: BufferedSignal) -> Entry:
+    told: Payload = {"name": signal.name, "payload": signal.payload, "n": signal.n}
+    return call.entry(K.SIGNAL_RECEIVED, told)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswers:
+    """Asks models for the effect that executes.
+
+    Attributes:
+        live: Shows the pieces of answers.
+        call: The effect.
+        told: JSON data that each piece has, too.
+    """
+
+    live: LiveOutput
+    call: EffectCall
+    told: JsonValue
+
+    def limited(self, options: GenerationOptions) -> GenerationOptions:
+        """Return the options, the answer limited to what the tree's budget leaves."""
+        limited = capped(self.call, options) or options
+        self.call.cap = None  # the entry of such an effect has no place for it
+        return limited
+
+    async def ask(
+        self, model: LLMClient, messages: Sequence[ChatMessage], options: GenerationOptions
+    ) -> LLMResponse:
+        """Return a model's answer; its pieces are live events of the run."""
+        on_piece, guards = partial(self.live.piece, self.call, self.told), self.live.guards
+        try:
+            return await ask_model(model, messages, self.limited(options), on_piece, guards=guards)
+        finally:
+            self.live.end(self.call)
+
+
+def spent_on(payload: Payload) -> BudgetDelta:
+    """Return the cost of an effect of a graph, from the usage in its recorded result."""
+    found: Any = payload.get("value")
+    for name in ("result", "usage"):
+        found = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return BudgetDelta()
+    used = number_of(found.get("input_tokens")) + number_of(found.get("output_tokens"))
+    tokens = used or number_of(found.get("total_tokens"))
+    return BudgetDelta(tokens=int(tokens), cost_usd=number_of(found.get("cost_usd")))
+
+
+asking: Final[ContextVar[ModelAnswers | None]] = ContextVar("callboard_asking", default=None)
+"""The model calls of the LLM_CALL effect that executes here. None: no run on a host executes one."""
+
+
+ENDS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT)
+"""Entries that such a wait records."""
+
+
+class OutsideWait(Question):
+    """A wait for a person, an event or a job, with its deadline."""
+
+    def __init__(  # noqa: PLR0917 - what others see of it
+        self, call: Call, kind: WaitKind, key: str, request: JsonValue, until: datetime | None
+    ) -> None:
+        super().__init__(call, kind, None)
+        self._kind, self._request = kind, request
+        self.key, self.at = key, until
+
+    @override
+    async def prepare(self) -> Wait:
+        return Wait(
+            self.call.position, self._kind, self.key, request=self._request, expires_at=self.at
+        )
+
+    @override
+    async def timed_out(self) -> Entry:
+        return self.call.entry(K.ASK_TIMEOUT, {"outcome": "timed_out"})

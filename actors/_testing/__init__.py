@@ -1,0 +1,1 @@
+"""The models of `actors.testing`: a script, a function, a recording."""

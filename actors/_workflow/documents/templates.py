@@ -1,0 +1,182 @@
+"""Values of flow documents: JSON data with holes ``${…}`` in its texts, which expressions fill."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from actors._workflow.documents.expressions import (
+    LONGEST,
+    Expression,
+    ExpressionError,
+    NodeScope,
+    ParsingBudget,
+    parse,
+)
+
+_HOLE: Final = re.compile(r"\$\$\{|\$\{")
+_OPENING: Final = frozenset("([{")
+_CLOSING: Final = frozenset(")]}")
+_TOKEN: Final = re.compile(
+    r"""(?s)"{3}(?:\\.|(?!"{3}).)*(?:"{3})?|'{3}(?:\\.|(?!'{3}).)*(?:'{3})?"""
+    r"""|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|\#[^\n}]*|[()\[\]{}]"""
+)
+"""Texts, comments and brackets of an expression. No alternative can fail late, so a search is linear."""
+MOST_ENDS: Final = 16
+"""Maximum number of braces that are tried as the end of a hole."""
+
+DataPlace = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HoledText:
+    """A text with holes.
+
+    A text that is one hole and nothing else has the hole's value, which may be of any type.
+    """
+
+    parts: tuple[str | Expression, ...]
+
+    def value(self, scope: NodeScope) -> Any:
+        """Return the filled text, or the value of its only hole."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], Expression):
+            return self.parts[0].value(scope)
+        values = (part if isinstance(part, str) else part.value(scope) for part in self.parts)
+        return "".join(
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for value in values
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """JSON data with holes.
+
+    Attributes:
+        data: The data as the document has it.
+        holes: The texts that have holes, by place.
+    """
+
+    data: Any
+    holes: dict[DataPlace, HoledText]
+
+    @property
+    def is_code(self) -> bool:
+        """True if the expression of a hole is code."""
+        parts = (part for text in self.holes.values() for part in text.parts)
+        return any(isinstance(part, Expression) and part.is_code for part in parts)
+
+    def value(self, scope: NodeScope) -> Any:
+        """Return the data with the values of its holes.
+
+        Raises:
+            ExpressionError: The expression of a hole has no value.
+        """
+        return _filled(
+            self.data, (), {place: text.value(scope) for place, text in self.holes.items()}
+        )
+
+
+def template(
+    data: Any, problem: Callable[[DataPlace, str], None], budget: ParsingBudget | None = None
+) -> Template:
+    """Return data as a template. `budget` limits the expressions of its document.
+
+    `problem` is called with the place of each text that cannot be read and the reason.
+    """
+    holes: dict[DataPlace, HoledText] = {}
+    for place, text in _texts(data, ()):
+        try:
+            if (found := _read(text, budget)) is not None:
+                holes[place] = found
+        except ExpressionError as exc:
+            problem(place, str(exc))
+    return Template(data, holes)
+
+
+def _texts(data: Any, place: DataPlace) -> Iterator[tuple[DataPlace, str]]:
+    if isinstance(data, str):
+        yield place, data
+    elif isinstance(data, dict):
+        for name, value in data.items():
+            yield from _texts(value, (*place, name))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _texts(value, (*place, index))
+
+
+def _read(text: str, budget: ParsingBudget | None) -> HoledText | None:
+    """Return a text with holes. None: the text has no hole. ``$${`` stands for the characters ``${``.
+
+    Raises:
+        ExpressionError: A hole has no closing brace, or its expression cannot be read.
+    """
+    parts: list[str | Expression] = []
+    at, begin = 0, _HOLE.search(text)
+    if begin is None:
+        return None
+    while begin is not None:
+        before = text[at : begin.start()]
+        if begin[0] == "$${":
+            parts.append(before + "${")
+            at = begin.end()
+        else:
+            inner, at = _hole(text, begin.end(), budget)
+            parts += [before, inner] if before else [inner]
+        begin = _HOLE.search(text, at)
+    return HoledText((*parts, text[at:]) if at < len(text) else tuple(parts))
+
+
+def _hole(text: str, start: int, budget: ParsingBudget | None) -> tuple[Expression, int]:
+    """Return the expression that begins at `start`, up to its closing brace, and the place after the brace."""
+    problem: ExpressionError | None = None
+    for end in islice(_ends(text, start), MOST_ENDS):
+        try:
+            return parse(text[start:end], budget=budget), end + 1
+        except ExpressionError as exc:
+            problem = exc
+    unclosed = "${ has no }. Write $${ for the characters ${"
+    raise problem or ExpressionError(text[start - 2 :][:60], unclosed)
+
+
+def _ends(text: str, start: int) -> Iterator[int]:
+    """Yield the places of braces that may close a hole: first the one that is in no text and no other brace.
+
+    The others follow, because the scan does not read all that Python's parser reads.
+    """
+    most = start + LONGEST + 1
+    likely = _closing_brace(text, start, most)
+    if likely >= 0:
+        yield likely
+    end = text.find("}", start)
+    while end >= 0:
+        if end != likely:
+            yield end
+        end = text.find("}", end + 1, most)
+
+
+def _closing_brace(text: str, start: int, most: int) -> int:
+    """Return the place of the first brace that closes none which the expression opened; -1 if there is none."""
+    depth = 0
+    for token in _TOKEN.finditer(text, start, most):
+        if token[0] in _OPENING:
+            depth += 1
+        elif token[0] == "}" and depth == 0:
+            return token.start()
+        elif token[0] in _CLOSING:
+            depth -= 1
+    return -1
+
+
+def _filled(data: Any, place: DataPlace, values: dict[DataPlace, Any]) -> Any:
+    if place in values:
+        return values[place]
+    if isinstance(data, dict):
+        return {name: _filled(value, (*place, name), values) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_filled(value, (*place, index), values) for index, value in enumerate(data)]
+    return data

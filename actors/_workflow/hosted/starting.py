@@ -1,0 +1,133 @@
+"""The starts of runs of flows, also by schedules and from snapshots, and the message that a run begins with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from actors._kernel.agent.message import payload_of
+from actors._kernel.runtime.ids import DEFAULT_TENANT
+from actors._kernel.runtime.rows import RunRow
+from actors._kernel.stores.flows import NewRunSnapshot, RunSnapshot, RunSnapshotStore
+from actors._kernel.stores.schedule import Schedule
+from actors._kernel.workflow.durable import durable_copy
+from actors._kernel.workflow.errors import GraphError, NoSuchRunError
+from actors._kernel.workflow.run_state import Snapshot
+from actors._runtime.runtime import Runtime
+from actors._workflow.hosted.flow_address import flow_address
+from actors._workflow.hosted.flows import Flows
+from actors._workflow.hosted.graph_run import RESTORED
+from actors._workflow.machine.variables import check_callers
+
+
+async def schedule_flow(
+    runtime: Runtime,
+    app: str | Flows,
+    name: str,
+    flow: str,
+    *,
+    vars: Mapping[str, Any] | None = None,  # noqa: A002 - AbstractRuntime's name
+    actor_id: str | None = None,
+    session_id: str | None = None,
+    tenant: str = DEFAULT_TENANT,
+    **when: Any,
+) -> Schedule:
+    """Return the schedule of this name, which starts a run of a flow at each tick. Create it if there is none.
+
+    The id of a run is made of tenant, name and tick, so each tick starts one run. They are runs of the agent
+    ``<app>/<flow>:schedule:<name>``. Each begins when the run before it has ended.
+
+    Args:
+        runtime: The runtime whose store has the schedules. It may be a client.
+        app: See `FlowRuns`.
+        name: The schedule's name.
+        flow: The graph.
+        vars: See `FlowRuns.start`, also for `actor_id` and `session_id`.
+        actor_id: See `vars`.
+        session_id: See `vars`.
+        tenant: The owner.
+        when: `cron`, `timezone`, `at`, `delay_s`, `catch_up` and `replace` of `Schedules.create`.
+
+    Raises:
+        GraphError: See `FlowRuns.start`, as for the next two.
+        NotSerializableError: See `GraphError`.
+        MessageTooLargeError: See `GraphError`.
+        ScheduleExistsError: See `Schedules.create`, as for the next one.
+        InvalidScheduleError: See `ScheduleExistsError`.
+    """
+    told = start_told(app, flow, vars, actor_id=actor_id, session_id=session_id)
+    type_ = app if isinstance(app, str) else app.app
+    agent = flow_address(type_, flow, f"schedule:{name}", tenant)
+    return await runtime.schedules.create(name, agent, told, **when)
+
+
+def start_told(
+    app: str | Flows,
+    flow: str,
+    variables: Mapping[str, Any] | None,
+    *,
+    actor_id: str | None,
+    session_id: str | None,
+) -> dict[str, Any]:
+    """Return the message that starts a run. See `FlowRuns.start`.
+
+    Raises:
+        GraphError: See `FlowRuns.start`, as for the next one.
+        NotSerializableError: See `GraphError`.
+    """
+    if not isinstance(app, str) and flow not in app.specs:
+        known = ", ".join(sorted(app.specs))
+        raise GraphError(f"flow {flow!r}", f"app {app.app!r} has none of this name, but {known}")
+    check_callers(variables or ())
+    clean = durable_copy(dict(variables or {}), "vars")
+    return {"vars": clean, "actor_id": actor_id, "session_id": session_id}
+
+
+def restored_told(snapshot: Snapshot, *, force: bool = False) -> dict[str, Any]:
+    """Return the message that starts a run with the state of a snapshot."""
+    return {RESTORED: {"snapshot": snapshot.to_dict(), "force": force}}
+
+
+async def keep_snapshot(
+    rows: RunSnapshotStore, made: Snapshot, row: RunRow, *, seq: int, by: str
+) -> Snapshot:
+    """Keep a snapshot as a row; return it with the instant at which the row was written.
+
+    Raises:
+        InvalidTextError: See `NewRunSnapshot`, as for the next one.
+        ContractError: See `InvalidTextError`.
+        MessageTooLargeError: The snapshot has more than 256 KiB as JSON, so no run could begin with it.
+        NoSuchRunError: The run was deleted.
+    """
+    new = NewRunSnapshot(
+        id=made.snapshot_id,
+        run_id=row.run_id,
+        agent_id=row.agent_id,
+        seq=seq,
+        name=made.name,
+        description=made.description,
+        tags=tuple(made.tags),
+        spec_hash=made.spec_hash,
+        created_by=by,
+    )
+    payload_of(restored_told(made), what=f"snapshot of run {row.run_id}")
+    kept = await rows.put(new, json.dumps(made.run_state))
+    if kept is None:
+        raise NoSuchRunError(row.run_id)
+    return replace(made, created_at=kept.created_at.isoformat())
+
+
+def snapshot_from(row: RunSnapshot, state: str) -> Snapshot:
+    """Return the snapshot that a row of `keep_snapshot` has."""
+    return Snapshot(
+        snapshot_id=row.id,
+        run_id=row.run_id,
+        name=row.name,
+        description=row.description,
+        tags=[*row.tags],
+        created_at=row.created_at.isoformat(),
+        run_state=json.loads(state),
+        spec_hash=row.spec_hash,
+    )

@@ -1,0 +1,245 @@
+"""The effect TOOL_CALLS: calls of the host's tools, with approvals, or calls that others execute.
+
+For runs of graphs on hosts an agent may execute LLM_CALL, and TOOL_CALLS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, NoReturn, TypeAlias
+
+from actors._kernel.agent.tools import ApprovalPolicy, InvocationResult, Tool, ToolCall, check_tools
+from actors._kernel.basics import is_length
+from actors._kernel.json_data import clean_text
+from actors._kernel.runtime.effects import EffectMode
+from actors._kernel.runtime.ids import AgentId, derive_id
+from actors._kernel.workflow.effects import (
+    APPROVAL,
+    ASKED,
+    DECISIONS,
+    EXECUTE,
+    MODEL,
+    PASSTHROUGH,
+    Effect,
+    EffectOutcome,
+    WaitReason,
+    WaitState,
+)
+from actors._kernel.workflow.errors import GraphError
+from actors._kernel.workflow.run_state import RunState
+from actors._runtime.verbs.model_calls import DirectToolInvoker
+from actors._workflow.integrations.chat_payload import (
+    calls_in,
+    check_no_login,
+    effect_place,
+    messages_of,
+    options_of,
+    unfit,
+)
+from actors._workflow.machine.waits import deadline_of
+from actors.errors import ContractError
+
+ToolMode: TypeAlias = Literal["executed", "passthrough"]
+
+
+class ToolRuns:
+    """The handler of TOOL_CALLS.
+
+    Args:
+        tools: The tools that may be called.
+        mode: ``executed``: this process executes the tools. ``passthrough``: the run waits for a client's
+            results. A payload may also set ``mode`` to ``passthrough``.
+        approvals: The policy that decides which calls need an approval.
+        agent: The agent that is asked for results in the mode ``passthrough``. None: a client gives them.
+        timeout_s: Seconds in which a client has to give results, unless a payload sets another limit. None: no
+            limit.
+
+    Raises:
+        ContractError: Two tools have one name.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        mode: ToolMode,
+        approvals: ApprovalPolicy,
+        *,
+        agent: RemoteAgent | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        check_tools(tools, "of the integration")
+        self.tools = tuple(tools)
+        self._by_name = {one.name: one for one in tools}
+        self._mode, self._approvals, self._agent = mode, approvals, agent
+        self._timeout_s = timeout_s
+
+    async def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
+        """Return results in the order of the calls, or a wait.
+
+        A call that fails gives a result with an error; the effect does not fail.
+        """
+        payload = effect.payload
+        if not isinstance(payload.get("tool_calls"), list):
+            problem = "tool_calls needs payload.tool_calls, a list"
+            return EffectOutcome.failed(problem, retryable=False)
+        calls = calls_in(payload["tool_calls"])
+        if calls and PASSTHROUGH in {self._mode, payload.get("mode")}:
+            try:
+                return EffectOutcome.waiting(self._left_to_other(run, payload, calls))
+            except GraphError as exc:
+                return EffectOutcome.failed(str(exc), retryable=False)
+        allowed, decisions = payload.get("allowed_tools"), payload.get(DECISIONS)
+        for call in calls:
+            refusal = self._problem(call, allowed)
+            if refusal is not None:
+                call["error"] = refusal
+        asking = [one for one in calls if "error" not in one and self._asks_for(one)]
+        if decisions is None and asking:
+            return EffectOutcome.waiting(self._approval(run, effect, calls, asking))
+        rows = [await self._row(run, one, decisions or {}) for one in calls]
+        return EffectOutcome.completed({"mode": "executed", "results": rows})
+
+    def _left_to_other(
+        self, run: RunState, payload: dict[str, Any], calls: list[dict[str, Any]]
+    ) -> WaitState:
+        key, details = f"tools:{effect_place(run)}", {"mode": PASSTHROUGH, "tool_calls": calls}
+        if self._agent is not None and payload.get("mode") != PASSTHROUGH:
+            asked = details | self._agent.asked(run)
+            return WaitState(WaitReason.JOB, wait_key=key, details=asked)
+        until = deadline_of({"timeout_s": self._timeout_s, **payload}, run.updated_at)
+        return WaitState(WaitReason.JOB, wait_key=key, until=until, details=details)
+
+    def _problem(self, call: dict[str, Any], allowed: Any) -> str | None:
+        """Return the reason why a call is not executed. None: it may be executed."""
+        name = call["name"]
+        if "error" in call:
+            return str(call["error"])
+        if name not in self._by_name:
+            known = ", ".join(sorted(self._by_name)) or "none"
+            return f"there is no tool {name!r}. There are: {known}"[:500]
+        is_allowed = not isinstance(allowed, list) or name in allowed
+        return None if is_allowed else f"tool {name!r} is not allowed in this step"
+
+    def _asks_for(self, call: dict[str, Any]) -> bool:
+        return self._approvals.asks_for(self._by_name[call["name"]])
+
+    def _approval(
+        self,
+        run: RunState,
+        effect: Effect,
+        calls: list[dict[str, Any]],
+        asking: list[dict[str, Any]],
+    ) -> WaitState:
+        names = [one["name"] for one in calls if "error" not in one]
+        is_safe = all(self._by_name[one].idempotent for one in names)
+        mode = effect.mode if is_safe else EffectMode.AT_MOST_ONCE
+        needed = {one["call_id"]: self._by_name[one["name"]].risk.value for one in asking}
+        seconds, until = self._approvals.timeout_s, None
+        if seconds is not None:
+            begun = datetime.fromisoformat(run.updated_at)
+            until = (begun + timedelta(seconds=seconds)).isoformat()
+        told = ", ".join(sorted({one["name"] for one in asking}))
+        return WaitState(
+            WaitReason.USER,
+            wait_key=f"approval:{effect_place(run)}",
+            until=until,
+            prompt=f"Allow the calls of tools: {told}?",
+            choices=["approve", "deny"],
+            allow_free_text=False,
+            details={"mode": APPROVAL, "tool_calls": calls, "risks": needed, EXECUTE: mode.value},
+        )
+
+    async def _row(
+        self, run: RunState, call: dict[str, Any], decisions: dict[str, Any]
+    ) -> dict[str, Any]:
+        row = {"call_id": call["call_id"], "name": call["name"], "success": False, "output": None}
+        if "error" in call:
+            return row | {"error": call["error"]}
+        decision = decisions.get(call["call_id"])
+        is_denied = decision is not None and decision.get("approved") is not True
+        if is_denied or (decision is None and self._asks_for(call)):
+            reason = (decision or {}).get("reason")
+            error = f"denied: {reason}" if reason else "denied"
+            return row | {"status": "denied", "error": error}
+        found = await self._invoked(run, call)
+        if found.status != "ok":
+            return row | {"error": clean_text(found.text)}
+        output = found.text if found.structured is None and found.text else found.structured
+        if (problem := unfit(output)) is not None:
+            return row | {"error": f"the output cannot be kept: {problem}"}
+        return row | {"success": True, "output": output, "error": None}
+
+    async def _invoked(self, run: RunState, call: dict[str, Any]) -> InvocationResult:
+        key, told = (
+            derive_id(effect_place(run), call["call_id"]),
+            ToolCall(id=call["call_id"], name=call["name"], arguments=call["arguments"]),
+        )
+        tools = [self._by_name[call["name"]]]
+        try:
+            return await DirectToolInvoker().invoke(told, tools=tools, idempotency_key=key)
+        except Exception as exc:  # noqa: BLE001 - a tool's exception is a result for the model
+            return InvocationResult(status="error", text=f"{type(exc).__name__}: {exc}")
+
+
+class RemoteAgent:
+    """An agent that runs of graphs on hosts ask, as `RunContext.ask` does: durably, once for each effect.
+
+    The question is an object: ``effect`` (``llm_call`` or ``tool_calls``), its ``payload``, and the ``run``.
+
+    Args:
+        agent: Its id; its tenant is that of the run that asks. A type: each effect has an agent of its own, so
+            that calls do not wait for each other.
+        timeout_s: Seconds for an answer.
+
+    Raises:
+        ContractError: The type is no name, or the time is not above 0.
+    """
+
+    def __init__(self, agent: AgentId | str, *, timeout_s: float = 600.0) -> None:
+        if not is_length(timeout_s) or timeout_s <= 0:
+            said = str(timeout_s)[:40]
+            raise ContractError(f"RemoteAgent: timeout_s={said} is no time in seconds above 0")
+        found = agent if isinstance(agent, AgentId) else AgentId(agent, "-")
+        self._type, self._timeout_s = found.type, timeout_s
+        self._key = agent.key if isinstance(agent, AgentId) else None
+
+    def asked(self, run: RunState) -> dict[str, Any]:
+        """Return what the details of a wait for its answer have."""
+        key = self._key or effect_place(run)
+        return {ASKED: {"type": self._type, "key": key, "timeout_s": self._timeout_s}}
+
+
+class AgentCalls:
+    """The handler of LLM_CALL that leaves calls to an agent.
+
+    Args:
+        agent: The agent.
+        tools: The tools that a payload may name; the agent gets their descriptions.
+    """
+
+    def __init__(self, agent: RemoteAgent, tools: Sequence[Tool]) -> None:
+        self._agent, self._tools = agent, tools
+
+    async def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
+        """Return the wait for the answer. What cannot be sent fails without another attempt."""
+        payload = effect.payload
+        try:
+            check_no_login(payload)
+            messages_of(payload)
+            specs = options_of(payload, self._tools).tools
+        except ContractError as exc:
+            return EffectOutcome.failed(str(exc), retryable=False)
+        told = payload | ({"tools": [one.model_dump() for one in specs]} if specs else {})
+        details = {"mode": MODEL, "payload": told} | self._agent.asked(run)
+        key = f"llm:{effect_place(run)}"
+        return EffectOutcome.waiting(WaitState(WaitReason.JOB, wait_key=key, details=details))
+
+    def client(self, provider: Any = None, model: Any = None) -> NoReturn:
+        """Refuse: the models are those of the agent.
+
+        Raises:
+            GraphError: Always.
+        """
+        del provider, model
+        raise GraphError("llm_call", "an agent is asked: this process has no client of a model")

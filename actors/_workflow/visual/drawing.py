@@ -1,0 +1,259 @@
+"""A drawing: the nodes and wires of a VisualFlow, read from its JSON and changed by the compiler's passes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from actors._workflow.documents.document import MOST_NODES
+from actors._workflow.documents.findings import FindingList
+
+INTO_CONTROL: Final = "exec-in"
+OUT_OF_CONTROL: Final = "exec-out"
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnNode:
+    """A node.
+
+    Attributes:
+        id: The node's name in the drawing.
+        type: The node's type, for example ``ask_user``.
+        data: The node's data in the editor's JSON.
+        place: The node's number in the list of nodes. None: a pass of the compiler added it.
+    """
+
+    id: str
+    type: str
+    data: Mapping[str, Any]
+    place: int | None = None
+
+    def pins(self, side: str) -> list[str]:
+        """Return the names of the data pins of a side, in their order.
+
+        The side is ``inputs`` or ``outputs``.
+        """
+        return [name for name, kind in _pins_of(self.data, side) if kind != "execution"]
+
+    def control_pins(self, side: str) -> frozenset[str]:
+        """Return the pins of a side that the node declares as pins of execution."""
+        return frozenset(name for name, kind in _pins_of(self.data, side) if kind == "execution")
+
+    def part(self, name: str) -> dict[str, Any]:
+        """Return an object in the data. Empty: it is missing, or is not an object."""
+        found = self.data.get(name)
+        return dict(found) if isinstance(found, dict) else {}
+
+
+def _pins_of(data: Mapping[str, Any], side: str) -> list[tuple[str, str]]:
+    pins = data.get(side)
+    return [
+        (one["id"], str(one.get("type") or ""))
+        for one in (pins if isinstance(pins, list) else ())
+        if isinstance(one, dict) and isinstance(one.get("id"), str) and one["id"]
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnWire:
+    """A wire from an output pin to an input pin.
+
+    Attributes:
+        source: The node that it comes from.
+        out: The output pin of the source.
+        target: The node that it leads to.
+        into: The input pin of the target.
+        is_control: True if the wire carries execution, False if it carries data.
+        place: The wire's number in the list of edges. None: a pass of the compiler added it.
+        limit: The editor's limit of how often execution may take the wire. None: no limit.
+        route: The wire's number among the ways into `target`, if values of pins there depend on it.
+    """
+
+    source: str
+    out: str
+    target: str
+    into: str
+    is_control: bool
+    place: int | None = None
+    limit: Any = None
+    route: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A drawn flow.
+
+    Attributes:
+        id: The name of the flow.
+        nodes: The nodes by id, in the order of the document.
+        wires: The wires, in the order of the document.
+        entry: The entry node that the flow names. None: it names none.
+    """
+
+    id: str
+    nodes: Mapping[str, DrawnNode]
+    wires: tuple[DrawnWire, ...]
+    entry: str | None = None
+
+
+class DrawingFindings(FindingList):
+    """The findings of a drawing so far."""
+
+    def at_node(self, node: DrawnNode, problem: str, remedy: str, *place: str | int) -> None:
+        """Add a mistake in a node."""
+        where = () if node.place is None else ("nodes", node.place)
+        self.add(f"node {node.id!r}: {problem}", remedy, *where, *place)
+
+    def at_wire(self, wire: DrawnWire, problem: str, remedy: str) -> None:
+        """Add a mistake of a wire."""
+        where = () if wire.place is None else ("edges", wire.place)
+        name = f"{wire.source}.{wire.out} -> {wire.target}.{wire.into}"
+        self.add(f"edge {name}: {problem}", remedy, *where)
+
+
+RETURN_MARK: Final = "~"
+"""Suffix of a graph's node that continues a loop, a sequence or branches; see `control`."""
+SEQUENTIAL: Final = "sequential"
+"""Name in a flow. If its value is true, branches of `parallel` nodes are executed one after the other."""
+_UNFIT: Final = re.compile("[\\x00-\\x1f\\ud800-\\udfff]")
+_IDS: Final = ("id", "flow_id", "workflow_id")
+_ENDS: Final = ("source", "sourceHandle", "target", "targetHandle")
+
+
+def is_visualflow(data: Any) -> bool:
+    """Return True for the JSON data of a VisualFlow, whose nodes are a list.
+
+    A flow document's nodes are an object.
+    """
+    return isinstance(data, Mapping) and isinstance(data.get("nodes"), list)
+
+
+def plain_flow(flow: Any) -> Any:
+    """Return a flow as JSON data. An object with `model_dump`, such as a pydantic model, is dumped."""
+    dump = getattr(flow, "model_dump", None)
+    if not callable(dump):
+        return flow
+    try:
+        return dump(mode="json")
+    except TypeError:
+        return dump()
+
+
+def one_by_one(flow: Any) -> Any:
+    """Return a VisualFlow whose parallel branches are executed one after the other; all else as it is."""
+    return {**flow, SEQUENTIAL: True} if is_visualflow(flow) else flow
+
+
+def read_drawing(data: Any, findings: DrawingFindings) -> Drawing:
+    """Return the drawing of a flow. Parts that cannot be read are left out and added to `findings`."""
+    if not isinstance(data, Mapping):
+        problem = f"it is a {type(data).__name__}, not an object"
+        findings.add(problem, "Give the JSON of a VisualFlow")
+        return Drawing("", {}, ())
+    name = next((one for key in _IDS if (one := _text(data.get(key)))), "")
+    if not name or _UNFIT.search(name):
+        problem = "its id has characters that cannot be kept" if name else "it has no id"
+        findings.add(problem, "Give it a name", "id")
+    nodes = _nodes(data.get("nodes"), findings)
+    wires = _wires(data.get("edges"), nodes, findings)
+    return Drawing(name, nodes, wires, _text(data.get("entryNode")) or None)
+
+
+def _text(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _nodes(raw: Any, findings: DrawingFindings) -> dict[str, DrawnNode]:
+    found: dict[str, DrawnNode] = {}
+    if not isinstance(raw, list):
+        findings.add("nodes is no list", "Give a list of nodes", "nodes")
+        return found
+    if len(raw) > MOST_NODES:
+        problem = f"it has {len(raw)} nodes, more than {MOST_NODES}"
+        findings.add(problem, "Divide it into flows, and call them as subflow nodes", "nodes")
+        return found
+    for place, one in enumerate(raw):
+        node = _node(one, place, findings)
+        if node is not None and node.id in found:
+            findings.add(f"node {node.id!r} is there twice", "Rename one", "nodes", place, "id")
+        elif node is not None:
+            found[node.id] = node
+    return found
+
+
+def _node(raw: Any, place: int, findings: DrawingFindings) -> DrawnNode | None:
+    if not isinstance(raw, dict):
+        findings.add("a node is no object", 'Write {"id": …, "type": …}', "nodes", place)
+        return None
+    name, kind = _text(raw.get("id")), raw.get("type")
+    if isinstance(kind, dict):
+        kind = kind.get("value")
+    kind = _text(kind)
+    if kind.startswith("NodeType."):
+        kind = kind.removeprefix("NodeType.").lower()
+    if not name or name.endswith(RETURN_MARK) or _UNFIT.search(name):
+        remedy = f"Give it a name that does not end with {RETURN_MARK}, without control characters"
+        findings.add(f"a node has the id {raw.get('id')!r}", remedy, "nodes", place, "id")
+        return None
+    if not kind:
+        findings.add(f"node {name!r} has no type", "Give it one", "nodes", place, "type")
+    data = raw.get("data") or {}
+    if not isinstance(data, dict):
+        findings.add(f"data of node {name!r} is no object", "Correct it", "nodes", place, "data")
+        data = {}
+    return DrawnNode(name, kind, data, place)
+
+
+def _wires(
+    raw: Any, nodes: Mapping[str, DrawnNode], findings: DrawingFindings
+) -> tuple[DrawnWire, ...]:
+    if raw is not None and not isinstance(raw, list):
+        findings.add("edges is no list", "Give a list of edges", "edges")
+        return ()
+    found = []
+    pins = _ControlPins(nodes)
+    for place, one in enumerate(raw or ()):
+        wire = _wire(one, place, pins, findings)
+        if wire is not None:
+            found.append(wire)
+    return tuple(found)
+
+
+class _ControlPins:
+    """The pins of execution that nodes declare. The declarations of a node are read once, not for each edge."""
+
+    def __init__(self, nodes: Mapping[str, DrawnNode]) -> None:
+        self.nodes = nodes
+        self._pins: dict[tuple[str, str], frozenset[str]] = {}
+
+    def has(self, node: str, side: str, pin: str) -> bool:
+        """Return True if the node declares this pin as a pin of execution."""
+        if (node, side) not in self._pins:
+            self._pins[node, side] = self.nodes[node].control_pins(side)
+        return pin in self._pins[node, side]
+
+
+def _wire(raw: Any, place: int, pins: _ControlPins, findings: DrawingFindings) -> DrawnWire | None:
+    nodes = pins.nodes
+    ends = [_text(raw.get(one)) for one in _ENDS] if isinstance(raw, dict) else [""]
+    if not all(ends):
+        problem = f"an edge has no {_ENDS[ends.index('')]}"
+        findings.add(problem, f"Give it {', '.join(_ENDS)}", "edges", place)
+        return None
+    source, out, target, into = ends
+    for name, end in ((source, "source"), (target, "target")):
+        if name not in nodes:
+            problem = f"there is no node {name!r}"
+            findings.add(problem, "Remove the edge, or add the node", "edges", place, end)
+    if source not in nodes or target not in nodes:
+        return None
+    is_control = into == INTO_CONTROL or pins.has(target, "inputs", into)
+    data = raw.get("data")
+    limit = data.get("loopLimit") if isinstance(data, dict) else None
+    wire = DrawnWire(source, out, target, into, is_control, place, limit)
+    if pins.has(source, "outputs", out) and not is_control:
+        problem = "it leads from a pin of execution to one of data"
+        findings.at_wire(wire, problem, "Connect pins of one kind")
+    return wire

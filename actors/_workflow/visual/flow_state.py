@@ -1,0 +1,189 @@
+"""The state of a run of a drawn flow between its steps, as JSON data in ``vars["_temp"]["flow"]``.
+
+It has the outputs of nodes, and frames: the loops, sequences and branches that contain the run's current node,
+the innermost last.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from actors._workflow.machine.variables import TEMP
+
+FORK: Final = "parallel"
+
+Frame = dict[str, Any]
+"""The node and kind of a frame, and its progress. A loop has the `index` of its next pass."""
+
+
+class FrameStack:
+    """The frames of a run, and the counts of its limits. Both are stored in `kept`, which is changed."""
+
+    def __init__(self, kept: dict[str, Any]) -> None:
+        self._kept = kept
+
+    def _frames(self) -> list[Frame]:
+        frames = self._kept.get("frames") or {}
+        return [frames[str(depth)] for depth in range(len(frames))]
+
+    def _leave(self, depth: int) -> None:
+        """Leave all frames at or below a depth."""
+        frames = self._kept.get("frames") or {}
+        for above in range(depth, len(frames)):
+            del frames[str(above)]
+
+    def top(self) -> Frame | None:
+        """Return the innermost frame, which may be changed. None: there is no frame."""
+        return next(reversed(self._frames()), None)
+
+    def push(self, node: str, kind: str, **more: Any) -> None:
+        """Begin a frame. A frame of the same node in this branch is left first, with all frames within it."""
+        frames = self._frames()
+        for depth in reversed(range(len(frames))):
+            if frames[depth]["kind"] == FORK:
+                break
+            if frames[depth]["node"] == node:
+                self._leave(depth)
+                break
+        limits = self._kept.get("limits", {})
+        for name in [one for one, kept in limits.items() if node in kept["scope"]]:
+            del limits[name]
+        kept = self._kept.setdefault("frames", {})
+        kept[str(len(kept))] = {"node": node, "kind": kind, **more}
+
+    def pop(self) -> None:
+        """Leave the innermost frame."""
+        self._leave(len(self._frames()) - 1)
+
+    def leave_branch(self) -> None:
+        """Leave all frames that began in this branch."""
+        frames = self._frames()
+        forks = [depth for depth, one in enumerate(frames) if one["kind"] == FORK]
+        self._leave(forks[-1] + 1 if forks else 0)
+
+    def count(self, node: str, most: int) -> int | None:
+        """Count a pass of a limit; return the count. None: the limit is reached, and the count starts again.
+
+        A count belongs to the current passes of the loops that contain the limit.
+        """
+        scope = {one["node"]: one["index"] for one in self._frames() if "index" in one}
+        limits = self._kept.setdefault("limits", {})
+        kept = limits.get(node) or {}
+        done = kept["count"] if kept.get("scope") == scope else 0
+        is_reached = done >= most
+        limits[node] = {"scope": scope, "count": 0 if is_reached else done + 1}
+        return None if is_reached else done + 1
+
+
+FLOW: Final = "flow"
+PLACE: Final = f"{TEMP}.{FLOW}"
+_BY_NODE: Final = frozenset({"outputs", "results", "routes", "limits", "frames"})
+
+
+def result_key_of(node: str) -> str:
+    """Return the place of the result of a node's effect. Dots in the node's name do not nest."""
+    return f"{PLACE}.results.{_escaped(node)}"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("%", "%25").replace(".", "%2E")
+
+
+def in_turn(before: Any, values: list[Any]) -> Any:
+    """Return the state after a join: the changes of the branches, applied one after the other, node by node.
+
+    If several branches reached an end of the flow, the output of the first one is taken.
+    """
+    start: dict[str, Any] = before or {}
+    found = dict(start)
+    for value in values:
+        for part in {**start, **value}:
+            if part in _BY_NODE:
+                old, new = start.get(part, {}), value.get(part, {})
+                found[part] = _changed(old, new, found.get(part, {}))
+            elif part != "ended" or "ended" not in found:
+                old, new = ({part: one[part]} if part in one else {} for one in (start, value))
+                found = _changed(old, new, found)
+    return found
+
+
+def _changed(
+    before: dict[str, Any], after: dict[str, Any], found: dict[str, Any]
+) -> dict[str, Any]:
+    """Return `found` with the changes from `before` to `after`."""
+    left = {name: one for name, one in found.items() if name in after or name not in before}
+    new = {
+        name: one
+        for name, one in after.items()
+        if name not in before or (type(before[name]), before[name]) != (type(one), one)
+    }
+    return left | new
+
+
+class FlowState:
+    """The state of a run, as a node reads it. `variables` is a copy of the run's vars, and is changed."""
+
+    def __init__(self, variables: dict[str, Any]) -> None:
+        self._vars = variables
+        self._kept: dict[str, Any] = variables.setdefault(TEMP, {}).setdefault(FLOW, {})
+
+    def _part(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._kept.setdefault(name, {})
+        return found
+
+    @property
+    def frames(self) -> FrameStack:
+        """The loops, sequences and branches that contain the run's current node."""
+        return FrameStack(self._kept)
+
+    @property
+    def last(self) -> Any:
+        """The value that the last node computed.
+
+        Before the first one: the run's vars without the runtime's vars.
+        """
+        if "last" in self._kept:
+            return self._kept["last"]
+        empty = {"context", "scratchpad"}
+        return {
+            name: value
+            for name, value in self._vars.items()
+            if not name.startswith("_") and not (name in empty and not value)
+        }
+
+    @last.setter
+    def last(self, value: Any) -> None:
+        self._kept["last"] = value
+
+    @property
+    def ended(self) -> Any:
+        """The output of an end that a branch reached. None: no branch reached one."""
+        return self._kept.get("ended")
+
+    def end(self, output: Any) -> None:
+        """Store the output of an end that is reached in a branch, and leave the frames within the branch."""
+        self._kept["ended"] = output
+        self.frames.leave_branch()
+
+    def outputs(self, node: str) -> dict[str, Any] | None:
+        """Return the outputs of a node that was executed. None: it was not executed, or no node reads them."""
+        found = self._kept.get("outputs", {}).get(node)
+        return found if isinstance(found, dict) else None
+
+    def keep(self, node: str, outputs: dict[str, Any]) -> None:
+        """Store the outputs of a node, in place of the result of its effect."""
+        self._kept.get("results", {}).pop(_escaped(node), None)
+        self._part("outputs")[node] = outputs
+
+    def result(self, node: str) -> Any:
+        """Return the result of a node's effect. `...`: it has none."""
+        return self._kept.get("results", {}).get(_escaped(node), ...)
+
+    def route(self, node: str) -> int | None:
+        """Return the number of the way by which a node was reached. None: the way has no number."""
+        found = self._kept.get("routes", {}).get(node)
+        return found if isinstance(found, int) else None
+
+    def take_route(self, node: str, number: int) -> None:
+        """Store the number of the way by which a node is reached next."""
+        self._part("routes")[node] = number

@@ -1,0 +1,159 @@
+"""Texts and paths of the nodes of drawings: the values that nodes compute from texts, and values at paths.
+
+A path is names with dots, and indexes of items.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from actors._workflow.machine.variables import with_path
+
+_HOLE: Final = re.compile(r"\{\{\s*(.*?)\s*\}\}")
+_JOIN: Final = re.compile(r"join(?:\((.*)\))?")
+_STEPS: Final = re.compile(r"[^.\[\]]+")
+_CONTROLS: Final = (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"))
+
+Pins = dict[str, Any]
+"""The values of a node's pins by name."""
+
+
+def text_of(value: Any) -> str:
+    """Return a value as text. The text of None is empty."""
+    return "" if value is None else str(value)
+
+
+def decoded(text: str) -> str:
+    r"""Return a separator with ``\n``, ``\t`` and ``\r`` replaced by the characters that they stand for."""
+    for escape, control in _CONTROLS:
+        text = text.replace(escape, control)
+    return text
+
+
+def split(pins: Pins) -> list[str]:
+    """Return the parts of a text. By default spaces around them are removed, and empty parts are left out."""
+    text, separator = text_of(pins.get("text")), decoded(text_of(pins.get("delimiter", ",")))
+    most = pins.get("maxsplit")
+    many = most if isinstance(most, int) and most >= 0 else -1
+    parts = text.split(separator, many) if separator else [text]
+    if pins.get("trim", True):
+        parts = [part.strip() for part in parts]
+    return list(filter(None, parts)) if pins.get("drop_empty", True) else parts
+
+
+def join(pins: Pins) -> str:
+    """Return the items of a list as one text."""
+    items = pins.get("items")
+    texts = items if isinstance(items, list) else [] if items is None else [items]
+    return decoded(text_of(pins.get("delimiter", ","))).join(map(text_of, texts))
+
+
+def substring(pins: Pins) -> str:
+    """Return a part of a text."""
+    end = pins.get("end")
+    return text_of(pins.get("text"))[
+        int(pins.get("start") or 0) : None if end is None else int(end)
+    ]
+
+
+def contains(pins: Pins) -> bool:
+    """Return True if a text contains another text. The result for an empty text is False."""
+    pattern = text_of(pins.get("pattern"))
+    return bool(pattern) and pattern in text_of(pins.get("text"))
+
+
+def replace(pins: Pins) -> str:
+    """Return a text with a part replaced: everywhere, once, or as often as the number ``mode`` says."""
+    text, pattern = text_of(pins.get("text")), text_of(pins.get("pattern"))
+    if not pattern:
+        return text
+    mode = text_of(pins.get("mode")).strip().lower()
+    many = 1 if mode in {"first", "once"} else int(mode) if mode.isdigit() else -1
+    return text.replace(pattern, text_of(pins.get("replacement")), many)
+
+
+def rendered(pins: Pins, variables: dict[str, Any]) -> str:
+    """Return a template with values for ``{{path | filter}}``.
+
+    A path is looked up in the pins, then in the object at pin ``vars``, then in the run's vars.
+    """
+    own = {name: value for name, value in variables.items() if not name.startswith("_")}
+    inner = pins.get("vars")
+    others = {name: value for name, value in pins.items() if name not in {"template", "vars"}}
+    scope = own | (inner if isinstance(inner, dict) else {}) | others
+    return _HOLE.sub(lambda hole: _filled(hole[1], scope), text_of(pins.get("template")))
+
+
+def _filled(inner: str, scope: dict[str, Any]) -> str:
+    path, *filters = (word.strip() for word in inner.split("|"))
+    value = look_up(scope, path)
+    if value is None:
+        return ""
+    if not filters and isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    for word in filters:
+        value = _filtered(value, word)
+    return text_of(value)
+
+
+def _filtered(value: Any, word: str) -> Any:
+    if word == "json":
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    if word in _PLAIN:
+        return _PLAIN[word](text_of(value))
+    if (match := _JOIN.fullmatch(word)) is not None:
+        separator = ", " if match[1] is None else match[1].strip().strip("\"'")
+        return separator.join(map(text_of, value)) if isinstance(value, list) else text_of(value)
+    return value
+
+
+_PLAIN: Final[dict[str, Callable[[str], str]]] = {
+    "trim": str.strip,
+    "lower": str.lower,
+    "upper": str.upper,
+}
+
+TEXTS: Final[dict[str, Callable[[Pins], Any]]] = {
+    "split": split,
+    "join": join,
+    "uppercase": lambda pins: text_of(pins.get("text")).upper(),
+    "lowercase": lambda pins: text_of(pins.get("text")).lower(),
+    "trim": lambda pins: text_of(pins.get("text")).strip(),
+    "substring": substring,
+    "length": lambda pins: len(text_of(pins.get("text"))),
+    "is_empty_string": lambda pins: not text_of(pins.get("text")),
+    "contains": contains,
+    "replace": replace,
+}
+"""By type of node: the function that computes its output."""
+
+
+def look_up(value: Any, path: str, default: Any = None) -> Any:
+    """Return the value at a path such as ``a.b`` or ``a[0].b``. If there is none, return `default`."""
+    steps = _STEPS.findall(path)
+    for step in steps:
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return default
+    return value if steps else default
+
+
+def put(variables: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """Return objects with a value at a path.
+
+    Values on the path that are not objects are replaced by objects.
+    """
+    steps = [step for step in path.split(".") if step]
+    below: Any = variables
+    for number, step in enumerate(steps[:-1], 1):
+        below = below.get(step)
+        if not isinstance(below, dict):
+            variables = with_path(variables, steps[:number], {})
+            below = {}
+    return with_path(variables, steps, value)

@@ -1,0 +1,161 @@
+"""A report on a VisualFlow of another program: the types that it uses, and which are not supported."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from actors._kernel.workflow.effects import EffectType
+from actors._workflow.documents.findings import FlowError, FlowFinding
+from actors._workflow.documents.reading import name_of, read_data
+from actors._workflow.visual.checks import TYPES
+from actors._workflow.visual.compiling import compile_drawing
+from actors._workflow.visual.drawing import DrawingFindings, DrawnNode, is_visualflow, read_drawing
+from actors._workflow.visual.nodes.effects import EFFECTS
+
+_PASSES: Final = frozenset({"reroute", "function"})
+"""Types that a pass of the compiler replaces by others."""
+KNOWN: Final = TYPES | _PASSES
+"""The types of nodes that are executed here."""
+_HANDLERS: Final = "handlers"
+_NEEDS: Final = {
+    **dict.fromkeys((EffectType.LLM_CALL, EffectType.TOOL_CALLS), _HANDLERS),
+    **{one: _HANDLERS for one in EffectType if one.startswith("memory_kg_")},
+    **dict.fromkeys(
+        (EffectType.MEMORY_NOTE, EffectType.MEMORY_QUERY, EffectType.MEMORY_REHYDRATE),
+        "artifact_store",
+    ),
+    EffectType.MEMORY_COMPACT: "artifact_store, chat_summarizer",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """A node of the report.
+
+    Attributes:
+        id: The node's name.
+        type: The node's type.
+        needs: The handler or stores that the host has to give for the node. Empty: none.
+        findings: The findings about the node and the edges from it.
+        is_known: False for a node of an unknown type in a flow that as a whole cannot be executed.
+    """
+
+    id: str
+    type: str
+    needs: str = ""
+    findings: list[FlowFinding] = field(default_factory=list)
+    is_known: bool = True
+
+    @property
+    def is_supported(self) -> bool:
+        """True unless a finding refuses the node, or nothing here executes it."""
+        return self.is_known and all(one.level == "warning" for one in self.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowReport:
+    """The report on a flow.
+
+    Attributes:
+        file: The flow's name.
+        nodes: The nodes, in the order of the document.
+        others: The findings about the flow as a whole.
+    """
+
+    file: str
+    nodes: list[NodeReport]
+    others: list[FlowFinding]
+
+    @property
+    def is_supported(self) -> bool:
+        """True if the flow can be executed here."""
+        is_right = all(one.level == "warning" for one in self.others)
+        return is_right and all(one.is_supported for one in self.nodes)
+
+    @property
+    def types(self) -> dict[str, int]:
+        """The number of nodes by type."""
+        return dict(sorted(Counter(one.type for one in self.nodes).items()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
+        nodes = [
+            {
+                "id": one.id,
+                "type": one.type,
+                "supported": one.is_supported,
+                "needs": one.needs,
+                "findings": [each.to_dict() for each in one.findings],
+            }
+            for one in self.nodes
+        ]
+        return {
+            "file": self.file,
+            "supported": self.is_supported,
+            "types": self.types,
+            "nodes": nodes,
+            "findings": [one.to_dict() for one in self.others],
+        }
+
+
+def report_flow(source: str | Path | bytes | Mapping[str, Any]) -> FlowReport:
+    """Return a report on the nodes of a VisualFlow and on those that are not supported.
+
+    Raises:
+        FlowError: The source is not a VisualFlow.
+        OSError: The file cannot be read.
+    """
+    file = name_of(source)
+    data = read_data(source, file)
+    if not is_visualflow(data):
+        problem = "it is no VisualFlow: its nodes are no list"
+        raise FlowError((FlowFinding(file, "/nodes", problem, "Use callboard flows check"),))
+    drawn = list(read_drawing(data, DrawingFindings(file)).nodes.values())
+    nodes = [
+        NodeReport(id=one.id, type=one.type, needs=_needs(one), is_known=one.type in KNOWN)
+        for one in drawn
+    ]
+    by_place = {one.place: node for one, node in zip(drawn, nodes, strict=True)}
+    by_id = {one.id: one for one in nodes}
+    others: list[FlowFinding] = []
+    try:
+        findings = compile_drawing(data, file)[1]
+    except FlowError as exc:
+        findings = [*exc.findings]
+    for finding in findings:
+        node = _node_at(finding.pointer, data, by_place, by_id)
+        (others if node is None else node.findings).append(finding)
+    if all(one.level == "warning" for one in others):
+        nodes = [replace(node, is_known=True) for node in nodes]  # the unknown ones are decoration
+    return FlowReport(file=file, nodes=nodes, others=others)
+
+
+def _needs(node: DrawnNode) -> str:
+    effect = EFFECTS.get(node.type)
+    needed = "" if effect is None else _NEEDS.get(effect[0], "")
+    is_handler = needed == _HANDLERS and effect is not None
+    return f"a handler of {effect[0].name}" if effect is not None and is_handler else needed
+
+
+def _node_at(
+    pointer: str,
+    data: Mapping[str, Any],
+    by_place: Mapping[int | None, NodeReport],
+    by_id: Mapping[str, NodeReport],
+) -> NodeReport | None:
+    """Return the node at a place. The node of an edge is its source. None: the place is at no node."""
+    steps = pointer.split("/")[1:3]
+    if len(steps) < 2 or not steps[1].isdigit():  # noqa: PLR2004 - the name of a list and a place in it
+        return None
+    place = int(steps[1])
+    if steps[0] == "nodes":
+        return by_place.get(place)
+    if steps[0] != "edges":
+        return None
+    edge = data["edges"][place]
+    source = edge.get("source") if isinstance(edge, dict) else None
+    return by_id.get(source) if isinstance(source, str) else None

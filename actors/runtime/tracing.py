@@ -1,7 +1,0 @@
-"""`Tracing`, under the name that it has in docs/tracing.md."""
-
-from __future__ import annotations
-
-from actors.runtime.telemetry.spans import Tracing
-
-__all__ = ["Tracing"]

@@ -1,0 +1,243 @@
+"""A connection to the broker: sends, reads, purges and nudges."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+from nats.errors import Error as NatsError
+
+from actors._kernel.runtime.hints import Nudge
+from actors._kernel.runtime.ids import AgentId, HostIncarnation, RunId, ShardId
+from actors._kernel.runtime.scheduler import ShardLease
+from actors._kernel.stores.transport import Cursor, MailBatch, OutboxRow, StreamState
+from actors.errors import ContractError
+from broker._errors import SubjectError, UnpublishableError
+from broker._mail.pulls import Pulls
+from broker._mail.reader import ShardReader
+from broker._mail.streams import StreamNames
+from broker._nats.client import CLOSE_LIMIT_S, NatsConnection
+from broker._nats.requests import BodyTooLargeError, Requests, instant_of, parse_nanoseconds
+from broker._wire.codec import Decoder, encode
+from broker._wire.subjects import Subjects, mailbox_of
+
+_log = logging.getLogger("callboard.mail")
+PAUSE_AFTER: Final = 1000
+"""Subjects read from a list at a time: the loop has other things to do."""
+_NUDGES: Final = frozenset({"run", "mail", "signal", "cancel", "fanout", "shards"})
+
+
+class JetStreamConnection:
+    """See `MailConnection`. Made by `JetStreamTransport.connect`, which closes it too.
+
+    Args:
+        client: Connected.
+        requests: Open on it.
+        subjects: The deployment's names.
+        streams: The streams' names on the server.
+        ensure: Function that creates missing streams and corrects their settings.
+        inbox: Prefix of reply subjects of this connection.
+        serial: Function that returns a number that no other consumer of this process has.
+        on_suspect: See `Transport.connect`.
+    """
+
+    def __init__(
+        self,
+        client: NatsConnection,
+        requests: Requests,
+        *,
+        subjects: Subjects,
+        streams: StreamNames,
+        ensure: Callable[[], Awaitable[StreamNames]],
+        inbox: str,
+        serial: Callable[[], int],
+        on_suspect: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._requests = requests
+        self._subjects = subjects
+        self._mail = streams.mail
+        self._ensure = ensure
+        self._serial = serial
+        self._decoder = Decoder(subjects)
+        self._pulls = Pulls(client, requests, f"{inbox}.pull", stream=streams.mail)
+        self._readers: dict[tuple[str, int], ShardReader] = {}
+        client.on_lost = self._on_lost
+        client.on_denied = self._on_denied
+        client.on_server_gone = self._on_server_gone
+        self._on_suspect = on_suspect
+
+    async def open(self, owner: HostIncarnation | None, on_nudge: Callable[[Nudge], None]) -> None:
+        """Begin to receive messages, and nudges for `owner`."""
+        await self._pulls.open()
+        self._pulls.created = (await self._state()).created
+        if owner is None:
+            return
+
+        def nudged(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
+            if (nudge := _parse_nudge(data)) is not None:
+                on_nudge(nudge)
+
+        await self._client.listen(self._subjects.host(owner), nudged)
+
+    async def close(self) -> None:
+        """Delete this connection's consumers and close it, within a few seconds."""
+        if not self._client.lost.is_set():
+            with contextlib.suppress(TimeoutError, NatsError, OSError):
+                async with asyncio.timeout(CLOSE_LIMIT_S):
+                    await self._pulls.close()
+                    await self._client.flush()
+        await self._client.shut()
+
+    def _on_lost(self) -> None:
+        self._requests.fail_all()
+        self._pulls.wake()
+
+    def _on_server_gone(self) -> None:
+        self._pulls.server_gone()
+        self._on_suspect()
+
+    def _on_denied(self, subject: str, words: str) -> None:
+        self._requests.denied(subject, words)
+        self._pulls.denied(subject, words)
+
+    async def send(self, row: OutboxRow) -> int:
+        """See `MailConnection.send`. Cancelling it leaves open whether the broker has it."""
+        target = row.message.target
+        try:
+            headers, body = encode(row)
+        except (ValueError, TypeError, RecursionError) as exc:
+            raise UnpublishableError(str(exc)) from exc
+        if not isinstance(target, AgentId):
+            subject = self._subjects.topic(target)
+        elif row.dead_letter is None:
+            subject = self._subjects.inbox(target)
+        else:
+            subject = self._subjects.dead(target)
+        try:
+            return await self._requests.publish(subject, body, headers)
+        except BodyTooLargeError as exc:
+            raise UnpublishableError(str(exc)) from exc
+
+    def read(self, lease: ShardLease, cursor: Cursor) -> AsyncGenerator[MailBatch, None]:
+        """See `MailConnection.read`."""
+        reader = ShardReader(
+            self._pulls,
+            lease,
+            cursor,
+            filter_subject=self._subjects.filter_of(lease.shard),
+            tenant_of=self._subjects.tenant_token_of,
+            decoder=self._decoder,
+            serial=self._serial,
+        )
+        return self._batches(reader, (lease.shard, lease.epoch))
+
+    async def _batches(
+        self, reader: ShardReader, key: tuple[str, int]
+    ) -> AsyncGenerator[MailBatch, None]:
+        self._readers[key] = reader
+        try:
+            async with contextlib.aclosing(reader.batches()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            if self._readers.get(key) is reader:
+                del self._readers[key]
+
+    def ack(self, batch: MailBatch) -> None:
+        """See `MailConnection.ack`. It goes out when the reader takes its next step."""
+        reader = self._readers.get((batch.lease.shard, batch.lease.epoch))
+        if reader is not None and batch.received:
+            reader.acked(batch.upto.sequence)
+
+    async def nudge(self, owner: HostIncarnation, nudge: Nudge) -> None:
+        """See `MailConnection.nudge`."""
+        agent = None if nudge.agent_id is None else str(nudge.agent_id)
+        facts = [nudge.kind, agent, nudge.run_id, *([nudge.shard] if nudge.shard else ())]
+        body = json.dumps(facts).encode()
+        await self._requests.tell("a nudge", self._subjects.host(owner), body)
+
+    async def lost(self) -> None:
+        """See `MailConnection.lost`."""
+        await self._client.lost.wait()
+
+    async def stream_state(self, *, read_only: bool = False) -> StreamState:
+        """See `MailConnection.stream_state`. Streams that were deleted are created again."""
+        if read_only:
+            await self._requests.api_or_raise("STREAM.NAMES", {})
+        else:
+            await self._ensure()
+        return await self._state()
+
+    async def _state(self) -> StreamState:
+        info = await self._requests.api_or_raise(f"STREAM.INFO.{self._mail}", {})
+        state = info["state"]
+        if state["messages"]:
+            self._pulls.stored(state["last_seq"], parse_nanoseconds(state["last_ts"]))
+        return StreamState(
+            name=self._mail,
+            created=instant_of(parse_nanoseconds(info["created"])),
+            first_sequence=state["first_seq"],
+            last_sequence=state["last_seq"],
+            deployment=info["config"].get("metadata", {}).get("deployment", ""),
+        )
+
+    async def stored_at(self, sequence: int) -> datetime | None:
+        """See `MailConnection.stored_at`."""
+        found = await self._requests.stored(self._mail, {"seq": sequence})
+        return None if found is None else instant_of(parse_nanoseconds(found["time"]))
+
+    async def forget_stream(self, state: StreamState) -> None:
+        """See `MailConnection.forget_stream`. The connection is given up."""
+        if (await self._state()).created == state.created:
+            await self._requests.api_or_raise(f"STREAM.DELETE.{self._mail}", {})
+        self._client.give_up(f"stream {self._mail} was rolled back, and is made anew")
+
+    async def waiting(self) -> Sequence[AgentId]:
+        """See `MailConnection.waiting`. An agent behind a hash is returned as one of its shard."""
+        agents: list[AgentId] = []
+        strange = seen = 0
+        total = 1
+        while seen < total:
+            asked = {"subjects_filter": self._subjects.prefixed("mail.>"), "offset": seen}
+            page = await self._requests.api_or_raise(f"STREAM.INFO.{self._mail}", asked)
+            subjects: dict[str, int] = page["state"].get("subjects") or {}
+            for n, subject in enumerate(subjects, 1):
+                if n % PAUSE_AFTER == 0:
+                    await asyncio.sleep(0)
+                if self._subjects.is_post(subject):
+                    continue  # a reader of messages has shards for all topics
+                try:
+                    agents.append(mailbox_of(self._subjects, subject))
+                except SubjectError:
+                    strange += 1
+            seen += len(subjects)
+            total = page.get("total", 0) if subjects else 0
+        if strange:
+            _log.warning("the stream MAIL has subjects of no agent", extra={"subjects": strange})
+        return agents
+
+    async def purge(self, below: int) -> int:
+        """See `MailConnection.purge`."""
+        if below <= 1:
+            return 0  # A purge below 0 would remove every message of the stream.
+        what = f"STREAM.PURGE.{self._mail}"
+        answer = await self._requests.api_or_raise(what, {"seq": below})
+        return int(answer["purged"])
+
+
+def _parse_nudge(data: bytes) -> Nudge | None:
+    # A hint of another host, perhaps of another version: what cannot be read is no hint.
+    try:
+        kind, agent, run_id, *rest = json.loads(data)
+        if kind not in _NUDGES:
+            return None
+        shard = ShardId(rest[0]) if rest and rest[0] else None
+        return Nudge(kind, agent and AgentId.parse(agent), run_id and RunId(run_id), shard)
+    except (ValueError, TypeError, AttributeError, ContractError, RecursionError):
+        return None

@@ -1,0 +1,353 @@
+"""`callboard graphs export|import|inspect|replay`: runs of flows as files, and runs that such a file starts.
+
+`callboard graphs store-list|store-export|store-import`: runs in stores of the embedded driver.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from actors._kernel.runtime.ids import DEFAULT_TENANT
+from actors._kernel.workflow.errors import GraphError
+from actors._workflow.hosted.runs import FlowRuns
+from actors.errors import ContractError
+from actors.workflow import RunState, Snapshot, WorkflowSpec, import_run_history_bundle
+from compose._commands import options as opt
+from compose._commands.files import writing
+from compose._commands.flow_runs.look import AppArg, OwnerOpt, open_graph_run
+from compose._commands.options import HERE, DebugFlag, JsonFlag, Target
+from compose._commands.output import Exit, NoDataError, print_json, short
+from compose._commands.terminal import console, print_table, say
+from compose._host.loader import ServeError, are_flows, find_served
+from compose._tools.graph_bundle import (
+    BundleError,
+    bundle_of,
+    chain_of,
+    check_bundle,
+    load_bundle,
+    read_bundle,
+    replayed,
+    runs_of,
+)
+from compose._tools.graph_stores import GraphStores, graph_stores, stored_bundle
+
+
+async def export(
+    run: opt.RunIdArg,
+    /,
+    *,
+    subruns: bool = True,
+    output: Annotated[Path | None, Parameter(alias="-o")] = None,
+    target: Target = HERE,
+) -> Exit:
+    """Write a run of a flow as a JSON bundle: the states and ledgers of the run and of the runs below it.
+
+    The run may be open. The file has content: protect it like the database. With `--json` a summary is
+    printed as JSON on standard error.
+
+    Examples:
+    `callboard graphs export 0f3c… -o run.json`;
+    `callboard graphs export 0f3c… --no-subruns --data ./data > run.json`
+
+    Parameters
+    ----------
+    subruns
+        Include the runs below it.
+    output
+        The file, which is written completely or not at all. Default: standard output.
+    """
+    async with open_graph_run(target, run) as (runtime, runs, row):
+        bundle = await bundle_of(runtime, runs, row.run_id, subruns=subruns)
+    write_bundle(bundle, output, as_json=target.json)
+    return Exit.OK
+
+
+def write_bundle(bundle: dict[str, Any], output: Path | None, *, as_json: bool) -> None:
+    """Write a bundle to a file or to standard output, and its summary to standard error."""
+    with writing(output) as file:
+        json.dump(bundle, file, ensure_ascii=False)
+        file.write("\n")
+    told = {"run": bundle["root_run_id"], "runs": len(bundle["ledgers"])}
+    told["records"] = sum(one["total"] for one in bundle["ledgers"].values())
+    if as_json:
+        sys.stderr.write(json.dumps(told) + "\n")
+    else:
+        text = f"{told['runs']} run(s), {told['records']} records; content is included"
+        console(stderr=True).print(text)
+
+
+async def import_run(
+    app: AppArg,
+    file: Path,
+    /,
+    *,
+    check: opt.Flag = False,
+    id: str | None = None,  # noqa: A002 - the name of the option
+    tenant: OwnerOpt = DEFAULT_TENANT,
+    target: Target = HERE,
+) -> Exit:
+    """Start a new run of an app with the state of a bundle, and print its id. An open wait is opened again.
+
+    The command checks the whole file first: the chains of its ledgers, and that the records of each run lead
+    to its state. The new run has a ledger of its own. A bundle of an ended run starts no run, but `--check`
+    verifies it.
+
+    Examples: `callboard graphs import billing run.json --id r-8`;
+    `callboard graphs import billing run.json --check`
+
+    Parameters
+    ----------
+    file
+        A file of `graphs export`, at most 64 MiB.
+    check
+        Only check the file. No server is needed.
+    id
+        Id of the new run. The same id again names the same run.
+    """
+    found = read_bundle(file)
+    run = found.run
+    facts = {"exported": run.run_id, "flow": run.workflow_id, "status": run.status.value}
+    if check:
+        counts = {"runs": found.runs, "records": found.records, "head": found.head}
+        text = f"{file} is complete: {found.runs} run(s), {found.records} records"
+        return target.tell(
+            {**facts, **counts}, f"{text}, head {found.head}; the run is {run.status.value}"
+        )
+    if run.status.is_terminal:
+        raise GraphError(
+            f"{file}",
+            f"its run is {run.status.value}: --check verifies it, `graphs start` starts a new run",
+        )
+    snapshot = Snapshot.from_run(run=run, name=f"import of {run.run_id}")
+    async with target.client() as runtime:
+        run_id = await FlowRuns(runtime, app, tenant=tenant).restore(snapshot, id=id)
+    return target.tell({**facts, "run": run_id}, run_id)
+
+
+def inspect(file: Path, /, *, json: JsonFlag = False, debug: DebugFlag = False) -> Exit:
+    """Show the runs in a bundle, and check it: the chains of its ledgers, and that records lead to the states.
+
+    The exit code is 1 if the bundle is incomplete or was changed. No server is needed.
+
+    Examples: `callboard graphs inspect run.json`; `callboard graphs inspect run.json --json`
+
+    Parameters
+    ----------
+    file
+        A file of `graphs export` or `graphs store-export`, at most 64 MiB.
+    """
+    del debug  # `compose._cli` reads this option for every command
+    data = load_bundle(file)
+    try:
+        check_bundle(file, data, needs_chain=False)
+        problem = None
+    except BundleError as exc:
+        problem = f"{exc.place}: {exc.problem}"
+    rows = [_inspected(data, told) for told in runs_of(data)]
+    if json:
+        facts = {"ok": problem is None, "problem": problem, "exported_at": data.get("generated_at")}
+        print_json({**facts, "run": data["root_run_id"], "runs": rows})
+    else:
+        columns = ("run", "flow", "status", "node", "records", "chain", "head")
+        print_table(columns, [[*one.values()] for one in rows], empty="no runs")
+        say("the bundle is complete" if problem is None else f"THE BUNDLE IS WRONG: {problem}")
+    return Exit.OK if problem is None else Exit.FAILED
+
+
+def _inspected(data: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    chain, head = chain_of(data, told["run_id"])
+    return {
+        "run": told["run_id"],
+        "flow": told["workflow_id"],
+        "status": told["status"],
+        "node": told["current_node"],
+        "records": len(data["ledgers"].get(told["run_id"], {}).get("items", ())),
+        "chain": chain,
+        "head": head,
+    }
+
+
+def replay(
+    file: Path,
+    flows: str | None = None,
+    /,
+    *,
+    run: str | None = None,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> Exit:
+    """Show the states of a run of a bundle one by one, as its records lead to them. No node is called.
+
+    With FLOWS, each state must be at a node of the flow. The exit code is 1 if it is not, or if the records do
+    not lead to the state in the file. No server is needed.
+
+    Examples: `callboard graphs replay run.json`; `callboard graphs replay run.json refund.json`;
+    `callboard graphs replay run.json shop.flows:APP --json`
+
+    Parameters
+    ----------
+    file
+        A file of `graphs export` or `graphs store-export`, at most 64 MiB.
+    flows
+        `MODULE:ATTR` of `Flows` or of a `WorkflowSpec`, or a flow document, a bundle of flows or a folder.
+    run
+        A run below the bundle's run. Default: the bundle's run.
+    json
+        Print one JSON object: `ok`, `problem`, `run`, `flow` and `states`, whole states of the run.
+    """
+    del debug
+    data = load_bundle(file)
+    wanted = run or data["root_run_id"]
+    told = next((one for one in runs_of(data) if one["run_id"] == wanted), None)
+    if told is None:
+        raise NoDataError(f"{file} has no run {wanted!r}: list its runs with `graphs inspect`")
+    spec = None if flows is None else spec_of(flows, told["workflow_id"])
+    states: list[RunState] = []
+    problem = None
+    try:
+        states = replayed(data, told, spec)
+    except ContractError as exc:
+        problem = str(exc)
+    if json:
+        facts = {"run": wanted, "flow": told["workflow_id"]}
+        shown = [one.to_dict() for one in states]
+        print_json({"ok": problem is None, "problem": problem, **facts, "states": shown})
+    else:
+        cells = [(n, *_state_cells(one)) for n, one in enumerate(states)]
+        if cells:
+            print_table(("#", "at", "node", "status", "variables"), cells, empty="")
+        say("the records lead to the state" if problem is None else f"THE REPLAY FAILED: {problem}")
+    return Exit.OK if problem is None else Exit.FAILED
+
+
+def spec_of(flows: str, name: str) -> WorkflowSpec:
+    """Return the graph `name` of the flows that ``MODULE:ATTR`` or a path names.
+
+    Raises:
+        ServeError: There are no flows, or no flow of this name.
+    """
+    found = find_served(flows)
+    parts = found if isinstance(found, list | tuple) else [found]
+    specs = {one.workflow_id: one for one in parts if isinstance(one, WorkflowSpec)}
+    for one in parts:
+        if are_flows(one):
+            specs |= one.specs
+    if name not in specs:
+        remedy = f"It has: {', '.join(specs) or 'no flow'}"
+        raise ServeError(flows, f"it has no flow {name!r}", remedy)
+    return specs[name]
+
+
+def _state_cells(state: RunState) -> tuple[str, ...]:
+    nodes = (
+        [state.current_node] if state.fork is None else [one.node for one in state.fork.branches]
+    )
+    shown = {name: one for name, one in state.vars.items() if not name.startswith("_")}
+    at = state.updated_at[:19].replace("T", " ")
+    return at, ", ".join(nodes), state.status.value, short(shown)
+
+
+StoreArg = Annotated[Path, Parameter(help="Folder (JSON files) or SQLite file of the stores.")]
+_ROW = ("run_id", "workflow_id", "status", "current_node", "session_id", "updated_at")
+
+
+def store_list(
+    store: StoreArg,
+    /,
+    *,
+    limit: opt.LimitOpt = 50,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> None:
+    """List runs in the stores of an embedded driver, the last changed first. Runs below others are left out.
+
+    Examples: `callboard graphs store-list refunds.db`; `callboard graphs store-list ./refunds --json`
+    """
+    del debug  # `compose._cli` reads this option for every command
+    with graph_stores(store) as stores:
+        rows = stores.runs.list_run_index(root_only=True, limit=limit)
+    if json:
+        print_json(rows)
+        return
+    columns = ("run", "flow", "status", "node", "session", "changed")
+    cells = [[row.get(name) or "" for name in _ROW] for row in rows]
+    print_table(columns, cells, empty=f"{store} has no runs")
+
+
+def store_export(
+    store: StoreArg,
+    run: opt.RunIdArg,
+    /,
+    *,
+    subruns: bool = True,
+    output: Annotated[Path | None, Parameter(alias="-o")] = None,
+    json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> Exit:
+    """Write a run in the stores of an embedded driver as a JSON bundle, with the runs below it.
+
+    The run may be open, and a driver may use the stores. The file has content: protect it like the stores. With
+    `--json` a summary is printed as JSON on standard error.
+
+    Examples: `callboard graphs store-export refunds.db 0f3c… -o run.json`;
+    `callboard graphs store-export ./refunds 0f3c… --no-subruns > run.json`
+
+    Parameters
+    ----------
+    subruns
+        Include the runs below it.
+    output
+        The file, which is written completely or not at all. Default: standard output.
+    """
+    del debug
+    with graph_stores(store) as stores:
+        bundle = stored_bundle(stores, run, subruns=subruns)
+    write_bundle(bundle, output, as_json=json)
+    return Exit.OK
+
+
+def store_import(
+    store: StoreArg, file: Path, /, *, json: JsonFlag = False, debug: DebugFlag = False
+) -> Exit:
+    """Write the runs of a bundle into the stores of an embedded driver. They keep their ids and their ledgers.
+
+    The command checks the whole file first. Open runs continue when a driver of these stores executes them. The
+    same file again changes nothing. If the command dies, call it again.
+
+    Examples: `callboard graphs store-import refunds.db run.json`;
+    `callboard graphs store-import ./refunds run.json --json`
+
+    Parameters
+    ----------
+    file
+        A file of `graphs export` or `graphs store-export`, at most 64 MiB.
+    """
+    del debug
+    data = load_bundle(file)
+    found = check_bundle(file, data, needs_chain=False)
+    with graph_stores(store, create=True) as stores:
+        ids = import_run_history_bundle(data, run_store=stores.runs, ledger_store=stores.ledger)
+        lacking = _lacking(stores, data)
+    if json:
+        told = {"run": ids[0], "runs": len(ids), "records": found.records}
+        print_json({**told, "status": found.run.status.value, "missing_artifacts": lacking})
+        return Exit.OK
+    say(f"{ids[0]} is {found.run.status.value}: {len(ids)} run(s), {found.records} records")
+    if lacking:
+        say(f"the file has no content of artifacts. Copy {len(lacking)}: {', '.join(lacking)}")
+    return Exit.OK
+
+
+def _lacking(stores: GraphStores, data: dict[str, Any]) -> list[str]:
+    """Return the ids of artifacts of the bundle's runs that the stores do not have."""
+    named = {
+        str(one["artifact_id"])
+        for ledger in data["ledgers"].values()
+        for one in ledger.get("artifacts", ())
+    }
+    return sorted(one for one in named if stores.artifacts.get_metadata(one) is None)

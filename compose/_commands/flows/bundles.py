@@ -1,0 +1,276 @@
+"""`callboard flows pack|install|list|show|remove`: bundles in files, folders, databases and at servers.
+
+`RegistryTarget` has the options that name the place of installed flows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+
+from actors._kernel.runtime.ids import DEFAULT_TENANT
+from actors._workflow.bundles import (
+    BundleRecord,
+    BundleRegistry,
+    FolderBundles,
+    StoredBundles,
+    WorkflowBundleRegistry,
+    WorkflowBundleRegistryError,
+    pack_workflow_bundle,
+    packed_flow,
+)
+from actors.errors import ContractError
+from compose._commands.api import ApiTarget
+from compose._commands.flows.served import ServedBundles
+from compose._commands.options import HERE, DebugFlag, Flag, Target
+from compose._commands.output import Exit, NoDataError, print_json
+from compose._commands.terminal import print_table, say
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryTarget(ApiTarget):
+    """Options of commands that use installed flows. Without one of them the flows are in a folder.
+
+    Attributes:
+        directory: The folder. Default: ABSTRACTFRAMEWORK_WORKFLOWS_DIR, ./flows/bundles or ~/.callboard/flows.
+        shared: Use the database that the environment names. --postgres-url and --data mean a database too.
+        tenant: Owner of the flows in a database.
+    """
+
+    directory: Path | None = None
+    shared: Flag = False
+    tenant: str = DEFAULT_TENANT
+
+    def is_folder(self, target: Target) -> bool:
+        """Return True if the options mean a folder."""
+        is_database = self.shared or target.postgres_url is not None or target.data is not None
+        return not is_database and self.server is None
+
+    @asynccontextmanager
+    async def registry(self, target: Target) -> AsyncIterator[tuple[BundleRegistry, str]]:
+        """Yield the registry and its name for people.
+
+        Raises:
+            ContractError: The options name two registries.
+        """
+        if self.server is not None:
+            api = self.opened(
+                target, tenant=self.tenant, directory=self.directory, shared=self.shared
+            )
+            yield ServedBundles(api), api.url
+            return
+        self.check_unused()
+        if self.is_folder(target):
+            folder = WorkflowBundleRegistry(self.directory)
+            yield FolderBundles(folder), str(folder.folder)
+            return
+        if self.directory is not None:
+            raise ContractError("--directory and a database name two registries: give one of them")
+        async with target.client() as runtime:
+            store = runtime.store
+            bundles = StoredBundles(store.data.flow_bundles, store.data.artifacts, self.tenant)
+            yield bundles, f"tenant {self.tenant}"
+
+
+FOLDER: Final = RegistryTarget()
+"""The default of `at` in each command that uses installed flows."""
+
+
+def pack(  # noqa: PLR0913 - the parts of a bundle
+    root: Path,
+    /,
+    *,
+    output: Annotated[Path, Parameter(name=("--output", "-o"))],
+    id: str | None = None,  # noqa: A002 - the name of the option
+    version: str | None = None,
+    flows_dir: Path | None = None,
+    asset: tuple[Path, ...] = (),
+    sequential: Flag = False,
+    json: Flag = False,
+    debug: DebugFlag = False,
+) -> int:
+    """Pack a flow, and all flows that it refers to, into one file.
+
+    The command checks all flows first. The same flows always give the same bytes.
+
+    Examples: `callboard flows pack refund.json -o refund.flow`;
+    `callboard flows pack main.yaml -o main.flow --version 1.3 --asset logo.png`
+
+    Parameters
+    ----------
+    root
+        The flow document or VisualFlow of the entry flow.
+    output
+        The file to write.
+    id
+        Name of the bundle. Default: the entry flow's id.
+    version
+        Version of the bundle. Default: the entry flow's version.
+    flows_dir
+        Folder with the other flows, each in a file named like its id. Default: the folder of the entry flow.
+    asset
+        A file to include in the bundle.
+    sequential
+        Let each VisualFlow execute its parallel branches one after the other, in the order of their pins.
+    json
+        Print one JSON object.
+    """
+    del debug  # `compose._cli` reads this option for every command
+    with _files():
+        bundle = pack_workflow_bundle(
+            root,
+            output,
+            bundle_id=id,
+            bundle_version=version,
+            flows_dir=flows_dir,
+            assets={one.name: one for one in asset},
+            sequential=sequential,
+        )
+    told = {"bundle": bundle.manifest.ref, "hash": bundle.hash, "file": str(output)}
+    if json:
+        print_json(told)
+    else:
+        many = len(bundle.manifest.flows)
+        say(f"{bundle.manifest.ref}: {many} flow{'s' if many > 1 else ''} in {output}")
+    return Exit.OK
+
+
+async def install(
+    file: Path,
+    /,
+    *,
+    version: str | None = None,
+    sequential: Flag = False,
+    overwrite: Flag = False,
+    at: RegistryTarget = FOLDER,
+    target: Target = HERE,
+) -> int:
+    """Install a flow into a folder, which `callboard host FOLDER` serves, or into a database or a server.
+
+    All hosts of a database that serve `actors.workflow.installed:serve` execute runs of the flow.
+
+    The same content again changes nothing. Other content for the same version is refused.
+
+    Examples: `callboard flows install refund.flow --directory ./flows`;
+    `callboard flows install refund.json --postgres-url postgresql://me:secret@db/shop`;
+    `callboard flows install refund.json --server https://flows.example --token-file ci.token`
+
+    Parameters
+    ----------
+    file
+        A bundle, a flow document or a VisualFlow.
+    version
+        Version of a flow whose document has no version.
+    sequential
+        See `callboard flows pack`; for a VisualFlow that is not packed yet.
+    overwrite
+        Replace a bundle of the same version in a folder.
+    """
+    with _files():
+        data = packed_flow(_bytes_of(file), version=version, sequential=sequential)
+    if overwrite:
+        if not at.is_folder(target):
+            problem = "a version that all hosts have never changes"
+            raise ContractError(f"--overwrite: {problem}. Give it another version")
+        with _files():
+            WorkflowBundleRegistry(at.directory).install_bytes(data, overwrite=True)
+    async with at.registry(target) as (registry, place):
+        with _files():
+            record, _ = await registry.install(data, by="cli")
+    return target.tell(_told(record), f"{record.manifest.ref} is in {place}")
+
+
+async def list_bundles(*, at: RegistryTarget = FOLDER, target: Target = HERE) -> None:
+    """List installed bundles by name, newest version first.
+
+    Examples: `callboard flows list --directory ./flows`; `callboard flows list --shared --json`;
+    `callboard flows list --server http://127.0.0.1:8123`
+    """
+    async with at.registry(target) as (registry, place):
+        records = await registry.list()
+    target.table(
+        records,
+        _told,
+        ("BUNDLE", "NAME", "FLOWS", "FILE"),
+        lambda record: (
+            record.manifest.ref,
+            record.manifest.entry.name,
+            len(record.manifest.flows),
+            record.place,
+        ),
+        empty=f"no bundles in {place}",
+    )
+
+
+async def show(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = HERE) -> int:
+    """Show a bundle: its flows, their nodes and its hash.
+
+    Examples: `callboard flows show refund@1.2`;
+    `callboard flows show refund --server http://127.0.0.1:8123 --json`
+
+    Parameters
+    ----------
+    ref
+        ID@VERSION, or ID for the newest version.
+    """
+    async with at.registry(target) as (registry, _):
+        try:
+            bundle = await registry.open(ref)
+        except WorkflowBundleRegistryError as exc:  # so that the exit code is NOT_FOUND
+            raise NoDataError(str(exc)) from exc
+    specs = bundle.specs()
+    if target.json:
+        flows = {one.workflow_id: one.described() for one in specs}
+        told = bundle.manifest.model_dump(mode="json")
+        print_json({**told, "hash": bundle.hash, "graphs": flows})
+        return Exit.OK
+    say(f"{bundle.manifest.ref}, hash {bundle.hash}")
+    rows = [(one.workflow_id, one.entry_node, len(one.nodes), one.hash) for one in specs]
+    print_table(("FLOW", "START", "NODES", "HASH"), rows, empty="no flows")
+    return Exit.OK
+
+
+async def remove(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = HERE) -> int:
+    """Remove a bundle. Databases and servers keep a bundle with open runs, and the error has their number.
+
+    Hosts that have loaded a bundle from a folder use it until they restart. Hosts without the bundle park open
+    runs of its flows. These runs continue when the bundle is installed again.
+
+    Examples: `callboard flows remove refund@1.2`; `callboard flows remove refund --shared`;
+    `callboard flows remove refund@1.2 --server http://127.0.0.1:8123`
+
+    Parameters
+    ----------
+    ref
+        ID@VERSION, or ID for all versions.
+    """
+    async with at.registry(target) as (registry, _):
+        count = await registry.remove(ref)
+    target.tell({"removed": count}, f"{count} removed")
+    return Exit.OK if count else Exit.NOT_FOUND
+
+
+def _bytes_of(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+def _told(one: BundleRecord) -> dict[str, object]:
+    facts: dict[str, object] = {"hash": one.hash, "size_bytes": one.size_bytes, "file": one.place}
+    if one.installed_at is not None:
+        facts |= {"installed_by": one.installed_by, "installed_at": one.installed_at.isoformat()}
+    return {**one.manifest.model_dump(mode="json"), **facts}
+
+
+@contextmanager
+def _files() -> Iterator[None]:
+    """Convert an OSError to a NoDataError that names the file."""
+    try:
+        yield
+    except OSError as exc:
+        raise NoDataError(f"{exc.filename}: {exc.strerror or exc}. Name another file") from exc

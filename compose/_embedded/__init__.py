@@ -1,0 +1,1 @@
+"""The servers of `compose.embedded`: found as wheels, started, owned and ended."""

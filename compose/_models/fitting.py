@@ -1,0 +1,214 @@
+"""Turns that a provider accepts: no blank text, an id of its own for each call, results first, roles in order.
+
+A conversation may have turns that its provider refuses: another provider or a small model gave the answer, the
+model called a tool that does not exist, a tool gave nothing, or a user sent white space. Every later request of
+that conversation would be refused, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+
+from pydantic_ai.messages import (
+    CachePoint,
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    SystemPromptPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserContent,
+    UserPromptPart,
+)
+
+from actors._context.fitting import EARLIER, EMPTY_MESSAGE, NO_OUTPUT, CallIds, ProviderRules
+from actors._kernel.agent.models import GenerationOptions
+from compose._models.messages import KEPT
+
+
+def called_names(messages: Iterable[ModelMessage]) -> list[str]:
+    """Return the names of tools in turns, in order."""
+    return [
+        part.tool_name
+        for message in messages
+        for part in message.parts
+        if isinstance(part, ToolCallPart | ToolReturnPart)
+    ]
+
+
+def renamed(call: ToolCallPart, names: Mapping[str, str]) -> ToolCallPart:
+    """Return the call with the name that `names` has for its own."""
+    if (name := names.get(call.tool_name, call.tool_name)) == call.tool_name:
+        return call
+    # Not by `replace`, because the SDK has kinds of calls whose names cannot be given.
+    made = copy(call)
+    made.tool_name = name
+    return made
+
+
+def fitted_options(options: GenerationOptions, names: Mapping[str, str]) -> GenerationOptions:
+    """Return the options with names of tools that the provider accepts."""
+    if all(name == sent for name, sent in names.items()):
+        return options
+    tools = tuple(
+        tool.model_copy(update={"name": names.get(tool.name, tool.name)}) for tool in options.tools
+    )
+    choice = options.tool_choice
+    choice = names.get(choice, choice) if choice is not None else None
+    return options.model_copy(update={"tools": tools, "tool_choice": choice})
+
+
+def fitted_turns(
+    messages: Sequence[ModelMessage], rules: ProviderRules, names: Mapping[str, str]
+) -> list[ModelMessage]:
+    """Return the turns of a request as its provider accepts them.
+
+    Args:
+        messages: The turns, as `repaired` returns them: results are right behind the answer with their calls.
+        rules: The provider's.
+        names: The provider's names of tools by ours.
+    """
+    ids = CallIds(rules)
+    sent: list[ModelMessage] = []
+    for message in _with_answered_calls(messages):
+        if isinstance(message, ModelRequest):
+            if (request := _request(message, rules, names, ids)).parts:
+                _add(sent, request)
+        elif (answer := _answer(message, rules, names, ids)).parts:
+            _add(sent, answer, is_merged=not rules.takes_equal_roles)
+    if not rules.takes_first_answer:
+        _begin_with_user(sent)
+    sent = [_one_prompt(one) for one in sent] if not rules.takes_equal_roles else sent
+    last = sent[-1] if sent and not rules.takes_blank_text else None
+    if isinstance(last, ModelResponse) and isinstance(text := last.parts[-1], TextPart):
+        # The model is to continue this answer: it may not end with white space.
+        text = replace(text, content=text.content.rstrip())
+        sent[-1] = replace(last, parts=[*last.parts[:-1], text])
+    return sent
+
+
+def _with_answered_calls(messages: Sequence[ModelMessage]) -> Iterable[ModelMessage]:
+    """Yield the messages without calls whose results are not sent, because they are in the answer itself."""
+    for n, message in enumerate(messages):
+        if not isinstance(message, ModelResponse):
+            yield message
+            continue
+        after = messages[n + 1] if n + 1 < len(messages) else None
+        results = Counter(
+            part.tool_call_id
+            for part in (after.parts if isinstance(after, ModelRequest) else ())
+            if isinstance(part, ToolReturnPart)
+        )
+        kept: list[ModelResponsePart] = []
+        for part in message.parts:
+            if isinstance(part, ToolCallPart):
+                results[part.tool_call_id] -= 1
+                if results[part.tool_call_id] < 0:
+                    continue
+            kept.append(part)
+        yield message if len(kept) == len(message.parts) else replace(message, parts=kept)
+
+
+def _add(sent: list[ModelMessage], message: ModelMessage, *, is_merged: bool = True) -> None:
+    """Add a message. It becomes a part of the last one if that has the same role."""
+    last = sent[-1] if sent and is_merged else None
+    match last, message:
+        case ModelRequest(parts=before), ModelRequest(parts=after):
+            sent[-1] = replace(last, parts=[*before, *after])
+        case ModelResponse(parts=said), ModelResponse(parts=more):
+            sent[-1] = replace(last, parts=[*said, *more])
+        case _:
+            sent.append(message)
+
+
+def _request(
+    request: ModelRequest, rules: ProviderRules, names: Mapping[str, str], ids: CallIds
+) -> ModelRequest:
+    results: list[ToolReturnPart] = []
+    rest: list[ModelRequestPart] = []
+    for part in request.parts:
+        if isinstance(part, ToolReturnPart):
+            results.append(_result(part, rules, names, ids))
+        elif isinstance(part, UserPromptPart):
+            content = [one for one in _contents(part) if _is_sent(one, rules)]
+            if content:
+                rest.append(replace(part, content=content))
+        elif not isinstance(part, SystemPromptPart) or part.content.strip():
+            rest.append(part)
+    results.sort(key=lambda part: ids.place_of(part.tool_call_id))
+    # Media of a result would otherwise stand between it and the next result.
+    parts: list[ModelRequestPart] = [*results, *rest]
+    says_nothing = all(  # points of the cache say nothing
+        isinstance(part, UserPromptPart)
+        and all(isinstance(content, CachePoint) for content in _contents(part))
+        for part in parts
+    )
+    # A message of the user may have nothing to send.
+    envelopes = (request.metadata or {}).get(KEPT, ())
+    if says_nothing and any(envelope["role"] == "user" for envelope in envelopes):
+        parts = [UserPromptPart(EMPTY_MESSAGE), *parts]
+    return replace(request, parts=parts)
+
+
+def _result(
+    part: ToolReturnPart, rules: ProviderRules, names: Mapping[str, str], ids: CallIds
+) -> ToolReturnPart:
+    content = part.content
+    if not rules.takes_blank_result and isinstance(content, str) and not content.strip():
+        content = NO_OUTPUT
+    name = names.get(part.tool_name, part.tool_name)
+    return replace(
+        part, content=content, tool_name=name, tool_call_id=ids.of_result(part.tool_call_id)
+    )
+
+
+def _answer(
+    answer: ModelResponse, rules: ProviderRules, names: Mapping[str, str], ids: CallIds
+) -> ModelResponse:
+    ids.next_answer()
+    parts: list[ModelResponsePart] = []
+    for part in answer.parts:
+        if isinstance(part, ToolCallPart):
+            parts.append(renamed(replace(part, tool_call_id=ids.of_call(part.tool_call_id)), names))
+        elif not isinstance(part, TextPart) or _is_sent(part.content, rules):
+            parts.append(part)
+    return replace(answer, parts=parts)
+
+
+def _contents(part: UserPromptPart) -> list[UserContent]:
+    return [part.content] if isinstance(part.content, str) else [*part.content]
+
+
+def _is_sent(content: UserContent, rules: ProviderRules) -> bool:
+    return not isinstance(content, str) or bool(
+        content if rules.takes_blank_text else content.strip()
+    )
+
+
+def _begin_with_user(sent: list[ModelMessage]) -> None:
+    """Put a user's turn before a conversation that begins with an answer, or that has system texts only."""
+    first = sent[0] if sent else None
+    text = EARLIER if any(isinstance(message, ModelResponse) for message in sent) else EMPTY_MESSAGE
+    if not isinstance(first, ModelRequest):
+        sent.insert(0, ModelRequest(parts=[UserPromptPart(text)]))
+    elif all(isinstance(part, SystemPromptPart) for part in first.parts):
+        sent[0] = replace(first, parts=[*first.parts, UserPromptPart(text)])
+
+
+def _one_prompt(message: ModelMessage) -> ModelMessage:
+    """Return a request whose prompts are one: chat templates refuse two turns of a user in a row."""
+    prompts = [part for part in message.parts if isinstance(part, UserPromptPart)]
+    if not isinstance(message, ModelRequest) or len(prompts) < 2:  # noqa: PLR2004 - nothing to join
+        return message
+    contents = [content for part in prompts for content in _contents(part)]
+    texts = [content for content in contents if isinstance(content, str)]
+    content = "\n\n".join(texts) if len(texts) == len(contents) else contents
+    joined = replace(prompts[0], content=content)
+    rest = [part for part in message.parts if not isinstance(part, UserPromptPart)]
+    return replace(message, parts=[*rest, joined])

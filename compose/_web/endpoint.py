@@ -1,0 +1,617 @@
+"""Endpoints: a method and a path, the models that validate query and body, and the handler.
+
+One table has the scope that each endpoint needs, another the action of each endpoint that changes something,
+which the audit rows of a request name. The OpenAPI document is generated from the endpoints and their models.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import Response
+
+from actors._kernel.hidden import HiddenNames
+from actors._kernel.json import JsonValue
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.stores.administration import (
+    DONE,
+    MAX_FACTS_BYTES,
+    AuditStore,
+    Facts,
+    NewAuditRow,
+    Scope,
+)
+from actors._kernel.stores.conversations import SessionRow
+from actors._kernel.stores.errors import UnknownSessionError
+from actors._runtime.runtime import Runtime
+from actors._sessions.runtime import APP, AgentRuntime
+from compose._web.problems import (
+    MEDIA_TYPE,
+    HttpProblem,
+    ProblemError,
+    ProblemJson,
+    problem_of,
+    problem_of_input,
+)
+from compose._web.requests import (
+    LOCAL,
+    MAX_BODY_BYTES,
+    NOBODY,
+    Authenticate,
+    Principal,
+    parse_body,
+    parse_id,
+    parse_query,
+    read_body,
+)
+from compose._web.streams import MEDIA_TYPE as STREAM
+from compose._web.streams import Streams
+
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+ACTIONS: Final[Mapping[str, str | None]] = {
+    "POST /agui/{app}": "approval.decide",
+    "POST /v1/login": None,
+    "POST /v1/logout": None,
+    "POST /v1/sessions": "session.create",
+    "PATCH /v1/sessions/{session}": "session.relabel",
+    "DELETE /v1/sessions/{session}": "session.delete",
+    "PUT /v1/sessions/{session}/active-node": "session.switch",
+    "POST /v1/sessions/{session}/runs": None,
+    "POST /v1/sessions/{session}/runs/{run}/cancel": "run.cancel",
+    "POST /v1/approvals/{approval}": "approval.decide",
+    "POST /v1/artifacts": "artifact.store",
+    "DELETE /v1/artifacts/{artifact}": "artifact.delete",
+    "POST /v1/cleanup/artifacts": "cleanup.artifacts",
+    "POST /v1/cleanup/tasks": "cleanup.tasks",
+    "POST /v1/agents/{type}/{key}/messages": None,
+    "POST /v1/flows": "flow.install",
+    "DELETE /v1/flows/{flow}": "flow.remove",
+    "POST /v1/flows/{flow}/runs": None,
+    "POST /v1/graph-runs/{graph_run}/waits/{wait}": "wait.answer",
+    "POST /v1/graph-runs/{graph_run}/cancel": "run.cancel",
+    "POST /v1/graph-runs/{graph_run}/pause": "run.pause",
+    "POST /v1/graph-runs/{graph_run}/resume": "run.resume",
+    "POST /v1/graph-runs/{graph_run}/steer": "run.steer",
+    "POST /v1/graph-runs/{graph_run}/limits": "run.limits",
+    "POST /v1/graph-runs/{graph_run}/snapshots": "snapshot.create",
+    "POST /v1/graph-snapshots/{snapshot}/restore": "snapshot.restore",
+    "DELETE /v1/graph-snapshots/{snapshot}": "snapshot.delete",
+    "POST /v1/events": None,
+}
+"""Actions of audit rows by method and path.
+
+None: the endpoint writes no row. These endpoints start runs, send messages and events, which the logs of runs
+have with their senders, or make and end logins, which the table of tokens has.
+"""
+MOST_CLIENTS: Final = 1_024
+"""Maximum number of `AgentRuntime`s that a process keeps, one per principal and app."""
+Done: TypeAlias = "BaseModel | Response"
+Access: TypeAlias = Scope | Literal["public", "signed in"]
+"""A scope; ``public``: no login is needed; ``signed in``: any principal with a login, whatever its scopes."""
+OPENAPI: Final = "/v1/openapi.json"
+_REF: Final = "#/components/schemas/{model}"
+_JSON: Final = "application/json"
+_ACCESS: Final[Mapping[Access, str]] = {
+    "public": "No login is needed.",
+    "signed in": "Any principal with a login has access.",
+}
+_Refs: TypeAlias = "Mapping[Any, dict[str, Any]]"
+"""References to schemas, by model and mode."""
+
+
+class StrictModel(BaseModel):
+    """Base of models that clients send. Unknown fields are refused.
+
+    A null in a field that has another default and takes no null is as if the field were absent: many clients
+    write their optional fields so.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or None not in value.values():
+            return value
+        absent = _names_without_null(cls)
+        return {key: item for key, item in value.items() if item is not None or key not in absent}
+
+
+@cache
+def _names_without_null(model: type[BaseModel]) -> frozenset[str]:
+    """Return the names of a model's optional fields that take no null."""
+    fields = {name: one for name, one in model.model_fields.items() if not one.is_required()}
+    return frozenset(name for name, one in fields.items() if not _takes_null(one.annotation))
+
+
+def _takes_null(annotation: Any) -> bool:
+    try:
+        TypeAdapter(annotation).validate_python(None)
+    except ValidationError:
+        return False
+    return True
+
+
+class NoQuery(StrictModel):
+    """A query without fields."""
+
+
+class ShownModel(BaseModel):
+    """Base of models that are sent to clients."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class WebApi:
+    """Settings and state that all requests of a process share.
+
+    Attributes:
+        runtime: The runtime that requests use.
+        app: The type of sessions for requests that name no app.
+        modes: Names of the modes of that app. If empty, any mode is tried.
+        local: The principal of each request if `authenticate` is None.
+        authenticate: Returns the principal of a request.
+        apps: Names of further apps whose sessions requests may name. Principals with the scope ``operate``, and
+            the local principal, may name any app.
+        streams: The open event streams. They end together.
+        kept: Caches of endpoints, which stay between requests, by class.
+        given: Starts the local principal's runs of its app. It has the app's modes, and may decide approvals.
+        sign_in: Path of the login page. Pages redirect there instead of answering 401.
+    """
+
+    runtime: Runtime
+    app: str = APP
+    modes: tuple[str, ...] = ()
+    local: Principal = LOCAL
+    authenticate: Authenticate | None = None
+    apps: frozenset[str] = frozenset()
+    given: AgentRuntime | None = None
+    sign_in: str | None = None
+    streams: Streams = field(default_factory=Streams)
+    kept: dict[type, Any] = field(default_factory=dict)
+    _clients: dict[tuple[str, str, str], AgentRuntime] = field(default_factory=dict)
+
+    async def sessions(self, principal: Principal, app: str | None) -> AgentRuntime:
+        """Return the sessions of an app, as a principal sees them.
+
+        Raises:
+            InvalidNameError: `app` is not a valid name of an app.
+            ProblemError: This process does not serve the app.
+        """
+        key = (principal.tenant, principal.name, app or self.app)
+        if not self.may_use(principal, key[-1]):
+            problem, remedy = f"no app {app} is served here", "GET /v1/apps lists apps"
+            raise ProblemError(HttpProblem(404, "unknown_app", problem, remedy, app))
+        if (
+            self.authenticate is None
+            and self.given is not None
+            and key == (self.local.tenant, self.local.name, self.given.app)
+        ):
+            return self.given
+        found = self._clients.get(key)
+        if found is None:
+            tenant, name, wanted = key
+            found = AgentRuntime(runtime=self.runtime, app=wanted, tenant=tenant, principal=name)
+            await found.open()
+            if len(self._clients) >= MOST_CLIENTS:
+                self._clients.pop(next(iter(self._clients)))
+            self._clients[key] = found
+        return found
+
+    def may_use(self, principal: Principal, app: str) -> bool:
+        """Return True if a principal may use agents of this type as an app's sessions."""
+        is_free = self.authenticate is None or "operate" in principal.scopes
+        return is_free or app == self.app or app in self.apps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebCall:
+    """A request during its processing.
+
+    Attributes:
+        api: Settings and state that all requests share.
+        principal: The principal of the request.
+        request: The raw request.
+        names: The decoded path parameters, by name.
+        changes: The changes of the request, for the audit.
+    """
+
+    api: WebApi
+    principal: Principal
+    request: Request
+    names: Mapping[str, str]
+    changes: list[WebChange] = field(default_factory=list)
+
+    def audit(
+        self,
+        thing: str,
+        *,
+        agent: AgentId | None = None,
+        before: Facts | None = None,
+        after: Facts | None = None,
+    ) -> WebChange:
+        """Note a change before it is made. Its audit row is written after the handler, with the outcome.
+
+        See `NewAuditRow` for the arguments. They contain no messages, answers or secrets.
+        """
+        change = WebChange(thing=thing, agent=agent, before=before, after=after)
+        self.changes.append(change)
+        return change
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime."""
+        return self.api.runtime
+
+    async def sessions(self, app: str | None) -> AgentRuntime:
+        """See `WebApi.sessions`."""
+        return await self.api.sessions(self.principal, app)
+
+    async def session(self, app: str | None, id_: str | None = None) -> FoundSession:
+        """Return the session `id_`, or the session that the path names, if the principal sees it.
+
+        Raises:
+            ProblemError: The session was deleted.
+            UnknownSessionError: There is no such session, or another principal owns it.
+        """
+        agents = await self.sessions(app)
+        agent = agents.agent_id(self.names["session"] if id_ is None else id_)
+        store = self.runtime.store
+        row = await store.data.sessions.get(agent)
+        if row is not None and self.principal.sees(row.owner):
+            return FoundSession(agents, agent, row)
+        owner = self.principal.only_owner
+        if row is None and await store.data.directory.is_deleted(agent, owner=owner):
+            problem, remedy = f"session {agent} was deleted", "POST /v1/sessions recreates it"
+            raise ProblemError(HttpProblem(410, "session_deleted", problem, remedy, name=agent.key))
+        raise UnknownSessionError(str(agent))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSession:
+    """An existing session: the client of its app, its agent and its row."""
+
+    agents: AgentRuntime
+    agent: AgentId
+    row: SessionRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebEndpoint:
+    """An HTTP endpoint.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path, with parameter names in braces.
+        call: The handler. It gets the call, the query and the body as models. A model that it returns is the
+            response.
+        says: Summary in one sentence.
+        answer: The model of the response. None if the response has no body, or a body of bytes.
+        status: The status of the response.
+        query: The model of the query.
+        body: The model of the body. None if there is no body, or `call` reads it.
+        media_type: The media type of the response.
+        takes: The media type of the body. None means JSON, if there is a body.
+        streams: True if the response may also be a stream of events.
+        max_bytes: The largest size of a body that is a model.
+    """
+
+    method: str
+    path: str
+    call: Handler
+    says: str
+    answer: type[BaseModel] | None = None
+    status: int = 200
+    query: type[BaseModel] = NoQuery
+    body: type[BaseModel] | None = None
+    media_type: str = "application/json"
+    takes: str | None = None
+    streams: bool = False
+    max_bytes: int = MAX_BODY_BYTES
+
+    async def respond(self, api: WebApi, request: Request, access: Access) -> Response:
+        """Return the response to a request. An error becomes a problem response."""
+        try:
+            return await self._respond(api, request, access)
+        except Exception as exc:  # noqa: BLE001 - the boundary of a request
+            return self._refusal(api, request, problem_of(exc))
+
+    def _refusal(self, api: WebApi, request: Request, problem: HttpProblem) -> Response:
+        """Return the response to a refused request."""
+        del api
+        return problem.response(request.scope)
+
+    async def _respond(self, api: WebApi, request: Request, access: Access) -> Response:
+        principal = NOBODY
+        if access != "public":
+            principal = api.local if api.authenticate is None else await api.authenticate(request)
+            if access != "signed in":
+                principal.check(access)
+        names = {name: parse_id(raw) for name, raw in request.path_params.items()}
+        query = _checked(self.query, parse_query(request.scope["query_string"]), "query")
+        body = None
+        if self.body is not None:
+            body = _checked(self.body, parse_body(await read_body(request, self.max_bytes)), "body")
+        call = WebCall(api=api, principal=principal, request=request, names=names)
+        try:
+            done = await self.call(call, query, body)
+        except Exception as exc:
+            await self._write_changes(call, problem_of(exc).code)
+            raise
+        await self._write_changes(call, DONE)
+        return done if isinstance(done, Response) else json_response(done, self.status)
+
+    async def _write_changes(self, call: WebCall, outcome: str) -> None:
+        if not call.changes:  # of nearly all requests: they need no store of audit rows
+            return
+        action, names = action_of(self.method, self.path), call.runtime.hidden_names
+        audit = call.runtime.store.data.audit
+        await write_changes(
+            audit, call.principal, action, call.changes, names=names, outcome=outcome
+        )
+
+
+def _checked(model: type[BaseModel], value: JsonValue | Mapping[str, str], where: str) -> BaseModel:
+    try:
+        return model.model_validate(value)
+    except ValidationError as exc:
+        raise problem_of_input(exc, where) from None
+
+
+def json_response(
+    value: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a model as a response that no cache stores, because it belongs to one principal."""
+    more = {"cache-control": "no-store", **(headers or {})}
+    return Response(value.model_dump_json(), status, more, media_type="application/json")
+
+
+def action_of(method: str, path: str) -> str | None:
+    """Return the action of an endpoint; None if it changes nothing, or writes no audit rows.
+
+    Raises:
+        LookupError: The endpoint is not in the table. No application can be made with it.
+    """
+    name = f"{method} {path}"
+    if method not in _READS and name not in ACTIONS:
+        raise LookupError(f"{name}: add the endpoint to ACTIONS in compose/_web/endpoint.py")
+    return ACTIONS.get(name)
+
+
+def thing_of_session(agent: AgentId) -> str:
+    """Return the thing of audit rows about a session."""
+    return f"session:{agent.type}/{agent.key}"
+
+
+def thing_of_run(run_id: RunId) -> str:
+    """Return the thing of audit rows about a run that belongs to no session."""
+    return f"run:{run_id}"
+
+
+@dataclass(slots=True, kw_only=True)
+class WebChange:
+    """A change that a request makes. A handler may set `after` when the change is made.
+
+    Attributes:
+        thing: See `NewAuditRow`.
+        agent: See `NewAuditRow`.
+        before: Values before the change.
+        after: Values after the change, or the values that the request asks for.
+    """
+
+    thing: str
+    agent: AgentId | None = None
+    before: Facts | None = None
+    after: Facts | None = None
+
+
+async def write_changes(
+    store: AuditStore,
+    principal: Principal,
+    action: str | None,
+    changes: Iterable[WebChange],
+    *,
+    names: HiddenNames,
+    outcome: str = DONE,
+) -> None:
+    """Write an audit row for each change of a request.
+
+    Values under hidden names are not written. Values of more than 4 KiB are replaced by their size. A change
+    has one row also if the answer of the store is lost, and the row is sent again.
+    """
+    for one in changes:
+        if action is None:
+            raise LookupError(
+                f"{one.thing}: give its endpoint an action in compose/_web/endpoint.py"
+            )
+        await store.add(
+            NewAuditRow(
+                tenant=principal.tenant,
+                principal=principal.name,
+                action=action,
+                thing=one.thing,
+                agent=one.agent,
+                before=_bounded(one.before, names),
+                after=_bounded(one.after, names),
+                outcome=outcome,
+                write_id=secrets.token_hex(16),
+            )
+        )
+
+
+def _bounded(facts: Facts | None, names: HiddenNames) -> Facts | None:
+    if facts is None:
+        return None
+    shown: Facts = names.shown({**facts})
+    size = len(to_json(shown))
+    return shown if size <= MAX_FACTS_BYTES else {"size_bytes": size}
+
+
+Handler: TypeAlias = Callable[[WebCall, Any, Any], Awaitable[Done]]
+
+ACCESS: Final[Mapping[str, Access]] = {
+    f"GET {OPENAPI}": "public",
+    "GET /": "sessions:own",
+    "GET /login": "public",
+    "GET /chat/{app}": "sessions:own",
+    "GET /chat/{app}/{session}": "sessions:own",
+    "GET /chat/{app}/{session}/runs/{run}": "sessions:own",
+    "GET /chat/{app}/{session}/runs/{run}/children/{child}": "sessions:own",
+    "GET /flows": "flows:run",
+    "GET /flows/{flow_app}/{flow}": "flows:run",
+    "GET /graph-runs/{graph_run}": "flows:run",
+    "GET /graph-runs/{graph_run}/evidence/{evidence}/{text}": "flows:run",
+    "POST /agui/{app}": "sessions:own",
+    "POST /v1/login": "public",
+    "GET /v1/login": "signed in",
+    "POST /v1/logout": "signed in",
+    "GET /v1/apps": "sessions:own",
+    "POST /v1/sessions": "sessions:own",
+    "GET /v1/sessions": "sessions:own",
+    "GET /v1/sessions/{session}": "sessions:own",
+    "PATCH /v1/sessions/{session}": "sessions:own",
+    "DELETE /v1/sessions/{session}": "sessions:own",
+    "GET /v1/sessions/{session}/events": "sessions:own",
+    "GET /v1/sessions/{session}/nodes": "sessions:own",
+    "PUT /v1/sessions/{session}/active-node": "sessions:own",
+    "POST /v1/sessions/{session}/runs": "sessions:own",
+    "GET /v1/sessions/{session}/runs": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/events": "sessions:own",
+    "POST /v1/sessions/{session}/runs/{run}/cancel": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/children": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/children/{child}": "sessions:own",
+    "GET /v1/sessions/{session}/runs/{run}/children/{child}/events": "sessions:own",
+    "GET /v1/approvals": "sessions:own",
+    "POST /v1/approvals/{approval}": "sessions:own",
+    "POST /v1/artifacts": "sessions:own",
+    "GET /v1/artifacts": "sessions:own",
+    "GET /v1/artifacts/{artifact}": "sessions:own",
+    "DELETE /v1/artifacts/{artifact}": "sessions:own",
+    "POST /v1/cleanup/artifacts": "cleanup",
+    "POST /v1/cleanup/tasks": "cleanup",
+    "GET /v1/audit": "operate",
+    "POST /v1/agents/{type}/{key}/messages": "operate",
+    "GET /v1/runs/{run}": "operate",
+    "GET /v1/runs/{run}/events": "operate",
+    "GET /v1/flows": "flows:run",
+    "POST /v1/flows": "flows:install",
+    "GET /v1/flows/{flow}": "flows:run",
+    "GET /v1/flows/{flow}/bundle": "flows:run",
+    "GET /v1/flows/{flow}/svg": "flows:run",
+    "GET /v1/flows/{flow}/schema": "flows:run",
+    "DELETE /v1/flows/{flow}": "flows:install",
+    "POST /v1/flows/{flow}/runs": "flows:run",
+    "GET /v1/graph-runs": "flows:run",
+    "GET /v1/graph-runs/{graph_run}": "flows:run",
+    "GET /v1/graph-runs/{graph_run}/ledger": "flows:run",
+    "GET /v1/graph-runs/{graph_run}/snapshot": "flows:run",
+    "POST /v1/graph-runs/{graph_run}/waits/{wait}": "flows:run",
+    "POST /v1/graph-runs/{graph_run}/cancel": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/pause": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/resume": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/steer": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/limits": "flows:operate",
+    "POST /v1/graph-runs/{graph_run}/snapshots": "flows:operate",
+    "GET /v1/graph-snapshots": "flows:run",
+    "GET /v1/graph-snapshots/{snapshot}": "flows:run",
+    "POST /v1/graph-snapshots/{snapshot}/restore": "flows:operate",
+    "DELETE /v1/graph-snapshots/{snapshot}": "flows:operate",
+    "POST /v1/events": "flows:run",
+}
+"""Access by method and path. `Principal.sees` decides which sessions a principal sees."""
+
+
+def access_of(method: str, path: str) -> Access:
+    """Return the access that an endpoint needs.
+
+    Raises:
+        LookupError: The endpoint is not in the table. No application can be made with it.
+    """
+    name = f"{method} {path}"
+    if name not in ACCESS:
+        raise LookupError(f"{name}: add the endpoint to ACCESS in compose/_web/endpoint.py")
+    return ACCESS[name]
+
+
+def openapi_of(endpoints: Sequence[WebEndpoint]) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document."""
+    wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {
+        (ProblemJson, "serialization"): None
+    }
+    for one in endpoints:
+        if one.body is not None:
+            wanted[one.body, "validation"] = None
+        if one.answer is not None:
+            wanted[one.answer, "serialization"] = None
+    refs, schemas = models_json_schema(list(wanted), ref_template=_REF)
+    paths: dict[str, Any] = {}
+    for one in endpoints:
+        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, refs)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Callboard", "version": version("callboard")},
+        "paths": paths,
+        "components": {"schemas": schemas.get("$defs", {})},
+    }
+
+
+def _operation(one: WebEndpoint, refs: _Refs) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": one.says}
+    if one.answer is not None:
+        answer["content"] = {one.media_type: {"schema": refs[one.answer, "serialization"]}}
+        if one.streams:
+            answer["content"][STREAM] = {"schema": {"type": "string"}}
+    elif one.media_type != _JSON:
+        answer["content"] = {one.media_type: {"schema": {"type": "string", "format": "binary"}}}
+    problem = {
+        "description": "The request is refused.",
+        "content": {MEDIA_TYPE: {"schema": refs[ProblemJson, "serialization"]}},
+    }
+    statuses = {str(one.status)} | ({"200"} if one.method == "POST" and one.answer else set())
+    names = re.findall(r"{(\w+)}", one.path)
+    access = access_of(one.method, one.path)
+    operation: dict[str, Any] = {
+        "operationId": re.sub(r"\W+", "_", f"{one.method.lower()}{one.path}").strip("_"),
+        "summary": one.says,
+        "description": _ACCESS.get(access, f"Needs the scope {access}."),
+        "parameters": [_path_parameter(name) for name in names] + _query_parameters(one.query),
+        "responses": {**dict.fromkeys(sorted(statuses), answer), "default": problem},
+    }
+    if one.body is not None:
+        required = any(field.is_required() for field in one.body.model_fields.values())
+        schema = refs[one.body, "validation"]
+        operation["requestBody"] = {"required": required, "content": {_JSON: {"schema": schema}}}
+    elif one.takes is not None:
+        schema = {"type": "string", "format": "binary"}
+        operation["requestBody"] = {"required": True, "content": {one.takes: {"schema": schema}}}
+    return operation
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1},
+    }
+
+
+def _query_parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
+    schema = query.model_json_schema(ref_template=_REF)
+    required = schema.get("required", [])
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": part}
+        for name, part in schema.get("properties", {}).items()
+    ]

@@ -1,0 +1,510 @@
+"""Flows that are served or installed: list, install, show, remove, and the start of their runs.
+
+The graphs of installed flows are cached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from types import MethodType
+from typing import Final, Literal, TypeAlias
+
+from pydantic import Field, JsonValue, field_validator
+from starlette.responses import Response
+
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.runtime.rows import RunRow
+from actors._kernel.runtime.scheduler import RunStatus
+from actors._runtime.runtime import Runtime, host_of
+from actors._workflow.bundles import (
+    INSTALLED_APP,
+    BundleRecord,
+    StoredBundles,
+    WorkflowBundleError,
+    WorkflowBundleManifest,
+    WorkflowBundleRegistryError,
+    packed_flow,
+)
+from actors._workflow.bundles.bundle import input_schema
+from actors._workflow.bundles.packing import unpacked
+from actors._workflow.bundles.stored import BUNDLE_TYPE, inputs_of
+from actors._workflow.bundles.stored import graphs_of as loaded_graphs
+from actors._workflow.documents.findings import FlowError
+from actors._workflow.hosted.flow_address import flow_address
+from actors._workflow.hosted.flows import Flows
+from actors._workflow.hosted.ledger_feed import run_of_id
+from actors._workflow.hosted.runs import FlowRuns
+from actors._workflow.machine.spec import WorkflowSpec
+from actors._workflow.machine.variables import check_callers
+from compose._web.endpoint import (
+    Done,
+    NoQuery,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebEndpoint,
+    json_response,
+)
+from compose._web.problems import HttpProblem, ProblemError
+from compose._web.requests import read_body
+from compose._web.resources.artifacts import NEVER_SHOWN
+from compose._web.resources.runs import KEY
+
+MOST_KEPT: Final = 32
+"""Maximum number of bundles whose graphs a process caches."""
+RowPhase: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
+"""The status of a run in its row. There a waiting run is ``running``."""
+GraphPhase: TypeAlias = RowPhase | Literal["waiting"]
+"""The status of a run. Lists read rows only, so they never show ``waiting``."""
+_ENDED: Final[Mapping[RunStatus, RowPhase]] = {
+    RunStatus.COMPLETED: "completed",
+    RunStatus.FAILED: "failed",
+    RunStatus.CANCELLED: "cancelled",
+}
+MAX_BUNDLE_BYTES: Final = 64 * 2**20
+"""Largest body of an install."""
+_OCTETS: Final = "application/octet-stream"
+_CORRECT: Final = "correct the flow; `callboard flows check` finds the same mistakes"
+_FLOWS: Final = "/v1/flows"
+_FLOW: Final = f"{_FLOWS}/{{flow}}"
+
+
+class InstalledFlowJson(ShownModel):
+    """An installed bundle of flows.
+
+    Attributes:
+        flow: ``id@version`` of the bundle, which names its entry flow.
+        hash: SHA-256 of the bundle's content.
+        title: Title of the entry flow.
+        flows: Names of all flows of the bundle.
+        interfaces: Names of the interfaces that the entry flow implements.
+        size_bytes: Size of the bundle's file.
+        installed_by: The principal that installed it; empty if it is not installed.
+        installed_at: The instant of the install; null if it is not installed.
+        manifest: The bundle's manifest.
+    """
+
+    flow: str
+    hash: str
+    title: str
+    flows: list[str]
+    interfaces: list[str]
+    size_bytes: int
+    installed_by: str
+    installed_at: datetime | None
+    manifest: WorkflowBundleManifest
+
+
+@dataclass(slots=True)
+class InstalledGraphs:
+    """Cache of the graphs of installed flows in one process.
+
+    Attributes:
+        installing: Lock around the check of a bundle, so that a process unpacks one bundle at a time.
+        kept: Graphs by the hash of their bundle, in the order of their last use.
+    """
+
+    installing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    kept: dict[str, Mapping[str, WorkflowSpec]] = field(default_factory=dict)
+
+
+def bundles_of(call: WebCall) -> StoredBundles:
+    """Return the installed bundles of the principal's tenant."""
+    store = call.runtime.store
+    return StoredBundles(store.data.flow_bundles, store.data.artifacts, call.principal.tenant)
+
+
+def graphs_of(call: WebCall) -> InstalledGraphs:
+    """Return this process's cache of installed flows."""
+    found: InstalledGraphs = call.api.kept.setdefault(InstalledGraphs, InstalledGraphs())
+    return found
+
+
+async def specs_of(call: WebCall, record: BundleRecord) -> Mapping[str, WorkflowSpec]:
+    """Return the graphs of a bundle by name.
+
+    Raises:
+        WorkflowBundleRegistryError: The bundle was removed meanwhile.
+        FlowError: A flow of the bundle cannot be compiled here.
+    """
+    kept = graphs_of(call).kept
+    found = kept.pop(record.hash, None)
+    if found is None:
+        found = await loaded_graphs(bundles_of(call), record)
+    kept[record.hash] = found
+    if len(kept) > MOST_KEPT:
+        del kept[next(iter(kept))]
+    return found
+
+
+async def installed_spec(call: WebCall, flow: str) -> WorkflowSpec | None:
+    """Return the graph of an installed flow; None if no installed flow has this name."""
+    found = await bundles_of(call).find_flow(flow)
+    if found is None:
+        return None
+    record, flow_id = found
+    return (await specs_of(call, record)).get(record.manifest.graph_names[flow_id])
+
+
+def shown_bundle(record: BundleRecord) -> InstalledFlowJson:
+    """Return a bundle in the form in which clients receive it."""
+    manifest = record.manifest
+    return InstalledFlowJson(
+        flow=manifest.ref,
+        hash=record.hash,
+        title=manifest.entry.name or manifest.bundle_id,
+        flows=sorted(manifest.graph_names.values()),
+        interfaces=[*manifest.entry.interfaces],
+        size_bytes=record.size_bytes,
+        installed_by=record.installed_by,
+        installed_at=record.installed_at,
+        manifest=manifest,
+    )
+
+
+class FlowJson(ShownModel):
+    """A flow.
+
+    Attributes:
+        flow: The flow's name.
+        app: The type of its runs' agents.
+        entry: The node at which a run starts.
+        nodes: The names of all nodes.
+        hash: Hash of the nodes' names and code, 32 hexadecimal digits.
+    """
+
+    flow: str
+    app: str
+    entry: str
+    nodes: list[str]
+    hash: str
+
+
+class FlowsJson(ShownModel):
+    """The flows that are served here, by name, and the installed flows, newest version first."""
+
+    flows: list[FlowJson]
+    installed: list[InstalledFlowJson] = Field(default_factory=list)
+
+
+class OfFlowApp(StrictModel):
+    """The app of the flow that the path names. Required if two apps have a flow of this name."""
+
+    app: str | None = None
+
+
+class NewGraphRunJson(StrictModel):
+    """A flow run to start.
+
+    Attributes:
+        vars: The initial vars. Names that start with an underscore are reserved for the runtime, except
+            `_limits`.
+        actor_id: The actor for whom the run acts.
+        session_id: The session of the run, for events of the scope ``session``.
+    """
+
+    vars: dict[str, JsonValue] = Field(default_factory=dict)
+    actor_id: str | None = None
+    session_id: str | None = None
+
+    @field_validator("vars")
+    @classmethod
+    def _are_the_callers(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        check_callers(value)
+        return value
+
+
+class GraphRunNameJson(ShownModel):
+    """The id and status of a flow run."""
+
+    run: str
+    status: GraphPhase
+
+
+def flows_of(runtime: Runtime) -> Mapping[str, Flows]:
+    """Return the flows that are registered with a runtime, by app."""
+    factories = host_of(runtime).worker.env.agents.factories
+    owners = {app: one.__self__ for app, one in factories.items() if isinstance(one, MethodType)}
+    return {app: one for app, one in sorted(owners.items()) if isinstance(one, Flows)}
+
+
+def app_of(call: WebCall, flow: str, app: str | None) -> str:
+    """Return the app that has a flow.
+
+    Raises:
+        ProblemError: No app has the flow, or several have it and none was named.
+    """
+    served = flows_of(call.runtime)
+    apps = [name for name, one in served.items() if flow in one.specs and app in (None, name)]
+    if not apps:
+        raise unknown_flow(flow)
+    if len(apps) > 1:
+        problem = f"flow {flow} exists in each of the apps {', '.join(apps)}"
+        raise ProblemError(
+            HttpProblem(422, "ambiguous_flow", problem, "name one of them with ?app=", flow)
+        )
+    return apps[0]
+
+
+async def start_at(call: WebCall, flow: str, app: str | None) -> tuple[str, str]:
+    """Return the app and the full name of a flow that is served here or installed.
+
+    Raises:
+        ProblemError: See `app_of`.
+    """
+    served = flows_of(call.runtime)
+    if app == INSTALLED_APP or not any(flow in one.specs for one in served.values()):
+        found = await bundles_of(call).find_flow(flow) if app in {None, INSTALLED_APP} else None
+        if found is not None:
+            record, flow_id = found
+            return INSTALLED_APP, record.manifest.graph_names[flow_id]
+    return app_of(call, flow, app), flow
+
+
+def unknown_flow(flow: str) -> ProblemError:
+    """Return the error to raise for an unknown flow."""
+    problem, remedy = f"no flow {flow} is served here or installed", "GET /v1/flows lists flows"
+    return ProblemError(HttpProblem(404, "unknown_flow", problem, remedy, flow))
+
+
+def phase_of(row: RunRow) -> RowPhase:
+    """Return the status of a run according to its row."""
+    return _ENDED.get(row.status, "running")
+
+
+def named(row: RunRow) -> GraphRunNameJson:
+    """Return the id and status of a run."""
+    return GraphRunNameJson(run=row.run_id, status=phase_of(row))
+
+
+def _told(app: str, flows: Flows) -> list[FlowJson]:
+    return [
+        FlowJson(
+            flow=name, app=app, entry=spec.entry_node, nodes=sorted(spec.nodes), hash=spec.hash
+        )
+        for name, spec in flows.specs.items()
+    ]
+
+
+async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the flows. Descriptions are cached per app, because a hash reads the source of all nodes."""
+    known: dict[str, tuple[Flows, list[FlowJson]]] = call.api.kept.setdefault(FlowJson, {})
+    found: list[FlowJson] = []
+    for app, flows in flows_of(call.runtime).items():
+        if app not in known or known[app][0] is not flows:
+            known[app] = flows, _told(app, flows)
+        found += known[app][1]
+    installed = [shown_bundle(one) for one in await bundles_of(call).list()]
+    return FlowsJson(flows=sorted(found, key=lambda one: (one.flow, one.app)), installed=installed)
+
+
+async def start(call: WebCall, query: OfFlowApp, body: NewGraphRunJson) -> Done:
+    """Start a run durably: 201, or 200 if the Idempotency-Key has started it before."""
+    app, flow = await start_at(call, call.names["flow"], query.app)
+    runs = FlowRuns(call.runtime, app, tenant=call.principal.tenant)
+    whose = {"actor_id": body.actor_id, "session_id": body.session_id}
+    return await started_once(
+        call, app, flow, lambda key: runs.start(flow, vars=body.vars, id=key, **whose)
+    )
+
+
+async def started_once(
+    call: WebCall, app: str, flow: str, start: Callable[[str | None], Awaitable[RunId]]
+) -> Done:
+    """Start a flow run: 201, or 200 with the run that the request's Idempotency-Key has started before."""
+    key = call.request.headers.get(KEY)
+    if key is not None:
+        agent = flow_address(app, flow, key, call.principal.tenant)
+        known = await run_of_id(call.runtime.store.lists, agent)
+        if known is not None:
+            return json_response(named(known), headers=_location(known.run_id))
+    run_id = await start(key)
+    started = GraphRunNameJson(run=run_id, status="running")
+    return json_response(started, 201, _location(run_id))
+
+
+def _location(run_id: RunId) -> dict[str, str]:
+    return {"location": f"/v1/graph-runs/{run_id}"}
+
+
+class InputSchemaJson(ShownModel):
+    """The JSON Schema of the initial vars of a flow's runs."""
+
+    type: Literal["object"]
+    properties: dict[str, JsonValue]
+    additionalProperties: bool  # noqa: N815 - the name of JSON Schema
+
+
+class InstallQuery(StrictModel):
+    """The query of an install.
+
+    Attributes:
+        version: The version of a flow document that has none.
+        dry_run: Check the flow and install nothing.
+    """
+
+    version: str | None = None
+    dry_run: bool = False
+
+
+async def install(call: WebCall, query: InstallQuery, _: None) -> Done:
+    """Install a flow: 201, or 200 if the same content is already installed, or for a dry run."""
+    data = await read_body(call.request, MAX_BUNDLE_BYTES)
+    try:
+        async with graphs_of(call).installing:
+            packed = await unpacked(partial(packed_flow, version=query.version), data)
+            record, is_new = await bundles_of(call).install(
+                packed, by=call.principal.name, dry_run=query.dry_run
+            )
+            if query.dry_run:
+                return json_response(shown_bundle(record))
+            if is_new:
+                after = {"version": record.manifest.bundle_version, "hash": record.hash}
+                call.audit(_thing(record), after=after)
+    except FlowError as exc:
+        found = [
+            {"where": f"{one.file}#{one.pointer}", "problem": one.problem, "remedy": one.remedy}
+            for one in exc.findings
+        ]
+        detail = "; ".join(f"{one['where']}: {one['problem']}" for one in found[:3])
+        raise ProblemError(
+            HttpProblem(422, "flow_refused", detail, _CORRECT, errors=found)
+        ) from None
+    except WorkflowBundleError as exc:
+        problem = HttpProblem(422, "bundle_refused", f"{exc.bundle}: {exc.problem}", exc.remedy)
+        raise ProblemError(problem) from None
+    except WorkflowBundleRegistryError as exc:
+        raise _conflict("flow_exists", exc) from None
+    place = {"location": f"/v1/flows/{record.manifest.ref}"}
+    return json_response(shown_bundle(record), 201 if is_new else 200, place)
+
+
+async def show(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return an installed bundle."""
+    return shown_bundle(await _found(call))
+
+
+async def download(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the file of an installed bundle."""
+    record = await _found(call)
+    headers = {
+        "content-disposition": f'attachment; filename="{record.manifest.ref}.flow"',
+        **NEVER_SHOWN,
+    }
+    try:
+        data = await bundles_of(call).read(record)
+    except WorkflowBundleRegistryError:  # removed meanwhile
+        raise unknown_flow(call.names["flow"]) from None
+    return Response(data, headers=headers, media_type=BUNDLE_TYPE)
+
+
+async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return the JSON Schema of the initial vars of a flow's runs."""
+    found = await bundles_of(call).find_flow(call.names["flow"])
+    if found is None:
+        await spec_named(call)
+        told = input_schema({})
+    else:
+        record, flow_id = found
+        told = await inputs_of(bundles_of(call), record, flow_id)
+    return InputSchemaJson.model_validate(told)
+
+
+async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Remove a version of a bundle, or all versions by its id. A version with open runs is not removed."""
+    flow, bundles = call.names["flow"], bundles_of(call)
+    found = await bundles.versions(flow)
+    if not found:
+        raise unknown_flow(flow)
+    call.audit(_thing(found[0]), before={"flow": flow, "hash": found[0].hash})
+    try:
+        if not await bundles.remove_found(found):
+            raise unknown_flow(flow)
+    except WorkflowBundleRegistryError as exc:
+        raise _conflict("open_runs", exc) from None
+    return Response(status_code=204)
+
+
+async def _found(call: WebCall) -> BundleRecord:
+    found = await bundles_of(call).find_flow(call.names["flow"])
+    if found is None:
+        raise unknown_flow(call.names["flow"])
+    return found[0]
+
+
+def _thing(record: BundleRecord) -> str:
+    return f"flow:{record.manifest.bundle_id}"
+
+
+async def spec_named(call: WebCall) -> WorkflowSpec:
+    """Return the graph of the served or installed flow that the path names."""
+    flow = call.names["flow"]
+    served = (one.specs[flow] for one in flows_of(call.runtime).values() if flow in one.specs)
+    spec = next(served, None) or await installed_spec(call, flow)
+    if spec is None:
+        raise unknown_flow(flow)
+    return spec
+
+
+def _conflict(code: str, exc: WorkflowBundleRegistryError) -> ProblemError:
+    detail = f"bundle {exc.bundle}: {exc.problem}"
+    return ProblemError(HttpProblem(409, code, detail, exc.remedy, exc.bundle))
+
+
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="GET",
+        path="/v1/flows",
+        call=list_flows,
+        says="List flows, with their nodes.",
+        answer=FlowsJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path="/v1/flows/{flow}/runs",
+        call=start,
+        says="Start a run of a flow; a repeated Idempotency-Key returns the same run.",
+        query=OfFlowApp,
+        body=NewGraphRunJson,
+        answer=GraphRunNameJson,
+        status=201,
+    ),
+    WebEndpoint(
+        method="POST",
+        path=_FLOWS,
+        call=install,
+        says="Install a flow document, a VisualFlow or a bundle.",
+        query=InstallQuery,
+        answer=InstalledFlowJson,
+        status=201,
+        takes=_OCTETS,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_FLOW,
+        call=show,
+        says="Show an installed flow.",
+        answer=InstalledFlowJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{_FLOW}/bundle",
+        call=download,
+        says="Download the bundle of an installed flow.",
+        media_type=BUNDLE_TYPE,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{_FLOW}/schema",
+        call=schema,
+        says="Return the JSON Schema of the initial vars of a flow's runs.",
+        answer=InputSchemaJson,
+    ),
+    WebEndpoint(
+        method="DELETE", path=_FLOW, call=remove, says="Remove an installed flow.", status=204
+    ),
+)

@@ -1,0 +1,234 @@
+"""Stored snapshots of flow runs: create, list, restore, delete."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Final
+
+from pydantic import Field, JsonValue
+from starlette.responses import Response
+
+from actors._kernel.runtime.ids import RunId
+from actors._kernel.stores.flows import MAX_TAGS, RunSnapshot, SnapshotFilter
+from actors._kernel.text import is_name
+from actors._kernel.workflow.errors import NoSuchSnapshotError
+from actors._workflow.bundles import INSTALLED_APP
+from actors._workflow.hosted.runs import FlowRuns
+from actors._workflow.hosted.starting import snapshot_from
+from compose._web.endpoint import (
+    Done,
+    NoQuery,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebChange,
+    WebEndpoint,
+    json_response,
+    thing_of_run,
+)
+from compose._web.flows.flows import GraphRunNameJson, flows_of, started_once
+from compose._web.flows.runs import RUN, audit_run, graph_run
+from compose._web.resources.pages import Paged
+
+
+class NewSnapshotJson(StrictModel):
+    """A snapshot to store: its name, description and tags."""
+
+    name: str = Field(min_length=1, max_length=200)
+    description: str = Field(default="", max_length=1000)
+    tags: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
+        default=[], max_length=MAX_TAGS
+    )
+
+
+class KeptSnapshotJson(ShownModel):
+    """A stored snapshot, without its state.
+
+    Attributes:
+        snapshot: The snapshot's id.
+        run: The run. It may be deleted.
+        app: The run's app.
+        seq: The last entry of the run's log that is part of the state.
+        name: A name for people.
+        description: A description for people.
+        tags: Tags for searches.
+        spec_hash: The hash of the graph; null if it is unknown.
+        created_by: The principal that created it.
+        created_at: The instant of its creation.
+    """
+
+    snapshot: str
+    run: str
+    app: str
+    seq: int
+    name: str
+    description: str
+    tags: list[str]
+    spec_hash: str | None
+    created_by: str
+    created_at: datetime
+
+
+class WholeSnapshotJson(KeptSnapshotJson):
+    """A stored snapshot with its state. See `KeptSnapshotJson`.
+
+    Attributes:
+        run_state: The run's state, in the form of `RunState.to_dict`.
+    """
+
+    run_state: dict[str, JsonValue]
+
+
+class SnapshotsJson(ShownModel):
+    """A page of snapshots, newest first. `next` is null on the last page."""
+
+    snapshots: list[KeptSnapshotJson]
+    next: str | None
+
+
+class SnapshotsQuery(Paged):
+    """The query of a list: by app, run and tag; `query` matches a part of name or description."""
+
+    app: str | None = None
+    run: str | None = None
+    tag: str | None = None
+    query: str | None = None
+
+
+class RestoreJson(StrictModel):
+    """A request to start a run from a snapshot. `force` allows it even if the graph has changed since."""
+
+    force: bool = False
+
+
+def _facts(row: RunSnapshot) -> dict[str, object]:
+    facts = asdict(row) | {"snapshot": row.id, "run": row.run_id, "app": row.agent_id.type}
+    return {name: facts[name] for name in KeptSnapshotJson.model_fields}
+
+
+def _apps(call: WebCall) -> list[str]:
+    return [INSTALLED_APP, *flows_of(call.runtime)]
+
+
+def _runs_at(call: WebCall, app: str) -> FlowRuns:
+    """Return the runs of an app, with its graphs if they are served here."""
+    flows = flows_of(call.runtime).get(app, app)
+    return FlowRuns(call.runtime, flows, tenant=call.principal.tenant)
+
+
+async def _kept(call: WebCall, id_: str) -> tuple[RunSnapshot, str]:
+    """Return a snapshot of the principal's tenant and of a served or installed app, with its state.
+
+    Raises:
+        NoSuchSnapshotError: There is no such snapshot.
+    """
+    rows, tenant = call.runtime.store.data.run_snapshots, call.principal.tenant
+    found = await rows.get(tenant, id_) if is_name(id_) else None
+    if found is None or found[0].agent_id.type not in _apps(call):
+        raise NoSuchSnapshotError(id_[:100])
+    return found
+
+
+async def keep(call: WebCall, _: NoQuery, body: NewSnapshotJson) -> Done:
+    """Store a snapshot of a run's current state."""
+    row = await graph_run(call)
+    made = await _runs_at(call, row.agent_id.type).snapshot(
+        row.run_id, body.name, description=body.description, tags=body.tags, by=call.principal.name
+    )
+    kept, _state = await _kept(call, made.snapshot_id)
+    audit_run(call, row, after={"snapshot": kept.id, "name": kept.name})
+    place = {"location": f"{_SNAPSHOTS}/{kept.id}"}
+    return json_response(KeptSnapshotJson.model_validate(_facts(kept)), 201, place)
+
+
+async def list_snapshots(call: WebCall, query: SnapshotsQuery, _: None) -> Done:
+    """Return a page of snapshots."""
+    apps = [app for app in _apps(call) if query.app in {None, app}]
+    after = None if query.after is None else (await _kept(call, query.after))[0]
+    run = None if query.run is None else RunId(query.run)
+    among = SnapshotFilter(apps=apps, run=run, tag=query.tag, query=query.query, after=after)
+    rows = await call.runtime.store.data.run_snapshots.list(
+        call.principal.tenant, among, limit=query.limit + 1
+    )
+    page = rows[: query.limit]
+    shown = [KeptSnapshotJson.model_validate(_facts(row)) for row in page]
+    return SnapshotsJson(snapshots=shown, next=page[-1].id if len(rows) > len(page) else None)
+
+
+async def show(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Return a snapshot with its state."""
+    row, state = await _kept(call, call.names["snapshot"])
+    run_state = snapshot_from(row, state).run_state
+    return WholeSnapshotJson.model_validate(_facts(row) | {"run_state": run_state})
+
+
+async def restore(call: WebCall, _: NoQuery, body: RestoreJson) -> Done:
+    """Start a new run from a snapshot: 201, or 200 if the Idempotency-Key has started it before."""
+    row, state = await _kept(call, call.names["snapshot"])
+    snapshot, app = snapshot_from(row, state), row.agent_id.type
+    runs, flow = _runs_at(call, app), str(snapshot.run_state["workflow_id"])
+
+    async def restored(key: str | None) -> RunId:
+        change = _audited(call, row)
+        run_id = await runs.restore(snapshot, id=key, force=body.force)
+        change.after = {"run": run_id}
+        return run_id
+
+    return await started_once(call, app, flow, restored)
+
+
+def _audited(call: WebCall, row: RunSnapshot) -> WebChange:
+    """Note a change of a snapshot for the audit of its run."""
+    before = {"snapshot": row.id, "name": row.name}
+    return call.audit(thing_of_run(row.run_id), agent=row.agent_id, before=before)
+
+
+async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
+    """Remove a snapshot."""
+    row, _state = await _kept(call, call.names["snapshot"])
+    _audited(call, row)
+    await call.runtime.store.data.run_snapshots.remove(call.principal.tenant, row.id)
+    return Response(status_code=204)
+
+
+_SNAPSHOTS: Final = "/v1/graph-snapshots"
+_SNAPSHOT: Final = f"{_SNAPSHOTS}/{{snapshot}}"
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path=f"{RUN}/snapshots",
+        call=keep,
+        says="Store a snapshot of a run.",
+        body=NewSnapshotJson,
+        answer=KeptSnapshotJson,
+        status=201,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_SNAPSHOTS,
+        call=list_snapshots,
+        says="List stored snapshots of runs, newest first.",
+        query=SnapshotsQuery,
+        answer=SnapshotsJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_SNAPSHOT,
+        call=show,
+        says="Show a stored snapshot with its state.",
+        answer=WholeSnapshotJson,
+    ),
+    WebEndpoint(
+        method="POST",
+        path=f"{_SNAPSHOT}/restore",
+        call=restore,
+        says="Start a run from a snapshot; a repeated Idempotency-Key returns the same run.",
+        body=RestoreJson,
+        answer=GraphRunNameJson,
+        status=201,
+    ),
+    WebEndpoint(
+        method="DELETE", path=_SNAPSHOT, call=remove, says="Remove a stored snapshot.", status=204
+    ),
+)

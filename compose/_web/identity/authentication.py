@@ -1,0 +1,259 @@
+"""Authentication of requests: by stored tokens, by tokens of another system, or by cookies.
+
+A request with no token, or a wrong one, is refused. The cookies of a browser are a login, and the CSRF token
+that proves which page sends a change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from actors._inmemory.administration import LOGIN, digest_of, new_secret
+from actors._kernel.basics import Clock
+from actors._kernel.stores.administration import ApiToken, NewToken, TokenState, TokenStore
+from compose._host.own_address import is_own_address
+from compose._web.problems import HttpProblem, ProblemError
+from compose._web.requests import SCOPES, Principal, authority_of
+
+FRESH_S: Final = 2.0
+"""Seconds for which a process caches a token. A revoked token works at most that long."""
+MOST_KNOWN: Final = 4_096
+"""Maximum number of tokens that a process caches."""
+
+Recognize: TypeAlias = Callable[[str], Awaitable[Principal]]
+"""Returns the principal of a bearer token, or raises `ProblemError`."""
+_SECRET: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,8192}=*")
+"""See RFC 6750, 2.1. A token of more than 8,192 characters, before its padding, does not match."""
+_ASKS: Final = 'Bearer realm="callboard"'
+_REMEDY: Final = "send `Authorization: Bearer TOKEN`, with a token of `callboard tokens create`"
+LOGIN_LASTS: Final = timedelta(hours=12)
+CSRF_HEADER: Final = "x-csrf-token"
+_READS: Final = ("GET", "HEAD", "OPTIONS")
+_LOGIN: Final = "callboard_login"
+_CSRF: Final = "callboard_csrf"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A login of a browser: the secret of its cookie, its principal, and how long it is valid."""
+
+    secret: str
+    principal: Principal
+    lasts: timedelta
+
+
+class Authentication:
+    """Authenticates requests. See `Authenticate`.
+
+    Args:
+        tokens: The stored tokens: logins, and tokens of programs.
+        clock: The runtime's clock.
+        recognize: Returns the principal of a bearer token. If None, bearer tokens are stored tokens.
+    """
+
+    def __init__(
+        self, tokens: TokenStore, clock: Clock, recognize: Recognize | None = None
+    ) -> None:
+        self._tokens, self._clock = tokens, clock
+        self._recognize = recognize or self._stored
+        self._known: dict[tuple[Recognize, str], tuple[Principal, float]] = {}
+
+    async def __call__(self, request: Request) -> Principal:
+        """Return the principal of a request. If the request has a bearer token, its cookie is ignored.
+
+        Raises:
+            ProblemError: The request has no token, or an invalid, expired or revoked one.
+        """
+        secret = bearer_of(request)
+        if secret is not None:
+            return await self.principal(secret)
+        secret = login_of(request)
+        if secret is None:
+            raise refused("unauthenticated", "the request has no token and no login")
+        return await self._remembered(secret, self._logged_in)
+
+    async def principal(self, secret: str) -> Principal:
+        """Return the principal of a bearer token.
+
+        Raises:
+            ProblemError: The token is not valid.
+        """
+        return await self._remembered(secret, self._recognize)
+
+    async def log_in(self, secret: str) -> Login:
+        """Create a login for the principal of a bearer token. It ends with the token, at most 12 hours later.
+
+        Raises:
+            ProblemError: The token is not valid.
+        """
+        principal, now = await self.principal(secret), self._clock.now()
+        end = now + LOGIN_LASTS
+        if principal.expires_at is not None:
+            end = min(end, principal.expires_at)
+        cookie = new_secret(LOGIN)
+        new = NewToken(
+            id=secrets.token_hex(8),
+            digest=digest_of(cookie),
+            name="",
+            tenant=principal.tenant,
+            principal=principal.name,
+            scopes=tuple(sorted(principal.scopes)),
+            expires_at=end,
+            is_login=True,
+            parent=principal.token,
+        )
+        return Login(cookie, _principal(await self._tokens.create(new)), end - now)
+
+    async def log_out(self, principal: Principal) -> None:
+        """Revoke the request's login. Its streams end. The token from which it was made stays valid."""
+        if principal.token is not None:
+            await self._tokens.revoke(principal.token)
+            self._known.clear()
+
+    async def over(self, principals: Collection[Principal]) -> Mapping[Principal, ProblemError]:
+        """Return those of these principals that have become invalid, each with the reason."""
+        now = self._clock.now()
+        ids = {one.token for one in principals if one.token is not None}
+        states = await self._tokens.over(ids) if ids else {}
+        found: dict[Principal, ProblemError] = {}
+        for one in principals:
+            is_over = one.expires_at is not None and one.expires_at <= now
+            state = states.get(one.token or "", "expired" if is_over else "valid")
+            if state != "valid":
+                found[one] = _over(state)
+        return found
+
+    async def _remembered(self, secret: str, find: Recognize) -> Principal:
+        """Return the principal from the cache if it is younger than `FRESH_S`, else from `find`."""
+        key, now = (find, digest_of(secret)), self._clock.monotonic()
+        principal, until = self._known.get(key, (None, 0.0))
+        if principal is None or until <= now:
+            self._known.pop(key, None)
+            principal = await find(secret)
+            if len(self._known) >= MOST_KNOWN:
+                self._known.pop(next(iter(self._known)))
+            self._known[key] = principal, now + FRESH_S
+        if principal.expires_at is not None and principal.expires_at <= self._clock.now():
+            raise _over("expired")
+        return principal
+
+    async def _stored(self, secret: str) -> Principal:
+        return await self._found(secret, is_login=False)
+
+    async def _logged_in(self, secret: str) -> Principal:
+        return await self._found(secret, is_login=True)
+
+    async def _found(self, secret: str, *, is_login: bool) -> Principal:
+        token = await self._tokens.find(digest_of(secret))
+        if token is None or token.is_login is not is_login:
+            raise refused("bad_token", "there is no such token")
+        if token.state != "valid":
+            raise _over(token.state)
+        return _principal(token)
+
+
+def _over(state: TokenState) -> ProblemError:
+    return refused(f"token_{state}", f"the token is {state}", "get a new one, or log in again")
+
+
+def _principal(token: ApiToken) -> Principal:
+    """Return the principal of a stored token. Scopes that this release does not know are dropped."""
+    scopes = SCOPES.intersection(token.scopes)
+    return Principal(token.tenant, token.principal, scopes, token.id, token.expires_at)
+
+
+def refused(code: str, detail: str, remedy: str = _REMEDY) -> ProblemError:
+    """Return the error to raise if a request cannot be authenticated."""
+    asks = _ASKS if code == "unauthenticated" else f'{_ASKS}, error="invalid_token"'
+    return ProblemError(HttpProblem(401, code, detail, remedy, headers={"www-authenticate": asks}))
+
+
+def bearer_of(request: Request) -> str | None:
+    """Return the bearer token of a request; None if it has no header Authorization.
+
+    Raises:
+        ProblemError: The request has two such headers, or one of another form.
+    """
+    given = request.headers.getlist("authorization")
+    if not given:
+        return None
+    if len(given) > 1:
+        problem = "the header Authorization comes twice"
+        raise ProblemError(HttpProblem(400, "malformed", problem, "send it once"))
+    scheme, _, secret = given[0].partition(" ")
+    if scheme.lower() != "bearer":
+        raise refused("unauthenticated", "the header Authorization is not of the scheme Bearer")
+    secret = secret.strip(" ")
+    if not _SECRET.fullmatch(secret):
+        raise refused("bad_token", "the token has invalid characters, or is too long")
+    return secret
+
+
+def csrf_of(secret: str) -> str:
+    """Return the CSRF token that a page has to send with a change. The page cannot read the login's cookie."""
+    return hmac.new(secret.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def login_of(request: Request) -> str | None:
+    """Return the secret of a request's login cookie; None if it has no such cookie.
+
+    Raises:
+        ProblemError: The request is from a page of another origin, or is a change without the login's CSRF
+            token.
+    """
+    secret = request.cookies.get(_name(_LOGIN, request))
+    if not secret:
+        return None
+    origin = request.headers.get("origin")
+    if origin is not None and authority_of(origin) != request.headers.get("host"):
+        problem, remedy = "a page of another origin sent a cookie", "send a bearer token"
+        raise ProblemError(HttpProblem(403, "csrf", problem, remedy))
+    said = request.headers.get(CSRF_HEADER, "").encode()
+    is_change = request.method not in _READS
+    if is_change and not hmac.compare_digest(said, csrf_of(secret).encode()):
+        problem = "a change by cookie needs the CSRF token of the login"
+        remedy = f"send X-CSRF-Token, which POST /v1/login and the cookie {_CSRF} give"
+        raise ProblemError(HttpProblem(403, "csrf", problem, remedy))
+    return secret
+
+
+def set_login(request: Request, response: Response, secret: str, lasts: timedelta) -> None:
+    """Set the cookies of a login. Scripts can read the CSRF token, but not the secret."""
+    for name, value, is_hidden in ((_LOGIN, secret, True), (_CSRF, csrf_of(secret), False)):
+        response.set_cookie(
+            _name(name, request),
+            value,
+            max_age=int(lasts.total_seconds()),
+            path="/",
+            secure=_is_secure(request),
+            httponly=is_hidden,
+            samesite="strict",
+        )
+
+
+def forget_login(request: Request, response: Response) -> None:
+    """Delete the cookies of a login."""
+    for name in (_LOGIN, _CSRF):
+        response.delete_cookie(
+            _name(name, request), path="/", secure=_is_secure(request), samesite="strict"
+        )
+
+
+def _is_secure(request: Request) -> bool:
+    """Return False for this machine's own address, where there is no TLS and no proxy in between."""
+    return not is_own_address(request.headers.get("host", ""))
+
+
+def _name(name: str, request: Request) -> str:
+    """Return a cookie's name, with the prefix ``__Host-`` if secure: no other site of the domain can set it."""
+    return f"__Host-{name}" if _is_secure(request) else name

@@ -1,0 +1,381 @@
+"""The view of a session: the end of the active path by runs, the open runs, and the cursor for later events.
+
+Where the conversation has branches, the view has the last node of the branches before and behind the path's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Final
+
+from actors._kernel.agent.transcript import NO_CUT, Turn
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.rows import RunRow
+from actors._kernel.stores.conversations import SessionRow
+from actors._kernel.stores.run_store import RunStore
+from actors._runtime.runtime import Runtime
+from actors._sessions.artifacts import SessionArtifact, artifacts_of
+from actors._sessions.events import EventCursor
+from actors._sessions.run import ChildInspection, state_of
+from compose._web.endpoint import FoundSession
+from compose._web.pages.cards import AskedMessage, Card, Folds, RunCards, cards_of_nodes
+from compose._web.resources.runs import OPEN
+from compose._web.resources.sessions import MOST_QUEUED
+
+MOST: Final = 500
+"""Maximum number of nodes that are read to find branches."""
+WINDOW: Final = 40
+"""Maximum number of nodes of the path on a page."""
+WINDOW_CHARACTERS: Final = 64 * 1024
+"""Maximum number of characters of text on a page. A single node may exceed it."""
+MOST_CARDS: Final = 300
+"""Maximum number of cards of one run: the last ones."""
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationView:
+    """The view of a session.
+
+    Attributes:
+        row: The session.
+        sections: The session's latest runs, oldest first.
+        forks: The forks by node. See `Fork`.
+        first: The position in the path of the first node that is shown.
+        open: The open runs.
+        files: All artifacts of the session.
+        cursor: Events after this cursor are not part of the view.
+    """
+
+    row: SessionRow
+    sections: tuple[RunSection, ...]
+    forks: dict[str, Fork]
+    first: int
+    open: OpenRuns
+    files: tuple[SessionArtifact, ...]
+    cursor: str
+
+    @property
+    def title(self) -> str:
+        """The session's title, or its id."""
+        return self.row.title or self.row.agent_id.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSection:
+    """A run in a conversation.
+
+    Attributes:
+        run_id: The run; empty if a program wrote the turns without a run.
+        key: Id of the section in the page.
+        status: The run's current status; empty if the run's row is deleted.
+        parked: The reason why the run is parked for an operator; empty if it is not.
+        cards: See `RunCards`.
+        left_out: Number of earlier cards that are not shown.
+        files: Artifacts that the run has stored.
+        parent: The node before the run's first node; empty if there is none.
+        last: The run's last node; empty if there is none.
+    """
+
+    run_id: str
+    key: str
+    status: str
+    parked: str
+    cards: tuple[Card, ...]
+    left_out: int
+    files: tuple[SessionArtifact, ...]
+    parent: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRuns:
+    """The open runs of a session.
+
+    Attributes:
+        active: The open run that has started; None if none has.
+        asked: The messages of open runs, by run.
+        queue: The messages of queued runs, in the order of the queue.
+        head: The active node, from which the started run continues; empty if there is none.
+    """
+
+    active: RunRow | None = None
+    asked: Mapping[str, AskedMessage] = field(default_factory=dict)
+    queue: tuple[AskedMessage, ...] = ()
+    head: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The position of a node among the nodes with the same parent.
+
+    Attributes:
+        number: The node's number among them, from 1.
+        count: The number of these nodes.
+        before: The last node of the previous branch; None if the node is the first.
+        behind: The last node of the next branch; None if the node is the last.
+    """
+
+    number: int
+    count: int
+    before: str | None
+    behind: str | None
+
+
+async def view_of(
+    runtime: Runtime, folds: Folds, found: FoundSession, *, before: int | None
+) -> ConversationView:
+    """Return the view of a session: the end of its path, or the part before a position in it."""
+    store, agent = runtime.store, found.agent
+    row, opened = await _present(runtime, found)
+    shown, first, prior = await _window(runtime, agent, before)
+    files = tuple(await artifacts_of(store, agent).list())
+    parts = [(RunId(id_), list(of)) for id_, of in groupby(shown, key=lambda turn: turn.run_id)]
+    active = opened.active
+    if active is not None and before is None and all(id_ != active.run_id for id_, _ in parts):
+        parts.append((active.run_id, []))
+    sections = []
+    for run_id, of in parts:
+        run = await store.reads.run(run_id) if run_id else None
+        cards = await _cards_of(runtime, folds, agent, run, turns=of)
+        sections.append(await section_of(runtime, run_id, run, cards, files=files, opened=opened))
+    return ConversationView(
+        row=row,
+        sections=tuple(sections),
+        forks=await forks_of(store, agent, shown, prior),
+        first=first,
+        open=opened,
+        files=files,
+        cursor=str(EventCursor(row.last_fact, -1 if active is None else active.last_seq)),
+    )
+
+
+async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
+    """Return the started run of a session, and its queue."""
+    rows = await runtime.store.lists.runs(agent=agent, status=OPEN, limit=MOST_QUEUED)
+    if not rows:
+        return OpenRuns()
+    asked: dict[str, AskedMessage] = {}
+    for arrived in await runtime.store.insight.inbox(agent, limit=MOST_QUEUED):
+        message, run_id = arrived.message, arrived.run_id or ""
+        said = message.payload
+        text = str((said.get("text") if isinstance(said, dict) else said) or "")
+        asked.setdefault(run_id, AskedMessage(run_id, text, message.created_at))
+    ordered = sorted(rows, key=lambda row: row.arrival)
+    waiting = [row.run_id for row in ordered if row.last_seq < 0]
+    queue = tuple(asked[run_id] for run_id in waiting if run_id in asked)
+    active = next((row for row in ordered if row.last_seq >= 0), None)
+    session = await runtime.store.data.sessions.get(agent)
+    return OpenRuns(active, asked, queue, (session and session.head) or "")
+
+
+async def run_section(
+    runtime: Runtime,
+    folds: Folds,
+    agent: AgentId,
+    row: RunRow,
+    *,
+    files: Sequence[SessionArtifact],
+    opened: OpenRuns,
+) -> RunSection:
+    """Return the section of a run with all of its nodes."""
+    cards = await _cards_of(runtime, folds, agent, row)
+    return await section_of(runtime, row.run_id, row, cards, files=files, opened=opened)
+
+
+async def section_of(
+    runtime: Runtime,
+    run_id: RunId,
+    row: RunRow | None,
+    found: RunCards,
+    *,
+    files: Sequence[SessionArtifact],
+    opened: OpenRuns,
+) -> RunSection:
+    """Return the section of a run.
+
+    Args:
+        runtime: The runtime.
+        run_id: The run; empty if no run wrote these cards.
+        row: The run's row; None if it is deleted.
+        found: The run's cards.
+        files: Artifacts of the session.
+        opened: The session's open runs.
+    """
+    if row is not None and row.last_seq >= 0:
+        found.begin_with(opened.asked.get(run_id))
+    # A child's approval is not an event of its parent.
+    for key, card in found.cards.items():
+        is_running = (card.kind, card.status) == ("child", "running")
+        if is_running and await runtime.approvals.open(run_id=RunId(card.id), limit=1):
+            found.cards[key] = replace(card, status="waiting", text="for a decision")
+    made = _section(run_id, row, found, files)
+    is_new = opened.active is not None and opened.active.run_id == run_id and not made.last
+    return replace(made, parent=opened.head) if is_new else made
+
+
+async def child_section(runtime: Runtime, row: RunRow, child: ChildInspection) -> RunSection:
+    """Return the section of a child run. Its messages are not nodes of the session."""
+    opened = await open_runs(runtime, row.agent_id)
+    found = RunCards()
+    found.take_all(child.events)
+    found.put_first(cards_of_nodes(one for one in child.nodes if one.message.role == "user"))
+    found.begin_with(opened.asked.get(child.run_id))
+    found.forget_nodes()
+    return _section(child.run_id, row, found, ())
+
+
+async def forks_of_section(
+    runtime: Runtime, agent: AgentId, section: RunSection
+) -> dict[str, Fork]:
+    """Return the forks of a run's nodes. See `forks_of`."""
+    ids = [card.id for card in section.cards if card.is_node]
+    wanted = [*ids, section.parent] if section.parent else ids
+    turns = await runtime.store.data.sessions.nodes(agent, wanted)
+    prior = next((turn for turn in turns if turn.id == section.parent), None)
+    shown = [turn for turn in turns if turn is not prior]
+    return await forks_of(runtime.store, agent, shown, prior)
+
+
+async def forks_of(
+    store: RunStore, agent: AgentId, shown: Sequence[Turn], before: Turn | None
+) -> dict[str, Fork]:
+    """Return the forks of a part of the active path, by the node on the path.
+
+    Args:
+        store: The store.
+        agent: The session's agent.
+        shown: The part, oldest first.
+        before: The node before the part; None if the part starts the path.
+    """
+    if not shown:
+        return {}
+    transcripts = store.data.transcripts
+    infos = await transcripts.sessions(agent)
+    all_turns = next((one.turns for one in infos if one.name == agent.key), 0)
+    if all_turns == await transcripts.count(agent, agent.key):
+        return {}  # all nodes are on the path
+    begin = NO_CUT if before is None else before.ordinal
+    found = await transcripts.page(agent, agent.key, limit=MOST, after=begin, branches=True)
+    on_path = {turn.id for turn in shown}
+    turns = await store.data.sessions.nodes(agent, [turn.id for turn in found])
+    return forks_among(turns, on_path)
+
+
+def forks_among(turns: Sequence[Turn], on_path: set[str]) -> dict[str, Fork]:
+    """Return the forks among these turns, by the node on the path."""
+    by_parent: defaultdict[str | None, list[str]] = defaultdict(list)
+    for turn in sorted(turns, key=lambda one: one.ordinal):
+        by_parent[turn.parent].append(turn.id)
+    found = {}
+    for siblings in by_parent.values():
+        place = next((n for n, one in enumerate(siblings) if one in on_path), None)
+        if place is None or len(siblings) == 1:
+            continue
+        ends = [_end_of(one, by_parent) for one in siblings]
+        before = ends[place - 1] if place else None
+        behind = ends[place + 1] if place + 1 < len(siblings) else None
+        found[siblings[place]] = Fork(place + 1, len(siblings), before, behind)
+    return found
+
+
+def _end_of(node: str, by_parent: Mapping[str | None, list[str]]) -> str:
+    """Return the last node of the newest branch below a node."""
+    while children := by_parent.get(node):
+        node = children[-1]
+    return node
+
+
+async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, OpenRuns]:
+    """Return the session and its open runs at one moment, so that the view's cursor is consistent."""
+    row, opened = found.row, OpenRuns()
+    for _ in range(_TRIES):
+        opened = await open_runs(runtime, found.agent)
+        now = await runtime.store.data.sessions.get(found.agent) or row
+        if now.last_fact == row.last_fact:
+            break
+        row = now
+    return row, opened
+
+
+async def _window(
+    runtime: Runtime, agent: AgentId, before: int | None
+) -> tuple[list[Turn], int, Turn | None]:
+    """Return a part of the active path, the position of its first node, and the node before it."""
+    transcripts = runtime.store.data.transcripts
+    count = await transcripts.count(agent, agent.key)
+    end = count if before is None else max(0, min(before, count))
+    first = max(0, end - WINDOW)
+    begin = max(0, first - 1)
+    page = await transcripts.page(agent, agent.key, limit=end - begin, offset=begin)
+    turns = await runtime.store.data.sessions.nodes(agent, [turn.id for turn in page])
+    kept = _last(turns[first - begin :])
+    place = len(turns) - len(kept)
+    return kept, begin + place, turns[place - 1] if place else None
+
+
+def _last(turns: Sequence[Turn]) -> list[Turn]:
+    """Return the last turns that have at most `WINDOW_CHARACTERS` characters together, but at least one."""
+    count = size = 0
+    for turn in reversed(turns):
+        size += len(turn.message.text)
+        if count and size > WINDOW_CHARACTERS:
+            break
+        count += 1
+    return list(turns[len(turns) - count :])
+
+
+async def _cards_of(
+    runtime: Runtime,
+    folds: Folds,
+    agent: AgentId,
+    row: RunRow | None,
+    *,
+    turns: Sequence[Turn] = (),
+) -> RunCards:
+    """Return a run's cards from its events, or from its turns if the events are deleted.
+
+    With `turns`, the cards have only the nodes on the path; else all nodes of the run.
+    """
+    is_on_path = bool(turns) and (row is None or row.status.is_terminal)
+    by_id = {turn.id: turn for turn in turns}
+
+    async def on_path(ids: Sequence[str]) -> list[Turn]:
+        return [by_id[one] for one in ids if one in by_id]
+
+    async def stored(ids: Sequence[str]) -> list[Turn]:
+        return await runtime.store.data.sessions.nodes(agent, ids)
+
+    found = RunCards()
+    if row is not None and not row.swept:
+        found = await folds.cards_of(runtime, agent, row, on_path if is_on_path else stored)
+        if is_on_path:
+            found.keep_messages(set(by_id))
+    missing = [id_ for id_ in found.node_ids if id_ not in by_id]
+    if missing:
+        by_id |= {turn.id: turn for turn in await stored(missing)}
+    if not found.node_ids:
+        found.put_first(cards_of_nodes(turns))
+    found.follow({turn.id: turn.parent for turn in by_id.values()})
+    return found
+
+
+def _section(
+    run_id: str, row: RunRow | None, found: RunCards, files: Sequence[SessionArtifact]
+) -> RunSection:
+    cards = list(found.cards.values())
+    said = [card for card in cards if card.is_node]
+    return RunSection(
+        run_id=run_id,
+        key=run_id or (said[0].id if said else "none"),
+        status="" if row is None else state_of(row),
+        parked="" if row is None else row.parked or "",
+        cards=tuple(cards[-MOST_CARDS:]),
+        left_out=max(0, len(cards) - MOST_CARDS),
+        files=tuple(one for one in files if run_id and one.run_id == run_id),
+        parent=(said[0].parent or "") if said else "",
+        last=said[-1].id if said else "",
+    )

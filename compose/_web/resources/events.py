@@ -1,0 +1,146 @@
+"""Events of sessions, of runs and of descendant runs, as a stream or in pages."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Final
+
+from actors._kernel.runtime.ids import RunId
+from actors._sessions.errors import CursorError
+from actors._sessions.events import EVENTS, SessionEvent
+from actors._sessions.run import ENDS
+from compose._web.endpoint import Done, WebCall, WebEndpoint
+from compose._web.resources.readers import (
+    EventsJson,
+    EventsQuery,
+    OnDisconnect,
+    answered,
+    cursor_of,
+    feed_of_run,
+    feed_of_session,
+    streamed,
+)
+from compose._web.resources.runs import RUN, child_of, on_gone, run_of
+from compose._web.streams import EventLine, wants_stream
+
+_PLACE: Final = re.compile(r"(\d{1,15})\.(\d{1,9})", re.ASCII)
+
+
+class RunEventsQuery(EventsQuery):
+    """The query of a run's events. `on_disconnect`: whether to cancel the run if its reader disconnects."""
+
+    on_disconnect: OnDisconnect = "continue"
+
+
+async def of_session(call: WebCall, query: EventsQuery, _: None) -> Done:
+    """Return the events of a session. A stream of them does not end."""
+    found = await call.session(query.app)
+    cursor = cursor_of(call.request, query.after)
+    feed = await feed_of_session(call, found.agent, cursor, live=query.live)
+    return await answered(call, feed, limit=query.limit)
+
+
+async def of_run(call: WebCall, query: RunEventsQuery, _: None) -> Done:
+    """Return the events of a run. A stream of them ends with the run's last event."""
+    found = await call.session(query.app)
+    row = await run_of(call, found)
+    cursor = cursor_of(call.request, query.after)
+    feed = await feed_of_run(call, found.agent, row.run_id, cursor, live=query.live)
+    gone = on_gone(call, row.run_id, query.on_disconnect)
+    return await answered(call, feed, limit=query.limit, on_gone=gone)
+
+
+async def of_child(call: WebCall, query: EventsQuery, _: None) -> Done:
+    """Return the events of a child run. Their ids are positions in the child's log."""
+    run, child = await child_of(call, query.app)
+    cursor = cursor_of(call.request, query.after)
+    after = (-1, -1) if cursor is None else parse_log_place(cursor, run.session_id)
+    if wants_stream(call.request):
+        call.api.streams.check(call.principal)
+        await run.inspect_child(child)  # raises if there is no such child
+        events = run.child_events(child)
+        return streamed(call, _lines(_behind(events, after, child=child), live=query.live))
+    seen = await run.inspect_child(child)
+    found = [one async for one in _behind(_all(seen.events), after, child=child)]
+    page = found[: query.limit]
+    last = page[-1].event_id if page else cursor
+    more = last if len(found) > query.limit else None
+    return EventsJson(events=page, next=more, cursor=last)
+
+
+async def _all(events: list[SessionEvent]) -> AsyncIterator[SessionEvent]:
+    for event in events:
+        yield event
+
+
+async def _behind(
+    events: AsyncIterator[SessionEvent], after: tuple[int, int], *, child: RunId
+) -> AsyncGenerator[SessionEvent, None]:
+    """Yield a child's events after a position in its log: an entry, and the event's number within the entry."""
+    of_entry: Counter[int] = Counter()
+    async for event in events:
+        if event.run_id != child or event.seq < 0:
+            yield event
+            continue
+        place = event.seq, of_entry[event.seq]
+        of_entry[event.seq] += 1
+        if place > after:
+            yield event.model_copy(update={"event_id": f"{place[0]}.{place[1]}"})
+
+
+async def _lines(
+    events: AsyncGenerator[SessionEvent, None], *, live: bool
+) -> AsyncGenerator[EventLine, None]:
+    async with aclosing(events):
+        async for event in events:
+            if live or event.event_id is not None:
+                yield EventLine(event.type, EVENTS.dump_json(event), event.event_id)
+            if event.type in ENDS:
+                return
+
+
+def parse_log_place(text: str, owner: str) -> tuple[int, int]:
+    """Return the position in a log that an event's id names: an entry, and a number within the entry.
+
+    Raises:
+        CursorError: The text is not such an id.
+    """
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise CursorError(text[:60], owner, "it is not the id of an event there")
+    return int(found[1]), int(found[2])
+
+
+_EVENTS: Final = "/v1/sessions/{session}/events"
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="GET",
+        path=_EVENTS,
+        call=of_session,
+        says="Read the events of a session.",
+        query=EventsQuery,
+        answer=EventsJson,
+        streams=True,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{RUN}/events",
+        call=of_run,
+        says="Read the events of a run.",
+        query=RunEventsQuery,
+        answer=EventsJson,
+        streams=True,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=f"{RUN}/children/{{child}}/events",
+        call=of_child,
+        says="Read the events of a child run.",
+        query=EventsQuery,
+        answer=EventsJson,
+        streams=True,
+    ),
+)

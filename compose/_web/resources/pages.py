@@ -1,0 +1,103 @@
+"""Pages of lists: page sizes, and positions in lists as text."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from actors._kernel.runtime.ids import AgentId, RunId
+from actors._kernel.runtime.waits import WaitPlace
+from actors._kernel.stores.conversations import SessionPlace
+from actors._kernel.text import is_name
+from actors.errors import InvalidNameError
+from compose._web.endpoint import StrictModel
+from compose._web.problems import HttpProblem, ProblemError
+
+MOST: Final = 500
+Limit = Annotated[int, Field(ge=1, le=MOST)]
+"""Number of items of a page."""
+_SEPARATOR: Final = "\n"
+
+
+class Paged(StrictModel):
+    """The query of a list. `after` is `next` of the previous page."""
+
+    limit: Limit = 100
+    after: str | None = None
+
+
+class PagedOfApp(Paged):
+    """The query of a list of an app's items."""
+
+    app: str | None = None
+
+
+class OfApp(StrictModel):
+    """The app of the session that the path names; the server's own app by default."""
+
+    app: str | None = None
+
+
+def place_text(place: SessionPlace) -> str:
+    """Return a position as a page's `next`."""
+    return _packed(place.last_at, str(place.agent_id))
+
+
+def parse_place(text: str) -> SessionPlace:
+    """Return the position that `place_text` encoded.
+
+    Raises:
+        ProblemError: `place_text` cannot have returned this text.
+    """
+    at, [agent] = _unpacked(text, 1)
+    try:
+        return SessionPlace(at, AgentId.parse(agent))
+    except InvalidNameError:
+        raise _bad(text) from None
+
+
+def wait_place_text(place: WaitPlace) -> str:
+    """Return a position as a page's `next`."""
+    return _packed(*place)
+
+
+def parse_wait_place(text: str) -> WaitPlace:
+    """Return the position that `wait_place_text` encoded.
+
+    Raises:
+        ProblemError: `wait_place_text` cannot have returned this text.
+    """
+    since, [run_id, position, key] = _unpacked(text, 3)
+    return WaitPlace(since, RunId(run_id), position, key)
+
+
+def _packed(at: datetime, *names: str) -> str:
+    text = _SEPARATOR.join((at.isoformat(), *names))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _unpacked(text: str, count: int) -> tuple[datetime, list[str]]:
+    """Return the instant and the names that `_packed` encoded.
+
+    Raises:
+        ProblemError: The text is not of this form, or the names are invalid.
+    """
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        at, *names = base64.urlsafe_b64decode(padded).decode().split(_SEPARATOR)
+        found = datetime.fromisoformat(at)
+    except ValueError:
+        raise _bad(text) from None
+    if found.tzinfo is None or len(names) != count or not all(map(is_name, names)):
+        raise _bad(text)
+    return found, names
+
+
+def _bad(text: str) -> ProblemError:
+    remedy = "give `next` of the previous page, or leave `after` out"
+    return ProblemError(
+        HttpProblem(400, "bad_cursor", "`after` is not the `next` of a page", remedy, text)
+    )

@@ -1,0 +1,288 @@
+"""Sessions: create, list, relabel, delete."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final, Literal
+
+from pydantic import Field, JsonValue
+
+from actors._kernel.runtime.ids import AgentId
+from actors._kernel.stores.administration import Facts
+from actors._kernel.stores.conversations import (
+    SessionFilter,
+    SessionLabel,
+    SessionPlace,
+    SessionRow,
+)
+from actors._kernel.stores.errors import UnknownSessionError
+from compose._web.endpoint import (
+    Done,
+    FoundSession,
+    ShownModel,
+    StrictModel,
+    WebCall,
+    WebEndpoint,
+    json_response,
+    thing_of_session,
+)
+from compose._web.resources.pages import OfApp, PagedOfApp, parse_place, place_text
+from compose._web.resources.runs import OPEN, RunJson, run_json
+
+MOST_QUEUED: Final = 1_000
+"""Maximum number of open runs that a session's detail has."""
+
+
+class NewSessionJson(StrictModel):
+    """A session to create. If a session of this id exists, it is returned unchanged.
+
+    Attributes:
+        app: The type of the session's agent; by default the server's own app.
+        session_id: The session's id; by default a new one.
+        title: Text for lists and searches.
+        metadata: A JSON object.
+        project: A label, by which clean-up chooses task logs.
+    """
+
+    app: str | None = None
+    session_id: str | None = None
+    title: str = ""
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    project: str = ""
+
+
+class LabelJson(StrictModel):
+    """New title or metadata of a session. Omitted fields stay unchanged. Metadata are replaced as a whole."""
+
+    title: str | None = None
+    metadata: dict[str, JsonValue] | None = None
+
+
+class SessionJson(ShownModel):
+    """A session.
+
+    Attributes:
+        session_id: The session's id.
+        app: The type of the session's agent.
+        title: See `NewSessionJson`.
+        metadata: See `NewSessionJson`.
+        project: See `NewSessionJson`.
+        status: ``active`` if the session has an open run, else ``idle``.
+        open_runs: Number of open runs.
+        owner: The principal that owns the session; null if it has no owner.
+        active_node: The node from which the next run continues; null if there is none.
+        created_at: When the session was created.
+        last_at: When a run of the session was last queued, started, requested to stop, or ended.
+    """
+
+    session_id: str
+    app: str
+    title: str
+    metadata: Mapping[str, JsonValue]
+    project: str
+    status: Literal["active", "idle"]
+    open_runs: int
+    owner: str | None
+    active_node: str | None
+    created_at: datetime
+    last_at: datetime
+
+
+class SessionDetailJson(SessionJson):
+    """A session with its open runs, in the order of their arrival."""
+
+    queue: list[RunJson]
+
+
+class SessionsJson(ShownModel):
+    """A page of sessions, most recently changed first. `next` is null on the last page.
+
+    A page reads at most 10,000 sessions. A page of a search may therefore have few sessions, or none, and a
+    `next`.
+    """
+
+    sessions: list[SessionJson]
+    next: str | None
+
+
+class SessionsQuery(PagedOfApp):
+    """The query of a list of sessions. `title` matches a part of the title, in upper or lower case."""
+
+    status: Literal["active", "idle"] | None = None
+    title: str | None = None
+
+
+class DeletedJson(ShownModel):
+    """Number of deleted rows of a session, by kind."""
+
+    session_id: str
+    counts: dict[str, dict[str, int]]
+
+
+def _facts(row: SessionRow) -> dict[str, object]:
+    return {
+        "session_id": row.agent_id.key,
+        "app": row.agent_id.type,
+        "title": row.title,
+        "metadata": row.metadata,
+        "project": row.project,
+        "status": "active" if row.open_runs else "idle",
+        "open_runs": row.open_runs,
+        "owner": row.owner,
+        "active_node": row.head,
+        "created_at": row.created_at,
+        "last_at": row.last_at,
+    }
+
+
+async def _detail(call: WebCall, found: FoundSession) -> SessionDetailJson:
+    rows = []
+    if found.row.open_runs:
+        rows = await call.runtime.store.lists.runs(
+            agent=found.agent, status=OPEN, limit=MOST_QUEUED
+        )
+    rows.sort(key=lambda row: row.arrival)
+    queue = [run_json(row, found.agent.key) for row in rows]
+    return SessionDetailJson.model_validate({**_facts(found.row), "queue": queue})
+
+
+async def create(call: WebCall, _: None, body: NewSessionJson) -> Done:
+    """Create a session and respond 201, or 200 if the session exists."""
+    agents = await call.sessions(body.app)
+    agent = agents.agent_id(secrets.token_hex(16) if body.session_id is None else body.session_id)
+    label = SessionLabel(title=body.title, metadata=body.metadata)
+    is_new = await make_session(call, agent, label, body.project)
+    if is_new:
+        facts: Facts = {"title": body.title, "metadata": body.metadata, "project": body.project}
+        call.audit(thing_of_session(agent), agent=agent, after=facts)
+    found = await call.session(body.app, agent.key)
+    return json_response(await _detail(call, found), 201 if is_new else 200)
+
+
+async def make_session(
+    call: WebCall, agent: AgentId, label: SessionLabel | None = None, project: str = ""
+) -> bool:
+    """Create a session of the principal, unless it exists; return whether it was created.
+
+    An id stays reserved for its first owner. A principal that sees all sessions may recreate it for that owner.
+    """
+    label = label or SessionLabel()
+    directory, principal = call.runtime.store.data.directory, call.principal
+    if await directory.create(agent, label, project=project, owner=principal.name):
+        return True
+    return principal.only_owner is None and await directory.create(agent, label, project=project)
+
+
+async def page_of_sessions(call: WebCall, query: SessionsQuery) -> SessionsJson:
+    """Return a page of the sessions of an app."""
+    agents = await call.sessions(query.app)
+    wanted = SessionFilter(
+        tenant=agents.tenant,
+        app=agents.app,
+        is_active=None if query.status is None else query.status == "active",
+        title=query.title,
+        owner=call.principal.only_owner,
+        after=None if query.after is None else parse_place(query.after),
+    )
+    found = await call.runtime.store.data.directory.find(wanted, limit=query.limit + 1)
+    page, place = found.rows[: query.limit], found.read_until
+    if len(found.rows) > query.limit:
+        place = SessionPlace(page[-1].last_at, page[-1].agent_id)
+    return SessionsJson(
+        sessions=[SessionJson.model_validate(_facts(row)) for row in page],
+        next=None if place is None else place_text(place),
+    )
+
+
+async def find(call: WebCall, query: SessionsQuery, _: None) -> Done:
+    """Return a page of the sessions of an app."""
+    return await page_of_sessions(call, query)
+
+
+async def show(call: WebCall, query: OfApp, _: None) -> Done:
+    """Return a session with its open runs."""
+    return await _detail(call, await call.session(query.app))
+
+
+async def relabel(call: WebCall, query: OfApp, body: LabelJson) -> Done:
+    """Replace title or metadata of a session, and return it."""
+    found = await call.session(query.app)
+    directory, after = call.runtime.store.data.directory, body.model_dump(exclude_none=True)
+    facts: Facts = {"title": found.row.title, "metadata": {**found.row.metadata}}
+    before = {name: facts[name] for name in after}
+    call.audit(thing_of_session(found.agent), agent=found.agent, before=before, after=after)
+    if not await directory.relabel(found.agent, title=body.title, metadata=body.metadata):
+        raise UnknownSessionError(str(found.agent))
+    return await _detail(call, await call.session(query.app))
+
+
+async def delete(call: WebCall, query: OfApp, _: None) -> Done:
+    """Delete a session irreversibly. Refused while a run of it is open."""
+    agents = await call.sessions(query.app)
+    agent = agents.agent_id(call.names["session"])
+    store = call.runtime.store
+    row, owner = await store.data.sessions.get(agent), call.principal.only_owner
+    if row is None:
+        is_seen = await store.data.directory.is_deleted(agent, owner=owner)
+    else:
+        is_seen = call.principal.sees(row.owner)
+    if not is_seen:
+        raise UnknownSessionError(str(agent))
+    before = None if row is None else {"owner": row.owner, "open_runs": row.open_runs}
+    call.audit(thing_of_session(agent), agent=agent, before=before)
+    try:
+        counts = await agents.delete_session(agent.key)
+    except UnknownSessionError:
+        await call.session(query.app)  # raises 410 if it was deleted before
+        raise
+    return DeletedJson(session_id=agent.key, counts=counts)
+
+
+_SESSIONS: Final = "/v1/sessions"
+_SESSION: Final = f"{_SESSIONS}/{{session}}"
+ENDPOINTS: Final = (
+    WebEndpoint(
+        method="POST",
+        path=_SESSIONS,
+        call=create,
+        says="Create a session, or return the existing one.",
+        body=NewSessionJson,
+        answer=SessionDetailJson,
+        status=201,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_SESSIONS,
+        call=find,
+        says="List sessions, most recently changed first.",
+        query=SessionsQuery,
+        answer=SessionsJson,
+    ),
+    WebEndpoint(
+        method="GET",
+        path=_SESSION,
+        call=show,
+        says="Show a session and its open runs.",
+        query=OfApp,
+        answer=SessionDetailJson,
+    ),
+    WebEndpoint(
+        method="PATCH",
+        path=_SESSION,
+        call=relabel,
+        says="Replace title or metadata of a session.",
+        query=OfApp,
+        body=LabelJson,
+        answer=SessionDetailJson,
+    ),
+    WebEndpoint(
+        method="DELETE",
+        path=_SESSION,
+        call=delete,
+        says="Delete a session irreversibly.",
+        query=OfApp,
+        answer=DeletedJson,
+    ),
+)

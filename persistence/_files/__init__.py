@@ -1,0 +1,1 @@
+"""The stores of `persistence.files`, in `stores`. Below everything is `atomic`."""

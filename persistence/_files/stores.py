@@ -1,0 +1,548 @@
+"""Stores of graphs in a folder: runs, ledgers, commands, snapshots and artifacts.
+
+Runs and snapshots are JSON files. Ledgers and commands are JSON lines. Artifacts are files of bytes, with a
+description each.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from typing_extensions import override
+
+from actors._kernel.json import Unreadable, read_or
+from actors._kernel.workflow.artifacts import (
+    Artifact,
+    ArtifactMetadata,
+    ArtifactShelf,
+    checked_artifact_id,
+)
+from actors._kernel.workflow.durable import WRAPPED, durable_copy, row_text
+from actors._kernel.workflow.errors import GraphError, LedgerBrokenError
+from actors._kernel.workflow.run_state import (
+    RunChoice,
+    RunState,
+    Snapshot,
+    chosen_snapshots,
+    event_keys,
+)
+from actors._kernel.workflow.step_record import StepRecord, chained
+from actors._kernel.workflow.stores import (
+    CommandAppendResult,
+    CommandRecord,
+    Fault,
+    LedgerShelf,
+    RunShelf,
+    no_fault,
+)
+from persistence._files.atomic import (
+    append_lines,
+    appending,
+    cut_hole,
+    file_name,
+    last_value,
+    read_lines,
+    removed,
+    sync_folder,
+    write_whole,
+)
+from persistence._run_locks import TrailingRuns
+
+_log = logging.getLogger("callboard.workflow")
+
+BUSY_S: Final = 30.0
+PATHS: Final = 1024
+"""Names of files that are kept at hand."""
+Rows: TypeAlias = list[dict[str, Any]]
+
+
+class JsonFileRunStore(RunShelf, TrailingRuns):
+    """A folder with a file for each run; see `actors._kernel.workflow.stores`.
+
+    Lists look at the folder each time, and read again only the files that are others than before: so they see
+    what other processes wrote.
+
+    Args:
+        folder: The folder; made if it does not exist.
+        busy_s: Seconds to wait for a run that another process drives.
+        fault: A hook of tests.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, busy_s: float = BUSY_S, fault: Fault = no_fault
+    ) -> None:
+        self._folder, self._fault = Path(folder), fault
+        self._folder.mkdir(parents=True, exist_ok=True)
+        TrailingRuns.__init__(self, self._folder / "locks", timeout_s=busy_s)
+        self._known: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
+        self._guard = threading.Lock()
+
+    def save(self, run: RunState) -> None:
+        """See `RunStore.save`."""
+        text = row_text(run.told())
+        self._fault("run encoded")
+        write_whole(self._path(run.run_id), text.encode(), fault=self._fault)
+        self._later.pop(run.run_id, None)
+
+    def load(self, run_id: str) -> RunState | None:
+        """See `RunStore.load`."""
+        path = self._path(run_id)
+        try:
+            run = RunState.from_dict(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError) as exc:
+            raise LedgerBrokenError(str(path), f"it is no run: {exc}") from exc
+        if run.run_id != run_id:  # a file system that takes upper and lower case for the same
+            problem = f"the folder has run {run.run_id!r} under this name. Use another id"
+            raise GraphError(f"run {run_id!r}", problem)
+        return self._shown(run)
+
+    def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
+        """See `CreatingRunStore.create_if_absent`."""
+        content = row_text(run.told()).encode()
+        made = write_whole(self._path(run.run_id), content, fault=self._fault, create_only=True)
+        found = self.load(run.run_id)
+        assert found is not None
+        return found, made
+
+    def delete(self, run_id: str) -> bool:
+        """See `DeletableRunStore.delete`."""
+        return removed(self._path(run_id))
+
+    @override
+    def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
+        file_name("", run_id, "")
+        return super().lock(run_id, wait=wait)
+
+    def list_event_waiters(
+        self, *, wait_keys: Sequence[str], limit: int = 10_000
+    ) -> list[RunState]:
+        """See `EventWaitStore.list_event_waiters`."""
+        keys = {*wait_keys}
+        found = [run for run in self._all() if keys & event_keys(run)]
+        return [one.copied() for one in RunChoice().chosen(found, limit)]
+
+    def _path(self, run_id: str) -> Path:
+        return self._folder / file_name("run_", run_id, ".json")
+
+    @override
+    def _all(self) -> list[RunState]:
+        seen: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
+        with self._guard:
+            for entry in os.scandir(self._folder):
+                if entry.name.startswith("run_") and entry.name.endswith(".json"):
+                    found = self._read(entry)
+                    if found is not None:
+                        seen[entry.name] = found
+            self._known = seen
+        runs = [run for name, (_, row) in seen.items() if (run := self._listed(name, row))]
+        return sorted(runs, key=lambda run: run.created_at)
+
+    def _listed(self, name: str, row: dict[str, Any]) -> RunState | None:
+        try:
+            return self._shown(RunState.from_dict(row))
+        except (KeyError, TypeError, ValueError) as exc:
+            _complain(name, exc)
+            return None
+
+    def _read(self, entry: os.DirEntry[str]) -> tuple[tuple[int, ...], dict[str, Any]] | None:
+        try:
+            stat = entry.stat()
+            mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            known = self._known.get(entry.name)
+            if known is not None and known[0] == mark:
+                return known
+            return mark, json.loads(Path(entry.path).read_bytes())
+        except FileNotFoundError:
+            return None  # deleted meanwhile
+        except ValueError as exc:
+            _complain(entry.path, exc)
+            return None
+
+
+class JsonlLedgerStore(LedgerShelf):
+    """A folder with a file for each run, a line for each record; see `PagedLedgerStore`.
+
+    A line that a process did not finish is left out when it is read, and cut off before the next append.
+
+    Args:
+        folder: The folder; made if it does not exist.
+        fault: A hook of tests.
+
+    Raises:
+        LedgerBrokenError: A line that others follow is no record.
+    """
+
+    def __init__(self, folder: str | Path, *, fault: Fault = no_fault) -> None:
+        self._folder, self._fault = Path(folder), fault
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._places: dict[str, tuple[int, int]] = {}
+        self._guard = threading.Lock()
+        self._path = lru_cache(PATHS)(self._path_of)
+
+    @override
+    def append_many(self, records: Sequence[StepRecord]) -> None:
+        self._append(records, synced=True)
+
+    @override
+    def append_unsynced(self, records: Sequence[StepRecord]) -> None:
+        self._append(records, synced=False)
+
+    @override
+    def sync(self, run_id: str) -> None:
+        with suppress(FileNotFoundError), self._path(run_id).open("rb") as file:
+            os.fsync(file.fileno())
+
+    @override
+    def mend(self, run_id: str, *, kept: int) -> bool:
+        path = self._path(run_id)
+        with appending(path) as file:
+            lost = cut_hole(file, kept)
+        with self._guard:
+            self._places.pop(run_id, None)
+        if lost:
+            _log.warning("#TRUNCATION a loss of power left %d bytes", lost, extra={"run": run_id})
+        return bool(lost)
+
+    def append_chained(self, record: StepRecord) -> None:
+        """See `ChainableLedgerStore.append_chained`."""
+        row, path = record.told(), self._path(record.run_id)
+        with appending(path) as file:
+            last = last_value(file, str(path))
+            before = None if last is None else last.get("record_hash")
+            append_lines(file, [chained(row, before)], fault=self._fault)
+
+    @override
+    def list(self, run_id: str) -> list[dict[str, Any]]:
+        return self._read(run_id, 0)[0]
+
+    @override
+    def list_after(
+        self, *, run_id: str, after: int, limit: int = 1000
+    ) -> tuple[Sequence[dict[str, Any]], int]:
+        with self._guard:
+            known, offset = self._places.get(run_id, (0, 0))
+        if known > after:
+            known, offset = 0, 0
+        rows, behind = self._read(run_id, offset)
+        with self._guard:
+            self._places[run_id] = known + len(rows), behind
+        page = rows[after - known :][:limit]
+        return page, after + len(page)
+
+    @override
+    def count(self, run_id: str) -> int:
+        return len(self.list(run_id))
+
+    def delete(self, run_id: str) -> int:
+        """See `DeletableLedgerStore.delete`."""
+        count = self.count(run_id)
+        with self._guard:
+            self._places.pop(run_id, None)
+        return count if removed(self._path(run_id)) else 0
+
+    def _append(self, records: Sequence[StepRecord], *, synced: bool) -> None:
+        rows = [record.told() for record in records]
+        if not rows:
+            return
+        with appending(self._path(records[0].run_id)) as file:
+            append_lines(file, rows, fault=self._fault, synced=synced)
+
+    def _path_of(self, run_id: str) -> Path:
+        return self._folder / file_name("ledger_", run_id, ".jsonl")
+
+    def _read(self, run_id: str, offset: int) -> tuple[Rows, int]:
+        rows, behind, shared = read_lines(self._path(run_id), offset)
+        if shared:
+            _log.warning("#FALLBACK records of a ledger share a line", extra={"run": run_id})
+        return rows, behind
+
+
+class JsonlCommandStore:
+    """A file with a line for each command; see `CommandStore`.
+
+    Args:
+        folder: Its file is ``commands.jsonl``.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._path = Path(folder) / "commands.jsonl"
+
+    def append(self, record: CommandRecord) -> CommandAppendResult:
+        """See `CommandStore.append`."""
+        row: dict[str, Any] = durable_copy(record.to_dict(), "command")
+        with appending(self._path) as file:
+            known = self._rows()
+            for one in known:
+                if one["command_id"] == record.command_id:
+                    return CommandAppendResult(accepted=False, duplicate=True, seq=one["seq"])
+            seq = len(known) + 1
+            append_lines(file, [row | {"seq": seq}])
+        return CommandAppendResult(accepted=True, duplicate=False, seq=seq)
+
+    def list_after(self, *, after: int, limit: int = 1000) -> tuple[list[CommandRecord], int]:
+        """See `CommandStore.list_after`."""
+        rows = [row for row in self._rows()[after:] if "run_id" in row][: max(limit, 0)]
+        page = [CommandRecord(**row) for row in rows]
+        return page, page[-1].seq if page else after
+
+    def get_last_seq(self) -> int:
+        """See `CommandStore.get_last_seq`."""
+        return len(self._rows())
+
+    def delete(self, run_id: str) -> int:
+        """See `DeletableCommandStore.delete`: the file is written anew, whole or not at all."""
+        if not self._path.exists():
+            return 0
+        with appending(self._path):
+            rows = self._rows()
+            seqs = [row["seq"] for row in rows if row.get("run_id") == run_id]
+            if seqs:
+                rows = [
+                    {"seq": row["seq"], "command_id": row["command_id"]}
+                    if row["seq"] in seqs
+                    else row
+                    for row in rows
+                ]
+                write_whole(self._path, "".join(f"{row_text(row)}\n" for row in rows).encode())
+        return len(seqs)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return read_lines(self._path)[0]
+
+
+class JsonFileCommandCursorStore:
+    """A file with a number; see `CommandCursorStore`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    def load(self) -> int:
+        """See `CommandCursorStore.load`."""
+        rows = read_lines(self._path)[0]
+        return int(rows[0]["cursor"]) if rows else 0
+
+    def save(self, cursor: int) -> None:
+        """See `CommandCursorStore.save`."""
+        write_whole(self._path, f"{row_text({'cursor': cursor})}\n".encode())
+
+
+class JsonSnapshotStore:
+    """A folder with a file for each snapshot; see `SnapshotStore`."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """See `SnapshotStore.save`."""
+        text = row_text(durable_copy(snapshot.to_dict(), "snapshot", deepest=WRAPPED))
+        write_whole(self._path(snapshot.snapshot_id), text.encode())
+
+    def load(self, snapshot_id: str) -> Snapshot | None:
+        """See `SnapshotStore.load`."""
+        return _read(self._path(snapshot_id))
+
+    def delete(self, snapshot_id: str) -> bool:
+        """See `SnapshotStore.delete`."""
+        return removed(self._path(snapshot_id))
+
+    def list(
+        self,
+        *,
+        run_id: str | None = None,
+        tag: str | None = None,
+        query: str | None = None,
+        limit: int = 100,
+    ) -> list[Snapshot]:
+        """See `SnapshotStore.list`."""
+        found = [one for path in self._folder.glob("snapshot_*.json") if (one := _listed(path))]
+        return chosen_snapshots(found, run_id=run_id, tag=tag, query=query, limit=limit)
+
+    def _path(self, snapshot_id: str) -> Path:
+        return self._folder / file_name("snapshot_", snapshot_id, ".json")
+
+
+class FileArtifactStore(ArtifactShelf):
+    """A folder ``artifacts``; see the Protocol `ArtifactStore` of graphs.
+
+    ``refs`` has a description of each artifact, ``blobs`` the bytes: equal ones of all artifacts are one file.
+    An artifact is there when its description is. Bytes that no description names are the rest of a store that
+    died, or of an artifact that was deleted: `gc` removes them. So does the removal of a run by a runtime.
+
+    Args:
+        folder: Holds the folder ``artifacts``, which is made if it is not there.
+        fault: A hook of tests.
+    """
+
+    def __init__(self, folder: str | Path, *, fault: Fault = no_fault) -> None:
+        self._folder = Path(folder) / "artifacts"
+        self._refs, self._blobs = self._folder / "refs", self._folder / "blobs"
+        self._fault = fault
+        for one in (self._refs, self._blobs):
+            one.mkdir(parents=True, exist_ok=True)
+        self._take_over_older()
+
+    @override
+    def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
+        with self._locked(fcntl.LOCK_SH):
+            known = self.get_metadata(metadata.artifact_id)
+            if known is not None:
+                return known
+            blob = self._blob(metadata.blob_id)
+            if blob.exists():
+                sync_folder(self._blobs)  # its writer may not have come to that
+            else:
+                write_whole(blob, content, fault=self._fault, create_only=True)
+            if self._write_ref(metadata, create_only=True):
+                return metadata
+            return self.get_metadata(metadata.artifact_id) or metadata
+
+    @override
+    def _change(
+        self, artifact_id: str, change: Callable[[ArtifactMetadata], ArtifactMetadata]
+    ) -> ArtifactMetadata | None:
+        with self._locked(fcntl.LOCK_EX):
+            found = self.get_metadata(artifact_id)
+            if found is None:
+                return None
+            changed = change(found)
+            self._write_ref(changed)
+        return changed
+
+    @override
+    def load(self, artifact_id: str) -> Artifact | None:
+        metadata = self.get_metadata(artifact_id)
+        if metadata is None:
+            return None
+        try:
+            return Artifact(metadata, self._blob(metadata.blob_id).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    @override
+    def get_metadata(self, artifact_id: str) -> ArtifactMetadata | None:
+        try:
+            return ArtifactMetadata.from_dict(json.loads(self._ref(artifact_id).read_bytes()))
+        except FileNotFoundError:
+            return None
+
+    @override
+    def exists(self, artifact_id: str) -> bool:
+        return self._ref(artifact_id).exists()
+
+    @override
+    def delete(self, artifact_id: str) -> bool:
+        """See `ArtifactStore.delete`; the bytes stay until `gc`: they may be those of another one, too."""
+        with self._locked(fcntl.LOCK_EX):
+            return removed(self._ref(artifact_id))
+
+    def gc(self, *, dry_run: bool = True) -> dict[str, Any]:
+        """See `CollectableArtifactStore.gc`; while it looks, nothing is stored."""
+        with self._locked(fcntl.LOCK_EX):
+            descriptions = [self._listed(path) for path in self._refs.glob("*.meta")]
+            used_blobs = {metadata.blob_id for metadata in descriptions if metadata is not None}
+            blobs = [*self._blobs.glob("*.bin")]
+            left = [(blob, blob.stat().st_size) for blob in blobs if blob.stem not in used_blobs]
+            if (
+                None in descriptions
+            ):  # any of the bytes may belong to a description that cannot be read
+                left = []
+            torn = [*self._blobs.glob("*.tmp"), *self._refs.glob("*.tmp")]
+            if not dry_run:
+                for one in (*torn, *(blob for blob, _ in left)):
+                    removed(one)
+        return {
+            "dry_run": dry_run,
+            "blobs_total": len(blobs),
+            "blobs_referenced": len(used_blobs),
+            "blobs_deleted": len(left),
+            "bytes_reclaimed": sum(size for _, size in left),
+        }
+
+    @override
+    def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
+        descriptions = [self._listed(path) for path in self._refs.glob("*.meta")]
+        newest = sorted(
+            (metadata for metadata in descriptions if metadata),
+            key=lambda one: (one.created_at, one.artifact_id),
+            reverse=True,
+        )
+        return newest[: limit if limit > 0 else None]
+
+    def content_path(self, artifact_id: str) -> Path | None:
+        """Return the file of the bytes, which is not to be changed; None: they are not there."""
+        metadata = self.get_metadata(artifact_id)
+        blob = None if metadata is None else self._blob(metadata.blob_id)
+        return blob if blob is not None and blob.exists() else None
+
+    def _listed(self, path: Path) -> ArtifactMetadata | None:
+        """Return a description for a list. One that cannot be read is named in the log, and hides no other."""
+
+        def log(unreadable: Unreadable) -> None:
+            details = {"file": path.name, "problem": str(unreadable)}
+            _log.error("the description of an artifact cannot be read", extra=details)
+
+        return read_or(path.stem, self.get_metadata, log)
+
+    def _take_over_older(self) -> None:
+        """Put the artifacts of a folder of an older release, two files each, into their places."""
+        if not any(self._folder.glob("*.json")):
+            return
+        with self._locked(fcntl.LOCK_EX):
+            for about in self._folder.glob("*.json"):
+                metadata = ArtifactMetadata.from_dict(json.loads(about.read_bytes()))
+                content = about.with_suffix(".bin")
+                if content.exists():
+                    content.replace(self._blob(metadata.blob_id))
+                    sync_folder(self._blobs)
+                self._write_ref(metadata, create_only=True)
+                about.unlink()
+
+    def _write_ref(self, metadata: ArtifactMetadata, *, create_only: bool = False) -> bool:
+        path, text = self._ref(metadata.artifact_id), row_text(metadata.to_dict())
+        return write_whole(path, text.encode(), fault=self._fault, create_only=create_only)
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        """Keep other processes and threads away: all of them, or those that do not share."""
+        with (self._folder / "lock").open("ab") as file:
+            fcntl.flock(file, how)
+            yield
+
+    def _ref(self, artifact_id: str) -> Path:
+        return self._refs / f"{checked_artifact_id(artifact_id)}.meta"
+
+    def _blob(self, blob_id: str) -> Path:
+        return self._blobs / f"{checked_artifact_id(blob_id)}.bin"
+
+
+def _complain(name: str, exc: Exception) -> None:
+    """Name a file that is no run: it hides no other run from a list."""
+    _log.error("a run cannot be read", extra={"file": name, "problem": str(exc)})
+
+
+def _listed(path: Path) -> Snapshot | None:
+    """Return a snapshot for a list. A file that is none is named in the log, and hides no other."""
+    try:
+        return _read(path)
+    except (ValueError, TypeError) as exc:
+        _log.error("a snapshot cannot be read", extra={"file": str(path), "problem": str(exc)})
+        return None
+
+
+def _read(path: Path) -> Snapshot | None:
+    try:
+        return Snapshot(**json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None

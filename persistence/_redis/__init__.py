@@ -1,0 +1,1 @@
+"""The journal and the histories of `persistence.redis`."""

@@ -1,0 +1,1 @@
+"""The stores of `persistence.sqlite`, in `stores`, over `database`."""

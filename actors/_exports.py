@@ -76,7 +76,8 @@ _ROOMS: Final[Mapping[str, str]] = {
 _PUBLIC: Final = frozenset(
     f"{package}.{name}"
     for package, names in {
-        "actors": "agents context sessions testing workflow",
+        "actors": "agents context sessions testing workflow workflow.bundles workflow.installed"
+        " workflow.integrations",
         "broker": "client",
         "compose": "embedded mcp models web",
         "persistence": "files objects postgres redis sqlite",

@@ -16,6 +16,17 @@ from actors.errors import (
     StoreUnreachableError,
 )
 
+__all__ = [
+    "AGEMissingError",
+    "BytesElsewhereError",
+    "DatabaseFullError",
+    "DatabaseUnreachableError",
+    "DatabaseUrlError",
+    "IndexInUseError",
+    "MigrationError",
+    "TextRefusedError",
+]
+
 
 class DatabaseUrlError(ContractError):
     """The database cannot be used as the URL says; waiting does not help."""

@@ -33,6 +33,8 @@ from actors._kernel.runtime.ids import AgentId
 from actors._runtime import RunContext, idempotency_key
 from actors.errors import ContractError, EffectDidNotHappen
 
+__all__ = ["Job", "LedgerEntry", "append_line", "executions", "lines_of", "telling_sentences"]
+
 P = ParamSpec("P")
 T = TypeVar("T")
 MAX_CHARACTERS: Final = 60_000

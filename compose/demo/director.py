@@ -37,6 +37,8 @@ from compose._embedded.server import ProcessSpec
 from compose.demo.desk import Job, LedgerEntry, executions
 from compose.embedded import Server, ServerFailedError
 
+__all__ = ["DemoError", "Director", "Outcome", "Proof", "prove"]
+
 LEASE_S: Final = 2.0
 HEARTBEAT_S: Final = 0.5
 PACE_S: Final = 0.25

@@ -19,7 +19,7 @@ from playwright.async_api import expect
 
 from actors import Runtime
 from actors.sessions import AgentRuntime
-from compose._web.process import serve_web
+from compose.web import serve_web
 from compose.web import app
 from examples.helpdesk import helpdesk
 from tests.harness.chromium import chromium

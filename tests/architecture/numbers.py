@@ -76,6 +76,12 @@ class Module:
         return self.name.rpartition("/")[0]
 
     @property
+    def is_public(self) -> bool:
+        """True if users may import it: no part of its path has an underscore at its head."""
+        parts = self.name.removesuffix(".py").split("/")
+        return not any(part.startswith("_") and not part.startswith("__") for part in parts)
+
+    @property
     def is_room(self) -> bool:
         """True for the module of a package."""
         return self.name.endswith(("__init__.py", "__main__.py"))
@@ -148,12 +154,13 @@ def _is_helper(node: ast.AST, uses: Counter[str]) -> bool:
 def small_modules() -> list[str]:
     """Return the modules under `SMALL` lines of code that two other rooms do not import.
 
-    Modules of errors, and those of packages, may be small.
+    Modules of errors, public modules, and those of packages may be small.
     """
     return [
         module.name
         for module in modules().values()
         if not module.is_room and not module.has_errors and module.code < SMALL
+        if not module.is_public
         if sum(modules()[name].room != module.room for name in module.importers) < 2
     ]
 
@@ -168,7 +175,7 @@ def lonely_modules() -> list[str]:
     return [
         module.name
         for module in modules().values()
-        if not module.is_room and len(module.importers) == 1
+        if not module.is_room and not module.is_public and len(module.importers) == 1
         if modules()[next(iter(module.importers))].room == module.room
     ]
 
@@ -180,7 +187,8 @@ def totals() -> dict[str, int]:
         "participles": sum(module.participles for module in every),
         "helpers": sum(module.helpers for module in every),
         "many_arguments": sum(module.many_arguments for module in every),
-        "modules": sum(not module.is_room for module in every),
+        "modules": sum(not module.is_room and not module.is_public for module in every),
+        "public_modules": sum(module.is_public for module in every),
         "lonely_modules": len(lonely_modules()),
     }
 

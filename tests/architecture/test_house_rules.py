@@ -144,7 +144,7 @@ def test_every_protocol_method_of_the_kernel_is_documented() -> None:
     """The contract of a Protocol is in its docstrings, so each method has one."""
     undocumented = [
         f"{place(file, method)} {name}"
-        for file in (ROOT / "actors" / "kernel").rglob("*.py")
+        for file in (ROOT / "actors" / "_kernel").rglob("*.py")
         for name, method in protocol_methods(file)
         if not ast.get_docstring(method)
     ]

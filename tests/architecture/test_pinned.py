@@ -21,7 +21,7 @@ PINNED: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("pinned.toml").read_text(encoding="utf-8")
 )
 
-BASELINE = ROOT / "persistence" / "postgres" / "schema" / "baseline"
+BASELINE = ROOT / "persistence" / "_postgres" / "schema" / "baseline"
 
 
 def subclasses(of: type[ActorsError]) -> set[type[ActorsError]]:

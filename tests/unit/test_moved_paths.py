@@ -9,14 +9,14 @@ from typing import Final
 
 import pytest
 
-from actors._exports import MOVED
+from actors._exports import MOVED, path_now
 from tests.architecture.test_house_rules import ROOT, run_python
 
 DOCUMENTED: Final = {
-    "actors._kernel.agent.llm": ["GenerationOptions"],
-    "actors._kernel.agent.model_registry": ["ModelFacts", "ModelRegistry"],
-    "actors._kernel.storage.graph": ["Entity", "Relationship"],
-    "actors._kernel.storage.vector": ["EmbeddingClient", "VectorDocument"],
+    "actors.kernel.agent.llm": ["GenerationOptions"],
+    "actors.kernel.agent.model_registry": ["ModelFacts", "ModelRegistry"],
+    "actors.kernel.storage.graph": ["Entity", "Relationship"],
+    "actors.kernel.storage.vector": ["EmbeddingClient", "VectorDocument"],
     "actors.storage.artifacts": ["InMemoryArtifacts"],
     "actors.storage.blobs": ["ComposedBlobStore"],
     "actors.storage.boards": ["GlobalTaskStore"],
@@ -68,13 +68,39 @@ assert actors._inmemory.__spec__.name == "actors._inmemory"
     assert process.returncode == 0, process.stderr
 
 
+def test_rooms_are_understood_without_their_underscore() -> None:
+    """Also below a module that is public now, and as text for `callboard host`."""
+    process = run_python(
+        """
+import actors.kernel.runtime.ids, actors.context.turns, persistence.migrate, persistence.postgres.store
+import actors._kernel.runtime.ids, actors._context.turns, compose.assembly.runtime, compose._assembly.runtime
+from actors.context import AgentContext
+from broker.mail.transport import JetStreamTransport
+from broker._mail import transport
+assert actors.kernel.runtime.ids is actors._kernel.runtime.ids
+assert actors.context.turns is actors._context.turns
+assert compose.assembly.runtime is compose._assembly.runtime
+assert JetStreamTransport is transport.JetStreamTransport
+assert actors.context.__name__ == "actors.context"
+try:
+    import actors.kernel.no_such_module
+except ModuleNotFoundError as exc:
+    assert exc.name == "actors.kernel.no_such_module"
+else:
+    raise AssertionError
+"""
+    )
+
+    assert process.returncode == 0, process.stderr
+
+
 @pytest.mark.parametrize("path", sorted(MOVED))
 def test_a_moved_path_is_in_the_table_of_all(path: str) -> None:
     """The alias and the table say the same."""
     with TABLE.open(encoding="utf-8", newline="") as file:
         table = dict(csv.reader(file, delimiter="\t"))
 
-    assert table[path] == MOVED[path]
+    assert table[path] == MOVED[path] == path_now(path)
 
 
 def test_each_row_of_the_table_leads_to_what_exists() -> None:

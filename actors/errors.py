@@ -531,6 +531,9 @@ class RetryAfter(RunError):  # noqa: N818 - the field's name for it, and authors
     below 0 is 0, one of more than ten years is ten years; what is no number raises `ContractError`.
     """
 
+    delay_s: float
+    reason: str
+
     retryable = True
 
     def __init__(self, delay_s: float, reason: str = "") -> None:

@@ -17,4 +17,5 @@ _HOMES: Final = {
     "compose._assembly.settings": ("Settings",),
 }
 
-__getattr__ = lazy_exports(__name__, _HOMES)
+if not TYPE_CHECKING:
+    __getattr__ = lazy_exports(__name__, _HOMES)

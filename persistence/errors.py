@@ -31,6 +31,10 @@ __all__ = [
 class DatabaseUrlError(ContractError):
     """The database cannot be used as the URL says; waiting does not help."""
 
+    url: str
+    problem: str
+    remedy: str
+
     def __init__(self, url: str, problem: str, remedy: str) -> None:
         self.url, self.problem, self.remedy = without_password(url), problem, remedy
         super().__init__(self.url, problem, remedy)

@@ -63,6 +63,15 @@ class ReActAgent:
         ContractError: Two tools have one name.
     """
 
+    model: LLMClient
+    instructions: str | None
+    tools: tuple[Tool, ...]
+    session: str | None
+    version: str | None
+    guards: tuple[Guard, ...]
+    embedder: EmbeddingClient | None
+    blocks: tuple[str, ...]
+
     def __init__(  # noqa: PLR0913 - an agent's attributes
         self,
         name: str | AgentId,
@@ -81,13 +90,13 @@ class ReActAgent:
         blocks: Sequence[str] = (),
         version: str | None = None,
     ) -> None:
-        self.id = name if isinstance(name, AgentId) else AgentId(name, "main")
+        self.id: AgentId = name if isinstance(name, AgentId) else AgentId(name, "main")
         self.model, self.instructions, self.tools = model, instructions, tuple(tools)
         check_tools(self.tools, self.id)
         self._settles = any(isinstance(one, TaskManagerTool) and one.settles for one in self.tools)
-        self.context = context or default_context(model)
+        self.context: ContextConfig = context or default_context(model)
         self.session, self.version = session, version
-        self.approval_policy = approval_policy or ApprovalPolicy()
+        self.approval_policy: ApprovalPolicy = approval_policy or ApprovalPolicy()
         self.guards, self.embedder, self.blocks = tuple(guards), embedder, tuple(blocks)
         self._output, self._max_turns, self._options = output, max_turns, options
 

@@ -80,6 +80,9 @@ class AgentContext:
         config: The history of the turns, and the pipeline that makes the window.
     """
 
+    agent_id: AgentId
+    config: ContextConfig
+
     def __init__(self, agent_id: AgentId, config: ContextConfig) -> None:
         self.agent_id, self.config = agent_id, config
 

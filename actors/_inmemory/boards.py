@@ -47,7 +47,7 @@ class InMemoryTaskBoards(TaskStores, Erasable):
     def __init__(self, now: Callable[[], datetime] = _utc_now) -> None:
         self.now = now
         self.kept: dict[_Place, _KeptBoard] = {}
-        self.lock = asyncio.Lock()
+        self.lock: asyncio.Lock = asyncio.Lock()
 
     @override
     def of(self, tenant: str) -> InMemoryTaskStore:

@@ -40,9 +40,9 @@ class Histogram:
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.total = 0.0
+        self.bounds: tuple[float, ...] = tuple(bounds)
+        self.counts: list[int] = [0] * (len(self.bounds) + 1)
+        self.total: float = 0.0
 
     def observe(self, value: float) -> None:
         """Count one value."""

@@ -109,7 +109,7 @@ class Runtime(Client):
         store = foreign.store(store, clock)
         live = LiveEvents(clock, store)
         self._clock, self._entropy, self._registry = clock, entropy, Registry()
-        self.hidden_names = hidden_names or HiddenNames()
+        self.hidden_names: HiddenNames = hidden_names or HiddenNames()
         env = HostServices(
             store=store,
             agents=self._registry,

@@ -39,6 +39,10 @@ class SessionAgent:
             in the runtime's store.
     """
 
+    id: AgentId
+    version: str | None
+    retry: RetryPolicy | None
+
     def __init__(
         self,
         id: AgentId,  # noqa: A002 - the name in every agent class
@@ -48,7 +52,7 @@ class SessionAgent:
         retry: RetryPolicy | None = None,
     ) -> None:
         self.id, self.version, self.retry = id, version, retry
-        self.modes = MappingProxyType(dict(modes))
+        self.modes: Mapping[str, Agent] = MappingProxyType(dict(modes))
         if not self.modes:
             raise RegistrationError(
                 f"session {id} has no mode. Give an agent for mode {DEFAULT_MODE!r}"

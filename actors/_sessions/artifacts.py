@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal, Self, TypeAlias, get_args
+from typing import ClassVar, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 from typing_extensions import override
@@ -311,7 +311,7 @@ class UserMessage(BaseModel):
             this run, and the program executes their calls, see docs/sessions.md, "Tools of the client".
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     content: tuple[ContentBlock, ...] = Field(min_length=1)
     id: str = Field(default_factory=lambda: secrets.token_hex(16))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, NotRequired, Self, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, NotRequired, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict, override
@@ -177,7 +177,7 @@ class _SessionEvent(BaseModel):
         at: The instant of the event, aware UTC.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     event_id: str | None = None
     session_id: str

@@ -83,6 +83,8 @@ class SessionRun:
         status: The last known state, from the run's start or from events that were read here.
     """
 
+    run_id: RunId
+
     def __init__(
         self,
         runtime: Runtime,
@@ -93,7 +95,7 @@ class SessionRun:
         live: bool = True,
     ) -> None:
         self._runtime, self._agent, self.run_id = runtime, agent, run_id
-        self.session_id = agent.key
+        self.session_id: str = agent.key
         self.status: RunPhase = "queued" if queued is not None and queued.ahead else "running"
         self._begin = EventCursor(0 if queued is None else queued.number - 1)
         self._live = live

@@ -83,6 +83,9 @@ class AgentRuntime:
         ProjectError: The folder does not exist. Nothing was created.
     """
 
+    app: str
+    tenant: str
+
     def __init__(  # noqa: PLR0913 - the parts of a program
         self,
         project_dir: str | os.PathLike[str] | None = None,
@@ -100,7 +103,7 @@ class AgentRuntime:
     ) -> None:
         self.project: Path = project_folder(project_dir)
         self.app, self.tenant = check_name("app", app), check_name("tenant", tenant)
-        self.runtime = Runtime() if runtime is None else runtime
+        self.runtime: Runtime = Runtime() if runtime is None else runtime
         self._owns_runtime = runtime is None
         if agents is not None and not isinstance(agents, Mapping):
             agents = {DEFAULT_MODE: agents}

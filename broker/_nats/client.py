@@ -87,17 +87,19 @@ class NatsConnection(NatsClient):
         admits_anybody: True if the server admits clients with neither a login nor a certificate.
     """
 
+    admits_anybody: bool
+
     def __init__(self, address: str) -> None:
         super().__init__()
         self.admits_anybody = self.is_guest = False
-        self.lost = asyncio.Event()
+        self.lost: asyncio.Event = asyncio.Event()
         self.address = address
         self.on_lost: Callable[[], None] | None = None
         self.on_denied: Callable[[str, str], None] | None = None
         """Called with a refused publish: the subject, in lower case as nats-py has it, and the words."""
         self.on_server_gone: Callable[[], None] | None = None
         """Called when the cluster has lost a server other than this connection's."""
-        self.is_encrypted = False
+        self.is_encrypted: bool = False
         """True if the server requires encryption, and the connection uses it."""
         self._others: frozenset[str] = frozenset()
         self.wants_tls = False

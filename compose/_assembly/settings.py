@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import AliasChoices, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -89,7 +89,7 @@ class Settings(BaseSettings):
             a free port. Without it a host does not answer HTTP; `CALLBOARD_HTTP`.
     """
 
-    model_config = SettingsConfigDict(
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         env_prefix="CALLBOARD_", frozen=True, extra="forbid", populate_by_name=True
     )
 

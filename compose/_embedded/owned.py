@@ -66,7 +66,7 @@ class DataDirLock:
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
-        self.fd = _acquire(data_dir)
+        self.fd: int = _acquire(data_dir)
         """The descriptor that a server must inherit."""
         # First, so that no other process takes the URL of a killed owner for that of a live one.
         self.publish(None)
@@ -200,6 +200,8 @@ class EmbeddedServer:
     All methods block. A coroutine calls them by `asyncio.to_thread`. As a context manager the server is closed
     at the end of the block.
     """
+
+    port: int
 
     def __init__(self, recipe: Recipe, lock: DataDirLock) -> None:
         self._recipe = recipe

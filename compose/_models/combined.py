@@ -87,6 +87,8 @@ class RetryingModel:
         entropy: Source of the jitter; by default the machine's.
     """
 
+    client: LLMClient
+
     def __init__(
         self, client: LLMClient, *, tries: TryLimits | None = None, entropy: Entropy | None = None
     ) -> None:

@@ -149,6 +149,8 @@ def embedder(
 class ProviderEmbedder:
     """A `QueryEmbeddingClient` of a provider. A request has up to 64 texts and no retries. See `embedder`."""
 
+    model: str
+
     def __init__(self, name: str, login: Mapping[str, str], settings: Mapping[str, Any]) -> None:
         self.model, self._login = name, dict(login)
         self._settings = cast("EmbeddingSettings", dict(settings))

@@ -176,7 +176,7 @@ class EventStream:
         """True if a line waits that is not a piece of an answer."""
         self._last_id: str | None = None
         self._news = asyncio.Event()
-        self.is_over = False
+        self.is_over: bool = False
         """True if no more events are added."""
         self.on_last: Callable[[EventStream], object] = lambda _: None
         """Called when all bytes have been sent, before the end of the response."""

@@ -98,7 +98,7 @@ class Section(TypedDict):
 class Desk:
     """An agent that reads documents, publishes a headline for each, and writes a report."""
 
-    id = AgentId("desk", "main")
+    id: AgentId = AgentId("desk", "main")
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> dict[str, object]:
         """Execute the job of the message's payload. Return the report's path and the number of documents."""

@@ -19,8 +19,7 @@ from playwright.async_api import expect
 
 from actors import Runtime
 from actors.sessions import AgentRuntime
-from compose.web import serve_web
-from compose.web import app
+from compose.web import app, serve_web
 from examples.helpdesk import helpdesk
 from tests.harness.chromium import chromium
 from tests.system.web.refunds import flows_served

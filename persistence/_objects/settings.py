@@ -34,6 +34,10 @@ MOST_RETRIES: Final = 10
 class BucketSettingsError(ContractError):
     """A bucket cannot be used as the settings say; waiting does not help. It never shows a key."""
 
+    what: str
+    problem: str
+    remedy: str
+
     def __init__(self, what: str, problem: str, remedy: str) -> None:
         super().__init__(what, problem, remedy)
         self.what, self.problem, self.remedy = what, problem, remedy

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
+from actors._kernel.histogram import Histogram
 from actors._kernel.runtime.hints import LogHints, Nudge
 from actors._kernel.stores.artifacts import ArtifactBytes
 from actors._kernel.stores.run_store import DataStores, RunStore
@@ -61,6 +62,11 @@ class PostgresStore(RunStore):
     Made by `open_postgres_store`.
     """
 
+    follows: Follows
+    posts: Follows
+    schedules: PostgresSchedules
+    limits: PostgresLimits
+
     def __init__(
         self,
         settings: StoreSettings,
@@ -85,17 +91,17 @@ class PostgresStore(RunStore):
         self._listener = listener = Listener(settings, outage)
         notified = NotifiedLogs(settings, links, listener)
         self._log_readers = log_readers = LogReaders(notified)
-        self.reads = Reads(settings, links, reading, log_readers)
-        self.lists = Lists(links, answering)
+        self.reads: Reads = Reads(settings, links, reading, log_readers)
+        self.lists: Lists = Lists(links, answering)
         transcripts = Transcripts(links, large_turns.of)
         self._fact_readers = readers = FactReaders(reading, listener, settings.sessions_channel)
         sessions = PostgresSessions(links, keyed_links, transcripts, readers)
-        self.arrivals = Arrivals(
+        self.arrivals: Arrivals = Arrivals(
             settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
         )
-        self.followed = PostgresFollowedRuns(log_readers, readers)
+        self.followed: PostgresFollowedRuns = PostgresFollowedRuns(log_readers, readers)
         self.arrivals.on_begun = self.followed.begin
-        self.commits = Committer(
+        self.commits: Committer = Committer(
             settings,
             outage,
             hand_over=HandOver(
@@ -105,19 +111,19 @@ class PostgresStore(RunStore):
             artifacts_of=large_turns.of,
         )
         readers.writers = (arriving, self.commits.link)
-        self.shards = ShardLeases(settings, links, clock)
-        self.backlog = PostgresBacklog(links, answering, clock)
-        self.operators = Operators(settings.owner, links, answering, self.reads)
-        self.retention = Retention(settings.owner, links, artifacts.remove_objects)
-        self.insight = Insight(settings, links)
+        self.shards: ShardLeases = ShardLeases(settings, links, clock)
+        self.backlog: PostgresBacklog = PostgresBacklog(links, answering, clock)
+        self.operators: Operators = Operators(settings.owner, links, answering, self.reads)
+        self.retention: Retention = Retention(settings.owner, links, artifacts.remove_objects)
+        self.insight: Insight = Insight(settings, links)
         self.follows = self.posts = follows = Follows(settings, links, following, expanding)
         self.schedules, self.limits = PostgresSchedules(settings, links), PostgresLimits(links)
-        self.data = PostgresDataStores(
+        self.data: PostgresDataStores = PostgresDataStores(
             links, transcripts, sessions, artifacts, retention=self.retention
         )
-        self.mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
-        self.outbox = Outbox(links, self.commits, limit=settings.group_limit)
-        self.group_size = self.commits.group_size
+        self.mail: Mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
+        self.outbox: Outbox = Outbox(links, self.commits, limit=settings.group_limit)
+        self.group_size: Histogram = self.commits.group_size
         """Histogram of the number of commits that were committed together."""
         outage.on_new_incarnation = self._on_new_incarnation
         self._batchers = (

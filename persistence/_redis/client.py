@@ -45,6 +45,9 @@ _REMEDY: Final = (
 class RedisUrlError(ContractError):
     """Redis cannot be used as the URL says; waiting does not help. It never shows user or password."""
 
+    where: str
+    problem: str
+
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(where, problem)
         self.where, self.problem = where, problem

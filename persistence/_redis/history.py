@@ -249,7 +249,7 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         if not LEAST_TTL_S <= ttl_s <= MAX_WAIT_S:
             msg = f"ttl_s={ttl_s!r}: give seconds, from {LEAST_TTL_S} to {MAX_WAIT_S:.0f}"
             raise ContractError(msg)
-        self.namespace = check_name("namespace", namespace)
+        self.namespace: str = check_name("namespace", namespace)
         self._ttl_ms = int(ttl_s * 1000)
         self._redis = redis
         self._append = redis.register_script(APPEND)

@@ -63,8 +63,8 @@ class RedisJournal:
     """
 
     def __init__(self, redis: Redis, *, namespace: str = "callboard", ttl_s: int = TTL_S) -> None:
-        self.counters = JournalCounters()
-        self.namespace = check_name("namespace", namespace)
+        self.counters: JournalCounters = JournalCounters()
+        self.namespace: str = check_name("namespace", namespace)
         self._line = Line(redis)
         self._ttl = b"%d" % ttl_s
         self._is_gone = self._is_logged_unusable = False

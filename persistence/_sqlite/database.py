@@ -69,6 +69,10 @@ class SqliteDatabase:
         LedgerBrokenError: The file is no database.
     """
 
+    path: Path
+    busy_s: float
+    fault: Fault
+
     def __init__(
         self, path: str | Path, *, busy_s: float = BUSY_S, fault: Fault = no_fault
     ) -> None:

@@ -38,8 +38,8 @@ class CompactionPipeline:
     def __init__(
         self, strategies: Sequence[CompactionStrategy], *, counter: TokenCounter | None = None
     ) -> None:
-        self.strategies = tuple(strategies)
-        self.counter = counter or TokenCounter()
+        self.strategies: tuple[CompactionStrategy, ...] = tuple(strategies)
+        self.counter: TokenCounter = counter or TokenCounter()
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
         """See `CompactionStrategy.compact`."""
@@ -113,7 +113,7 @@ class TokenBudgetComposedStrategy:
         if not 1 <= target <= token_budget:
             msg = f"a token budget needs 1 <= target <= budget: {target_tokens=}, {token_budget=}"
             raise ContractError(msg)
-        self.strategies = tuple(strategies)
+        self.strategies: tuple[CompactionStrategy, ...] = tuple(strategies)
         self.always_fits = always_fits
         self._sizes = sizes or (lambda: BudgetSizes(token_budget, target))
         self._counter = counter or TokenCounter()

@@ -37,6 +37,9 @@ class SlidingWindowCompaction:
         ContractError: `max_messages` is below 1, or `slack` is not from 0 to `max_messages - 1`.
     """
 
+    max_messages: int
+    slack: int
+
     def __init__(self, max_messages: int = 100, *, slack: int = 0) -> None:
         if max_messages < 1 or not 0 <= slack < max_messages:
             msg = f"a sliding window needs 0 <= slack < max_messages: {slack=}, {max_messages=}"
@@ -82,6 +85,9 @@ class TruncationStrategy:
     Raises:
         ContractError: Neither ceiling is given, or one is below 1.
     """
+
+    max_messages: int | None
+    max_chars: int | None
 
     def __init__(self, max_messages: int | None = None, max_chars: int | None = None) -> None:
         ceilings = [limit for limit in (max_messages, max_chars) if limit is not None]

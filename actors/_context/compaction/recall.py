@@ -33,6 +33,10 @@ class RecallStrategy:
         ContractError: `limit` or `max_chars` is below 1.
     """
 
+    limit: int
+    max_chars: int
+    timeout_s: float | None
+
     def __init__(
         self,
         recall: Recall,

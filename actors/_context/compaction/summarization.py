@@ -62,6 +62,11 @@ class SummarizationCompaction:
         ContractError: A size is negative, `max_summary_tokens` is below 1, or `prepare` is out of its range.
     """
 
+    recent_token_budget: int
+    min_old_tokens: int
+    max_summary_tokens: int
+    timeout_s: float | None
+
     def __init__(
         self,
         llm: LLMClient,

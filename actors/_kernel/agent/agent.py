@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    Protocol,
+    Self,
+    TypeAlias,
+    runtime_checkable,
+)
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -87,7 +97,7 @@ class SpawnBudget(BaseModel):
         max_concurrent: Spawned runs that have not ended.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     max_runs: int = Field(default=50, ge=1)
     max_concurrent: int | None = Field(default=None, ge=1)
@@ -103,7 +113,7 @@ class ExecutionBudget(BaseModel):
         deadline_s: Seconds from the root's creation, for every run of the tree; ten years at most.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     max_tokens: int | None = Field(default=None, ge=0)
     max_cost_usd: float | None = Field(default=None, ge=0)
@@ -122,7 +132,7 @@ class Supervision(BaseModel):
     `task` is the card of a task board that the run was spawned for, if it was.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     run_id: str
     root_id: str

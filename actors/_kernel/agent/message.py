@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final, Literal, Self, TypeAlias, get_args
+from typing import ClassVar, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json
@@ -245,7 +245,7 @@ class MessageKey:
 class ContentBlock(BaseModel):
     """A part of a chat message. Unknown block types are kept as they came, never dropped."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="allow")
 
     type: str = Field(examples=["text", "image", "audio", "file", "tool_call", "tool_result"])
     text: str | None = None
@@ -262,7 +262,7 @@ class ChatMessage(BaseModel):
     before it), ``pinned`` (compaction keeps the turn), ``tokens`` (its size, counted once).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["system", "user", "assistant", "tool"]
     content: list[ContentBlock] = Field(default_factory=list)

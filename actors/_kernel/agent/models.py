@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from operator import not_
-from typing import Any, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -49,7 +49,7 @@ class Usage(BaseModel):
         cost_usd: Cost in dollars as the client knows it; None: it does not know.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     input: int = Field(default=0, ge=0)
     cached: int = Field(default=0, ge=0)
@@ -88,7 +88,7 @@ class GenerationOptions(BaseModel):
         extra: Provider options, passed on as they are.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     system_instructions: str | None = None
     tools: tuple[ToolSpec, ...] = ()
@@ -109,7 +109,7 @@ class LLMResponse(BaseModel):
         stop_reason: Why it stopped, in the provider's words.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     content: list[ContentBlock] = Field(default_factory=list)
     usage: Usage = Usage()
@@ -151,7 +151,7 @@ class LLMResponse(BaseModel):
 class TextDelta(BaseModel):
     """The next piece of the answer's text."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["text"] = "text"
     text: str
@@ -160,7 +160,7 @@ class TextDelta(BaseModel):
 class ReasoningDelta(BaseModel):
     """The next piece of the model's reasoning."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["reasoning"] = "reasoning"
     text: str
@@ -169,7 +169,7 @@ class ReasoningDelta(BaseModel):
 class Restart(BaseModel):
     """The answer begins again, for example at another provider: the pieces so far are void."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["restart"] = "restart"
 
@@ -177,7 +177,7 @@ class Restart(BaseModel):
 class Completion(BaseModel):
     """The end of a stream: the whole answer. Its text equals the text deltas after the last `Restart`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["completion"] = "completion"
     response: LLMResponse

@@ -14,6 +14,7 @@ from math import inf
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     Final,
     Literal,
     NotRequired,
@@ -172,7 +173,7 @@ class Risk(StrEnum):
 class ToolSpec(BaseModel):
     """A tool as a model sees it. `parameters` is a JSON schema of type object."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     description: str = ""
@@ -317,7 +318,7 @@ class ToolCall(BaseModel):
         arguments: By name.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     name: str
@@ -346,7 +347,7 @@ class ToolResult(BaseModel):
         is_error: The tool failed, does not exist, or was not called.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     name: str
@@ -374,7 +375,7 @@ class InvocationResult(BaseModel):
         error_type: Qualified class name of what the tool raised.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     status: Literal["ok", "error", "denied"]
     text: _Clean = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 
@@ -38,7 +38,7 @@ class AskOutcome(BaseModel):
         last_seq: The last seq of the target's log at that time; -1 when unknown.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     kind: AskKind
     result: JsonValue = None
@@ -112,7 +112,7 @@ class RunStatusSummary(BaseModel):
         updated_at: When the last entry was written.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     run_id: str
     status: RunStatus

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic import JsonValue as ModelJson
@@ -56,7 +56,7 @@ class RunResult(BaseModel):
         metadata: Small facts, for example token counts.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     run_id: str
     status: RunStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic import JsonValue as ModelJson
@@ -148,7 +148,7 @@ class Wakeup(BaseModel):
         result_ref: Reference of the child's stored result, if it is large.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["message", "timer", "signal", "child_done"]
     at: AwareDatetime | None = None

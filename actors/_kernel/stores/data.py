@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Final, Protocol, runtime_checkable
+from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue
 
@@ -52,7 +52,7 @@ class Task(BaseModel):
         updated_at: The instant of the last change, by the store's clock.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     title: str
@@ -68,7 +68,7 @@ class Task(BaseModel):
 class TaskList(BaseModel):
     """The board of one agent in one conversation, tasks by order."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     conversation_id: str
     agent_id: str
@@ -177,7 +177,7 @@ class VectorDocument(BaseModel):
         metadata: JSON data, at most 64 KiB.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     content: str
@@ -192,7 +192,7 @@ class SearchResult(BaseModel):
         score: Cosine similarity, exact to 1e-6: 1.0 for the same direction, -1.0 for the opposite one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     content: str
@@ -290,7 +290,7 @@ class VectorStore(Protocol):
 class Entity(BaseModel):
     """A node. Its properties have at most 64 KiB as JSON."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     type: str
@@ -303,7 +303,7 @@ class Relationship(BaseModel):
     Several may have the same ends and type: they differ by id. Properties have at most 64 KiB as JSON.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     type: str
@@ -315,7 +315,7 @@ class Relationship(BaseModel):
 class SubGraph(BaseModel):
     """A part of a graph: the entities reached, and the relationships walked. Both ends of each are in it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     entities: list[Entity] = Field(default_factory=list)
     relationships: list[Relationship] = Field(default_factory=list)

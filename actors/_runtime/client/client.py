@@ -47,6 +47,8 @@ class Client:
         client: The client's name, in the senders ``submit:<client>`` (runs) and ``client:<client>`` (else).
     """
 
+    live: LiveEvents
+
     def __init__(
         self,
         store: RunStore,

@@ -59,7 +59,7 @@ class LiveEvents:
     def __init__(self, clock: Clock, store: RunStore) -> None:
         self._clock, self._store = clock, store
         self._readers: dict[RunId, set[Feed]] = {}
-        self.open_answers = OpenAnswers()
+        self.open_answers: OpenAnswers = OpenAnswers()
         self.bus: DeltaBus | None = None
 
     def join(self, bus: DeltaBus) -> None:

@@ -49,6 +49,9 @@ class RunLog:
         on_committed: Called after each commit: new inbox rows, cancel requests.
     """
 
+    last_seq: int
+    durable_seq: int
+
     def __init__(
         self,
         store: RunStore,
@@ -62,11 +65,11 @@ class RunLog:
         self.history = history
         self.last_seq = self.durable_seq = history.last_seq
         """`last_seq`: seq of the last entry, written or not. `durable_seq`: seq of the last durable entry."""
-        self.given_seq = history.last_seq
+        self.given_seq: int = history.last_seq
         """Seq of the last entry that is not a step of a graph: steps are decided from the entries before."""
-        self.writes = WriteSet(first=True)
+        self.writes: WriteSet = WriteSet(first=True)
         """The rows of the next flush. They are replaced when that flush begins."""
-        self.amendments = Amendments()
+        self.amendments: Amendments = Amendments()
         self.broken: BaseException | CommitOutcome | None = None
         """The reason why nothing can be written any more. The run is dropped and loaded again."""
         self._commits, self._reads = store.commits, store.reads

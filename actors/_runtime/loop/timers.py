@@ -189,7 +189,7 @@ class IdleRuns:
 
     def __init__(self, limit: int = 0) -> None:
         self._limit = limit
-        self.count = 0
+        self.count: int = 0
         self.on_idle: Callable[[], None] = lambda: None
 
     def enter(self, *, awaits_others: bool = True) -> bool:

@@ -58,8 +58,8 @@ class BranchScheduler:
         on_closed: Callable[[Branch], None],
     ) -> None:
         self.root: Branch | None = None
-        self.groups = OpenGroups()
-        self.live = LiveBranches(self.groups, on_move)
+        self.groups: OpenGroups = OpenGroups()
+        self.live: LiveBranches = LiveBranches(self.groups, on_move)
         self._durable = durable
         self._on_idle, self._on_closed = on_idle, on_closed
         self._by_task: dict[asyncio.Task[Any] | None, Branch] = {}
@@ -373,13 +373,18 @@ class LiveBranches:
         unwinding: The signal that ends all branches; None: the run goes on.
     """
 
+    moves: int
+    on_move: Callable[[], None]
+    running: int
+    working: int
+
     __slots__ = ("_groups", "moves", "on_move", "pace", "running", "unwinding", "working")
 
     def __init__(self, groups: OpenGroups, on_move: Callable[[], None]) -> None:
         self._groups, self.on_move = groups, on_move
         self.running = self.working = self.moves = 0
         self.unwinding: BaseException | None = None
-        self.pace = Pace()
+        self.pace: Pace = Pace()
 
     def enter_code(self, branch: Branch) -> None:
         """Note that the branch begins to run agent code."""

@@ -62,21 +62,21 @@ class Branch:
     )
 
     def __init__(self, prefix: str, coro: Coroutine[Any, Any, Any] | None = None) -> None:
-        self.prefix = prefix
+        self.prefix: str = prefix
         self.coro = coro
-        self.next_index = 0
-        self.state = BranchState.NEW
+        self.next_index: int = 0
+        self.state: BranchState = BranchState.NEW
         self.task: asyncio.Task[Any] | None = None
         self.future: asyncio.Future[None] | None = None
-        self.go = False
+        self.go: bool = False
         self.thrown: BaseException | None = None
         self.on_begin: Callable[[], None] | None = None
-        self.closed = False
-        self.flushing = False
-        self.overdue = False
+        self.closed: bool = False
+        self.flushing: bool = False
+        self.overdue: bool = False
         """True if the branch awaits something unknown to the runtime, and the other branches go on."""
-        self.resume_seq = -1
-        self.has_input = False
+        self.resume_seq: int = -1
+        self.has_input: bool = False
         """The entry that it goes on with, if it waits for that."""
         self.group: Group | None = None
         """Group whose child it is; None: the root, or a branch of its own."""

@@ -64,6 +64,10 @@ class Tracing:
             message of an error.
     """
 
+    system: str
+    ratio: float
+    show: Callable[[JsonValue], str] | None
+
     def __init__(
         self,
         provider: TracerProvider | None = None,
@@ -183,7 +187,7 @@ class ExecutionSpans:
         self._begin = clock.now()
         self._seq = loaded.entries[-1].seq if loaded.entries else -1
         self._root = root_span(loaded.row, tracing.ratio)
-        self.header = self._root.header()
+        self.header: str = self._root.header()
         self.session: str | None = None
         if self._root.is_sampled:
             self._span = self._begin_span(lease, was_running=was_running, mail=mail)

@@ -56,7 +56,7 @@ class Buffer(Generic[F]):
         on_found: Function that gets each read signal or answer, in this read or a later one.
     """
 
-    is_current = True
+    is_current: bool = True
 
     def __init__(self, store: RunStore, run_id: RunId, log: RunLog) -> None:
         self._store, self._run_id, self._log = store, run_id, log

@@ -248,12 +248,16 @@ class Call:
         place: What the log has for this call; None: nothing.
     """
 
+    branch: Branch
+    run: RunState
+    verb: str
+
     __slots__ = ("branch", "digest", "place", "position", "run", "verb")
 
     def __init__(self, run: RunState, verb: str, *, beside: str | None = None) -> None:
         self.run, self.verb = run, verb
         self.branch = branch = entered(run, verb)
-        self.position = branch.take_position() if beside is None else beside
+        self.position: str = branch.take_position() if beside is None else beside
         self.digest: str
         self.place: Place | None
 

@@ -244,6 +244,9 @@ class Topics:
         is_foreign_fanout: Whether the fan-out was.
     """
 
+    is_foreign_graph: bool
+    is_foreign_fanout: bool
+
     def __init__(
         self,
         graph: FollowGraph,

@@ -65,7 +65,7 @@ class RunContext:
         sessions: Sessions,
     ) -> None:
         self.meta = meta
-        self.state = AgentState(run, env.store)
+        self.state: AgentState = AgentState(run, env.store)
         self._run, self._env, self._agent, self._sessions = run, env, agent, sessions
         self._effects, self._scopes = Effects(run, env.secrets), Scopes(run)
         self._waits, self._questions = waits, Questions(run, waits, env.store)

@@ -56,8 +56,8 @@ class Waits:
     def __init__(self, run: RunState, mail: MessageQueue) -> None:
         self._run = run
         self._mail = mail
-        self.open_waits = OpenWaits()
-        self.paused = self.open_waits.paused
+        self.open_waits: OpenWaits = OpenWaits()
+        self.paused: PausedWaits = self.open_waits.paused
         self.held: list[PendingWait] = []
         run.signals.on_found = self._signals_found
         run.answers.on_found = self._answers_found
@@ -475,6 +475,9 @@ class AnswerWait:
         keep: Whether the answer stays for others who wait for it.
     """
 
+    call: Call
+    run: RunState
+
     key: str | None = None
     keep = False
 
@@ -564,7 +567,7 @@ class OpenWaits:
     """
 
     def __init__(self) -> None:
-        self.paused = PausedWaits()
+        self.paused: PausedWaits = PausedWaits()
         self._open: set[PendingWait] = set()
         self._shown: list[PendingWait] = []
         """The open waits that have a row, by position."""

@@ -319,6 +319,9 @@ Limiter: TypeAlias = Slots[E] | TokenBucket[E]
 class Permit(Generic[E]):
     """An execution, with the slots that it uses until it ends."""
 
+    item: E
+    slots: tuple[Slots[E], ...]
+
     __slots__ = ("item", "slots")
 
     def __init__(self, item: E, slots: tuple[Slots[E], ...] = ()) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from actors._kernel.runtime.hints import Nudge
 from actors._kernel.runtime.ids import RunId, ShardId
@@ -33,9 +33,9 @@ class ShardAdoption:
         self._state, self._intake, self._publish = state, intake, publish
         self._held, self._mailboxes = state.held, state.mailboxes
         self._dispatcher, self._executing = state.dispatcher, state.executing
-        self.sleep = state.mailboxes.sleep
+        self.sleep: Callable[[Mapping[ShardId, Mapping[str, int]]], None] = state.mailboxes.sleep
         """See `MailboxTable.sleep`: called before the other runs of the shards."""
-        self.mail_scanned = state.mailboxes.mail_scanned
+        self.mail_scanned: Callable[[Iterable[ShardLease]], None] = state.mailboxes.mail_scanned
         """See `MailboxTable.mail_scanned`."""
 
     def grant(self, lease: ShardLease) -> None:

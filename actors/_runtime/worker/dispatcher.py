@@ -76,8 +76,8 @@ class Dispatcher:
         self.admission: Admission[Mailbox] = Admission(
             self._ready, clock=lambda: asyncio.get_running_loop().time()
         )
-        self.timers = Timers(env.clock, self._on_timer)
-        self.load = 0
+        self.timers: Timers = Timers(env.clock, self._on_timer)
+        self.load: int = 0
         self._left = STARTS
         self.is_stopping = False
 

@@ -42,7 +42,7 @@ class HeldShards:
         self.draining: set[ShardId] = set()
         self.lazy: dict[ShardId, set[str] | None] = {}
         self.legacies: dict[ShardId, Legacy] = {}
-        self.readings = 0
+        self.readings: int = 0
         self.read_since: dict[ShardId, int] = {}
 
     def __contains__(self, shard: ShardId) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from actors._kernel.agent.agent import Agent, HistoryRetention
@@ -52,8 +52,8 @@ class Intake:
         self._state = state
         self._mailboxes, self._dispatcher = state.mailboxes, state.dispatcher
         self._executing, self._store = state.executing, env.store
-        self.loader = MailboxLoader(env.store, state.tasks, self._on_messages_read)
-        self.env = replace(
+        self.loader: MailboxLoader = MailboxLoader(env.store, state.tasks, self._on_messages_read)
+        self.env: HostServices = replace(
             env,
             mail_of=self.mail_of,
             on_routed=self.routed,
@@ -64,7 +64,9 @@ class Intake:
         self._publish = notifications.publish
         notifications.subscribe(self._follow, "mail", "signal", "cancel")
         self.held_back: dict[ShardId, list[Arrived]] = {}
-        self.lazy_mail_waits = state.mailboxes.have_lazy_mail
+        self.lazy_mail_waits: Callable[[ShardId, Collection[str] | None], None] = (
+            state.mailboxes.have_lazy_mail
+        )
         """See `MailboxTable.have_lazy_mail`."""
 
     def _follow(self, nudge: Nudge) -> None:

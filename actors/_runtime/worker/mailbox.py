@@ -57,11 +57,14 @@ class Adoption(Enum):
 class MailboxCapacity:
     """The number of waiting messages that fit into the memory of one worker."""
 
+    each: int
+    total: int
+
     __slots__ = ("each", "total", "used")
 
     def __init__(self, *, each: int = MAILBOX_LIMIT, total: int = WORKER_LIMIT) -> None:
         self.each, self.total = each, total
-        self.used = 0
+        self.used: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -23,6 +23,8 @@ from actors._runtime.verbs.conversation.windows import Preparation
 from actors._runtime.verbs.host_services import ExecutionResult, HostServices
 from actors._runtime.worker.admission import Permit
 from actors._runtime.worker.adoption import ShardAdoption
+from actors._runtime.worker.dispatcher import Dispatcher
+from actors._runtime.worker.held_shards import Completions, HeldShards
 from actors._runtime.worker.intake import Intake
 from actors._runtime.worker.launcher import Launcher
 from actors._runtime.worker.mailbox import Adoption, Holding, Mailbox, MailboxCapacity
@@ -54,6 +56,10 @@ class Worker:
         adoption: Here enters what is read of shards that are new.
     """
 
+    dispatcher: Dispatcher
+    held: HeldShards
+    completions: Completions
+
     def __init__(
         self,
         env: HostServices,
@@ -62,16 +68,16 @@ class Worker:
         capacity: int,
         mail_capacity: MailboxCapacity | None = None,
     ) -> None:
-        self.mail_capacity = mail_capacity or MailboxCapacity()
+        self.mail_capacity: MailboxCapacity = mail_capacity or MailboxCapacity()
         state = self._state = WorkerState(
             env, self.mail_capacity, capacity=capacity, drive=self._drive
         )
         self._mailboxes, self.dispatcher = state.mailboxes, state.dispatcher
         self.held, self.completions = state.held, state.completions
         self._executing = state.executing
-        self.intake = Intake(env, state, notifications)
-        self.env = self.intake.env
-        self.adoption = ShardAdoption(state, self.intake, notifications.publish)
+        self.intake: Intake = Intake(env, state, notifications)
+        self.env: HostServices = self.intake.env
+        self.adoption: ShardAdoption = ShardAdoption(state, self.intake, notifications.publish)
         self._preparation = Preparation(env.store, env.agents)
         self._launcher = Launcher(self.env, state, self.intake, self.adoption)
 

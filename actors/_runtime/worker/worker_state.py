@@ -7,6 +7,7 @@ from typing import Any
 
 from actors._kernel.runtime.ids import RunId
 from actors._kernel.runtime.rows import NewRun
+from actors._kernel.stores.run_store import RunStore
 from actors._kernel.stores.runs import Blocking
 from actors._runtime.execution.execution import Execution
 from actors._runtime.execution.suspects import SuspectLane
@@ -38,6 +39,10 @@ class WorkerState:
         completions: Callers of this host that wait for the end of a run.
     """
 
+    store: RunStore
+    tasks: TaskScope
+    held: HeldShards
+
     def __init__(
         self,
         env: HostServices,
@@ -47,23 +52,23 @@ class WorkerState:
         drive: Callable[[Permit[Mailbox]], Coroutine[Any, Any, None]],
     ) -> None:
         self.store, self.tasks, self.held = env.store, TaskScope(), HeldShards()
-        self.mailboxes = MailboxTable(
+        self.mailboxes: MailboxTable = MailboxTable(
             env,
             self.held,
             mail_capacity,
             on_asked=lambda mailbox: holders.ask(mailbox),  # noqa: PLW0108 - below
         )
-        self.dispatcher = Dispatcher(
+        self.dispatcher: Dispatcher = Dispatcher(
             env, self.mailboxes, self.tasks, capacity=capacity, drive=drive
         )
         holders = Holders(env.store, self.tasks, self.mailboxes, self.dispatcher)
         self.executing: dict[RunId, Execution] = {}
         self.fresh: dict[RunId, NewRun] = {}
         self.refusals: dict[RunId, Refusals] = {}
-        self.setbacks = Setbacks(env.entropy.random)
+        self.setbacks: Setbacks = Setbacks(env.entropy.random)
         self.blockings: dict[RunId, Blocking] = {}
-        self.suspects = SuspectLane(self.dispatcher.wake, self._is_coming)
-        self.completions = Completions()
+        self.suspects: SuspectLane = SuspectLane(self.dispatcher.wake, self._is_coming)
+        self.completions: Completions = Completions()
 
     def forget(self, run_id: RunId) -> None:
         """Remember nothing of a run's last execution: the run has ended, or is another host's."""

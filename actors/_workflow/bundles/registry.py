@@ -87,7 +87,7 @@ class WorkflowBundleRegistry:
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        self.folder = default_workflow_bundles_dir() if folder is None else Path(folder)
+        self.folder: Path = default_workflow_bundles_dir() if folder is None else Path(folder)
 
     def install(self, path: str | Path, *, overwrite: bool | None = None) -> InstalledBundle:
         """Install a bundle from a file. See `install_bytes`."""

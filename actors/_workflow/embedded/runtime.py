@@ -81,6 +81,11 @@ class WorkflowRuntime:
         fault: A hook of tests, called with the name of each point at which a process may die.
     """
 
+    run_store: RunStore
+    ledger_store: LedgerStore
+    workflow_registry: GraphLookup | None
+    artifact_store: Any
+
     def __init__(  # noqa: PLR0913 - the parts of a runtime
         self,
         *,
@@ -97,9 +102,11 @@ class WorkflowRuntime:
         fault: Fault = no_fault,
     ) -> None:
         self.run_store, self.ledger_store = run_store, ledger_store
-        self.effect_policy = effect_policy or DefaultEffectPolicy()
+        self.effect_policy: EffectPolicy | DefaultEffectPolicy = (
+            effect_policy or DefaultEffectPolicy()
+        )
         self.workflow_registry, self.artifact_store = workflow_registry, artifact_store
-        self.config = config or RuntimeConfig()
+        self.config: RuntimeConfig = config or RuntimeConfig()
         self._locks, self._wishes = RunLocks(run_store), Wishes()
         self._driven: dict[str, HeldRun] = {}
         self._effects = RunEffects(

@@ -27,6 +27,10 @@ class ScheduledRuntime:
         scheduler: The scheduler that continues waiting runs.
     """
 
+    runtime: WorkflowRuntime
+    registry: WorkflowRegistry
+    scheduler: Scheduler
+
     def __init__(
         self, *, runtime: WorkflowRuntime, registry: WorkflowRegistry, scheduler: Scheduler
     ) -> None:

@@ -73,7 +73,7 @@ class Scheduler:
         self._thread: threading.Thread | None = None
         self._end = threading.Event()
         self._after = dict.fromkeys(("due", "left", "parents"), "")
-        self.stats = SchedulerStats()
+        self.stats: SchedulerStats = SchedulerStats()
 
     @property
     def is_running(self) -> bool:

@@ -187,6 +187,10 @@ class FlowAgent:
             with another bundle is parked.
     """
 
+    id: AgentId
+    version: str | None
+    keeps_version: bool
+
     retention = HistoryRetention.PERMANENT
 
     def __init__(self, id: AgentId, terms: FlowTerms, bundle: str | None = None) -> None:  # noqa: A002 - the name in every agent class

@@ -52,9 +52,11 @@ class FlowRuns:
         tenant: The owner.
     """
 
+    tenant: str
+
     def __init__(self, runtime: Runtime, app: str | Flows, *, tenant: str = DEFAULT_TENANT) -> None:
         self._app = app
-        self.app = app if isinstance(app, str) else app.app
+        self.app: str = app if isinstance(app, str) else app.app
         self._specs = {} if isinstance(app, str) else app.specs
         self._runtime, self.tenant = runtime, tenant
 

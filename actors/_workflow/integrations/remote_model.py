@@ -88,7 +88,7 @@ class RemoteModel(LLMClient):
             own["authorization"] = HeaderSecret(api_key, "Bearer ")
         self._model, self._keys = model, dict(provider_keys or {})
         self._key_header = provider_key_header
-        self.server = JsonServer(url, headers=own, timeout_s=timeout_s, secrets=secrets)
+        self.server: JsonServer = JsonServer(url, headers=own, timeout_s=timeout_s, secrets=secrets)
 
     @property
     @override
@@ -255,6 +255,9 @@ class RemoteModelError(Exception):
         retryable: True if another attempt may succeed.
         status: The status of the response. None: there was no response.
     """
+
+    retryable: bool
+    status: int | None
 
     def __init__(self, text: str, *, retryable: bool, status: int | None = None) -> None:
         super().__init__(text)

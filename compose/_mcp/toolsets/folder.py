@@ -60,7 +60,7 @@ class ConfinedFolder:
         except OSError as exc:
             problem = f"--root {root}: {exc.strerror or exc}"
             raise ContractError(f"{problem}; name an existing folder") from exc
-        self.path = root.resolve()
+        self.path: Path = root.resolve()
 
     def close(self) -> None:
         """Close the root's descriptor."""

@@ -105,6 +105,11 @@ select 'outbox' as outcome, o.target as agent, o.sender, o.message_id, o.n as ar
 class Committer(CommitStore):
     """Takes appends and commits of any number of runs."""
 
+    link: Link
+    groups: int
+    fast: int
+    written: int
+
     def __init__(
         self,
         settings: StoreSettings,
@@ -127,7 +132,7 @@ class Committer(CommitStore):
         """Called with new outbox rows, by `n`, before their commits are answered."""
         self._refused: set[WriteCall] = set()
         self.groups = self.fast = self.written = 0
-        self.group_size = Histogram(SIZES)
+        self.group_size: Histogram = Histogram(SIZES)
 
     @override
     async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:

@@ -361,16 +361,18 @@ class CommitRows:
 
     def __init__(self, commit: Commit) -> None:
         run_id, agent = commit.lease.run_id, str(commit.lease.agent_id)
-        self.then = then_columns(commit.then, commit.attempt)
-        self.creates = commit.create is not None
+        self.then: ThenColumns = then_columns(commit.then, commit.attempt)
+        self.creates: bool = commit.create is not None
         self.spawned: list[tuple[object, ...]] = [
             (run_id, *run_columns(child.run)) for child in commit.spawned
         ]
         """(spawner or None, run columns) of each run that the commit creates."""
         if commit.create is not None:
             self.spawned.insert(0, (None, *run_columns(commit.create)))
-        self.bound = [(run_id, agent, key.sender, key.message_id) for key in commit.bind]
-        self.sent = [
+        self.bound: list[tuple[RunId, str, str, str]] = [
+            (run_id, agent, key.sender, key.message_id) for key in commit.bind
+        ]
+        self.sent: list[tuple[str, int, str, str, str]] = [
             (
                 str(out.target),
                 partition_hash(out.target),
@@ -381,13 +383,15 @@ class CommitRows:
             for out in commit.outgoing
             if isinstance(out.target, AgentId)
         ]
-        self.signals = [(run_id, key.n) for key in commit.take_signals]
-        self.answers = [(run_id, key) for key in commit.take_answers]
+        self.signals: list[tuple[RunId, int]] = [(run_id, key.n) for key in commit.take_signals]
+        self.answers: list[tuple[RunId, str]] = [(run_id, key) for key in commit.take_answers]
         self.orphans = None if commit.orphans is None else commit.orphans.value
-        self.relations = relations_of(commit)
-        self.named = () if self.relations is None else runs_named(self.relations)
-        self.transcripts = transcript_rows(commit)
-        self.state = [
+        self.relations: Relations | None = relations_of(commit)
+        self.named: tuple[()] | list[str] = (
+            () if self.relations is None else runs_named(self.relations)
+        )
+        self.transcripts: TranscriptRows | None = transcript_rows(commit)
+        self.state: list[tuple[str, str, str | None]] = [
             (agent, key, None if isinstance(value, Deleted) else json_text(value, "state"))
             for key, value in commit.state.items()
         ]
@@ -395,6 +399,9 @@ class CommitRows:
 
 class Write:
     """A call of the committer. `rows` are (kind, position, payload text) in order."""
+
+    expected: int
+    lease: Lease
 
     __slots__ = (
         "attempt",
@@ -412,9 +419,9 @@ class Write:
         self, lease: Lease, expected: int, entries: Sequence[NewEntry], commit: Commit | None = None
     ) -> None:
         self.lease, self.expected = lease, expected
-        self.attempt = lease.attempt if commit is None else commit.attempt
-        self.commit = commit
-        self.is_usual = True
+        self.attempt: int = lease.attempt if commit is None else commit.attempt
+        self.commit: Commit | None = commit
+        self.is_usual: bool = True
         self.log_from: int | None = None
         self.rows: list[tuple[str, str, str]] = []
         self.usage: Sequence[UsageRow] = ()
@@ -427,7 +434,7 @@ class Write:
                 if row is not None:
                     self.usage = (*self.usage, row)
             self.rows.append((entry.kind, entry.position, json_text(entry.payload, entry.kind)))
-        self.parts = None if commit is None else CommitRows(commit)
+        self.parts: CommitRows | None = None if commit is None else CommitRows(commit)
 
     @property
     def last(self) -> int:
@@ -455,9 +462,9 @@ class Unit:
     __slots__ = ("_children", "calls", "first", "rows")
 
     def __init__(self, call: WriteCall) -> None:
-        self.calls = [call]
-        self.first = call.args
-        self.rows = call.args.rows
+        self.calls: list[WriteCall] = [call]
+        self.first: Write = call.args
+        self.rows: list[tuple[str, str, str]] = call.args.rows
         self._children: dict[str, Spawned] | None = None
 
     @property

@@ -20,6 +20,9 @@ MOST_CALLS: Final = 10_000
 class Batched(Generic[A, R]):
     """A caller's part of a group: its arguments, and the future that gets the answer."""
 
+    args: A
+    future: asyncio.Future[R]
+
     __slots__ = ("args", "future")
 
     def __init__(self, args: A, future: asyncio.Future[R]) -> None:

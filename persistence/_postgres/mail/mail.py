@@ -121,7 +121,7 @@ class Mail(MailStore):
             self._send, limit=settings.group_limit, choose=group_of
         )
         self._fault = armed("ingest")
-        self.batchers = (self._batches,)
+        self.batchers: tuple[Batcher[IngestBatch, IngestOutcome]] = (self._batches,)
 
     @override
     async def deployment(self) -> str:
@@ -376,7 +376,7 @@ class Outbox(OutboxStore):
     def __init__(self, links: Links, committer: Committer, *, limit: int) -> None:
         self._links, self._committer = links, committer
         self._rows: Batcher[OutboxRow, bool] = Batcher(self._hand_over, limit=limit)
-        self.batchers = (self._rows,)
+        self.batchers: tuple[Batcher[OutboxRow, bool]] = (self._rows,)
 
     @override
     async def page(

@@ -177,6 +177,10 @@ class Sessions:
         store: The store of turns, if the agent brings no history.
     """
 
+    memory: SessionTerms
+    shown: ShownTurns
+    calls: OpenCalls
+
     def __init__(self, run: RunState, memory: SessionTerms, store: TranscriptStore) -> None:
         self._run, self.memory, self._store = run, memory, store
         self._own: dict[str, list[ChatMessage]] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from actors._kernel.stores.run_store import RunStore
+from actors._kernel.stores.run_store import DataStores, RunStore
 from actors.errors import PersistenceError
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ MOST_LATE_S: Final = 4.0
 """Before the next scan of the rows."""
 
 _LEFT_ALONE: Final = frozenset(("artifacts", "insight", "limits"))
-_ROLES: Final = (RunStore.__annotations__.keys() - _LEFT_ALONE) | {"mail", "outbox"}
+_ROLES: Final = (
+    (RunStore.__annotations__.keys() | DataStores.__annotations__.keys()) - _LEFT_ALONE
+) | {"mail", "outbox"}
 """Methods of the store whose calls can fail."""
 
 

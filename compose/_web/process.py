@@ -154,11 +154,11 @@ def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authe
     )
     keys = KeySet(source_of(settings.jwt_jwks), time.monotonic)
 
-    def made(runtime: Runtime) -> Authentication:
+    def make_authentication(runtime: Runtime) -> Authentication:
         recognize = JsonWebTokens(keys, names, runtime.clock.now)
         return Authentication(runtime.store.data.tokens, runtime.clock, recognize)
 
-    return made
+    return make_authentication
 
 
 @asynccontextmanager
@@ -186,16 +186,16 @@ async def _sessions(
         from compose._host.loader import serve_app  # noqa: PLC0415
 
         with loading():
-            found = find_served(options.spec)
-        served = await serve_app(runtime, options.spec, found, app=options.app)
+            served_object = find_served(options.spec)
+        served_app = await serve_app(runtime, options.spec, served_object, app=options.app)
         agents = AgentRuntime(
-            agents=served.modes if options.has_agents else None,
+            agents=served_app.modes if options.has_agents else None,
             runtime=runtime,
-            app=served.app,
-            version=served.version,
-            retry=served.retry,
+            app=served_app.app,
+            version=served_app.version,
+            retry=served_app.retry,
         )
-        modes = served.known_modes
+        modes = served_app.known_modes
     async with agents:
         yield agents, modes
 

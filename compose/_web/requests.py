@@ -121,8 +121,12 @@ async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     Raises:
         ProblemError: The body is larger than `max_bytes`, or takes longer than `BODY_LIMIT_S`.
     """
-    said = request.headers.get("content-length", "0")
-    if not said.isascii() or not said.isdigit() or int(said[:20]) > max_bytes:
+    content_length = request.headers.get("content-length", "0")
+    if (
+        not content_length.isascii()
+        or not content_length.isdigit()
+        or int(content_length[:20]) > max_bytes
+    ):
         raise _too_large(max_bytes)
     body = bytearray()
     try:
@@ -186,12 +190,12 @@ def parse_query(raw: bytes) -> dict[str, str]:
         raise ProblemError(
             HttpProblem(400, "malformed", f"the query cannot be read: {exc}")
         ) from None
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ProblemError(HttpProblem(400, "malformed", "a field of the query comes twice"))
-    for text in (*found, *found.values()):
+    for text in (*fields, *fields.values()):
         _refuse_nul("the query", text)
-    return found
+    return fields
 
 
 def parse_id(raw: str) -> str:
@@ -216,26 +220,26 @@ def _refuse_nul(what: str, text: str) -> None:
 
 def wait_of(request: Request) -> float:
     """Return how many seconds the client waits for the end of the run (`Prefer: wait=N`); 0 means no wait."""
-    for one in ",".join(request.headers.getlist("prefer")).split(","):
-        name, _, value = one.strip().partition("=")
+    for preference in ",".join(request.headers.getlist("prefer")).split(","):
+        name, _, value = preference.strip().partition("=")
         if name.lower() == "wait" and value.isascii() and value.isdigit():
             return min(float(value[:9]), MAX_WAIT_S)
     return 0.0
 
 
-def checked_origins(given: Sequence[str], option: str = "--cors-origin") -> frozenset[str]:
+def checked_origins(origins: Sequence[str], option: str = "--cors-origin") -> frozenset[str]:
     """Return the origins that an option named, such as ``https://shop.example``.
 
     Raises:
         ContractError: A text is not an origin. A wildcard is not an origin either.
     """
-    for one in given:
-        if not _ORIGIN.fullmatch(one):
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
             remedy = (
                 "give scheme, host and port as browsers write them, such as https://shop.example"
             )
-            raise ContractError(f"{option} {one}: not an origin; {remedy}")
-    return frozenset(given)
+            raise ContractError(f"{option} {origin}: not an origin; {remedy}")
+    return frozenset(origins)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

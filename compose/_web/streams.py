@@ -214,13 +214,13 @@ class EventStream:
     def problem_line(self, exc: Exception) -> EventLine:
         """Return the last event of a stream that ends with an error."""
         problem = problem_of(exc)
-        said = {"status": problem.status, "code": problem.code, "detail": problem.detail}
-        return EventLine("problem", to_json({**said, "remedy": problem.remedy}))
+        body = {"status": problem.status, "code": problem.code, "detail": problem.detail}
+        return EventLine("problem", to_json({**body, "remedy": problem.remedy}))
 
     def behind_line(self) -> EventLine:
         """Return the last event of a stream whose client is too far behind."""
-        where = {"reason": "too far behind: go on there", "after": self._last_id}
-        return EventLine("resume", to_json(where))
+        body = {"reason": "too far behind: go on there", "after": self._last_id}
+        return EventLine("resume", to_json(body))
 
     def stopping_line(self) -> EventLine | None:
         """Return the last event of a stream whose process stops; None: clients reconnect without one."""
@@ -308,12 +308,12 @@ async def _until_gone(receive: Receive, limit: asyncio.Timeout) -> None:
     limit.reschedule(0)
 
 
-def wants_stream(request: Request, *, unless_said: bool = True) -> bool:
-    """Return whether the client accepts server-sent events; `unless_said` if it names neither media type."""
+def wants_stream(request: Request, *, default: bool = True) -> bool:
+    """Return whether the client accepts server-sent events; `default` if it names neither media type."""
     accept = request.headers.get("accept", "")
     if MEDIA_TYPE in accept:
         return True
-    return unless_said and "application/json" not in accept
+    return default and "application/json" not in accept
 
 
 def _key(principal: Principal) -> tuple[str, str]:

@@ -53,7 +53,7 @@ from compose._web.agui.stream import (
 from compose._web.endpoint import Done, FoundSession, StrictModel, WebCall, WebEndpoint
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.resources.approvals import audit_decision
-from compose._web.resources.readers import CURSOR_HEADER, OnDisconnect, feed_of_run, streamed
+from compose._web.resources.readers import CURSOR_HEADER, OnDisconnect, feed_of_run, stream_response
 from compose._web.resources.runs import OPEN, check_mode, on_gone
 from compose._web.resources.sessions import make_session
 from compose._web.streams import MEDIA_TYPE, EventLine
@@ -97,11 +97,11 @@ async def run(call: WebCall, query: AguiQuery, body: RunAgentInput) -> Done:
     try:
         lines, run_id = await _stream_of(call, query, agui_input)
     except AnswerError as exc:
-        return streamed(
+        return stream_response(
             call, _stream_lines(start_line(agui_input), error_line(exc)), stream=AguiStream()
         )
     cancel_run = None if run_id is None else on_gone(call, run_id, query.on_disconnect)
-    return streamed(call, lines, on_gone=cancel_run, stream=AguiStream())
+    return stream_response(call, lines, on_gone=cancel_run, stream=AguiStream())
 
 
 async def _stream_of(

@@ -37,7 +37,7 @@ from compose._web.endpoint import (
 )
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.resources.pages import Limit
-from compose._web.resources.readers import CURSOR_HEADER, streamed
+from compose._web.resources.readers import CURSOR_HEADER, stream_response
 from compose._web.resources.runs import KEY, RunJson, run_json
 from compose._web.streams import EventLine, wants_stream
 
@@ -178,15 +178,15 @@ async def log(call: WebCall, query: LogQuery, _: None) -> Done:
     if wants_stream(call.request):
         if row.status.is_terminal and begin > row.last_seq:
             return Response(status_code=204)
-        return streamed(call, _lines(call, row.run_id, begin))
-    found: list[EntryJson] = []
-    more = None
+        return stream_response(call, _lines(call, row.run_id, begin))
+    entries: list[EntryJson] = []
+    next_seq = None
     async for entry in call.runtime.entries(row.run_id, from_seq=begin):
-        if len(found) == query.limit:
-            more = entry.seq
+        if len(entries) == query.limit:
+            next_seq = entry.seq
             break
-        found.append(entry_json(entry))
-    return LogJson(run_id=row.run_id, status=str(row.status), entries=found, next=more)
+        entries.append(entry_json(entry))
+    return LogJson(run_id=row.run_id, status=str(row.status), entries=entries, next=next_seq)
 
 
 class AppJson(ShownModel):

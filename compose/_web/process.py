@@ -94,8 +94,8 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
     stop.listen()
     async with AsyncExitStack() as stack:
         probes = await stack.enter_async_context(probed(settings))
-        running = _running(settings, options)
-        runtime = await stop.unless_stopped(stack.enter_async_context(running))
+        opening = _open_runtime(settings, options)
+        runtime = await stop.unless_stopped(stack.enter_async_context(opening))
         if runtime is None:
             return
         agents, modes = await stack.enter_async_context(_sessions(runtime, options))
@@ -162,7 +162,7 @@ def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authe
 
 
 @asynccontextmanager
-async def _running(settings: Settings, options: WebOptions) -> AsyncIterator[Runtime]:
+async def _open_runtime(settings: Settings, options: WebOptions) -> AsyncIterator[Runtime]:
     """Yield the runtime: a host, or a client that uses the servers of the folder."""
     async with AsyncExitStack() as stack:
         opening = await stack.enter_async_context(opened(settings)) if options.has_agents else None

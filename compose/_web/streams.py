@@ -109,9 +109,9 @@ class Streams:
             (len(self._open), MAX_STREAMS, "this process has"),
             (self._count[_key(principal)], MAX_STREAMS_OF_ONE, f"{principal.name} has"),
         )
-        for count, most, who in limits:
-            if count >= most:
-                problem = f"{who} {most} streams, which is the limit"
+        for count, limit, holder in limits:
+            if count >= limit:
+                problem = f"{holder} {limit} streams, which is the limit"
                 remedy = "close one, or come back later"
                 raise ProblemError(
                     HttpProblem(429, "too_many_streams", problem, remedy, headers=RETRY_AFTER)

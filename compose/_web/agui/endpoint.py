@@ -158,12 +158,12 @@ async def _stream_conversation(
 
 def _stream_snapshot(agui_input: AguiInput, snapshot: BaseEvent) -> AsyncGenerator[EventLine, None]:
     """Return a stream of the conversation only, for a session without an open run."""
-    finished = RunFinishedEvent(
+    finish_event = RunFinishedEvent(
         thread_id=agui_input.thread_id,
         run_id=agui_input.run_id,
         outcome=RunFinishedSuccessOutcome(),
     )
-    return _stream_lines(start_line(agui_input), line_of(snapshot), line_of(finished))
+    return _stream_lines(start_line(agui_input), line_of(snapshot), line_of(finish_event))
 
 
 async def _stream_lines(*lines: EventLine) -> AsyncGenerator[EventLine, None]:
@@ -318,12 +318,12 @@ def _is_approval(entry: ResumeEntry) -> bool:
     if entry.status == "cancelled":
         return False
     payload = entry.payload
-    approved = payload.get("approved") if isinstance(payload, dict) else payload
-    if not isinstance(approved, bool):
+    decision = payload.get("approved") if isinstance(payload, dict) else payload
+    if not isinstance(decision, bool):
         problem = "the payload has no decision"
         remedy = 'give {"approved": true} or {"approved": false}, and perhaps a "comment"'
         raise _answer_error("invalid_answer", entry.interrupt_id, problem, remedy)
-    return approved
+    return decision
 
 
 async def _decide(call: WebCall, entry: ResumeEntry, approve: bool, tree: RunTree) -> None:

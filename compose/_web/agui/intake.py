@@ -84,8 +84,8 @@ class AguiInput:
     @property
     def earlier_ids(self) -> tuple[str, ...]:
         """Ids of the messages before the user's last one, in reverse order."""
-        earlier = self.messages[:-1] if self.user_message is not None else self.messages
-        return tuple(message.id for message in reversed(earlier))
+        earlier_messages = self.messages[:-1] if self.user_message is not None else self.messages
+        return tuple(message.id for message in reversed(earlier_messages))
 
 
 def read_input(body: RunAgentInput) -> AguiInput:

@@ -79,10 +79,10 @@ def error_line(exc: Exception) -> EventLine:
 
 def start_line(agui_input: AguiInput) -> EventLine:
     """Return the first line of a stream."""
-    started = RunStartedEvent(
+    start_event = RunStartedEvent(
         thread_id=agui_input.thread_id, run_id=agui_input.run_id, protocol_version=PROTOCOL_VERSION
     )
-    return line_of(started)
+    return line_of(start_event)
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ class AguiReader:
         """Yield the events until the run ends or waits for the client."""
         for line in self._pass(None):
             yield line
-        while self._tree.end is None and not await self._is_waiting(sources.followed):
+        while self._tree.end is None and not await self._is_waiting(sources.followed_ids):
             try:
                 event = await sources.next(self._quiet_s if self._tree.pending() else None)
             except StopAsyncIteration:
@@ -185,7 +185,7 @@ class AguiReader:
                 continue
             self._quiet_s = QUIET_S
             lines = self._lines_of(event)
-            if event.type == "run_waiting" and await self._is_waiting(sources.followed):
+            if event.type == "run_waiting" and await self._is_waiting(sources.followed_ids):
                 return  # the last line says so
             for line in lines:
                 yield line
@@ -208,7 +208,7 @@ class AguiReader:
             return []
         return [line_of(e) for e in self._tree.reopen()]
 
-    async def _is_waiting(self, followed: Iterable[str]) -> bool:
+    async def _is_waiting(self, followed_ids: Iterable[str]) -> bool:
         """Return True if the stream should end because the run or a descendant waits for the client.
 
         It compares the pending answers that were read with the store's waits, so that no question is missing
@@ -220,7 +220,7 @@ class AguiReader:
             return False
         pending_ids = {*pending.calls, *(interrupt.id for interrupt in pending.interrupts)}
         runtime = self._call.runtime
-        open_ids = await open_interrupts(runtime, (self._run_id, *followed))
+        open_ids = await open_interrupts(runtime, (self._run_id, *followed_ids))
         open_ids |= (await runtime.approvals.open_calls(self._run_id)).keys()
         self._quiet_s = min(2 * self._quiet_s, MOST_QUIET_S)
         return open_ids - self._gate.answered_ids == pending_ids
@@ -254,7 +254,7 @@ class EventSources:
         """End events of descendants that are still read, by the source that sent them."""
 
     @property
-    def followed(self) -> list[str]:
+    def followed_ids(self) -> list[str]:
         """Ids of the descendants that are being read."""
         return [key for key in self._sources if key]
 

@@ -304,9 +304,9 @@ async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
         if app not in cache or cache[app][0] is not flows:
             cache[app] = flows, _flows_json(app, flows)
         flow_models += cache[app][1]
-    installed = [bundle_json(record) for record in await bundles_of(call).list()]
+    installed_flows = [bundle_json(record) for record in await bundles_of(call).list()]
     return FlowsJson(
-        flows=sorted(flow_models, key=lambda flow: (flow.flow, flow.app)), installed=installed
+        flows=sorted(flow_models, key=lambda flow: (flow.flow, flow.app)), installed=installed_flows
     )
 
 

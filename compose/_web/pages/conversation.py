@@ -323,12 +323,12 @@ async def _window(
     begin = max(0, first - 1)
     page = await transcripts.page(agent, agent.key, limit=end - begin, offset=begin)
     turns = await runtime.store.data.sessions.nodes(agent, [turn.id for turn in page])
-    window = _last(turns[first - begin :])
+    window = _last_turns(turns[first - begin :])
     offset = len(turns) - len(window)
     return window, begin + offset, turns[offset - 1] if offset else None
 
 
-def _last(turns: Sequence[Turn]) -> list[Turn]:
+def _last_turns(turns: Sequence[Turn]) -> list[Turn]:
     """Return the last turns that have at most `WINDOW_CHARACTERS` characters together, but at least one."""
     count = size = 0
     for turn in reversed(turns):
@@ -354,20 +354,22 @@ async def _cards_of(
     is_on_path = bool(turns) and (row is None or row.status.is_terminal)
     by_id = {turn.id: turn for turn in turns}
 
-    async def on_path(ids: Sequence[str]) -> list[Turn]:
+    async def path_nodes(ids: Sequence[str]) -> list[Turn]:
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
-    async def stored(ids: Sequence[str]) -> list[Turn]:
+    async def load_nodes(ids: Sequence[str]) -> list[Turn]:
         return await runtime.store.data.sessions.nodes(agent, ids)
 
     run_cards = RunCards()
     if row is not None and not row.swept:
-        run_cards = await folds.cards_of(runtime, agent, row, on_path if is_on_path else stored)
+        run_cards = await folds.cards_of(
+            runtime, agent, row, path_nodes if is_on_path else load_nodes
+        )
         if is_on_path:
             run_cards.keep_messages(set(by_id))
     missing_ids = [id_ for id_ in run_cards.node_ids if id_ not in by_id]
     if missing_ids:
-        by_id |= {turn.id: turn for turn in await stored(missing_ids)}
+        by_id |= {turn.id: turn for turn in await load_nodes(missing_ids)}
     if not run_cards.node_ids:
         run_cards.put_first(cards_of_nodes(turns))
     run_cards.follow({turn.id: turn.parent for turn in by_id.values()})

@@ -82,8 +82,11 @@ class PageEndpoint(WebEndpoint):
 
 def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a page rendered from a template and values."""
-    shared = {"base": str(request.scope.get("root_path", "")), "version": Assets.load().version}
-    text = _environment().get_template(template).render({**shared, **values})
+    shared_values = {
+        "base": str(request.scope.get("root_path", "")),
+        "version": Assets.load().version,
+    }
+    text = _environment().get_template(template).render({**shared_values, **values})
     body, headers = text.encode("utf-8", "replace"), dict(HEADERS)
     takes_gzip = "gzip" in request.headers.get("accept-encoding", "")
     if takes_gzip and len(body) >= _LEAST_COMPRESSED:
@@ -103,7 +106,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "part": part_of_path,
-        "short": _short,
+        "short": _short_id,
         "markdown": html_of_markdown,
         "json": shown_json,
         "exact": _exact,
@@ -128,7 +131,7 @@ def shown_json(value: object) -> str:
     return text if len(text) <= MAX_JSON else f"{text[:MAX_JSON]}…"
 
 
-def _short(text: str) -> str:
+def _short_id(text: str) -> str:
     """Return an id in short form. An agent's id keeps its type."""
     type_, slash, key = text.rpartition("/")
     return text if len(key) <= 2 * _SHORT else f"{type_}{slash}{key[:_SHORT]}…"

@@ -214,8 +214,8 @@ class AppsJson(ShownModel):
 async def apps_of(call: WebCall) -> list[AppJson]:
     """Return the apps that the principal may use."""
     api, runtime = call.api, call.runtime
-    served = {name for host in await runtime.store.insight.hosts() for name in host.serves}
-    types = {name for name in (*served, *runtime.serves) if "/" not in name}
+    served_types = {name for host in await runtime.store.insight.hosts() for name in host.serves}
+    types = {name for name in (*served_types, *runtime.serves) if "/" not in name}
     return [
         AppJson(
             app=name,

@@ -44,10 +44,10 @@ class DecisionJson(StrictModel):
     comment: str = ""
 
 
-def _visible_filter(call: WebCall, **more: Any) -> ApprovalFilter:
+def _visible_filter(call: WebCall, **conditions: Any) -> ApprovalFilter:
     """Return a filter for the requests that the principal sees: of its own runs, or of its tenant."""
     principal = call.principal
-    return ApprovalFilter(tenant=principal.tenant, owner=principal.only_owner, **more)
+    return ApprovalFilter(tenant=principal.tenant, owner=principal.only_owner, **conditions)
 
 
 async def list_approvals(call: WebCall, query: ApprovalsQuery, _: None) -> Done:

@@ -255,8 +255,8 @@ def _audit_change(call: WebCall, body: ArtifactChoiceJson | TaskChoiceJson) -> W
     return WebChange(thing=thing) if body.dry_run else call.audit(thing, after=after)
 
 
-def _facts_after(change: WebChange, deleted: int, size_bytes: int) -> Facts:
-    return {**(change.after or {}), "deleted": deleted, "size_bytes": size_bytes}
+def _facts_after(change: WebChange, deleted_count: int, size_bytes: int) -> Facts:
+    return {**(change.after or {}), "deleted": deleted_count, "size_bytes": size_bytes}
 
 
 async def _sessions(

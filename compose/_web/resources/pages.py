@@ -86,8 +86,8 @@ def _decode(text: str, count: int) -> tuple[datetime, list[str]]:
         ProblemError: The text is not of this form, or the names are invalid.
     """
     try:
-        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
-        at, *names = base64.urlsafe_b64decode(padded).decode().split(_SEPARATOR)
+        padded_text = text.encode("ascii") + b"=" * (-len(text) % 4)
+        at, *names = base64.urlsafe_b64decode(padded_text).decode().split(_SEPARATOR)
         instant = datetime.fromisoformat(at)
     except ValueError:
         raise _bad_cursor(text) from None

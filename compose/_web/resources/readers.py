@@ -80,8 +80,8 @@ async def feed_of_run(
         CursorError: The session has no such event.
     """
     if cursor is None:
-        queued = await call.runtime.store.data.sessions.queued(agent, run_id)
-        at = EventCursor(0 if queued is None else queued.number - 1)
+        queued_fact = await call.runtime.store.data.sessions.queued(agent, run_id)
+        at = EventCursor(0 if queued_fact is None else queued_fact.number - 1)
     else:
         at = EventCursor.parse(cursor, agent.key)
     resumes = cursor is not None
@@ -144,9 +144,9 @@ class _SharedLines:
 
     def of(self, event: SessionEvent) -> EventLine:
         """Return an event as a line of a stream."""
-        shared = self._lines.get(id(event))
-        if shared is not None and shared[0] is event:
-            return shared[1]
+        event_and_line = self._lines.get(id(event))
+        if event_and_line is not None and event_and_line[0] is event:
+            return event_and_line[1]
         line = EventLine(event.type, EVENTS.dump_json(event), event.event_id)
         if line.id is None:
             self._lines[id(event)] = event, line

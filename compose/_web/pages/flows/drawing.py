@@ -211,7 +211,7 @@ def _node(n: int, name: str, box: Box, marks: GraphMarks) -> Markup:
             _HEIGHT,
         ),
         *(box.x, box.y - 4, shown_name(name), box.x, box.y + 13),
-        shortened(marks.notes.get(name, ""), int(box.width / 6.4)),
+        shorten(marks.notes.get(name, ""), int(box.width / 6.4)),
         closing,
     )
 
@@ -233,17 +233,17 @@ def _curve(a: Box, b: Box) -> str:
 
 def shown_name(name: str) -> str:
     """Return the name of a node, shortened to fit its box."""
-    return shortened(name, _LABEL)
+    return shorten(name, _LABEL)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """Return a text, shortened to at most this many columns."""
-    if _columns(text) <= most:
+    if _columns(text) <= limit:
         return text
     head, columns = "", 0
     for character in text:
         columns += _columns(character)
-        if columns >= most:
+        if columns >= limit:
             break
         head += character
     return f"{head}…"

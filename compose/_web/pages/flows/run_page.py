@@ -204,7 +204,7 @@ class LedgerStep:
         """The vars after the record, as its branch sees them."""
         return _branch_vars(self.after, self.delta)
 
-    def changed(self) -> list[tuple[str, bool, Any, bool, Any]]:
+    def changed_vars(self) -> list[tuple[str, bool, Any, bool, Any]]:
         """Return the changed vars: path, and whether the path existed before and after, with which values."""
         before = {} if self.before is None else _branch_vars(self.before, self.delta)
         return [

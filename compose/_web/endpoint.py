@@ -90,8 +90,8 @@ ACTIONS: Final[Mapping[str, str | None]] = {
 }
 """Actions of audit rows by method and path.
 
-None: the endpoint writes no row. These endpoints start runs, send messages and events, which the logs of runs
-have with their senders, or make and end logins, which the table of tokens has.
+The action is None if the endpoint writes no row. Such endpoints start runs, or send messages and events, which
+the logs of runs have with their senders; or they make and end logins, which the table of tokens has.
 """
 MOST_CLIENTS: Final = 1_024
 """Maximum number of `AgentRuntime`s that a process keeps, one per principal and app."""
@@ -205,6 +205,7 @@ class WebApi:
             tenant, name, app_name = key
             agents = AgentRuntime(runtime=self.runtime, app=app_name, tenant=tenant, principal=name)
             await agents.open()
+            # The oldest one goes: each new pair of principal and app would take memory for ever.
             if len(self._clients) >= MOST_CLIENTS:
                 self._clients.pop(next(iter(self._clients)))
             self._clients[key] = agents
@@ -256,7 +257,12 @@ class WebCall:
         return self.api.runtime
 
     async def sessions(self, app: str | None) -> AgentRuntime:
-        """See `WebApi.sessions`."""
+        """Return the sessions of an app, as the principal of the request sees them.
+
+        Raises:
+            InvalidNameError: `app` is not a valid name of an app.
+            ProblemError: This process does not serve the app.
+        """
         return await self.api.sessions(self.principal, app)
 
     async def session(self, app: str | None, id_: str | None = None) -> FoundSession:
@@ -273,6 +279,7 @@ class WebCall:
         if row is not None and self.principal.sees(row.owner):
             return FoundSession(agents, agent, row)
         owner = self.principal.only_owner
+        # 410 only for a principal that saw the session: for others its id is unknown.
         if row is None and await store.data.directory.is_deleted(agent, owner=owner):
             problem, remedy = f"session {agent} was deleted", "POST /v1/sessions recreates it"
             raise ProblemError(HttpProblem(410, "session_deleted", problem, remedy, name=agent.key))
@@ -303,7 +310,7 @@ class WebEndpoint:
         query: The model of the query.
         body: The model of the body. None if there is no body, or `call` reads it.
         media_type: The media type of the response.
-        takes: The media type of the body. None means JSON, if there is a body.
+        takes: The media type of the body; None if it is JSON, or there is no body.
         streams: True if the response may also be a stream of events.
         max_bytes: The largest size of a body that is a model.
     """
@@ -325,6 +332,7 @@ class WebEndpoint:
         """Return the response to a request. An error becomes a problem response."""
         try:
             return await self._respond(api, request, access)
+        # An error that leaves here would be a bare 500, without a code and a remedy.
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
             return self._refusal(api, request, problem_of(exc))
 
@@ -349,6 +357,7 @@ class WebEndpoint:
         call = WebCall(api=api, principal=principal, request=request, names=names)
         try:
             answer = await self.call(call, query, body)
+        # A change that is refused or fails has an audit row, too, with the code of its problem.
         except Exception as exc:
             await self._write_changes(call, problem_of(exc).code)
             raise
@@ -409,8 +418,8 @@ class WebChange:
     """A change that a request makes. A handler may set `after` when the change is made.
 
     Attributes:
-        thing: See `NewAuditRow`.
-        agent: See `NewAuditRow`.
+        thing: The thing that is changed: its kind, a colon and its id, as ``run:0f3c``.
+        agent: The agent whose thing it is. An erase of the agent clears `before` and `after`.
         before: Values before the change.
         after: Values after the change, or the values that the request asks for.
     """

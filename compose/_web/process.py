@@ -46,7 +46,7 @@ class WebOptions:
     Attributes:
         spec: ``MODULE:APP``; None to serve the API alone.
         listen: ``HOST:PORT``.
-        auth: See `Auth`.
+        auth: How requests are authenticated; ``none`` only for a loopback address.
         has_agents: True if the process executes agents.
         app: The type of the sessions' agents; None for the type of the application.
         apps: Names of further apps whose sessions requests may name.
@@ -117,6 +117,7 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
             if probes is not None:
                 probes.draining()
             _log.info("web.stopping", extra={"signal": stop.signal_name})
+        # After the server: pending requests still use the runtime.
         await runtime.stop(drain_s=settings.drain_s)
     _log.info("web.stopped", extra={"pid": os.getpid()})
 
@@ -240,4 +241,5 @@ async def serve_web(
         try:
             yield url
         finally:
+            # Before the server stops: it waits for responses, and streams do not end by themselves.
             before_stop()

@@ -65,7 +65,7 @@ class Limited:
         self._inner = inner
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Refuse a request whose head is too large or ambiguous; pass any other on, with its raw path."""
         if scope["type"] == "http":
             problem = _problem_of_head(scope)
             if problem is not None:
@@ -85,6 +85,7 @@ def _problem_of_head(scope: AsgiScope) -> HttpProblem | None:
         return HttpProblem(
             431, "head_too_large", problem, "send fewer or shorter ones", headers=_CLOSE
         )
+    # A proxy could take one length and this server the other: a second request hides in the body.
     if b"transfer-encoding" in names and b"content-length" in names:
         problem = "the request has both Content-Length and Transfer-Encoding"
         return HttpProblem(400, "ambiguous_length", problem, "send one of them", headers=_CLOSE)
@@ -122,6 +123,7 @@ async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
         ProblemError: The body is larger than `max_bytes`, or takes longer than `BODY_LIMIT_S`.
     """
     content_length = request.headers.get("content-length", "0")
+    # Cut to 20 digits: int() raises for thousands of them.
     if (
         not content_length.isascii()
         or not content_length.isdigit()
@@ -257,6 +259,7 @@ class Origins:
     def problem(self, request: Request) -> HttpProblem | None:
         """Return why a request is refused for its Host or Origin; None if it is allowed."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        # A page elsewhere could send requests by a name of its own that resolves to this machine.
         if self.is_loopback and not is_own_address(host):
             problem = f"the request's host is {host!r}, which is not this machine's own address"
             return HttpProblem(403, "foreign_host", problem, "send it to 127.0.0.1 or localhost")
@@ -301,7 +304,7 @@ class Principal:
         name: The owner of sessions that the principal creates. Ids of messages are scoped to this name.
         scopes: The principal's scopes.
         token: Id of the stored token that the request had; None if the request had none.
-        expires_at: The instant from which the principal is invalid; None means never.
+        expires_at: The instant from which the principal is invalid; None if it stays valid.
     """
 
     tenant: str
@@ -316,7 +319,7 @@ class Principal:
         return None if "sessions:all" in self.scopes else self.name
 
     def sees(self, owner: str | None) -> bool:
-        """Return True if the principal sees sessions of this owner in its tenant (None: without an owner)."""
+        """Return True if the principal sees the sessions of an owner in its tenant; of no owner if None."""
         return self.only_owner in (None, owner)
 
     def check(self, scope: Scope) -> None:

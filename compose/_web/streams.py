@@ -155,6 +155,7 @@ class Streams:
             await asyncio.sleep(OVER_S)
             try:
                 reasons = await over(set(self._open.values()))
+            # A database that does not answer ends no stream: its principals may still be valid.
             except ActorsError as exc:
                 _log.debug(
                     "the tokens of streams could not be checked; the check is repeated",
@@ -206,6 +207,7 @@ class EventStream:
                         return
                     self._last_id = line.id or self._last_id
                     self._add(data, is_urgent=line.id is not None)
+        # The head of the response is sent: an error can only be the last event of the stream.
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
             self.end(self.problem_line(exc))
         self.is_over = True
@@ -223,7 +225,7 @@ class EventStream:
         return EventLine("resume", to_json(body))
 
     def stopping_line(self) -> EventLine | None:
-        """Return the last event of a stream whose process stops; None: clients reconnect without one."""
+        """Return the last event of a stream whose process stops, or None if clients reconnect without one."""
         return None
 
     def _is_behind(self, data: bytes) -> bool:
@@ -291,6 +293,7 @@ class StreamResponse(StreamingResponse):
         try:
             async with TaskScope() as tasks:
                 tasks.start(self._stream.pump(self._events), name="events of a stream")
+                # Only `_until_gone` sets a time, once the client has left.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(None) as limit:
                         tasks.start(_until_gone(receive, limit), name="client of a stream")

@@ -435,6 +435,7 @@ async def tree_of(call: WebCall, session: FoundSession, run_id: RunId) -> RunTre
     tree = RunTree(run_id)
     feed = await feed_of_run(call, session.agent, run_id, None, live=False)
     child_starts = [event async for event in feed.past() if _adds_child(tree, event)]
+    # Events of descendants are in their own logs, not in the session's.
     while child_starts:
         payload: Any = child_starts.pop(0).payload
         child, agent = RunId(payload["child"]), AgentId.parse(payload["agent"])

@@ -170,8 +170,10 @@ class RunTree:
 
     def _finish(self, child: str, payload: Any) -> Iterator[BaseEvent]:
         subagent = self.subagents.get(child)
+        # The end of a child run is in its own log and in its parent's: the first of them counts.
         if subagent is None or not subagent.is_open:
             return
+        # The runs below it end with it, also if their own ends are not read.
         for open_child in self._open_children(child):
             yield from self._finish(open_child, {"status": "cancelled"})
         subagent.is_open = False
@@ -529,6 +531,7 @@ class RunEvents:
                 yield from self._call(id_, name, payload.get("arguments"), message)
             self.calls[id_].is_asked = payload.get("client", False)
             return
+        # A call that no model made has no id of its own: it got one of this run when it started.
         if id_ is None:
             prefix = self._id("")
             open_calls = (call_id for call_id, call in self.calls.items() if not call.is_done)

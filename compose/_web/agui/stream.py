@@ -192,6 +192,7 @@ class AguiReader:
 
     def _lines_of(self, event: SessionEvent) -> list[EventLine]:
         """Return the lines of an event, the last one with the event's id; none if the client has the event."""
+        # Filtered events are part of the tree, too: its questions decide where the filter ends.
         agui_events = self._tree.of(event)
         if not self._is_open:
             return self._pass(event)
@@ -222,6 +223,7 @@ class AguiReader:
         runtime = self._call.runtime
         open_ids = await open_interrupts(runtime, (self._run_id, *followed_ids))
         open_ids |= (await runtime.approvals.open_calls(self._run_id)).keys()
+        # The store may show a wait after the last event of the run: then no event starts the next comparison.
         self._quiet_s = min(2 * self._quiet_s, MOST_QUIET_S)
         return open_ids - self._gate.answered_ids == pending_ids
 
@@ -286,6 +288,7 @@ class EventSources:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
+                    # No await between this check and `clear`: news in between would be lost.
                     ready_keys = [key for key in keys if self._sources[key].has_next()]
                     if ready_keys:
                         return ready_keys[0]
@@ -301,6 +304,7 @@ class EventSources:
         except StopAsyncIteration:
             if not key:
                 raise
+        # A descendant's log may be swept or deleted: its end then comes from its parent's log.
         except ActorsError as exc:
             if not key:
                 raise

@@ -132,6 +132,7 @@ async def specs_of(call: WebCall, record: BundleRecord) -> Mapping[str, Workflow
         FlowError: A flow of the bundle cannot be compiled here.
     """
     cache = graphs_of(call).specs_by_hash
+    # Removed and added again: the order of the cache is the order of use.
     specs = cache.pop(record.hash, None)
     if specs is None:
         specs = await loaded_graphs(bundles_of(call), record)
@@ -228,6 +229,7 @@ class GraphRunNameJson(ShownModel):
 def flows_of(runtime: Runtime) -> Mapping[str, Flows]:
     """Return the flows that are registered with a runtime, by app."""
     factories = host_of(runtime).worker.env.agents.factories
+    # The factory of an app of flows is a method of its `Flows`.
     owners = {
         app: factory.__self__
         for app, factory in factories.items()
@@ -260,7 +262,7 @@ async def start_at(call: WebCall, flow: str, app: str | None) -> tuple[str, str]
     """Return the app and the full name of a flow that is served here or installed.
 
     Raises:
-        ProblemError: See `app_of`.
+        ProblemError: No app has the flow, or several have it and none was named.
     """
     flows_by_app = flows_of(call.runtime)
     if app == INSTALLED_APP or not any(flow in flows.specs for flows in flows_by_app.values()):
@@ -301,6 +303,7 @@ async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
     cache: dict[str, tuple[Flows, list[FlowJson]]] = call.api.caches.setdefault(FlowJson, {})
     flow_models: list[FlowJson] = []
     for app, flows in flows_of(call.runtime).items():
+        # Other flows may have been registered for the app since.
         if app not in cache or cache[app][0] is not flows:
             cache[app] = flows, _flows_json(app, flows)
         flow_models += cache[app][1]

@@ -184,7 +184,7 @@ def runs_at(call: WebCall, app: str) -> FlowRuns:
 
 
 async def graph_run(call: WebCall) -> RunRow:
-    """Return the run that the path names. See `flow_run_of`."""
+    """Return the run that the path names, if its flow is served here or installed."""
     return await flow_run_of(call, call.names["graph_run"])
 
 
@@ -268,6 +268,7 @@ async def list_graph_runs(call: WebCall, query: GraphRunsQuery, _: None) -> Done
         )
         rows += page.rows
         nexts.append(page.next)
+    # Each page is full or complete, so the newest runs of all apps are among these.
     if len(apps) > 1:
         rows.sort(key=lambda row: (row.created_at, row.run_id), reverse=True)
         is_more = len(rows) > query.limit or any(nexts)

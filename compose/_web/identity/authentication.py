@@ -118,6 +118,7 @@ class Authentication:
         """Revoke the request's login. Its streams end. The token from which it was made stays valid."""
         if principal.token is not None:
             await self._tokens.revoke(principal.token)
+            # The keys are digests of secrets, so the entry of the login is not known: all of them go.
             self._cache.clear()
 
     async def over(self, principals: Collection[Principal]) -> Mapping[Principal, ProblemError]:
@@ -135,14 +136,17 @@ class Authentication:
 
     async def _find_cached(self, secret: str, find: Recognize) -> Principal:
         """Return the principal from the cache if it is younger than `FRESH_S`, else from `find`."""
+        # The look-up is part of the key: a cookie's secret that was just accepted is no bearer token.
         key, now = (find, digest_of(secret)), self._clock.monotonic()
         principal, until = self._cache.get(key, (None, 0.0))
         if principal is None or until <= now:
+            # Before the look-up, which may refuse: an expired entry must not stay.
             self._cache.pop(key, None)
             principal = await find(secret)
             if len(self._cache) >= MOST_KNOWN:
                 self._cache.pop(next(iter(self._cache)))
             self._cache[key] = principal, now + FRESH_S
+        # A revoked token may work for `FRESH_S` more, an expired one not at all.
         if principal.expires_at is not None and principal.expires_at <= self._clock.now():
             raise _invalid_token("expired")
         return principal

@@ -116,6 +116,7 @@ class JsonWebTokens:
                 "bad_token", "the token is not a signed JSON web token"
             ) from None
         algorithm, kid = str(head.get("alg")), head.get("kid")
+        # A critical header is one that the reader has to understand (RFC 7515). None is understood here.
         if algorithm not in _ALL or "crit" in head:
             problem = "the token is not signed with an allowed algorithm: RS, PS, ES or EdDSA"
             raise authentication_error("bad_token", problem, _REMEDY)
@@ -247,10 +248,12 @@ class KeySet:
         """
         key, now = self._key_of(kid), self._monotonic()
         is_fresh = key is not None and now - self._read_at < REFRESH_S
+        # At most one attempt per `RETRY_S`: tokens with invented key ids would start a read each.
         if not is_fresh and now - self._tried_at >= RETRY_S:
             self._tried_at = now
             await self._read()
             key = self._key_of(kid)
+        # The key may be in the set that another request is reading.
         elif key is None and self._reading is not None:
             await self._reading.wait()
             key = self._key_of(kid)
@@ -296,6 +299,7 @@ def _keys_of(data: bytes) -> dict[str | None, PyJWK]:
         kid = entry.get("kid")
         try:
             keys[kid if isinstance(kid, str) else None] = PyJWK(entry)
+        # A key that is broken, or of an unknown curve, must not make the others useless.
         except (PyJWTError, ValueError, TypeError, KeyError):
             _log.warning("a key that signs tokens cannot be used", extra={"kid": str(kid)[:100]})
     if not keys:
@@ -323,6 +327,7 @@ def _fetch(url: str) -> bytes:
     try:
         with opener.open(url, timeout=TIMEOUT_S) as answer:
             return _check_size(answer.read(MOST_BYTES + 1))
+    # It is no OSError, which is what readers of keys handle.
     except http.client.HTTPException as exc:
         raise OSError(f"the answer is not HTTP: {exc}") from exc
 

@@ -323,9 +323,8 @@ class Folds:
         start.
         """
         fold = self._folds.pop(row.run_id, None)
-        if (
-            fold is None or fold.next_seq > row.last_seq + 1
-        ):  # or the database lost its last commits
+        # A fold that is ahead of the log has entries of commits that the database lost.
+        if fold is None or fold.next_seq > row.last_seq + 1:
             names = runtime.hidden_names
             fold = Fold(RunTranslator(agent.key, row.run_id, agent, names, nodes))
         await fold.read_on(runtime)
@@ -333,4 +332,5 @@ class Folds:
             self._folds[row.run_id] = fold
             if len(self._folds) > MOST_FOLDS:
                 del self._folds[next(iter(self._folds))]
+        # A copy: the page changes its cards, and the fold is continued by the next request.
         return replace(fold.cards, cards={**fold.cards.cards})

@@ -73,7 +73,7 @@ class RunSection:
         key: Id of the section in the page.
         status: The run's current status; empty if the run's row is deleted.
         parked: The reason why the run is parked for an operator; empty if it is not.
-        cards: See `RunCards`.
+        cards: The last cards of the run, at most `MOST_CARDS`.
         left_out: Number of earlier cards that are not shown.
         files: Artifacts that the run has stored.
         parent: The node before the run's first node; empty if there is none.
@@ -138,6 +138,7 @@ async def view_of(
         for id_, run_turns in groupby(turns, key=lambda turn: turn.run_id)
     ]
     active = current_runs.active
+    # A run that has written no node yet is in no turn of the path.
     if active is not None and before is None and all(id_ != active.run_id for id_, _ in parts):
         parts.append((active.run_id, []))
     sections = []
@@ -240,7 +241,7 @@ async def child_section(runtime: Runtime, row: RunRow, child: ChildInspection) -
 async def forks_of_section(
     runtime: Runtime, agent: AgentId, section: RunSection
 ) -> dict[str, Fork]:
-    """Return the forks of a run's nodes. See `forks_of`."""
+    """Return the forks of a run's nodes, by the node on the path."""
     ids = [card.id for card in section.cards if card.is_node]
     node_ids = [*ids, section.parent] if section.parent else ids
     turns = await runtime.store.data.sessions.nodes(agent, node_ids)

@@ -176,6 +176,7 @@ async def log(call: WebCall, query: LogQuery, _: None) -> Done:
         problem = f"the log of run {row.run_id} ends at {row.last_seq}"
         raise ProblemError(HttpProblem(400, "bad_cursor", problem, "start there or earlier"))
     if wants_stream(call.request):
+        # The reader has seen the end: after 204 a browser does not connect again.
         if row.status.is_terminal and begin > row.last_seq:
             return Response(status_code=204)
         return stream_response(call, _lines(call, row.run_id, begin))

@@ -148,6 +148,7 @@ class _SharedLines:
         if event_and_line is not None and event_and_line[0] is event:
             return event_and_line[1]
         line = EventLine(event.type, EVENTS.dump_json(event), event.event_id)
+        # Pieces only: all readers get the same object of a piece, but each its own of a stored event.
         if line.id is None:
             self._lines[id(event)] = event, line
             if len(self._lines) > MOST_SHARED:

@@ -257,9 +257,8 @@ async def start_run(call: WebCall, app: str | None, body: NewRunJson) -> Session
         return await _submit(call, await call.sessions(app), body)
     except (ActorsError, ProblemError) as exc:
         if not is_away(exc):
-            await call.session(
-                app
-            )  # raises if the principal does not see the session: it hears of nothing else
+            # Raises if the principal does not see the session: it must not learn of anything else.
+            await call.session(app)
         raise
 
 

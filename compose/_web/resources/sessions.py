@@ -66,9 +66,9 @@ class SessionJson(ShownModel):
     Attributes:
         session_id: The session's id.
         app: The type of the session's agent.
-        title: See `NewSessionJson`.
-        metadata: See `NewSessionJson`.
-        project: See `NewSessionJson`.
+        title: Text for lists and searches.
+        metadata: A JSON object.
+        project: A label, by which clean-up chooses task logs.
         status: ``active`` if the session has an open run, else ``idle``.
         open_runs: Number of open runs.
         owner: The principal that owns the session; null if it has no owner.
@@ -224,6 +224,7 @@ async def delete(call: WebCall, query: OfApp, _: None) -> Done:
     agent = agents.agent_id(call.names["session"])
     store = call.runtime.store
     row, owner = await store.data.sessions.get(agent), call.principal.only_owner
+    # A deleted session answers 410, but only to a principal that saw it.
     if row is None:
         is_seen = await store.data.directory.is_deleted(agent, owner=owner)
     else:

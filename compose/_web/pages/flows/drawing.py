@@ -82,7 +82,8 @@ class GraphMarks:
         notes: The text below each node's name.
         taken_edges: Edges that the run has taken.
         unnamed_edges: Edges that the run has taken, but that no code names.
-        links: The address of the run that a node has started last, by the node's name. None: no node is a link.
+        links: The address of the run that a node has started last, by the node's name;
+            None if no node is a link.
     """
 
     classes: Mapping[str, str] = field(default_factory=dict)

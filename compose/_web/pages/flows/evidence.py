@@ -45,7 +45,7 @@ class ShownEvidence:
         source: URL, query or command; empty if the tool reported none.
         error: The tool's error; empty if the call succeeded.
         lack: The reason why the evidence cannot be read; empty if it can.
-        texts: See `EvidenceText`.
+        texts: The texts that the tool fetched, in the order of the evidence.
     """
 
     id: str

@@ -169,6 +169,7 @@ class FlowShelf:
         if spec is None:
             return None
         view = self._served_flows.get((app.app, flow))
+        # Another graph may have been registered under the name since.
         if view is None or view.spec is not spec:
             view = await in_thread(shown_flow, spec, app.effect_policy)
             self._served_flows[app.app, flow] = view

@@ -168,7 +168,7 @@ class LedgerStep:
 
     Attributes:
         position: The record's position in the log.
-        record: See `StepRecord`.
+        record: The complete step record, in the form of the ledger.
         before: The run's state before the record; None if the record starts the run.
         after: The run's state after the record.
     """
@@ -231,6 +231,7 @@ class LedgerPart:
     def chain(self) -> tuple[bool, int | None]:
         """Return whether the records' hash chain is intact, and the index of the first bad record, from 0."""
         report = verify_ledger_chain([step.record for step in self.steps])
+        # The record before a part is not read, so the first one has nothing to compare with.
         bad_indices = [
             error["index"]
             for error in report["errors"]
@@ -456,6 +457,7 @@ def sub_runs(steps: Iterable[LedgerStep]) -> dict[str, str]:
             wait = result.get("wait")
             details = (wait.get("details") if isinstance(wait, dict) else None) or {}
             for data in (result, details):
+                # An agent's run that takes the place of a sub-graph's has no page of a graph.
                 if isinstance(id_ := data.get("sub_run_id"), str) and "agent" not in data:
                     node_by_run.setdefault(id_, step.record["node_id"])
     return node_by_run

@@ -76,7 +76,7 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
         title = "Drawing of the run on its flow; the list of nodes has the same content"
         svg = svg_of(flow.layout, marks, title=title)
     snapshot_filter = SnapshotFilter(apps=[row.agent_id.type], run=row.run_id)
-    snapshots = call.runtime.store.data.run_snapshots
+    snapshot_store = call.runtime.store.data.run_snapshots
     return page(
         call.request,
         "flows/run.html",
@@ -94,7 +94,7 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
         children=sub_runs(part.steps),
         evidence=shown_evidence(call, row, state),
         above=await _parent_runs(call, row),
-        snapshots=await snapshots.list(call.principal.tenant, snapshot_filter, limit=_LISTED),
+        snapshots=await snapshot_store.list(call.principal.tenant, snapshot_filter, limit=_LISTED),
         most_snapshots=_LISTED,
         svg=svg,
         **values,

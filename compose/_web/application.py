@@ -99,9 +99,9 @@ def app(
     Raises:
         ContractError: An entry of `cors_origins` is not an origin.
     """
-    given = None
+    local_agents = None
     if isinstance(runtime, AgentRuntime):
-        given, default_app = runtime, runtime.app
+        local_agents, default_app = runtime, runtime.app
         local = replace(local, tenant=runtime.tenant)
         runtime = runtime.runtime
     logins = authenticate if isinstance(authenticate, Authentication) else None
@@ -113,12 +113,12 @@ def app(
         authenticate=authenticate,
         apps=frozenset(apps),
         streams=Streams(None if logins is None else logins.over),
-        given=given,
+        local_agents=local_agents,
         sign_in=None if logins is None else SIGN_IN,
     )
     origins = Origins(allowed=checked_origins(cors_origins), is_loopback=is_loopback)
     inner = Starlette(
-        routes=_routes(api, origins), exception_handlers=dict.fromkeys((404, 405), _refused)
+        routes=_routes(api, origins), exception_handlers=dict.fromkeys((404, 405), _refuse)
     )
     inner.router.redirect_slashes = False
     return WebApplication(inner, api.streams)
@@ -127,11 +127,11 @@ def app(
 def _routes(api: WebApi, origins: Origins) -> list[Route]:
     pages, more_routes = _pages()
     by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
-    for one in (*ENDPOINTS, *_agui(), *pages):
-        by_path[one.path][one.method] = one
+    for endpoint in (*ENDPOINTS, *_agui(), *pages):
+        by_path[endpoint.path][endpoint.method] = endpoint
     routes = [
-        Route(path, _answer(api, found, origins), methods=[*found, "OPTIONS"], name=path)
-        for path, found in by_path.items()
+        Route(path, _answer(api, by_method, origins), methods=[*by_method, "OPTIONS"], name=path)
+        for path, by_method in by_path.items()
     ]
     return [*routes, *more_routes, Route(OPENAPI, _openapi)]
 
@@ -146,7 +146,7 @@ def _document() -> dict[str, Any]:
     return openapi_of((*ENDPOINTS, *_agui()))
 
 
-async def _refused(request: Request, exc: Exception) -> Response:
+async def _refuse(request: Request, exc: Exception) -> Response:
     return problem_of(exc).response(request.scope)
 
 
@@ -155,12 +155,12 @@ def _agui() -> tuple[WebEndpoint, ...]:
     try:
         from compose._web.agui.endpoint import ENDPOINTS as AGUI  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:
-        refuse = _refusing("no_agui", "AG-UI is not available", exc)
+        refuse = _refusing_handler("no_agui", "AG-UI is not available", exc)
         return (WebEndpoint(method="POST", path="/agui/{app}", call=refuse, says="No AG-UI."),)
     return AGUI
 
 
-def _refusing(code: str, problem: str, missing: ModuleNotFoundError) -> Handler:
+def _refusing_handler(code: str, problem: str, missing: ModuleNotFoundError) -> Handler:
     """Return a handler that refuses requests because a package of the extra is missing."""
 
     async def refuse(_: WebCall, __: Any, ___: Any) -> Response:
@@ -176,15 +176,15 @@ def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
     try:
         from compose._web.pages.routes import PAGES, ROUTES  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:
-        refuse = _refusing("no_pages", "the pages are not available", exc)
+        refuse = _refusing_handler("no_pages", "the pages are not available", exc)
         return (WebEndpoint(method="GET", path="/", call=refuse, says="No pages."),), []
     return PAGES, ROUTES
 
 
 def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) -> _Answer:
-    access = {method: access_of(method, one.path) for method, one in by_method.items()}
-    for method, one in by_method.items():
-        action_of(method, one.path)  # raises if the endpoint has none
+    access = {method: access_of(method, endpoint.path) for method, endpoint in by_method.items()}
+    for method, endpoint in by_method.items():
+        action_of(method, endpoint.path)  # raises if the endpoint has none
 
     async def answer(request: Request) -> Response:
         problem = origins.problem(request)
@@ -196,14 +196,14 @@ def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) ->
         return origins.show(request, response)
 
     async def respond(request: Request) -> Response:
-        found = by_method.get(request.method)
-        if found is None:  # HEAD, which Starlette adds: on a stream it would not end
+        endpoint = by_method.get(request.method)
+        if endpoint is None:  # HEAD, which Starlette adds: on a stream it would not end
             methods = ", ".join(by_method)
             remedy, allow = f"use {methods}", {"allow": methods}
             problem = HttpProblem(
                 405, "method_not_allowed", "Method Not Allowed", remedy, headers=allow
             )
             return problem.response(request.scope)
-        return await found.respond(api, request, access[request.method])
+        return await endpoint.respond(api, request, access[request.method])
 
     return answer

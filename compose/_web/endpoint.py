@@ -90,8 +90,8 @@ ACTIONS: Final[Mapping[str, str | None]] = {
 }
 """Actions of audit rows by method and path.
 
-None: the endpoint writes no row. These endpoints start runs, send messages and events, which the logs of runs
-have with their senders, or make and end logins, which the table of tokens has.
+The action is None if the endpoint writes no row. Such endpoints start runs, or send messages and events, which
+the logs of runs have with their senders; or they make and end logins, which the table of tokens has.
 """
 MOST_CLIENTS: Final = 1_024
 """Maximum number of `AgentRuntime`s that a process keeps, one per principal and app."""
@@ -130,8 +130,8 @@ class StrictModel(BaseModel):
 @cache
 def _names_without_null(model: type[BaseModel]) -> frozenset[str]:
     """Return the names of a model's optional fields that take no null."""
-    fields = {name: one for name, one in model.model_fields.items() if not one.is_required()}
-    return frozenset(name for name, one in fields.items() if not _takes_null(one.annotation))
+    fields = {name: info for name, info in model.model_fields.items() if not info.is_required()}
+    return frozenset(name for name, info in fields.items() if not _takes_null(info.annotation))
 
 
 def _takes_null(annotation: Any) -> bool:
@@ -165,8 +165,9 @@ class WebApi:
         apps: Names of further apps whose sessions requests may name. Principals with the scope ``operate``, and
             the local principal, may name any app.
         streams: The open event streams. They end together.
-        kept: Caches of endpoints, which stay between requests, by class.
-        given: Starts the local principal's runs of its app. It has the app's modes, and may decide approvals.
+        caches: Caches of endpoints, which stay between requests, by class.
+        local_agents: Starts the local principal's runs of its app. It has the app's modes, and may decide
+            approvals.
         sign_in: Path of the login page. Pages redirect there instead of answering 401.
     """
 
@@ -176,10 +177,10 @@ class WebApi:
     local: Principal = LOCAL
     authenticate: Authenticate | None = None
     apps: frozenset[str] = frozenset()
-    given: AgentRuntime | None = None
+    local_agents: AgentRuntime | None = None
     sign_in: str | None = None
     streams: Streams = field(default_factory=Streams)
-    kept: dict[type, Any] = field(default_factory=dict)
+    caches: dict[type, Any] = field(default_factory=dict)
     _clients: dict[tuple[str, str, str], AgentRuntime] = field(default_factory=dict)
 
     async def sessions(self, principal: Principal, app: str | None) -> AgentRuntime:
@@ -195,19 +196,20 @@ class WebApi:
             raise ProblemError(HttpProblem(404, "unknown_app", problem, remedy, app))
         if (
             self.authenticate is None
-            and self.given is not None
-            and key == (self.local.tenant, self.local.name, self.given.app)
+            and self.local_agents is not None
+            and key == (self.local.tenant, self.local.name, self.local_agents.app)
         ):
-            return self.given
-        found = self._clients.get(key)
-        if found is None:
-            tenant, name, wanted = key
-            found = AgentRuntime(runtime=self.runtime, app=wanted, tenant=tenant, principal=name)
-            await found.open()
+            return self.local_agents
+        agents = self._clients.get(key)
+        if agents is None:
+            tenant, name, app_name = key
+            agents = AgentRuntime(runtime=self.runtime, app=app_name, tenant=tenant, principal=name)
+            await agents.open()
+            # The oldest one goes: each new pair of principal and app would take memory for ever.
             if len(self._clients) >= MOST_CLIENTS:
                 self._clients.pop(next(iter(self._clients)))
-            self._clients[key] = found
-        return found
+            self._clients[key] = agents
+        return agents
 
     def may_use(self, principal: Principal, app: str) -> bool:
         """Return True if a principal may use agents of this type as an app's sessions."""
@@ -255,7 +257,12 @@ class WebCall:
         return self.api.runtime
 
     async def sessions(self, app: str | None) -> AgentRuntime:
-        """See `WebApi.sessions`."""
+        """Return the sessions of an app, as the principal of the request sees them.
+
+        Raises:
+            InvalidNameError: `app` is not a valid name of an app.
+            ProblemError: This process does not serve the app.
+        """
         return await self.api.sessions(self.principal, app)
 
     async def session(self, app: str | None, id_: str | None = None) -> FoundSession:
@@ -272,6 +279,7 @@ class WebCall:
         if row is not None and self.principal.sees(row.owner):
             return FoundSession(agents, agent, row)
         owner = self.principal.only_owner
+        # 410 only for a principal that saw the session: for others its id is unknown.
         if row is None and await store.data.directory.is_deleted(agent, owner=owner):
             problem, remedy = f"session {agent} was deleted", "POST /v1/sessions recreates it"
             raise ProblemError(HttpProblem(410, "session_deleted", problem, remedy, name=agent.key))
@@ -302,7 +310,7 @@ class WebEndpoint:
         query: The model of the query.
         body: The model of the body. None if there is no body, or `call` reads it.
         media_type: The media type of the response.
-        takes: The media type of the body. None means JSON, if there is a body.
+        takes: The media type of the body; None if it is JSON, or there is no body.
         streams: True if the response may also be a stream of events.
         max_bytes: The largest size of a body that is a model.
     """
@@ -324,6 +332,7 @@ class WebEndpoint:
         """Return the response to a request. An error becomes a problem response."""
         try:
             return await self._respond(api, request, access)
+        # An error that leaves here would be a bare 500, without a code and a remedy.
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
             return self._refusal(api, request, problem_of(exc))
 
@@ -339,18 +348,21 @@ class WebEndpoint:
             if access != "signed in":
                 principal.check(access)
         names = {name: parse_id(raw) for name, raw in request.path_params.items()}
-        query = _checked(self.query, parse_query(request.scope["query_string"]), "query")
+        query = _validate(self.query, parse_query(request.scope["query_string"]), "query")
         body = None
         if self.body is not None:
-            body = _checked(self.body, parse_body(await read_body(request, self.max_bytes)), "body")
+            body = _validate(
+                self.body, parse_body(await read_body(request, self.max_bytes)), "body"
+            )
         call = WebCall(api=api, principal=principal, request=request, names=names)
         try:
-            done = await self.call(call, query, body)
+            answer = await self.call(call, query, body)
+        # A change that is refused or fails has an audit row, too, with the code of its problem.
         except Exception as exc:
             await self._write_changes(call, problem_of(exc).code)
             raise
         await self._write_changes(call, DONE)
-        return done if isinstance(done, Response) else json_response(done, self.status)
+        return answer if isinstance(answer, Response) else json_response(answer, self.status)
 
     async def _write_changes(self, call: WebCall, outcome: str) -> None:
         if not call.changes:  # of nearly all requests: they need no store of audit rows
@@ -362,7 +374,9 @@ class WebEndpoint:
         )
 
 
-def _checked(model: type[BaseModel], value: JsonValue | Mapping[str, str], where: str) -> BaseModel:
+def _validate(
+    model: type[BaseModel], value: JsonValue | Mapping[str, str], where: str
+) -> BaseModel:
     try:
         return model.model_validate(value)
     except ValidationError as exc:
@@ -373,8 +387,8 @@ def json_response(
     value: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return a model as a response that no cache stores, because it belongs to one principal."""
-    more = {"cache-control": "no-store", **(headers or {})}
-    return Response(value.model_dump_json(), status, more, media_type="application/json")
+    all_headers = {"cache-control": "no-store", **(headers or {})}
+    return Response(value.model_dump_json(), status, all_headers, media_type="application/json")
 
 
 def action_of(method: str, path: str) -> str | None:
@@ -404,8 +418,8 @@ class WebChange:
     """A change that a request makes. A handler may set `after` when the change is made.
 
     Attributes:
-        thing: See `NewAuditRow`.
-        agent: See `NewAuditRow`.
+        thing: The thing that is changed: its kind, a colon and its id, as ``run:0f3c``.
+        agent: The agent whose thing it is. An erase of the agent clears `before` and `after`.
         before: Values before the change.
         after: Values after the change, or the values that the request asks for.
     """
@@ -430,32 +444,32 @@ async def write_changes(
     Values under hidden names are not written. Values of more than 4 KiB are replaced by their size. A change
     has one row also if the answer of the store is lost, and the row is sent again.
     """
-    for one in changes:
+    for change in changes:
         if action is None:
             raise LookupError(
-                f"{one.thing}: give its endpoint an action in compose/_web/endpoint.py"
+                f"{change.thing}: give its endpoint an action in compose/_web/endpoint.py"
             )
         await store.add(
             NewAuditRow(
                 tenant=principal.tenant,
                 principal=principal.name,
                 action=action,
-                thing=one.thing,
-                agent=one.agent,
-                before=_bounded(one.before, names),
-                after=_bounded(one.after, names),
+                thing=change.thing,
+                agent=change.agent,
+                before=_writable_facts(change.before, names),
+                after=_writable_facts(change.after, names),
                 outcome=outcome,
                 write_id=secrets.token_hex(16),
             )
         )
 
 
-def _bounded(facts: Facts | None, names: HiddenNames) -> Facts | None:
+def _writable_facts(facts: Facts | None, names: HiddenNames) -> Facts | None:
     if facts is None:
         return None
-    shown: Facts = names.shown({**facts})
-    size = len(to_json(shown))
-    return shown if size <= MAX_FACTS_BYTES else {"size_bytes": size}
+    visible_facts: Facts = names.shown({**facts})
+    size = len(to_json(visible_facts))
+    return visible_facts if size <= MAX_FACTS_BYTES else {"size_bytes": size}
 
 
 Handler: TypeAlias = Callable[[WebCall, Any, Any], Awaitable[Done]]
@@ -547,18 +561,18 @@ def access_of(method: str, path: str) -> Access:
 
 def openapi_of(endpoints: Sequence[WebEndpoint]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
-    wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {
+    models: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {
         (ProblemJson, "serialization"): None
     }
-    for one in endpoints:
-        if one.body is not None:
-            wanted[one.body, "validation"] = None
-        if one.answer is not None:
-            wanted[one.answer, "serialization"] = None
-    refs, schemas = models_json_schema(list(wanted), ref_template=_REF)
+    for endpoint in endpoints:
+        if endpoint.body is not None:
+            models[endpoint.body, "validation"] = None
+        if endpoint.answer is not None:
+            models[endpoint.answer, "serialization"] = None
+    refs, schemas = models_json_schema(list(models), ref_template=_REF)
     paths: dict[str, Any] = {}
-    for one in endpoints:
-        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, refs)
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, refs)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Callboard", "version": version("callboard")},
@@ -567,35 +581,44 @@ def openapi_of(endpoints: Sequence[WebEndpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(one: WebEndpoint, refs: _Refs) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": one.says}
-    if one.answer is not None:
-        answer["content"] = {one.media_type: {"schema": refs[one.answer, "serialization"]}}
-        if one.streams:
+def _operation(endpoint: WebEndpoint, refs: _Refs) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": endpoint.says}
+    if endpoint.answer is not None:
+        answer["content"] = {
+            endpoint.media_type: {"schema": refs[endpoint.answer, "serialization"]}
+        }
+        if endpoint.streams:
             answer["content"][STREAM] = {"schema": {"type": "string"}}
-    elif one.media_type != _JSON:
-        answer["content"] = {one.media_type: {"schema": {"type": "string", "format": "binary"}}}
+    elif endpoint.media_type != _JSON:
+        answer["content"] = {
+            endpoint.media_type: {"schema": {"type": "string", "format": "binary"}}
+        }
     problem = {
         "description": "The request is refused.",
         "content": {MEDIA_TYPE: {"schema": refs[ProblemJson, "serialization"]}},
     }
-    statuses = {str(one.status)} | ({"200"} if one.method == "POST" and one.answer else set())
-    names = re.findall(r"{(\w+)}", one.path)
-    access = access_of(one.method, one.path)
+    statuses = {str(endpoint.status)} | (
+        {"200"} if endpoint.method == "POST" and endpoint.answer else set()
+    )
+    names = re.findall(r"{(\w+)}", endpoint.path)
+    access = access_of(endpoint.method, endpoint.path)
     operation: dict[str, Any] = {
-        "operationId": re.sub(r"\W+", "_", f"{one.method.lower()}{one.path}").strip("_"),
-        "summary": one.says,
+        "operationId": re.sub(r"\W+", "_", f"{endpoint.method.lower()}{endpoint.path}").strip("_"),
+        "summary": endpoint.says,
         "description": _ACCESS.get(access, f"Needs the scope {access}."),
-        "parameters": [_path_parameter(name) for name in names] + _query_parameters(one.query),
+        "parameters": [_path_parameter(name) for name in names] + _query_parameters(endpoint.query),
         "responses": {**dict.fromkeys(sorted(statuses), answer), "default": problem},
     }
-    if one.body is not None:
-        required = any(field.is_required() for field in one.body.model_fields.values())
-        schema = refs[one.body, "validation"]
+    if endpoint.body is not None:
+        required = any(field.is_required() for field in endpoint.body.model_fields.values())
+        schema = refs[endpoint.body, "validation"]
         operation["requestBody"] = {"required": required, "content": {_JSON: {"schema": schema}}}
-    elif one.takes is not None:
+    elif endpoint.takes is not None:
         schema = {"type": "string", "format": "binary"}
-        operation["requestBody"] = {"required": True, "content": {one.takes: {"schema": schema}}}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {endpoint.takes: {"schema": schema}},
+        }
     return operation
 
 

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from actors import errors
-from actors._kernel.stores import errors as stored
-from actors._kernel.workflow import errors as graphs
-from actors._sessions import errors as sessions
+from actors._kernel.stores import errors as store_errors
+from actors._kernel.workflow import errors as graph_errors
+from actors._sessions import errors as session_errors
 
 _log = logging.getLogger("callboard.web")
 
@@ -109,20 +109,25 @@ class ProblemError(errors.Facts, errors.ContractError):
 _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     (errors.UnknownRunError, 404, "unknown_run", "GET /v1/sessions/{session}/runs lists runs"),
     (
-        stored.UnknownSessionError,
+        store_errors.UnknownSessionError,
         404,
         "unknown_session",
         "POST /v1/sessions makes one; ?app= names the app",
     ),
     (
-        stored.UnknownNodeError,
+        store_errors.UnknownNodeError,
         404,
         "unknown_node",
         "GET /v1/sessions/{session}/nodes?path=all lists nodes",
     ),
-    (sessions.UnknownChildError, 404, "unknown_child", "GET …/runs/{run}/children lists children"),
     (
-        sessions.UnknownArtifactError,
+        session_errors.UnknownChildError,
+        404,
+        "unknown_child",
+        "GET …/runs/{run}/children lists children",
+    ),
+    (
+        session_errors.UnknownArtifactError,
         404,
         "unknown_artifact",
         "GET /v1/artifacts?session_id= lists them",
@@ -137,32 +142,42 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
         "read results in time, or ask the operators to keep them longer",
     ),
     (
-        stored.SessionActiveError,
+        store_errors.SessionActiveError,
         409,
         "session_active",
         "cancel its open runs, or wait for their end",
     ),
-    (stored.SessionDeletingError, 409, "session_deleting", "DELETE it again, or take another id"),
-    (stored.OpenRunsError, 409, "open_runs", "cancel the open runs, or wait for their end"),
+    (
+        store_errors.SessionDeletingError,
+        409,
+        "session_deleting",
+        "DELETE it again, or take another id",
+    ),
+    (store_errors.OpenRunsError, 409, "open_runs", "cancel the open runs, or wait for their end"),
     (errors.RunConflictError, 409, "run_conflict", "wait for that run, or send on_conflict: queue"),
     (
-        graphs.StaleResumeError,
+        graph_errors.StaleResumeError,
         409,
         "stale_resume",
         "GET /v1/graph-runs/{run} shows what it waits for now",
     ),
     (
-        graphs.SpecChangedError,
+        graph_errors.SpecChangedError,
         409,
         "spec_changed",
         'send {"force": true} if the nodes of the flow still fit',
     ),
-    (graphs.NoSuchRunError, 404, "unknown_run", "GET /v1/graph-runs lists runs of flows"),
-    (graphs.NoSuchSnapshotError, 404, "unknown_snapshot", "GET /v1/graph-snapshots lists them"),
+    (graph_errors.NoSuchRunError, 404, "unknown_run", "GET /v1/graph-runs lists runs of flows"),
+    (
+        graph_errors.NoSuchSnapshotError,
+        404,
+        "unknown_snapshot",
+        "GET /v1/graph-snapshots lists them",
+    ),
     (errors.ConflictError, 409, "conflict", "read the current state, and try again"),
     (errors.MessageTooLargeError, 413, "too_large", "upload it as an artifact, and send its name"),
-    (sessions.UnknownModeError, 422, "unknown_mode", "GET /v1/apps lists modes"),
-    (sessions.CursorError, 400, "bad_cursor", "leave the cursor out: read from the start"),
+    (session_errors.UnknownModeError, 422, "unknown_mode", "GET /v1/apps lists modes"),
+    (session_errors.CursorError, 400, "bad_cursor", "leave the cursor out: read from the start"),
     (errors.InvalidNameError, 422, "invalid_name", _CORRECT),
     (errors.ContractError, 422, "invalid", _CORRECT),
 )
@@ -213,15 +228,15 @@ def problem_of(exc: Exception) -> HttpProblem:
 
 def problem_of_input(exc: ValidationError, where: str) -> ProblemError:
     """Return the error to raise for a body or a query that does not fit its model."""
-    found = [
-        {"where": _text(".".join((where, *map(str, one["loc"])))), "problem": _text(one["msg"])}
-        for one in exc.errors(include_url=False, include_context=False, include_input=False)[:20]
+    invalid_fields = [
+        {"where": _text(".".join((where, *map(str, error["loc"])))), "problem": _text(error["msg"])}
+        for error in exc.errors(include_url=False, include_context=False, include_input=False)[:20]
     ]
-    detail = "; ".join(f"{one['where']}: {one['problem']}" for one in found[:3])
-    return ProblemError(HttpProblem(422, "invalid", detail, errors=found))
+    detail = "; ".join(f"{entry['where']}: {entry['problem']}" for entry in invalid_fields[:3])
+    return ProblemError(HttpProblem(422, "invalid", detail, errors=invalid_fields))
 
 
 def _text(text: str) -> str:
     """Return text that can be sent: cut after 1,000 characters, and without unpaired surrogates."""
-    short = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
-    return short.encode("utf-8", "replace").decode()
+    cut_text = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
+    return cut_text.encode("utf-8", "replace").decode()

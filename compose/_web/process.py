@@ -46,7 +46,7 @@ class WebOptions:
     Attributes:
         spec: ``MODULE:APP``; None to serve the API alone.
         listen: ``HOST:PORT``.
-        auth: See `Auth`.
+        auth: How requests are authenticated; ``none`` only for a loopback address.
         has_agents: True if the process executes agents.
         app: The type of the sessions' agents; None for the type of the application.
         apps: Names of further apps whose sessions requests may name.
@@ -94,8 +94,8 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
     stop.listen()
     async with AsyncExitStack() as stack:
         probes = await stack.enter_async_context(probed(settings))
-        running = _running(settings, options)
-        runtime = await stop.unless_stopped(stack.enter_async_context(running))
+        opening = _open_runtime(settings, options)
+        runtime = await stop.unless_stopped(stack.enter_async_context(opening))
         if runtime is None:
             return
         agents, modes = await stack.enter_async_context(_sessions(runtime, options))
@@ -117,6 +117,7 @@ async def run_serve(settings: Settings, options: WebOptions) -> None:
             if probes is not None:
                 probes.draining()
             _log.info("web.stopping", extra={"signal": stop.signal_name})
+        # After the server: pending requests still use the runtime.
         await runtime.stop(drain_s=settings.drain_s)
     _log.info("web.stopped", extra={"pid": os.getpid()})
 
@@ -154,15 +155,15 @@ def _authentication(settings: Settings, auth: Auth) -> Callable[[Runtime], Authe
     )
     keys = KeySet(source_of(settings.jwt_jwks), time.monotonic)
 
-    def made(runtime: Runtime) -> Authentication:
+    def make_authentication(runtime: Runtime) -> Authentication:
         recognize = JsonWebTokens(keys, names, runtime.clock.now)
         return Authentication(runtime.store.data.tokens, runtime.clock, recognize)
 
-    return made
+    return make_authentication
 
 
 @asynccontextmanager
-async def _running(settings: Settings, options: WebOptions) -> AsyncIterator[Runtime]:
+async def _open_runtime(settings: Settings, options: WebOptions) -> AsyncIterator[Runtime]:
     """Yield the runtime: a host, or a client that uses the servers of the folder."""
     async with AsyncExitStack() as stack:
         opening = await stack.enter_async_context(opened(settings)) if options.has_agents else None
@@ -186,16 +187,16 @@ async def _sessions(
         from compose._host.loader import serve_app  # noqa: PLC0415
 
         with loading():
-            found = find_served(options.spec)
-        served = await serve_app(runtime, options.spec, found, app=options.app)
+            served_object = find_served(options.spec)
+        served_app = await serve_app(runtime, options.spec, served_object, app=options.app)
         agents = AgentRuntime(
-            agents=served.modes if options.has_agents else None,
+            agents=served_app.modes if options.has_agents else None,
             runtime=runtime,
-            app=served.app,
-            version=served.version,
-            retry=served.retry,
+            app=served_app.app,
+            version=served_app.version,
+            retry=served_app.retry,
         )
-        modes = served.known_modes
+        modes = served_app.known_modes
     async with agents:
         yield agents, modes
 
@@ -240,4 +241,5 @@ async def serve_web(
         try:
             yield url
         finally:
+            # Before the server stops: it waits for responses, and streams do not end by themselves.
             before_stop()

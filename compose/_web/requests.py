@@ -65,7 +65,7 @@ class Limited:
         self._inner = inner
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Refuse a request whose head is too large or ambiguous; pass any other on, with its raw path."""
         if scope["type"] == "http":
             problem = _problem_of_head(scope)
             if problem is not None:
@@ -85,6 +85,7 @@ def _problem_of_head(scope: AsgiScope) -> HttpProblem | None:
         return HttpProblem(
             431, "head_too_large", problem, "send fewer or shorter ones", headers=_CLOSE
         )
+    # A proxy could take one length and this server the other: a second request hides in the body.
     if b"transfer-encoding" in names and b"content-length" in names:
         problem = "the request has both Content-Length and Transfer-Encoding"
         return HttpProblem(400, "ambiguous_length", problem, "send one of them", headers=_CLOSE)
@@ -121,8 +122,13 @@ async def read_body(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     Raises:
         ProblemError: The body is larger than `max_bytes`, or takes longer than `BODY_LIMIT_S`.
     """
-    said = request.headers.get("content-length", "0")
-    if not said.isascii() or not said.isdigit() or int(said[:20]) > max_bytes:
+    content_length = request.headers.get("content-length", "0")
+    # Cut to 20 digits: int() raises for thousands of them.
+    if (
+        not content_length.isascii()
+        or not content_length.isdigit()
+        or int(content_length[:20]) > max_bytes
+    ):
         raise _too_large(max_bytes)
     body = bytearray()
     try:
@@ -186,12 +192,12 @@ def parse_query(raw: bytes) -> dict[str, str]:
         raise ProblemError(
             HttpProblem(400, "malformed", f"the query cannot be read: {exc}")
         ) from None
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ProblemError(HttpProblem(400, "malformed", "a field of the query comes twice"))
-    for text in (*found, *found.values()):
+    for text in (*fields, *fields.values()):
         _refuse_nul("the query", text)
-    return found
+    return fields
 
 
 def parse_id(raw: str) -> str:
@@ -216,26 +222,26 @@ def _refuse_nul(what: str, text: str) -> None:
 
 def wait_of(request: Request) -> float:
     """Return how many seconds the client waits for the end of the run (`Prefer: wait=N`); 0 means no wait."""
-    for one in ",".join(request.headers.getlist("prefer")).split(","):
-        name, _, value = one.strip().partition("=")
+    for preference in ",".join(request.headers.getlist("prefer")).split(","):
+        name, _, value = preference.strip().partition("=")
         if name.lower() == "wait" and value.isascii() and value.isdigit():
             return min(float(value[:9]), MAX_WAIT_S)
     return 0.0
 
 
-def checked_origins(given: Sequence[str], option: str = "--cors-origin") -> frozenset[str]:
+def checked_origins(origins: Sequence[str], option: str = "--cors-origin") -> frozenset[str]:
     """Return the origins that an option named, such as ``https://shop.example``.
 
     Raises:
         ContractError: A text is not an origin. A wildcard is not an origin either.
     """
-    for one in given:
-        if not _ORIGIN.fullmatch(one):
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
             remedy = (
                 "give scheme, host and port as browsers write them, such as https://shop.example"
             )
-            raise ContractError(f"{option} {one}: not an origin; {remedy}")
-    return frozenset(given)
+            raise ContractError(f"{option} {origin}: not an origin; {remedy}")
+    return frozenset(origins)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +259,7 @@ class Origins:
     def problem(self, request: Request) -> HttpProblem | None:
         """Return why a request is refused for its Host or Origin; None if it is allowed."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        # A page elsewhere could send requests by a name of its own that resolves to this machine.
         if self.is_loopback and not is_own_address(host):
             problem = f"the request's host is {host!r}, which is not this machine's own address"
             return HttpProblem(403, "foreign_host", problem, "send it to 127.0.0.1 or localhost")
@@ -297,7 +304,7 @@ class Principal:
         name: The owner of sessions that the principal creates. Ids of messages are scoped to this name.
         scopes: The principal's scopes.
         token: Id of the stored token that the request had; None if the request had none.
-        expires_at: The instant from which the principal is invalid; None means never.
+        expires_at: The instant from which the principal is invalid; None if it stays valid.
     """
 
     tenant: str
@@ -312,7 +319,7 @@ class Principal:
         return None if "sessions:all" in self.scopes else self.name
 
     def sees(self, owner: str | None) -> bool:
-        """Return True if the principal sees sessions of this owner in its tenant (None: without an owner)."""
+        """Return True if the principal sees the sessions of an owner in its tenant; of no owner if None."""
         return self.only_owner in (None, owner)
 
     def check(self, scope: Scope) -> None:

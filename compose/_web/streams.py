@@ -109,9 +109,9 @@ class Streams:
             (len(self._open), MAX_STREAMS, "this process has"),
             (self._count[_key(principal)], MAX_STREAMS_OF_ONE, f"{principal.name} has"),
         )
-        for count, most, who in limits:
-            if count >= most:
-                problem = f"{who} {most} streams, which is the limit"
+        for count, limit, holder in limits:
+            if count >= limit:
+                problem = f"{holder} {limit} streams, which is the limit"
                 remedy = "close one, or come back later"
                 raise ProblemError(
                     HttpProblem(429, "too_many_streams", problem, remedy, headers=RETRY_AFTER)
@@ -155,6 +155,7 @@ class Streams:
             await asyncio.sleep(OVER_S)
             try:
                 reasons = await over(set(self._open.values()))
+            # A database that does not answer ends no stream: its principals may still be valid.
             except ActorsError as exc:
                 _log.debug(
                     "the tokens of streams could not be checked; the check is repeated",
@@ -206,6 +207,7 @@ class EventStream:
                         return
                     self._last_id = line.id or self._last_id
                     self._add(data, is_urgent=line.id is not None)
+        # The head of the response is sent: an error can only be the last event of the stream.
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
             self.end(self.problem_line(exc))
         self.is_over = True
@@ -214,16 +216,16 @@ class EventStream:
     def problem_line(self, exc: Exception) -> EventLine:
         """Return the last event of a stream that ends with an error."""
         problem = problem_of(exc)
-        said = {"status": problem.status, "code": problem.code, "detail": problem.detail}
-        return EventLine("problem", to_json({**said, "remedy": problem.remedy}))
+        body = {"status": problem.status, "code": problem.code, "detail": problem.detail}
+        return EventLine("problem", to_json({**body, "remedy": problem.remedy}))
 
     def behind_line(self) -> EventLine:
         """Return the last event of a stream whose client is too far behind."""
-        where = {"reason": "too far behind: go on there", "after": self._last_id}
-        return EventLine("resume", to_json(where))
+        body = {"reason": "too far behind: go on there", "after": self._last_id}
+        return EventLine("resume", to_json(body))
 
     def stopping_line(self) -> EventLine | None:
-        """Return the last event of a stream whose process stops; None: clients reconnect without one."""
+        """Return the last event of a stream whose process stops, or None if clients reconnect without one."""
         return None
 
     def _is_behind(self, data: bytes) -> bool:
@@ -291,6 +293,7 @@ class StreamResponse(StreamingResponse):
         try:
             async with TaskScope() as tasks:
                 tasks.start(self._stream.pump(self._events), name="events of a stream")
+                # Only `_until_gone` sets a time, once the client has left.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(None) as limit:
                         tasks.start(_until_gone(receive, limit), name="client of a stream")
@@ -308,12 +311,12 @@ async def _until_gone(receive: Receive, limit: asyncio.Timeout) -> None:
     limit.reschedule(0)
 
 
-def wants_stream(request: Request, *, unless_said: bool = True) -> bool:
-    """Return whether the client accepts server-sent events; `unless_said` if it names neither media type."""
+def wants_stream(request: Request, *, default: bool = True) -> bool:
+    """Return whether the client accepts server-sent events; `default` if it names neither media type."""
     accept = request.headers.get("accept", "")
     if MEDIA_TYPE in accept:
         return True
-    return unless_said and "application/json" not in accept
+    return default and "application/json" not in accept
 
 
 def _key(principal: Principal) -> tuple[str, str]:

@@ -90,7 +90,7 @@ async def test_the_cache_of_tokens_is_bounded(bed: Bed, monkeypatch: pytest.Monk
         webs = [await guarded.client(f"p{n}", "sessions:own") for n in range(5)]
         for web in (*webs, *webs):
             await web.get("/v1/sessions")
-            assert len(guarded.authentication._known) <= 2
+            assert len(guarded.authentication._cache) <= 2
         assert len(webs) == 5
 
 

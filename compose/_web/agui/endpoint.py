@@ -45,15 +45,15 @@ from compose._web.agui.stream import (
     AguiReader,
     AguiStream,
     Gate,
-    begun_line,
     error_line,
     line_of,
     open_interrupts,
+    start_line,
 )
 from compose._web.endpoint import Done, FoundSession, StrictModel, WebCall, WebEndpoint
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.resources.approvals import audit_decision
-from compose._web.resources.readers import CURSOR_HEADER, OnDisconnect, feed_of_run, streamed
+from compose._web.resources.readers import CURSOR_HEADER, OnDisconnect, feed_of_run, stream_response
 from compose._web.resources.runs import OPEN, check_mode, on_gone
 from compose._web.resources.sessions import make_session
 from compose._web.streams import MEDIA_TYPE, EventLine
@@ -91,81 +91,87 @@ class AguiQuery(StrictModel):
 
 async def run(call: WebCall, query: AguiQuery, body: RunAgentInput) -> Done:
     """Respond to an input: start a run, deliver answers to a run, or show the conversation."""
-    given = read_input(body)
+    agui_input = read_input(body)
     await call.sessions(call.names["app"])
     call.api.streams.check(call.principal)  # before anything is started
     try:
-        reader, run_id = await _reader(call, query, given)
+        lines, run_id = await _stream_of(call, query, agui_input)
     except AnswerError as exc:
-        return streamed(call, _only(begun_line(given), error_line(exc)), stream=AguiStream())
-    gone = None if run_id is None else on_gone(call, run_id, query.on_disconnect)
-    return streamed(call, reader, on_gone=gone, stream=AguiStream())
+        return stream_response(
+            call, _stream_lines(start_line(agui_input), error_line(exc)), stream=AguiStream()
+        )
+    cancel_run = None if run_id is None else on_gone(call, run_id, query.on_disconnect)
+    return stream_response(call, lines, on_gone=cancel_run, stream=AguiStream())
 
 
-async def _reader(
-    call: WebCall, query: AguiQuery, given: AguiInput
+async def _stream_of(
+    call: WebCall, query: AguiQuery, agui_input: AguiInput
 ) -> tuple[AsyncGenerator[EventLine, None], RunId | None]:
     """Return the stream of an input, and the id of its run; None for the id if there is no run to cancel."""
-    found = await session_of(call, given)
-    if found is None:
-        return _still(given, snapshot_of((), open_run=None)), None
-    if given.resume or given.answers:
-        answered = await give_answers(call, found, given)
-        if answered is not None:
-            run_id, gate = answered
-            return AguiReader(call, found, run_id, given, gate).lines(), run_id
+    session = await session_of(call, agui_input)
+    if session is None:
+        return _stream_snapshot(agui_input, snapshot_of((), open_run=None)), None
+    if agui_input.resume or agui_input.answers:
+        answered_run = await give_answers(call, session, agui_input)
+        if answered_run is not None:
+            run_id, gate = answered_run
+            return AguiReader(call, session, run_id, agui_input, gate).lines(), run_id
     # A repeated input finds the run that was started for a message with its run id.
     sender = sender_of("session", call.principal.name)
-    run_id = run_id_of_submit(found.agent, sender, given.run_id)
+    run_id = run_id_of_submit(session.agent, sender, agui_input.run_id)
     if await call.runtime.store.reads.run(run_id) is not None:
-        return _again(call, found, given, run_id), run_id
-    if given.said is not None:
-        run_id = await start_run(call, found, given, given.said, mode=query.mode)
-        return AguiReader(call, found, run_id, given).lines(), run_id
-    return await _shown(call, found, given)
+        return _stream_started_run(call, session, agui_input, run_id), run_id
+    if agui_input.user_message is not None:
+        run_id = await start_run(
+            call, session, agui_input, agui_input.user_message, mode=query.mode
+        )
+        return AguiReader(call, session, run_id, agui_input).lines(), run_id
+    return await _stream_conversation(call, session, agui_input)
 
 
-def _again(
-    call: WebCall, found: FoundSession, given: AguiInput, run_id: RunId
+def _stream_started_run(
+    call: WebCall, session: FoundSession, agui_input: AguiInput, run_id: RunId
 ) -> AsyncGenerator[EventLine, None]:
     """Return the stream of a known run, from its start, or from behind the event that the client names."""
     cursor = call.request.headers.get(CURSOR_HEADER) or None
-    gate, first = Gate(cursor=cursor), []
+    gate, first_events = Gate(cursor=cursor), []
     if cursor is not None:
-        EventCursor.parse(cursor, given.thread_id)  # raises before the stream starts
+        EventCursor.parse(cursor, agui_input.thread_id)  # raises before the stream starts
     else:
         prefix = f"{run_id}:"
-        snapshot = ShownMessages(given.messages).without(lambda id_: id_.startswith(prefix))
-        first = [] if snapshot is None else [snapshot]
-    return AguiReader(call, found, run_id, given, gate, first).lines()
+        snapshot = ShownMessages(agui_input.messages).without(lambda id_: id_.startswith(prefix))
+        first_events = [] if snapshot is None else [snapshot]
+    return AguiReader(call, session, run_id, agui_input, gate, first_events).lines()
 
 
-async def _shown(
-    call: WebCall, found: FoundSession, given: AguiInput
+async def _stream_conversation(
+    call: WebCall, session: FoundSession, agui_input: AguiInput
 ) -> tuple[AsyncGenerator[EventLine, None], RunId | None]:
     """Return the conversation, then the events of the run that is open, if there is one."""
-    active = next(iter(await open_runs_of(call, found)), None)
-    turns = await call.runtime.store.data.sessions.path(found.agent)
-    snapshot = snapshot_of(turns, open_run=None if active is None else active.run_id)
-    if active is None:
-        return _still(given, snapshot), None
-    return AguiReader(call, found, active.run_id, given, first=[snapshot]).lines(), None
+    open_run = next(iter(await open_runs_of(call, session)), None)
+    turns = await call.runtime.store.data.sessions.path(session.agent)
+    snapshot = snapshot_of(turns, open_run=None if open_run is None else open_run.run_id)
+    if open_run is None:
+        return _stream_snapshot(agui_input, snapshot), None
+    return AguiReader(call, session, open_run.run_id, agui_input, first=[snapshot]).lines(), None
 
 
-def _still(given: AguiInput, snapshot: BaseEvent) -> AsyncGenerator[EventLine, None]:
+def _stream_snapshot(agui_input: AguiInput, snapshot: BaseEvent) -> AsyncGenerator[EventLine, None]:
     """Return a stream of the conversation only, for a session without an open run."""
-    finished = RunFinishedEvent(
-        thread_id=given.thread_id, run_id=given.run_id, outcome=RunFinishedSuccessOutcome()
+    finish_event = RunFinishedEvent(
+        thread_id=agui_input.thread_id,
+        run_id=agui_input.run_id,
+        outcome=RunFinishedSuccessOutcome(),
     )
-    return _only(begun_line(given), line_of(snapshot), line_of(finished))
+    return _stream_lines(start_line(agui_input), line_of(snapshot), line_of(finish_event))
 
 
-async def _only(*lines: EventLine) -> AsyncGenerator[EventLine, None]:
+async def _stream_lines(*lines: EventLine) -> AsyncGenerator[EventLine, None]:
     for line in lines:
         yield line
 
 
-async def session_of(call: WebCall, given: AguiInput) -> FoundSession | None:
+async def session_of(call: WebCall, agui_input: AguiInput) -> FoundSession | None:
     """Return the session of a thread. Create it for a message; return None for a read of a missing session.
 
     Raises:
@@ -174,19 +180,19 @@ async def session_of(call: WebCall, given: AguiInput) -> FoundSession | None:
     """
     app = call.names["app"]
     try:
-        return await call.session(app, given.thread_id)
+        return await call.session(app, agui_input.thread_id)
     except UnknownSessionError:
-        if given.resume or given.answers:
+        if agui_input.resume or agui_input.answers:
             raise
-        if given.said is None:
+        if agui_input.user_message is None:
             return None
         agents = await call.sessions(app)
-        await make_session(call, agents.agent_id(given.thread_id))
-        return await call.session(app, given.thread_id)
+        await make_session(call, agents.agent_id(agui_input.thread_id))
+        return await call.session(app, agui_input.thread_id)
 
 
 async def start_run(
-    call: WebCall, found: FoundSession, given: AguiInput, said: UserMessage, *, mode: str
+    call: WebCall, session: FoundSession, agui_input: AguiInput, message: UserMessage, *, mode: str
 ) -> RunId:
     """Start a run for a message. The message is durable on return.
 
@@ -194,55 +200,57 @@ async def start_run(
         AnswerError: The thread waits for answers to interrupts.
         UnknownModeError: There is no such mode.
     """
-    check_mode(call, found.agents, mode)
-    run = await found.agents.start(
-        said,
-        session_id=found.agent.key,
+    check_mode(call, session.agents, mode)
+    run = await session.agents.start(
+        message,
+        session_id=session.agent.key,
         mode=mode,
-        parent_node=await _parent_of(call, found, given),
-        on_conflict=await _conflict_of(call, found),
+        parent_node=await _parent_of(call, session, agui_input),
+        on_conflict=await _conflict_of(call, session),
     )
     return run.run_id
 
 
-async def _conflict_of(call: WebCall, found: FoundSession) -> OnConflict:
+async def _conflict_of(call: WebCall, session: FoundSession) -> OnConflict:
     """Return ``interrupt`` if an open run waits for the client's tools, else ``queue``."""
-    for row in await open_runs_of(call, found):
-        tree = await tree_of(call, found, row.run_id)
+    for row in await open_runs_of(call, session):
+        tree = await tree_of(call, session, row.run_id)
         refuse_open(await open_interrupts(call.runtime, tree.run_ids))
         if tree.pending().calls:
             return "interrupt"
     return "queue"
 
 
-async def _parent_of(call: WebCall, found: FoundSession, given: AguiInput) -> str | None:
+async def _parent_of(call: WebCall, session: FoundSession, agui_input: AguiInput) -> str | None:
     """Return the node of the last message before the new one; None if it is the active node, or is unknown.
 
     A client can leave out the end of the conversation, to edit a message or to get another answer. The new
     message then starts a branch. Only the ids of the client's messages are used.
     """
-    store, agent, head = call.runtime.store, found.agent, found.row.head
-    ids = given.before
+    store, agent, head = call.runtime.store, session.agent, session.row.head
+    ids = agui_input.earlier_ids
     if head is None or not ids:
         return None
-    [*active] = await store.data.sessions.nodes(agent, [head])
-    last = active[0].run_id if active else None
+    [*head_nodes] = await store.data.sessions.nodes(agent, [head])
+    head_run = head_nodes[0].run_id if head_nodes else None
     turns: list[Turn] | None = None
     for id_ in ids:
-        told = _RUN_OF_MESSAGE.match(id_)
-        if (told is not None and told[1] == last) or id_ == head:
+        run_match = _RUN_OF_MESSAGE.match(id_)
+        if (run_match is not None and run_match[1] == head_run) or id_ == head:
             return None
         if turns is None:
             turns = await store.data.transcripts.page(agent, agent.key, branches=True)
-        wanted = [one for one in turns if (told is not None and one.run_id == told[1])]
-        wanted = wanted or [one for one in turns if one.id == id_.partition(":")[0]]
-        if wanted:
-            return None if wanted[-1].id == head else wanted[-1].id
+        matches = [
+            turn for turn in turns if (run_match is not None and turn.run_id == run_match[1])
+        ]
+        matches = matches or [turn for turn in turns if turn.id == id_.partition(":")[0]]
+        if matches:
+            return None if matches[-1].id == head else matches[-1].id
     return None
 
 
 async def give_answers(
-    call: WebCall, found: FoundSession, given: AguiInput
+    call: WebCall, session: FoundSession, agui_input: AguiInput
 ) -> tuple[RunId, Gate] | None:
     """Deliver answers to the run that waits for them; return the run, and a filter of its events.
 
@@ -251,38 +259,40 @@ async def give_answers(
     Raises:
         AnswerError: An answer does not fit.
     """
-    results = {one.call_id: one for one in given.answers}
-    resumed = {one.interrupt_id for one in given.resume}
-    wanted = resumed | results.keys()
-    for row in await last_runs_of(call, found):
-        tree = await tree_of(call, found, row.run_id)
-        if wanted & tree.asked:
+    results = {answer.call_id: answer for answer in agui_input.answers}
+    interrupt_ids = {entry.interrupt_id for entry in agui_input.resume}
+    answer_ids = interrupt_ids | results.keys()
+    for row in await last_runs_of(call, session):
+        tree = await tree_of(call, session, row.run_id)
+        if answer_ids & tree.answerable_ids:
             break
     else:
-        raise _unknown(sorted(wanted))
+        raise _unknown_answers(sorted(answer_ids))
     # A client may send the decision of an interrupt as the result of its tool call, too.
-    for copy in tree.calls_of(resumed) - resumed:
-        results.pop(copy, None)
-    calls = tree.calls.keys()
-    if unknown := sorted((results.keys() - calls) | (resumed - (tree.asked - calls))):
-        raise _unknown(unknown)
+    for call_id in tree.calls_of(interrupt_ids) - interrupt_ids:
+        results.pop(call_id, None)
+    call_ids = tree.calls.keys()
+    if unknown_ids := sorted(
+        (results.keys() - call_ids) | (interrupt_ids - (tree.answerable_ids - call_ids))
+    ):
+        raise _unknown_answers(unknown_ids)
     # The protocol requires the answers to all open interrupts in one input.
-    refuse_open(await open_interrupts(call.runtime, tree.run_ids) - resumed)
+    refuse_open(await open_interrupts(call.runtime, tree.run_ids) - interrupt_ids)
     # All decisions are validated before the first answer is delivered.
-    decisions = [(one, _is_approval(one)) for one in given.resume]
-    own = {id_ for id_ in results if tree.calls[id_].is_asked}
-    for id_ in results.keys() - own:
+    decisions = [(entry, _is_approval(entry)) for entry in agui_input.resume]
+    client_call_ids = {id_ for id_ in results if tree.calls[id_].is_asked}
+    for id_ in results.keys() - client_call_ids:
         if not tree.calls[id_].is_done:
-            raise _refused(
+            raise _answer_error(
                 "not_a_client_tool", id_, "this tool is executed by the server", _WITHOUT
             )
     for entry, approve in decisions:
         await _decide(call, entry, approve, tree)
-    for id_ in own:
+    for id_ in client_call_ids:
         await call.runtime.approvals.give(row.run_id, id_, results[id_].result())
-    answered = frozenset(resumed | own)
-    known = Gate(answered, None, given.known_messages, given.known_results)
-    return (row.run_id, known) if answered else None
+    delivered_ids = frozenset(interrupt_ids | client_call_ids)
+    gate = Gate(delivered_ids, None, agui_input.known_messages, agui_input.known_results)
+    return (row.run_id, gate) if delivered_ids else None
 
 
 def refuse_open(interrupts: set[str]) -> None:
@@ -294,7 +304,9 @@ def refuse_open(interrupts: set[str]) -> None:
     if interrupts:
         names = ", ".join(sorted(interrupts))
         remedy = "give an entry of `resume` for each; `cancelled` denies it"
-        raise _refused("interrupts_open", names, f"the thread waits for answers to {names}", remedy)
+        raise _answer_error(
+            "interrupts_open", names, f"the thread waits for answers to {names}", remedy
+        )
 
 
 def _is_approval(entry: ResumeEntry) -> bool:
@@ -306,12 +318,12 @@ def _is_approval(entry: ResumeEntry) -> bool:
     if entry.status == "cancelled":
         return False
     payload = entry.payload
-    approved = payload.get("approved") if isinstance(payload, dict) else payload
-    if not isinstance(approved, bool):
+    decision = payload.get("approved") if isinstance(payload, dict) else payload
+    if not isinstance(decision, bool):
         problem = "the payload has no decision"
         remedy = 'give {"approved": true} or {"approved": false}, and perhaps a "comment"'
-        raise _refused("invalid_answer", entry.interrupt_id, problem, remedy)
-    return approved
+        raise _answer_error("invalid_answer", entry.interrupt_id, problem, remedy)
+    return decision
 
 
 async def _decide(call: WebCall, entry: ResumeEntry, approve: bool, tree: RunTree) -> None:
@@ -319,7 +331,7 @@ async def _decide(call: WebCall, entry: ResumeEntry, approve: bool, tree: RunTre
     comment = payload.get("comment") if isinstance(payload, dict) else None
     if entry.status == "cancelled":
         comment = "cancelled"
-    status = tree.decided.get(id_)
+    status = tree.outcomes.get(id_)
     if status is None:
         await audit_decision(call, RunId(tree.run_ids[0]), id_, approve=approve)
         try:
@@ -330,30 +342,30 @@ async def _decide(call: WebCall, entry: ResumeEntry, approve: bool, tree: RunTre
             return
     elif status == "expired" and entry.status == "resolved":
         remedy = "cancel it to go on"
-        raise _refused("interrupt_expired", id_, f"interrupt {id_} has expired", remedy)
+        raise _answer_error("interrupt_expired", id_, f"interrupt {id_} has expired", remedy)
     elif status != "expired" and (status == "approved") is not approve:
-        raise _refused("interrupt_answered", id_, f"interrupt {id_} was {status}", _WITHOUT)
+        raise _answer_error("interrupt_answered", id_, f"interrupt {id_} was {status}", _WITHOUT)
 
 
-def _unknown(ids: list[str]) -> AnswerError:
-    names = ", ".join(one[:100] for one in ids[:5])
+def _unknown_answers(ids: list[str]) -> AnswerError:
+    names = ", ".join(id_[:100] for id_ in ids[:5])
     problem = f"the thread has not asked for {names}"
-    return _refused("unknown_answer", names, problem, _WITHOUT)
+    return _answer_error("unknown_answer", names, problem, _WITHOUT)
 
 
-def _refused(code: str, name: str, problem: str, remedy: str) -> AnswerError:
+def _answer_error(code: str, name: str, problem: str, remedy: str) -> AnswerError:
     return AnswerError(HttpProblem(409, code, problem, remedy, name=name))
 
 
 def snapshot_of(turns: Sequence[Turn], *, open_run: str | None) -> MessagesSnapshotEvent:
     """Return turns as messages. Of an open run it has only the user's message: events carry the others."""
-    shown = [
-        one
-        for one in turns[-MOST_MESSAGES:]
-        if one.run_id != open_run or one.message.role == "user"
+    visible_turns = [
+        turn
+        for turn in turns[-MOST_MESSAGES:]
+        if turn.run_id != open_run or turn.message.role == "user"
     ]
     return MessagesSnapshotEvent(
-        messages=[message for turn in shown for message in _messages_of(turn)]
+        messages=[message for turn in visible_turns for message in _messages_of(turn)]
     )
 
 
@@ -367,7 +379,9 @@ def _messages_of(turn: Turn) -> Iterator[Message]:
     elif message.role == "user":
         yield _user(turn)
     elif message.role == "tool":
-        for n, block in enumerate(one for one in message.content if one.type == "tool_result"):
+        for n, block in enumerate(
+            block for block in message.content if block.type == "tool_result"
+        ):
             call = str((block.model_extra or {}).get("id"))
             yield ToolMessage(id=f"{turn.id}:{n}", tool_call_id=call, content=block.text or "")
 
@@ -382,7 +396,7 @@ def _tool_call(block: ContentBlock) -> ToolCall:
 
 def _user(turn: Turn) -> UserInput:
     message = turn.message
-    if all(one.type == "text" for one in message.content):
+    if all(block.type == "text" for block in message.content):
         return UserInput(id=turn.id, content=message.text)
     parts = [part for part in map(_content_part, message.content) if part is not None]
     return _USER.validate_python({"id": turn.id, "content": parts})
@@ -400,34 +414,37 @@ def _content_part(block: ContentBlock) -> dict[str, Any] | None:
     return None
 
 
-async def open_runs_of(call: WebCall, found: FoundSession) -> list[RunRow]:
+async def open_runs_of(call: WebCall, session: FoundSession) -> list[RunRow]:
     """Return the open runs of a session, in the order of their arrival."""
-    if not found.row.open_runs:
+    if not session.row.open_runs:
         return []
-    rows = await call.runtime.store.lists.runs(agent=found.agent, status=OPEN, limit=MAX_OPEN)
+    rows = await call.runtime.store.lists.runs(agent=session.agent, status=OPEN, limit=MAX_OPEN)
     return sorted(rows, key=lambda row: row.arrival)
 
 
-async def last_runs_of(call: WebCall, found: FoundSession) -> list[RunRow]:
+async def last_runs_of(call: WebCall, session: FoundSession) -> list[RunRow]:
     """Return the open runs of a session in the order of their arrival, then the newest other runs."""
-    opened = await open_runs_of(call, found)
-    newest = await call.runtime.store.lists.runs(agent=found.agent, limit=MAX_OPEN)
-    known = {row.run_id for row in opened}
-    return [*opened, *[row for row in newest if row.run_id not in known][:MAX_ENDED]]
+    open_runs = await open_runs_of(call, session)
+    newest_runs = await call.runtime.store.lists.runs(agent=session.agent, limit=MAX_OPEN)
+    open_ids = {row.run_id for row in open_runs}
+    return [*open_runs, *[row for row in newest_runs if row.run_id not in open_ids][:MAX_ENDED]]
 
 
-async def tree_of(call: WebCall, found: FoundSession, run_id: RunId) -> RunTree:
+async def tree_of(call: WebCall, session: FoundSession, run_id: RunId) -> RunTree:
     """Return the tree of a run and its descendants, with all events up to now."""
     tree = RunTree(run_id)
-    feed = await feed_of_run(call, found.agent, run_id, None, live=False)
-    below = [event async for event in feed.past() if _adds_child(tree, event)]
-    while below:
-        said: Any = below.pop(0).payload
-        child, agent = RunId(said["child"]), AgentId.parse(said["agent"])
+    feed = await feed_of_run(call, session.agent, run_id, None, live=False)
+    child_starts = [event async for event in feed.past() if _adds_child(tree, event)]
+    # Events of descendants are in their own logs, not in the session's.
+    while child_starts:
+        payload: Any = child_starts.pop(0).payload
+        child, agent = RunId(payload["child"]), AgentId.parse(payload["agent"])
         names = call.runtime.hidden_names
-        translator = RunTranslator(found.agent.key, child, agent, names)
+        translator = RunTranslator(session.agent.key, child, agent, names)
         async for entry in call.runtime.entries(child):
-            below += [event for event in await translator.of(entry) if _adds_child(tree, event)]
+            child_starts += [
+                event for event in await translator.of(entry) if _adds_child(tree, event)
+            ]
     return tree
 
 

@@ -73,8 +73,8 @@ class RunTree:
 
     Args:
         root: The run.
-        shown: The messages that the client shows.
-        answered: Ids of interrupts and calls that the client has answered. None of them is pending.
+        messages: The messages that the client shows.
+        answered_ids: Ids of interrupts and calls that the client has answered. None of them is pending.
 
     Attributes:
         subagents: The descendants, by their run ids.
@@ -82,10 +82,10 @@ class RunTree:
     """
 
     def __init__(
-        self, root: str, *, shown: ShownMessages | None = None, answered: Iterable[str] = ()
+        self, root: str, *, messages: ShownMessages | None = None, answered_ids: Iterable[str] = ()
     ) -> None:
-        self._root, self._shown = root, shown or ShownMessages()
-        self._answered = frozenset(answered)
+        self._root, self._messages = root, messages or ShownMessages()
+        self._answered_ids = frozenset(answered_ids)
         self._runs: dict[str, RunEvents] = {root: RunEvents(root)}
         self.subagents: dict[str, Subagent] = {}
         self.end: RunPhase | None = None
@@ -102,125 +102,141 @@ class RunTree:
         return self._runs[self._root].calls
 
     @property
-    def decided(self) -> dict[str, str]:
+    def outcomes(self) -> dict[str, str]:
         """The outcomes of approvals that are no longer pending, by their ids."""
-        return {id_: status for run in self._runs.values() for id_, status in run.decided.items()}
+        return {id_: status for run in self._runs.values() for id_, status in run.outcomes.items()}
 
     def calls_of(self, interrupts: Collection[str]) -> frozenset[str]:
         """Return the ids of the tool calls that these approvals, pending or decided, are about."""
         runs = self._runs.values()
-        open_ = ((id_, one.tool_call_id) for run in runs for id_, one in run.interrupts.items())
-        decided = (pair for run in runs for pair in run.decided_calls.items())
-        pairs = (*open_, *decided)
-        return frozenset(call for id_, call in pairs if id_ in interrupts and call is not None)
+        pending_pairs = (
+            (id_, interrupt.tool_call_id)
+            for run in runs
+            for id_, interrupt in run.interrupts.items()
+        )
+        decided_pairs = (pair for run in runs for pair in run.decided_calls.items())
+        pairs = (*pending_pairs, *decided_pairs)
+        return frozenset(
+            call_id for id_, call_id in pairs if id_ in interrupts and call_id is not None
+        )
 
     @property
-    def asked(self) -> frozenset[str]:
+    def answerable_ids(self) -> frozenset[str]:
         """Ids of all questions and tool calls that a client may answer, or has answered."""
-        open_ = (id_ for run in self._runs.values() for id_ in run.interrupts)
-        return frozenset((*open_, *self.decided, *self.calls))
+        pending_ids = (id_ for run in self._runs.values() for id_ in run.interrupts)
+        return frozenset((*pending_ids, *self.outcomes, *self.calls))
 
     def of(self, event: SessionEvent) -> list[BaseEvent]:
         """Translate a session event into AG-UI events."""
-        found: list[BaseEvent] = []
-        for made in self._made(event):
-            if isinstance(made, VoidTextEvent):
-                void = made.message_id
-                snapshot = self._shown.without(void.__eq__)
-                found += [] if snapshot is None else [snapshot]
+        agui_events: list[BaseEvent] = []
+        for agui_event in self._translate(event):
+            if isinstance(agui_event, VoidTextEvent):
+                message_id = agui_event.message_id
+                snapshot = self._messages.without(message_id.__eq__)
+                agui_events += [] if snapshot is None else [snapshot]
             else:
-                self._shown.note(made)
-                found.append(made)
-        return found
+                self._messages.note(agui_event)
+                agui_events.append(agui_event)
+        return agui_events
 
-    def _made(self, event: SessionEvent) -> Iterator[BaseEvent]:
+    def _translate(self, event: SessionEvent) -> Iterator[BaseEvent]:
         run = self._runs.get(event.run_id)
-        said: Any = event.payload
+        payload: Any = event.payload
         if run is None:
             return
         yield from run.of(event)
         if event.type == "child_started":
-            child = said["child"]
+            child = payload["child"]
             self._runs[child] = RunEvents(child, child)
-            name = str(said["agent"]).partition("/")[0].rpartition(":")[2]
+            name = str(payload["agent"]).partition("/")[0].rpartition(":")[2]
             self.subagents[child] = Subagent(name, event.run_id)
-            yield self._started(child)
+            yield self._start_event(child)
         elif event.type == "child_finished":
-            yield from self._finish(said["child"], said)
+            yield from self._finish(payload["child"], payload)
         elif event.type in ENDS or event.type == "run_dequeued":
             status = ENDS.get(event.type, "cancelled")
             yield from run.close()
             if event.run_id == self._root:
-                self.end, self._result = status, said
+                self.end, self._result = status, payload
             else:
-                yield from self._finish(event.run_id, {**said, "status": status})
+                yield from self._finish(event.run_id, {**payload, "status": status})
 
-    def _started(self, child: str) -> SubagentStartedEvent:
-        one = self.subagents[child]
-        above = None if one.parent == self._root else one.parent
+    def _start_event(self, child: str) -> SubagentStartedEvent:
+        subagent = self.subagents[child]
+        parent = None if subagent.parent == self._root else subagent.parent
         return SubagentStartedEvent(
-            subagent_run_id=child, name=one.name, parent_subagent_run_id=above
+            subagent_run_id=child, name=subagent.name, parent_subagent_run_id=parent
         )
 
-    def _finish(self, child: str, said: Any) -> Iterator[BaseEvent]:
-        one = self.subagents.get(child)
-        if one is None or not one.is_open:
+    def _finish(self, child: str, payload: Any) -> Iterator[BaseEvent]:
+        subagent = self.subagents.get(child)
+        # The end of a child run is in its own log and in its parent's: the first of them counts.
+        if subagent is None or not subagent.is_open:
             return
-        for below in self._below(child):
-            yield from self._finish(below, {"status": "cancelled"})
-        one.is_open = False
+        # The runs below it end with it, also if their own ends are not read.
+        for open_child in self._open_children(child):
+            yield from self._finish(open_child, {"status": "cancelled"})
+        subagent.is_open = False
         yield from self._runs[child].close()
-        if said["status"] == "completed":
-            yield SubagentFinishedEvent(subagent_run_id=child, result=said.get("output"))
+        if payload["status"] == "completed":
+            yield SubagentFinishedEvent(subagent_run_id=child, result=payload.get("output"))
         else:
-            text = _problem_of(said) or f"{one.name} was {said['status']}"
-            yield SubagentErrorEvent(subagent_run_id=child, message=text, code=said["status"])
+            text = _problem_of(payload) or f"{subagent.name} was {payload['status']}"
+            yield SubagentErrorEvent(subagent_run_id=child, message=text, code=payload["status"])
 
-    def _below(self, run: str) -> list[str]:
+    def _open_children(self, run: str) -> list[str]:
         """Return the open child runs of a run."""
-        return [id_ for id_, one in self.subagents.items() if one.is_open and one.parent == run]
+        return [
+            id_
+            for id_, subagent in self.subagents.items()
+            if subagent.is_open and subagent.parent == run
+        ]
 
     def pending(self) -> Pending:
         """Return the pending answers, as far as events were read."""
-        interrupts = (one for run in self._runs.values() for one in run.interrupts.values())
-        calls = (id_ for id_, call in self.calls.items() if call.is_asked and not call.is_done)
+        interrupts = (
+            interrupt for run in self._runs.values() for interrupt in run.interrupts.values()
+        )
+        call_ids = (id_ for id_, call in self.calls.items() if call.is_asked and not call.is_done)
         return Pending(
-            tuple(one for one in interrupts if one.id not in self._answered),
-            tuple(id_ for id_ in calls if id_ not in self._answered),
+            tuple(interrupt for interrupt in interrupts if interrupt.id not in self._answered_ids),
+            tuple(id_ for id_ in call_ids if id_ not in self._answered_ids),
         )
 
     def is_idle(self) -> bool:
         """Return True if no run is known to make progress without the pending answers."""
-        waiting = self.pending()
-        asking = {one.tool_call_id for one in waiting.interrupts} | {*waiting.calls}
+        pending = self.pending()
+        pending_calls = {interrupt.tool_call_id for interrupt in pending.interrupts} | {
+            *pending.calls
+        }
         runs = self._runs.values()
-        undone = {id_ for run in runs for id_, call in run.calls.items() if not call.is_done}
-        if any(run.is_speaking for run in runs) or not undone <= asking:
+        open_calls = {id_ for run in runs for id_, call in run.calls.items() if not call.is_done}
+        if any(run.is_speaking for run in runs) or not open_calls <= pending_calls:
             return False
         return all(
-            not one.is_open or self._runs[child].interrupts or self._below(child)
-            for child, one in self.subagents.items()
+            not subagent.is_open or self._runs[child].interrupts or self._open_children(child)
+            for child, subagent in self.subagents.items()
         )
 
-    def reopened(self) -> Iterator[BaseEvent]:
+    def reopen(self) -> Iterator[BaseEvent]:
         """Yield start events of open content, for a client that joins now. Token usage is counted from here."""
         for id_, run in self._runs.items():
             run.usage.clear()
-            one = self.subagents.get(id_)
-            if one is not None and one.is_open:
-                yield self._started(id_)
-            yield from run.reopened()
+            subagent = self.subagents.get(id_)
+            if subagent is not None and subagent.is_open:
+                yield self._start_event(id_)
+            yield from run.reopen()
 
-    def closed(self) -> Iterator[BaseEvent]:
+    def close(self) -> Iterator[BaseEvent]:
         """Yield end events of open content, for a client that leaves now. Open descendants end as suspended."""
         for id_ in reversed(self.run_ids):
             yield from self._runs[id_].close()
             if id_ != self._root and self.subagents[id_].is_open:
-                asked = [*self._runs[id_].interrupts]
-                outcome = SubagentFinishedSuspendedOutcome(interrupt_ids=asked or None)
+                interrupt_ids = [*self._runs[id_].interrupts]
+                outcome = SubagentFinishedSuspendedOutcome(interrupt_ids=interrupt_ids or None)
                 yield SubagentFinishedEvent(subagent_run_id=id_, outcome=outcome)
 
-    def finished(self, thread_id: str, run_id: str) -> RunFinishedEvent | RunErrorEvent:
+    def last_event(self, thread_id: str, run_id: str) -> RunFinishedEvent | RunErrorEvent:
         """Return the last event of the stream, for a run that has ended or waits for the client."""
         usage = self._usage() or None
         if self.end == "failed":
@@ -228,12 +244,12 @@ class RunTree:
             code = (self._result.get("error") or {}).get("type")
             return RunErrorEvent(message=text, code=code, usage=usage)
         outcome: Any = RunFinishedCancelledOutcome()
-        waiting = self.pending() if self.end is None else Pending()
-        if waiting.interrupts:
-            outcome = RunFinishedInterruptOutcome(interrupts=[*waiting.interrupts])
+        pending = self.pending() if self.end is None else Pending()
+        if pending.interrupts:
+            outcome = RunFinishedInterruptOutcome(interrupts=[*pending.interrupts])
         elif self.end != "cancelled":
-            calls = [*waiting.calls] or None
-            outcome = RunFinishedSuccessOutcome(pending_tool_call_ids=calls)
+            call_ids = [*pending.calls] or None
+            outcome = RunFinishedSuccessOutcome(pending_tool_call_ids=call_ids)
         result = self._result.get("output") if self.end == "completed" else None
         return RunFinishedEvent(
             thread_id=thread_id, run_id=run_id, result=result, outcome=outcome, usage=usage
@@ -242,19 +258,19 @@ class RunTree:
     def _usage(self) -> list[TokenUsage]:
         total: dict[str, Counter[str]] = {}
         for run in self._runs.values():
-            for model, used in run.usage.items():
-                total.setdefault(model, Counter()).update(used)
+            for model, tokens in run.usage.items():
+                total.setdefault(model, Counter()).update(tokens)
         return [
             TokenUsage(
                 model=model,
-                input_tokens=used["input"],
-                output_tokens=used["output"],
-                total_tokens=used["input"] + used["output"],
-                reasoning_tokens=used["reasoning"] or None,
-                cached_input_tokens=used["cached"] or None,
-                cache_write_input_tokens=used["cache_written"] or None,
+                input_tokens=tokens["input"],
+                output_tokens=tokens["output"],
+                total_tokens=tokens["input"] + tokens["output"],
+                reasoning_tokens=tokens["reasoning"] or None,
+                cached_input_tokens=tokens["cached"] or None,
+                cache_write_input_tokens=tokens["cache_written"] or None,
             )
-            for model, used in total.items()
+            for model, tokens in total.items()
         ]
 
 
@@ -268,7 +284,7 @@ class ShownMessages:
     """
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
-        self._messages = {one.id: one for one in messages}
+        self._messages = {message.id: message for message in messages}
         self._calls: dict[str, ToolCall] = {}
         self._pieces: dict[str, list[str]] = {}
         """Texts that are not in their messages yet, by id: a sum would copy a text with each piece."""
@@ -277,8 +293,8 @@ class ShownMessages:
     def messages(self) -> list[Message]:
         """The messages, in order."""
         for id_, pieces in self._pieces.items():
-            if isinstance(found := self._messages.get(id_), AssistantMessage):
-                found.content = "".join((found.content or "", *pieces))
+            if isinstance(message := self._messages.get(id_), AssistantMessage):
+                message.content = "".join((message.content or "", *pieces))
         self._pieces.clear()
         return [*self._messages.values()]
 
@@ -310,19 +326,19 @@ class ShownMessages:
                 pass
 
     def _assistant(self, id_: str, subagent: str | None) -> AssistantMessage:
-        found = self._messages.get(id_)
-        if not isinstance(found, AssistantMessage):
-            found = AssistantMessage(id=id_, subagent_run_id=subagent)
-            self._messages[id_] = found
-        return found
+        message = self._messages.get(id_)
+        if not isinstance(message, AssistantMessage):
+            message = AssistantMessage(id=id_, subagent_run_id=subagent)
+            self._messages[id_] = message
+        return message
 
     def without(self, is_gone: Callable[[str], bool]) -> MessagesSnapshotEvent | None:
         """Drop the messages with matching ids; return a snapshot of the others, or None if no id matches."""
-        gone = [id_ for id_ in self._messages if is_gone(id_)]
-        for id_ in gone:
+        dropped_ids = [id_ for id_ in self._messages if is_gone(id_)]
+        for id_ in dropped_ids:
             del self._messages[id_]
             self._pieces.pop(id_, None)
-        return MessagesSnapshotEvent(messages=self.messages) if gone else None
+        return MessagesSnapshotEvent(messages=self.messages) if dropped_ids else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +378,7 @@ class RunEvents:
     Attributes:
         calls: The tool calls, by their ids.
         interrupts: The pending approvals, by their ids.
-        decided: The outcomes of approvals that are no longer pending, by their ids.
+        outcomes: The outcomes of approvals that are no longer pending, by their ids.
         decided_calls: The tool calls of these approvals, by the approvals' ids.
         usage: Tokens of model calls, by model.
     """
@@ -373,7 +389,7 @@ class RunEvents:
         self._thoughts: set[str] = set()
         self.calls: dict[str, KnownCall] = {}
         self.interrupts: dict[str, Interrupt] = {}
-        self.decided: dict[str, str] = {}
+        self.outcomes: dict[str, str] = {}
         self.decided_calls: dict[str, str] = {}
         self.usage: dict[str, Counter[str]] = {}
 
@@ -384,37 +400,37 @@ class RunEvents:
 
     def of(self, event: SessionEvent) -> Iterator[BaseEvent]:
         """Translate a session event into AG-UI events, with its time and its subagent."""
-        for made in self._made(event):
-            made.timestamp = int(event.at.timestamp() * 1000)
+        for agui_event in self._translate(event):
+            agui_event.timestamp = int(event.at.timestamp() * 1000)
             if self._subagent is not None:
-                made.subagent_run_id = self._subagent  # type: ignore[attr-defined]
-            yield made
+                agui_event.subagent_run_id = self._subagent  # type: ignore[attr-defined]
+            yield agui_event
 
-    def _made(self, event: SessionEvent) -> Iterator[BaseEvent]:
-        said: Any = event.payload
+    def _translate(self, event: SessionEvent) -> Iterator[BaseEvent]:
+        payload: Any = event.payload
         match event.type:
             case "text_delta":
-                yield from self._text(said["position"], said["text"])
+                yield from self._text(payload["position"], payload["text"])
             case "text_snapshot":
-                yield from self._whole(said["position"], said["text"])
+                yield from self._whole(payload["position"], payload["text"])
             case "reasoning_delta":
-                yield from self._thought(said["position"], said["text"])
+                yield from self._thought(payload["position"], payload["text"])
             case "message":
-                yield from self._message(event, said)
+                yield from self._message(event, payload)
             case "tool_started" | "tool_finished":
-                yield from self._tool(event, said)
+                yield from self._tool(event, payload)
             case "approval_requested":
-                id_ = said["approval_id"]
-                self.interrupts[id_] = self._interrupt(event, said)
+                id_ = payload["approval_id"]
+                self.interrupts[id_] = self._interrupt(event, payload)
             case "approval_decided":
-                interrupt = self.interrupts.pop(said["approval_id"], None)
+                interrupt = self.interrupts.pop(payload["approval_id"], None)
                 if interrupt is not None and interrupt.tool_call_id is not None:
                     self.decided_calls[interrupt.id] = interrupt.tool_call_id
-                self.decided[said["approval_id"]] = said["status"]
+                self.outcomes[payload["approval_id"]] = payload["status"]
         if event.type in _UNCHANGED:
-            yield CustomEvent(name=f"{CUSTOM}{event.type}", value=said)
+            yield CustomEvent(name=f"{CUSTOM}{event.type}", value=payload)
 
-    def reopened(self) -> Iterator[BaseEvent]:
+    def reopen(self) -> Iterator[BaseEvent]:
         """Yield start events of open texts and reasonings, with the texts so far."""
         texts = {position: "".join(pieces) for position, pieces in self._texts.items()}
         thoughts, self._thoughts = self._thoughts, set()
@@ -447,12 +463,12 @@ class RunEvents:
 
     def _whole(self, position: str, text: str) -> Iterator[BaseEvent]:
         """Yield the missing end of a text; the whole text if it does not continue the text that was shown."""
-        shown = "".join(self._texts.get(position, ()))
-        if not text.startswith(shown):
+        sent_text = "".join(self._texts.get(position, ()))
+        if not text.startswith(sent_text):
             yield from self._end_text(position)
             yield VoidTextEvent(message_id=self._id(position))
-            shown = ""
-        if rest := text[len(shown) :]:
+            sent_text = ""
+        if rest := text[len(sent_text) :]:
             yield from self._text(position, rest)
 
     def _end_text(self, position: str) -> Iterator[BaseEvent]:
@@ -474,27 +490,27 @@ class RunEvents:
             yield ReasoningMessageEndEvent(message_id=id_)
             yield ReasoningEndEvent(message_id=id_)
 
-    def _message(self, event: SessionEvent, said: Mapping[str, Any]) -> Iterator[BaseEvent]:
+    def _message(self, event: SessionEvent, payload: Mapping[str, Any]) -> Iterator[BaseEvent]:
         """Yield the unsent parts of a message: text and calls of a model, or results of tools."""
-        if said["role"] == "assistant":
-            position = said.get("position") or event.node_id or str(event.seq)
-            if used := said.get("usage"):
-                numbers = {name: n for name, n in used.items() if isinstance(n, int)}
-                self.usage.setdefault(str(said.get("model")), Counter()).update(numbers)
+        if payload["role"] == "assistant":
+            position = payload.get("position") or event.node_id or str(event.seq)
+            if usage := payload.get("usage"):
+                numbers = {name: n for name, n in usage.items() if isinstance(n, int)}
+                self.usage.setdefault(str(payload.get("model")), Counter()).update(numbers)
             yield from self._end_thought(position)
-            yield from self._whole(position, said["text"])
+            yield from self._whole(position, payload["text"])
             yield from self._end_text(position)
-            if "stopped" in said:
-                value = {"messageId": self._id(position), "stopped": said["stopped"]}
+            if "stopped" in payload:
+                value = {"messageId": self._id(position), "stopped": payload["stopped"]}
                 yield CustomEvent(name=f"{CUSTOM}answer_stopped", value=value)
-            for block in said["content"]:
+            for block in payload["content"]:
                 if block.get("type") == "tool_call":
                     arguments = block.get("invalid_arguments", block.get("arguments"))
                     yield from self._call(
                         str(block.get("id")), str(block.get("name")), arguments, self._id(position)
                     )
-        elif said["role"] == "tool":
-            for block in said["content"]:
+        elif payload["role"] == "tool":
+            for block in payload["content"]:
                 if block.get("type") == "tool_result":
                     yield from self._result(str(block.get("id")), block.get("text") or "")
 
@@ -505,21 +521,22 @@ class RunEvents:
         yield ToolCallArgsEvent(tool_call_id=id_, delta=text)
         yield ToolCallEndEvent(tool_call_id=id_)
 
-    def _tool(self, event: SessionEvent, said: Mapping[str, Any]) -> Iterator[BaseEvent]:
+    def _tool(self, event: SessionEvent, payload: Mapping[str, Any]) -> Iterator[BaseEvent]:
         """Yield a tool call that no model made, or a tool's result."""
-        name, id_ = said["name"], event.tool_call_id
+        name, id_ = payload["name"], event.tool_call_id
         if event.type == "tool_started":
             if id_ not in self.calls:
                 message = self._id(str(event.seq))
                 id_ = id_ or message
-                yield from self._call(id_, name, said.get("arguments"), message)
-            self.calls[id_].is_asked = said.get("client", False)
+                yield from self._call(id_, name, payload.get("arguments"), message)
+            self.calls[id_].is_asked = payload.get("client", False)
             return
+        # A call that no model made has no id of its own: it got one of this run when it started.
         if id_ is None:
-            ours = self._id("")
-            own = (one for one, call in self.calls.items() if not call.is_done)
-            id_ = next((one for one in own if one.startswith(ours)), "")
-        yield from self._result(id_, _text_of(said["result"]))
+            prefix = self._id("")
+            open_calls = (call_id for call_id, call in self.calls.items() if not call.is_done)
+            id_ = next((call_id for call_id in open_calls if call_id.startswith(prefix)), "")
+        yield from self._result(id_, _text_of(payload["result"]))
 
     def _result(self, call_id: str, text: str) -> Iterator[BaseEvent]:
         call = self.calls.get(call_id)
@@ -528,17 +545,17 @@ class RunEvents:
             id_ = f"{call.message_id}:{call_id}"
             yield ToolCallResultEvent(message_id=id_, tool_call_id=call_id, content=text)
 
-    def _interrupt(self, event: SessionEvent, said: Mapping[str, Any]) -> Interrupt:
-        call = event.tool_call_id
+    def _interrupt(self, event: SessionEvent, payload: Mapping[str, Any]) -> Interrupt:
+        call_id = event.tool_call_id
         return Interrupt(
-            id=said["approval_id"],
-            reason="confirmation" if call is None else "tool_call",
-            message=said["what"],
-            tool_call_id=call,
+            id=payload["approval_id"],
+            reason="confirmation" if call_id is None else "tool_call",
+            message=payload["what"],
+            tool_call_id=call_id,
             response_schema=ANSWER,
-            expires_at=said.get("expires_at"),
+            expires_at=payload.get("expires_at"),
             subagent_run_id=self._subagent,
-            metadata={"callboard": {"args": said["args"]}},
+            metadata={"callboard": {"args": payload["args"]}},
         )
 
 
@@ -576,13 +593,13 @@ def _text_of(result: object) -> str:
     text = data.get("text") or data.get("message")
     if isinstance(text, str) and text:
         return text
-    found = data.get("structured") if "structured" in data else result
-    return "" if found is None else canonical_json(found)
+    content = data.get("structured") if "structured" in data else result
+    return "" if content is None else canonical_json(content)
 
 
-def _problem_of(said: Any) -> str:
+def _problem_of(payload: Any) -> str:
     """Return the text of an error, or the reason of a cancel."""
-    error = said.get("error") or {}
+    error = payload.get("error") or {}
     return str(
-        error.get("message") or said.get("reason") or (error and canonical_json(error)) or ""
+        error.get("message") or payload.get("reason") or (error and canonical_json(error)) or ""
     )

@@ -56,7 +56,7 @@ class AguiInput:
     Attributes:
         thread_id: The session.
         run_id: The id of the message that starts a new run.
-        said: The user's message. None if the last message is not a user's, or the input resumes interrupts.
+        user_message: The user's message; None if the last one is not a user's, or the input resumes interrupts.
         resume: Answers to interrupts.
         answers: The results of tools at the end of the messages.
         messages: All messages, as received.
@@ -64,7 +64,7 @@ class AguiInput:
 
     thread_id: str
     run_id: str
-    said: UserMessage | None
+    user_message: UserMessage | None
     resume: tuple[ResumeEntry, ...]
     answers: tuple[ToolAnswer, ...]
     messages: tuple[Message, ...]
@@ -72,69 +72,73 @@ class AguiInput:
     @property
     def known_messages(self) -> frozenset[str]:
         """Ids of messages that the client has."""
-        return frozenset(one.id for one in self.messages)
+        return frozenset(message.id for message in self.messages)
 
     @property
     def known_results(self) -> frozenset[str]:
         """Ids of tool calls whose results the client has."""
-        return frozenset(one.tool_call_id for one in self.messages if isinstance(one, ToolMessage))
+        return frozenset(
+            message.tool_call_id for message in self.messages if isinstance(message, ToolMessage)
+        )
 
     @property
-    def before(self) -> tuple[str, ...]:
+    def earlier_ids(self) -> tuple[str, ...]:
         """Ids of the messages before the user's last one, in reverse order."""
-        earlier = self.messages[:-1] if self.said is not None else self.messages
-        return tuple(one.id for one in reversed(earlier))
+        earlier_messages = self.messages[:-1] if self.user_message is not None else self.messages
+        return tuple(message.id for message in reversed(earlier_messages))
 
 
-def read_input(given: RunAgentInput) -> AguiInput:
+def read_input(body: RunAgentInput) -> AguiInput:
     """Validate an input.
 
     Raises:
         InvalidTextError: The run id is not valid as the id of a message.
         ProblemError: Another part of the input is not valid.
     """
-    check_name_of("runId", given.run_id)
-    if not given.run_id:
+    check_name_of("runId", body.run_id)
+    if not body.run_id:
         raise _invalid("runId", "an empty text is not an id")
-    messages = tuple(given.messages)
+    messages = tuple(body.messages)
     last = messages[-1] if messages else None
-    resume = tuple(given.resume or ())
-    if len({one.interrupt_id for one in resume}) < len(resume):
+    resume = tuple(body.resume or ())
+    if len({entry.interrupt_id for entry in resume}) < len(resume):
         raise _invalid("resume", "an interrupt is answered twice")
-    tail = takewhile(lambda one: isinstance(one, ToolMessage), reversed(messages))
-    answers = [_answer_of(one) for one in tail if isinstance(one, ToolMessage)]
-    said = None
+    tail = takewhile(lambda message: isinstance(message, ToolMessage), reversed(messages))
+    answers = [_answer_of(message) for message in tail if isinstance(message, ToolMessage)]
+    user_message = None
     if isinstance(last, UserInput) and not resume:
-        said = UserMessage(
-            content=_blocks_of(last), id=given.run_id, client=_client_of(given) or None
+        user_message = UserMessage(
+            content=_blocks_of(last), id=body.run_id, client=_client_of(body) or None
         )
     return AguiInput(
-        given.thread_id, given.run_id, said, resume, tuple(reversed(answers)), messages
+        body.thread_id, body.run_id, user_message, resume, tuple(reversed(answers)), messages
     )
 
 
-def _client_of(given: RunAgentInput) -> dict[str, JsonValue]:
+def _client_of(body: RunAgentInput) -> dict[str, JsonValue]:
     """Return the client's data of a message: tools, and context, state and properties for the agent's code."""
-    context = [{"description": one.description, "value": one.value} for one in given.context or ()]
-    more: dict[str, Any] = {
-        "tools": _tools_of(given.tools or ()),
+    context = [
+        {"description": entry.description, "value": entry.value} for entry in body.context or ()
+    ]
+    data: dict[str, Any] = {
+        "tools": _tools_of(body.tools or ()),
         "context": context,
-        "state": given.state,
-        "forwarded_props": given.forwarded_props,
+        "state": body.state,
+        "forwarded_props": body.forwarded_props,
     }
-    return {name: value for name, value in more.items() if value not in (None, [], {})}
+    return {name: value for name, value in data.items() if value not in (None, [], {})}
 
 
 def _tools_of(tools: Sequence[ClientTool]) -> list[dict[str, Any]]:
     if len(tools) > MAX_TOOLS:
         raise _invalid("tools", f"{len(tools)} tools are too many: send at most {MAX_TOOLS}")
-    names = [one.name for one in tools]
+    names = [tool.name for tool in tools]
     for name in names:
         if not _TOOL_NAME.fullmatch(name):
             raise _invalid("tools", f"{name[:80]!r} is not a tool name: {_TOOL_NAME.pattern}")
     if len(set(names)) < len(names):
         raise _invalid("tools", "two tools have the same name")
-    return [_tool_of(one) for one in tools]
+    return [_tool_of(tool) for tool in tools]
 
 
 def _tool_of(tool: ClientTool) -> dict[str, Any]:
@@ -150,9 +154,9 @@ def _blocks_of(message: UserInput) -> tuple[ContentBlock, ...]:
     content = message.content
     if isinstance(content, str):
         content = [TextPart(text=content)] if content else []
-    if all(isinstance(one, TextPart) and not one.text.strip() for one in content):
+    if all(isinstance(part, TextPart) and not part.text.strip() for part in content):
         raise _invalid("messages", "the last message is blank")
-    return tuple(_block_of(one) for one in content)
+    return tuple(_block_of(part) for part in content)
 
 
 def _block_of(part: ContentPart) -> ContentBlock:
@@ -172,12 +176,12 @@ def _block_of(part: ContentPart) -> ContentBlock:
 def _answer_of(message: ToolMessage) -> ToolAnswer:
     content = message.content
     if not isinstance(content, str):
-        if not all(isinstance(one, TextPart) for one in content):
+        if not all(isinstance(part, TextPart) for part in content):
             raise _invalid("messages", "the result of a tool can have parts of type text only")
-        content = "".join(one.text for one in content if isinstance(one, TextPart))
+        content = "".join(part.text for part in content if isinstance(part, TextPart))
     return ToolAnswer(message.tool_call_id, content, message.error)
 
 
 def _invalid(where: str, problem: str) -> ProblemError:
-    found = [{"where": f"body.{where}", "problem": problem}]
-    return ProblemError(HttpProblem(422, "invalid", f"body.{where}: {problem}", errors=found))
+    errors = [{"where": f"body.{where}", "problem": problem}]
+    return ProblemError(HttpProblem(422, "invalid", f"body.{where}: {problem}", errors=errors))

@@ -77,12 +77,12 @@ def error_line(exc: Exception) -> EventLine:
     return line_of(RunErrorEvent(message=text, code=problem.code))
 
 
-def begun_line(given: AguiInput) -> EventLine:
+def start_line(agui_input: AguiInput) -> EventLine:
     """Return the first line of a stream."""
-    started = RunStartedEvent(
-        thread_id=given.thread_id, run_id=given.run_id, protocol_version=PROTOCOL_VERSION
+    start_event = RunStartedEvent(
+        thread_id=agui_input.thread_id, run_id=agui_input.run_id, protocol_version=PROTOCOL_VERSION
     )
-    return line_of(started)
+    return line_of(start_event)
 
 
 @dataclass(slots=True)
@@ -90,24 +90,24 @@ class Gate:
     """Filter of events that the client has already received.
 
     Attributes:
-        answered: Ids of interrupts and tool calls. The filter ends when all of them were read.
+        answered_ids: Ids of interrupts and tool calls. The filter ends when all of them were read.
         cursor: The id of the last event that the client has. If set, the filter ends there instead.
         messages: Ids of messages after that point that the client has.
         results: Ids of calls whose results the client has.
     """
 
-    answered: frozenset[str] = frozenset()
+    answered_ids: frozenset[str] = frozenset()
     cursor: str | None = None
     messages: frozenset[str] = frozenset()
     results: frozenset[str] = frozenset()
-    _left_out: set[str] = field(default_factory=set)
+    _filtered_calls: set[str] = field(default_factory=set)
     """Tool calls whose start events were filtered out."""
 
     def is_behind(self, event: SessionEvent | None, tree: RunTree) -> bool:
         """Return True if the events after this event are new to the client."""
         if self.cursor is not None:
             return event is not None and event.event_id == self.cursor
-        return self.answered <= tree.asked
+        return self.answered_ids <= tree.answerable_ids
 
     def lets_in(self, event: BaseEvent) -> bool:
         """Return True unless the client has the event's content."""
@@ -116,10 +116,10 @@ class Gate:
                 return event.tool_call_id not in self.results
             case ToolCallStartEvent():
                 if event.parent_message_id in self.messages:
-                    self._left_out.add(event.tool_call_id)
-                return event.tool_call_id not in self._left_out
+                    self._filtered_calls.add(event.tool_call_id)
+                return event.tool_call_id not in self._filtered_calls
             case ToolCallArgsEvent() | ToolCallEndEvent():
-                return event.tool_call_id not in self._left_out
+                return event.tool_call_id not in self._filtered_calls
             case _:
                 return getattr(event, "message_id", None) not in self.messages
 
@@ -129,9 +129,9 @@ class AguiReader:
 
     Args:
         call: The request.
-        found: The session.
+        session: The session.
         run_id: The run.
-        given: The input.
+        agui_input: The input.
         gate: Filter of events that the client has.
         first: Events that are sent before the run's events.
     """
@@ -139,41 +139,43 @@ class AguiReader:
     def __init__(  # noqa: PLR0917 - the parts of one stream
         self,
         call: WebCall,
-        found: FoundSession,
+        session: FoundSession,
         run_id: RunId,
-        given: AguiInput,
+        agui_input: AguiInput,
         gate: Gate | None = None,
         first: Iterable[BaseEvent] = (),
     ) -> None:
-        self._call, self._found, self._run_id, self._given = call, found, run_id, given
+        self._call, self._session, self._run_id, self._input = call, session, run_id, agui_input
         self._gate, self._first = gate or Gate(), tuple(first)
-        snapshots = [one.messages for one in self._first if isinstance(one, MessagesSnapshotEvent)]
-        shown = ShownMessages(snapshots[-1] if snapshots else given.messages)
-        self._tree = RunTree(run_id, shown=shown, answered=self._gate.answered)
+        snapshots = [
+            event.messages for event in self._first if isinstance(event, MessagesSnapshotEvent)
+        ]
+        messages = ShownMessages(snapshots[-1] if snapshots else agui_input.messages)
+        self._tree = RunTree(run_id, messages=messages, answered_ids=self._gate.answered_ids)
         self._is_open = self._is_quiet = False
         self._quiet_s = QUIET_S
 
     async def lines(self) -> AsyncGenerator[EventLine, None]:
         """Yield the lines of the stream."""
-        yield begun_line(self._given)
+        yield start_line(self._input)
         for event in self._first:
             yield line_of(event)
-        run = await self._found.agents.run(self._run_id)
+        run = await self._session.agents.run(self._run_id)
         async with aclosing(EventSources(run.tail(), run.child_events)) as sources:
             async for line in self._all(sources):
                 yield line
-        thread_id = self._given.thread_id
+        thread_id = self._input.thread_id
         if not self._is_open:  # no event of the run has the cursor
             raise CursorError(str(self._gate.cursor), thread_id, "the run has no such event")
-        last = self._tree.finished(thread_id, self._given.run_id)
-        for event in (*self._tree.closed(), last):
+        last = self._tree.last_event(thread_id, self._input.run_id)
+        for event in (*self._tree.close(), last):
             yield line_of(event)
 
     async def _all(self, sources: EventSources) -> AsyncGenerator[EventLine, None]:
         """Yield the events until the run ends or waits for the client."""
         for line in self._pass(None):
             yield line
-        while self._tree.end is None and not await self._is_waiting(sources.followed):
+        while self._tree.end is None and not await self._is_waiting(sources.followed_ids):
             try:
                 event = await sources.next(self._quiet_s if self._tree.pending() else None)
             except StopAsyncIteration:
@@ -183,18 +185,19 @@ class AguiReader:
                 continue
             self._quiet_s = QUIET_S
             lines = self._lines_of(event)
-            if event.type == "run_waiting" and await self._is_waiting(sources.followed):
+            if event.type == "run_waiting" and await self._is_waiting(sources.followed_ids):
                 return  # the last line says so
             for line in lines:
                 yield line
 
     def _lines_of(self, event: SessionEvent) -> list[EventLine]:
         """Return the lines of an event, the last one with the event's id; none if the client has the event."""
-        made = self._tree.of(event)
+        # Filtered events are part of the tree, too: its questions decide where the filter ends.
+        agui_events = self._tree.of(event)
         if not self._is_open:
             return self._pass(event)
-        made = [one for one in made if self._gate.lets_in(one)]
-        lines = [line_of(one) for one in made]
+        agui_events = [e for e in agui_events if self._gate.lets_in(e)]
+        lines = [line_of(e) for e in agui_events]
         if lines and event.event_id is not None and event.run_id == self._run_id:
             lines[-1] = replace(lines[-1], id=event.event_id)
         return lines
@@ -204,9 +207,9 @@ class AguiReader:
         self._is_open = self._gate.is_behind(event, self._tree)
         if not self._is_open:
             return []
-        return [line_of(one) for one in self._tree.reopened()]
+        return [line_of(e) for e in self._tree.reopen()]
 
-    async def _is_waiting(self, followed: Iterable[str]) -> bool:
+    async def _is_waiting(self, followed_ids: Iterable[str]) -> bool:
         """Return True if the stream should end because the run or a descendant waits for the client.
 
         It compares the pending answers that were read with the store's waits, so that no question is missing
@@ -216,18 +219,19 @@ class AguiReader:
         pending = tree.pending()
         if not pending or not self._is_open or not (self._is_quiet or tree.is_idle()):
             return False
-        asked = {*pending.calls, *(one.id for one in pending.interrupts)}
+        pending_ids = {*pending.calls, *(interrupt.id for interrupt in pending.interrupts)}
         runtime = self._call.runtime
-        waited = await open_interrupts(runtime, (self._run_id, *followed))
-        waited |= (await runtime.approvals.open_calls(self._run_id)).keys()
+        open_ids = await open_interrupts(runtime, (self._run_id, *followed_ids))
+        open_ids |= (await runtime.approvals.open_calls(self._run_id)).keys()
+        # The store may show a wait after the last event of the run: then no event starts the next comparison.
         self._quiet_s = min(2 * self._quiet_s, MOST_QUIET_S)
-        return waited - self._gate.answered == asked
+        return open_ids - self._gate.answered_ids == pending_ids
 
 
 async def open_interrupts(runtime: Runtime, run_ids: Iterable[str]) -> set[str]:
     """Return the ids of approvals that these runs wait for."""
-    found = [await runtime.approvals.open(run_id=RunId(one)) for one in run_ids]
-    return {one.id for some in found for one in some}
+    requests_of_runs = [await runtime.approvals.open(run_id=RunId(run_id)) for run_id in run_ids]
+    return {request.id for requests in requests_of_runs for request in requests}
 
 
 class EventSources:
@@ -248,11 +252,11 @@ class EventSources:
         self._follow = follow
         self._news = asyncio.Event()
         self._sources: dict[str, Ahead[SessionEvent]] = {"": Ahead(root, self._news)}
-        self._held: dict[str, SessionEvent] = {}
+        self._pending_ends: dict[str, SessionEvent] = {}
         """End events of descendants that are still read, by the source that sent them."""
 
     @property
-    def followed(self) -> list[str]:
+    def followed_ids(self) -> list[str]:
         """Ids of the descendants that are being read."""
         return [key for key in self._sources if key]
 
@@ -263,30 +267,31 @@ class EventSources:
             StopAsyncIteration: The run has ended.
         """
         while True:
-            ready = await self._ready(timeout_s)
-            if ready is None:
+            key = await self._ready_key(timeout_s)
+            if key is None:
                 return None
-            event = await self._take(ready)
+            event = await self._take(key)
             if event is None:
                 continue
-            said: Any = event.payload
+            payload: Any = event.payload
             if event.type == "child_started" and len(self._sources) <= MAX_FOLLOWED:
-                child = self._follow(said["child"])
-                self._sources[said["child"]] = Ahead(child, self._news)
-            elif event.type == "child_finished" and said["child"] in self._sources:
-                self._held[ready] = event
+                child = self._follow(payload["child"])
+                self._sources[payload["child"]] = Ahead(child, self._news)
+            elif event.type == "child_finished" and payload["child"] in self._sources:
+                self._pending_ends[key] = event
                 continue
             return event
 
-    async def _ready(self, timeout_s: float | None) -> str | None:
+    async def _ready_key(self, timeout_s: float | None) -> str | None:
         """Return a source that has an event or has ended, descendants first; None at the timeout."""
-        free = [key for key in reversed(self._sources) if key not in self._held]
+        keys = [key for key in reversed(self._sources) if key not in self._pending_ends]
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    ready = [key for key in free if self._sources[key].has_next()]
-                    if ready:
-                        return ready[0]
+                    # No await between this check and `clear`: news in between would be lost.
+                    ready_keys = [key for key in keys if self._sources[key].has_next()]
+                    if ready_keys:
+                        return ready_keys[0]
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
@@ -299,15 +304,16 @@ class EventSources:
         except StopAsyncIteration:
             if not key:
                 raise
+        # A descendant's log may be swept or deleted: its end then comes from its parent's log.
         except ActorsError as exc:
             if not key:
                 raise
             _log.info("a descendant run cannot be read", extra={"run": key, "error": str(exc)})
         await self._sources.pop(key).aclose()
-        for source, event in self._held.items():
-            said: Any = event.payload
-            if said["child"] == key:
-                del self._held[source]
+        for source, event in self._pending_ends.items():
+            payload: Any = event.payload
+            if payload["child"] == key:
+                del self._pending_ends[source]
                 return event
         return None
 

@@ -105,11 +105,11 @@ class InstalledGraphs:
 
     Attributes:
         installing: Lock around the check of a bundle, so that a process unpacks one bundle at a time.
-        kept: Graphs by the hash of their bundle, in the order of their last use.
+        specs_by_hash: Graphs by the hash of their bundle, in the order of their last use.
     """
 
     installing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    kept: dict[str, Mapping[str, WorkflowSpec]] = field(default_factory=dict)
+    specs_by_hash: dict[str, Mapping[str, WorkflowSpec]] = field(default_factory=dict)
 
 
 def bundles_of(call: WebCall) -> StoredBundles:
@@ -120,8 +120,8 @@ def bundles_of(call: WebCall) -> StoredBundles:
 
 def graphs_of(call: WebCall) -> InstalledGraphs:
     """Return this process's cache of installed flows."""
-    found: InstalledGraphs = call.api.kept.setdefault(InstalledGraphs, InstalledGraphs())
-    return found
+    cache: InstalledGraphs = call.api.caches.setdefault(InstalledGraphs, InstalledGraphs())
+    return cache
 
 
 async def specs_of(call: WebCall, record: BundleRecord) -> Mapping[str, WorkflowSpec]:
@@ -131,26 +131,27 @@ async def specs_of(call: WebCall, record: BundleRecord) -> Mapping[str, Workflow
         WorkflowBundleRegistryError: The bundle was removed meanwhile.
         FlowError: A flow of the bundle cannot be compiled here.
     """
-    kept = graphs_of(call).kept
-    found = kept.pop(record.hash, None)
-    if found is None:
-        found = await loaded_graphs(bundles_of(call), record)
-    kept[record.hash] = found
-    if len(kept) > MOST_KEPT:
-        del kept[next(iter(kept))]
-    return found
+    cache = graphs_of(call).specs_by_hash
+    # Removed and added again: the order of the cache is the order of use.
+    specs = cache.pop(record.hash, None)
+    if specs is None:
+        specs = await loaded_graphs(bundles_of(call), record)
+    cache[record.hash] = specs
+    if len(cache) > MOST_KEPT:
+        del cache[next(iter(cache))]
+    return specs
 
 
 async def installed_spec(call: WebCall, flow: str) -> WorkflowSpec | None:
     """Return the graph of an installed flow; None if no installed flow has this name."""
-    found = await bundles_of(call).find_flow(flow)
-    if found is None:
+    match = await bundles_of(call).find_flow(flow)
+    if match is None:
         return None
-    record, flow_id = found
+    record, flow_id = match
     return (await specs_of(call, record)).get(record.manifest.graph_names[flow_id])
 
 
-def shown_bundle(record: BundleRecord) -> InstalledFlowJson:
+def bundle_json(record: BundleRecord) -> InstalledFlowJson:
     """Return a bundle in the form in which clients receive it."""
     manifest = record.manifest
     return InstalledFlowJson(
@@ -228,8 +229,13 @@ class GraphRunNameJson(ShownModel):
 def flows_of(runtime: Runtime) -> Mapping[str, Flows]:
     """Return the flows that are registered with a runtime, by app."""
     factories = host_of(runtime).worker.env.agents.factories
-    owners = {app: one.__self__ for app, one in factories.items() if isinstance(one, MethodType)}
-    return {app: one for app, one in sorted(owners.items()) if isinstance(one, Flows)}
+    # The factory of an app of flows is a method of its `Flows`.
+    owners = {
+        app: factory.__self__
+        for app, factory in factories.items()
+        if isinstance(factory, MethodType)
+    }
+    return {app: flows for app, flows in sorted(owners.items()) if isinstance(flows, Flows)}
 
 
 def app_of(call: WebCall, flow: str, app: str | None) -> str:
@@ -238,8 +244,10 @@ def app_of(call: WebCall, flow: str, app: str | None) -> str:
     Raises:
         ProblemError: No app has the flow, or several have it and none was named.
     """
-    served = flows_of(call.runtime)
-    apps = [name for name, one in served.items() if flow in one.specs and app in (None, name)]
+    flows_by_app = flows_of(call.runtime)
+    apps = [
+        name for name, flows in flows_by_app.items() if flow in flows.specs and app in (None, name)
+    ]
     if not apps:
         raise unknown_flow(flow)
     if len(apps) > 1:
@@ -254,13 +262,13 @@ async def start_at(call: WebCall, flow: str, app: str | None) -> tuple[str, str]
     """Return the app and the full name of a flow that is served here or installed.
 
     Raises:
-        ProblemError: See `app_of`.
+        ProblemError: No app has the flow, or several have it and none was named.
     """
-    served = flows_of(call.runtime)
-    if app == INSTALLED_APP or not any(flow in one.specs for one in served.values()):
-        found = await bundles_of(call).find_flow(flow) if app in {None, INSTALLED_APP} else None
-        if found is not None:
-            record, flow_id = found
+    flows_by_app = flows_of(call.runtime)
+    if app == INSTALLED_APP or not any(flow in flows.specs for flows in flows_by_app.values()):
+        match = await bundles_of(call).find_flow(flow) if app in {None, INSTALLED_APP} else None
+        if match is not None:
+            record, flow_id = match
             return INSTALLED_APP, record.manifest.graph_names[flow_id]
     return app_of(call, flow, app), flow
 
@@ -276,12 +284,12 @@ def phase_of(row: RunRow) -> RowPhase:
     return _ENDED.get(row.status, "running")
 
 
-def named(row: RunRow) -> GraphRunNameJson:
+def run_name_json(row: RunRow) -> GraphRunNameJson:
     """Return the id and status of a run."""
     return GraphRunNameJson(run=row.run_id, status=phase_of(row))
 
 
-def _told(app: str, flows: Flows) -> list[FlowJson]:
+def _flows_json(app: str, flows: Flows) -> list[FlowJson]:
     return [
         FlowJson(
             flow=name, app=app, entry=spec.entry_node, nodes=sorted(spec.nodes), hash=spec.hash
@@ -292,39 +300,42 @@ def _told(app: str, flows: Flows) -> list[FlowJson]:
 
 async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return the flows. Descriptions are cached per app, because a hash reads the source of all nodes."""
-    known: dict[str, tuple[Flows, list[FlowJson]]] = call.api.kept.setdefault(FlowJson, {})
-    found: list[FlowJson] = []
+    cache: dict[str, tuple[Flows, list[FlowJson]]] = call.api.caches.setdefault(FlowJson, {})
+    flow_models: list[FlowJson] = []
     for app, flows in flows_of(call.runtime).items():
-        if app not in known or known[app][0] is not flows:
-            known[app] = flows, _told(app, flows)
-        found += known[app][1]
-    installed = [shown_bundle(one) for one in await bundles_of(call).list()]
-    return FlowsJson(flows=sorted(found, key=lambda one: (one.flow, one.app)), installed=installed)
+        # Other flows may have been registered for the app since.
+        if app not in cache or cache[app][0] is not flows:
+            cache[app] = flows, _flows_json(app, flows)
+        flow_models += cache[app][1]
+    installed_flows = [bundle_json(record) for record in await bundles_of(call).list()]
+    return FlowsJson(
+        flows=sorted(flow_models, key=lambda flow: (flow.flow, flow.app)), installed=installed_flows
+    )
 
 
 async def start(call: WebCall, query: OfFlowApp, body: NewGraphRunJson) -> Done:
     """Start a run durably: 201, or 200 if the Idempotency-Key has started it before."""
     app, flow = await start_at(call, call.names["flow"], query.app)
     runs = FlowRuns(call.runtime, app, tenant=call.principal.tenant)
-    whose = {"actor_id": body.actor_id, "session_id": body.session_id}
-    return await started_once(
-        call, app, flow, lambda key: runs.start(flow, vars=body.vars, id=key, **whose)
+    owner_ids = {"actor_id": body.actor_id, "session_id": body.session_id}
+    return await start_once(
+        call, app, flow, lambda key: runs.start(flow, vars=body.vars, id=key, **owner_ids)
     )
 
 
-async def started_once(
+async def start_once(
     call: WebCall, app: str, flow: str, start: Callable[[str | None], Awaitable[RunId]]
 ) -> Done:
     """Start a flow run: 201, or 200 with the run that the request's Idempotency-Key has started before."""
     key = call.request.headers.get(KEY)
     if key is not None:
         agent = flow_address(app, flow, key, call.principal.tenant)
-        known = await run_of_id(call.runtime.store.lists, agent)
-        if known is not None:
-            return json_response(named(known), headers=_location(known.run_id))
+        existing = await run_of_id(call.runtime.store.lists, agent)
+        if existing is not None:
+            return json_response(run_name_json(existing), headers=_location(existing.run_id))
     run_id = await start(key)
-    started = GraphRunNameJson(run=run_id, status="running")
-    return json_response(started, 201, _location(run_id))
+    new_run = GraphRunNameJson(run=run_id, status="running")
+    return json_response(new_run, 201, _location(run_id))
 
 
 def _location(run_id: RunId) -> dict[str, str]:
@@ -356,41 +367,45 @@ async def install(call: WebCall, query: InstallQuery, _: None) -> Done:
     data = await read_body(call.request, MAX_BUNDLE_BYTES)
     try:
         async with graphs_of(call).installing:
-            packed = await unpacked(partial(packed_flow, version=query.version), data)
+            bundle_data = await unpacked(partial(packed_flow, version=query.version), data)
             record, is_new = await bundles_of(call).install(
-                packed, by=call.principal.name, dry_run=query.dry_run
+                bundle_data, by=call.principal.name, dry_run=query.dry_run
             )
             if query.dry_run:
-                return json_response(shown_bundle(record))
+                return json_response(bundle_json(record))
             if is_new:
                 after = {"version": record.manifest.bundle_version, "hash": record.hash}
                 call.audit(_thing(record), after=after)
     except FlowError as exc:
-        found = [
-            {"where": f"{one.file}#{one.pointer}", "problem": one.problem, "remedy": one.remedy}
-            for one in exc.findings
+        errors = [
+            {
+                "where": f"{finding.file}#{finding.pointer}",
+                "problem": finding.problem,
+                "remedy": finding.remedy,
+            }
+            for finding in exc.findings
         ]
-        detail = "; ".join(f"{one['where']}: {one['problem']}" for one in found[:3])
+        detail = "; ".join(f"{error['where']}: {error['problem']}" for error in errors[:3])
         raise ProblemError(
-            HttpProblem(422, "flow_refused", detail, _CORRECT, errors=found)
+            HttpProblem(422, "flow_refused", detail, _CORRECT, errors=errors)
         ) from None
     except WorkflowBundleError as exc:
         problem = HttpProblem(422, "bundle_refused", f"{exc.bundle}: {exc.problem}", exc.remedy)
         raise ProblemError(problem) from None
     except WorkflowBundleRegistryError as exc:
         raise _conflict("flow_exists", exc) from None
-    place = {"location": f"/v1/flows/{record.manifest.ref}"}
-    return json_response(shown_bundle(record), 201 if is_new else 200, place)
+    headers = {"location": f"/v1/flows/{record.manifest.ref}"}
+    return json_response(bundle_json(record), 201 if is_new else 200, headers)
 
 
 async def show(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return an installed bundle."""
-    return shown_bundle(await _found(call))
+    return bundle_json(await _find_bundle(call))
 
 
 async def download(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return the file of an installed bundle."""
-    record = await _found(call)
+    record = await _find_bundle(call)
     headers = {
         "content-disposition": f'attachment; filename="{record.manifest.ref}.flow"',
         **NEVER_SHOWN,
@@ -404,36 +419,36 @@ async def download(call: WebCall, _: NoQuery, __: None) -> Done:
 
 async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return the JSON Schema of the initial vars of a flow's runs."""
-    found = await bundles_of(call).find_flow(call.names["flow"])
-    if found is None:
+    match = await bundles_of(call).find_flow(call.names["flow"])
+    if match is None:
         await spec_named(call)
-        told = input_schema({})
+        schema_json = input_schema({})
     else:
-        record, flow_id = found
-        told = await inputs_of(bundles_of(call), record, flow_id)
-    return InputSchemaJson.model_validate(told)
+        record, flow_id = match
+        schema_json = await inputs_of(bundles_of(call), record, flow_id)
+    return InputSchemaJson.model_validate(schema_json)
 
 
 async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
     """Remove a version of a bundle, or all versions by its id. A version with open runs is not removed."""
     flow, bundles = call.names["flow"], bundles_of(call)
-    found = await bundles.versions(flow)
-    if not found:
+    records = await bundles.versions(flow)
+    if not records:
         raise unknown_flow(flow)
-    call.audit(_thing(found[0]), before={"flow": flow, "hash": found[0].hash})
+    call.audit(_thing(records[0]), before={"flow": flow, "hash": records[0].hash})
     try:
-        if not await bundles.remove_found(found):
+        if not await bundles.remove_found(records):
             raise unknown_flow(flow)
     except WorkflowBundleRegistryError as exc:
         raise _conflict("open_runs", exc) from None
     return Response(status_code=204)
 
 
-async def _found(call: WebCall) -> BundleRecord:
-    found = await bundles_of(call).find_flow(call.names["flow"])
-    if found is None:
+async def _find_bundle(call: WebCall) -> BundleRecord:
+    match = await bundles_of(call).find_flow(call.names["flow"])
+    if match is None:
         raise unknown_flow(call.names["flow"])
-    return found[0]
+    return match[0]
 
 
 def _thing(record: BundleRecord) -> str:
@@ -443,8 +458,8 @@ def _thing(record: BundleRecord) -> str:
 async def spec_named(call: WebCall) -> WorkflowSpec:
     """Return the graph of the served or installed flow that the path names."""
     flow = call.names["flow"]
-    served = (one.specs[flow] for one in flows_of(call.runtime).values() if flow in one.specs)
-    spec = next(served, None) or await installed_spec(call, flow)
+    specs = (flows.specs[flow] for flows in flows_of(call.runtime).values() if flow in flows.specs)
+    spec = next(specs, None) or await installed_spec(call, flow)
     if spec is None:
         raise unknown_flow(flow)
     return spec

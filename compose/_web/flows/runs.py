@@ -58,13 +58,13 @@ from compose._web.flows.flows import (
     GraphRunNameJson,
     RowPhase,
     flows_of,
-    named,
     phase_of,
+    run_name_json,
     start_at,
 )
 from compose._web.resources.events import parse_log_place
 from compose._web.resources.pages import Limit, Paged
-from compose._web.resources.readers import cursor_of, streamed
+from compose._web.resources.readers import cursor_of, stream_response
 from compose._web.resources.runs import CancelJson
 from compose._web.streams import EventLine, wants_stream
 
@@ -184,7 +184,7 @@ def runs_at(call: WebCall, app: str) -> FlowRuns:
 
 
 async def graph_run(call: WebCall) -> RunRow:
-    """Return the run that the path names. See `flow_run_of`."""
+    """Return the run that the path names, if its flow is served here or installed."""
     return await flow_run_of(call, call.names["graph_run"])
 
 
@@ -198,8 +198,8 @@ async def flow_run_of(call: WebCall, id_: str) -> RunRow:
         row = await row_of(call.runtime.store, RunId(id_))
     except UnknownRunError:
         raise NoSuchRunError(id_[:100]) from None
-    is_ones_own = row.agent_id.tenant == call.principal.tenant
-    if not is_ones_own or row.agent_id.type not in {INSTALLED_APP, *flows_of(call.runtime)}:
+    is_own_tenant = row.agent_id.tenant == call.principal.tenant
+    if not is_own_tenant or row.agent_id.type not in {INSTALLED_APP, *flows_of(call.runtime)}:
         raise NoSuchRunError(id_[:100])
     return row
 
@@ -235,18 +235,18 @@ def _wait(wait: WaitState) -> GraphWaitJson:
     )
 
 
-async def _with_sub(call: WebCall, wait: WaitState, *, deepest: int = 16) -> GraphWaitJson:
+async def _with_sub(call: WebCall, wait: WaitState, *, max_depth: int = 16) -> GraphWaitJson:
     """Return a wait. A wait for a sub-graph's end also has the sub-graph's first wait, to 16 levels."""
-    shown = _wait(wait)
-    if wait.reason is not WaitReason.SUBWORKFLOW or not deepest:
-        return shown
+    wait_json = _wait(wait)
+    if wait.reason is not WaitReason.SUBWORKFLOW or not max_depth:
+        return wait_json
     run = str((wait.details or {}).get("sub_run_id"))
     try:
-        _, waits = await present(call, await row_of(call.runtime.store, RunId(run)))
+        _, waits = await state_and_waits(call, await row_of(call.runtime.store, RunId(run)))
     except (UnknownRunError, NoSuchRunError):
         waits = []  # the sub-graph's run was swept
-    below = await _with_sub(call, waits[0], deepest=deepest - 1) if waits else None
-    return shown.model_copy(update={"run": run, "sub_waiting": below})
+    sub_wait = await _with_sub(call, waits[0], max_depth=max_depth - 1) if waits else None
+    return wait_json.model_copy(update={"run": run, "sub_waiting": sub_wait})
 
 
 async def list_graph_runs(call: WebCall, query: GraphRunsQuery, _: None) -> Done:
@@ -262,28 +262,29 @@ async def list_graph_runs(call: WebCall, query: GraphRunsQuery, _: None) -> Done
     after = None if query.after is None else RunId(query.after)
     rows, nexts = list[RunRow](), list[RunId | None]()
     for app in apps:
-        among = RunFilter(type=app, tenant=call.principal.tenant, after=after)
+        run_filter = RunFilter(type=app, tenant=call.principal.tenant, after=after)
         page = await flow_runs(
-            call.runtime.store.lists, among, flow=flow, status=status, limit=query.limit
+            call.runtime.store.lists, run_filter, flow=flow, status=status, limit=query.limit
         )
         rows += page.rows
         nexts.append(page.next)
+    # Each page is full or complete, so the newest runs of all apps are among these.
     if len(apps) > 1:
         rows.sort(key=lambda row: (row.created_at, row.run_id), reverse=True)
         is_more = len(rows) > query.limit or any(nexts)
         rows = rows[: query.limit]
         nexts = [rows[-1].run_id if is_more else None]
-    shown = [ListedGraphRunJson.model_validate(_facts(row)) for row in rows]
-    return GraphRunsJson(runs=shown, next=nexts[0] if nexts else None)
+    runs = [ListedGraphRunJson.model_validate(_facts(row)) for row in rows]
+    return GraphRunsJson(runs=runs, next=nexts[0] if nexts else None)
 
 
-async def present(call: WebCall, row: RunRow) -> tuple[RunState, list[WaitState]]:
+async def state_and_waits(call: WebCall, row: RunRow) -> tuple[RunState, list[WaitState]]:
     """Return a run's current state and its waits. A wait for an answer is left out until it accepts one."""
     runs = runs_at(call, row.agent_id.type)
-    answerable = {one.wait_key for one in await runs.waits(row.run_id)}
+    answerable = {wait.wait_key for wait in await runs.waits(row.run_id)}
     state = await runs.state(row.run_id)  # read last: it has these waits, or later ones
     waits = [
-        one for one in open_waits(state) if one.reason in _WITHIN or one.wait_key in answerable
+        wait for wait in open_waits(state) if wait.reason in _WITHIN or wait.wait_key in answerable
     ]
     return state, waits
 
@@ -291,8 +292,8 @@ async def present(call: WebCall, row: RunRow) -> tuple[RunState, list[WaitState]
 async def show(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return a run with its state and its waits."""
     row = await graph_run(call)
-    state, open_ = await present(call, row)
-    waits = [await _with_sub(call, one) for one in open_]
+    state, pending_waits = await state_and_waits(call, row)
+    waits = [await _with_sub(call, wait) for wait in pending_waits]
     facts = {
         **_facts(row),
         "status": state.status,
@@ -314,7 +315,7 @@ async def reply(call: WebCall, _: NoQuery, body: ReplyJson) -> Done:
     runs = runs_at(call, row.agent_id.type)
     audit_run(call, row, after={"wait": call.names["wait"]})
     await runs.resume(row.run_id, call.names["wait"], body.payload)
-    return named(row)
+    return run_name_json(row)
 
 
 async def cancel(call: WebCall, _: NoQuery, body: CancelJson) -> Done:
@@ -324,7 +325,7 @@ async def cancel(call: WebCall, _: NoQuery, body: CancelJson) -> Done:
         before, after = {"status": str(row.status)}, {"reason": body.reason}
         audit_run(call, row, before=before, after=after)
     await runs_at(call, row.agent_id.type).cancel(row.run_id, reason=body.reason)
-    return named(await graph_run(call))
+    return run_name_json(await graph_run(call))
 
 
 class PauseJson(StrictModel):
@@ -370,7 +371,7 @@ async def pause(call: WebCall, _: NoQuery, body: PauseJson) -> Done:
     row = await graph_run(call)
     audit_run(call, row, after={"paused": True, "reason": body.reason})
     await runs_at(call, row.agent_id.type).pause_run(row.run_id, body.reason)
-    return named(row)
+    return run_name_json(row)
 
 
 async def unpause(call: WebCall, _: NoQuery, __: None) -> Done:
@@ -378,7 +379,7 @@ async def unpause(call: WebCall, _: NoQuery, __: None) -> Done:
     row = await graph_run(call)
     audit_run(call, row, after={"paused": False})
     await runs_at(call, row.agent_id.type).resume_run(row.run_id)
-    return named(row)
+    return run_name_json(row)
 
 
 async def steer(call: WebCall, _: NoQuery, body: SteerJson) -> Done:
@@ -386,7 +387,7 @@ async def steer(call: WebCall, _: NoQuery, body: SteerJson) -> Done:
     row = await graph_run(call)
     audit_run(call, row)
     await runs_at(call, row.agent_id.type).steer(row.run_id, body.message)
-    return named(row)
+    return run_name_json(row)
 
 
 async def limit(call: WebCall, _: NoQuery, body: LimitsJson) -> Done:
@@ -397,7 +398,7 @@ async def limit(call: WebCall, _: NoQuery, body: LimitsJson) -> Done:
     before = {name: limits.get(name) for name in body.updates}
     audit_run(call, row, before=before, after=body.updates)
     await runs.update_limits(row.run_id, body.updates)
-    return named(row)
+    return run_name_json(row)
 
 
 async def snapshot(call: WebCall, query: SnapshotQuery, _: None) -> Done:
@@ -405,11 +406,11 @@ async def snapshot(call: WebCall, query: SnapshotQuery, _: None) -> Done:
     row = await graph_run(call)
     flows = flows_of(call.runtime).get(row.agent_id.type, row.agent_id.type)
     runs = FlowRuns(call.runtime, flows, tenant=call.principal.tenant)
-    made = SnapshotJson.model_validate(
+    snapshot_json = SnapshotJson.model_validate(
         (await runs.snapshot(row.run_id, query.name, keep=False)).to_dict()
     )
     file = f'attachment; filename="snapshot-{row.run_id}.json"'
-    return json_response(made, headers={"content-disposition": file})
+    return json_response(snapshot_json, headers={"content-disposition": file})
 
 
 class GraphEventJson(StrictModel):
@@ -450,10 +451,10 @@ class EmittedJson(ShownModel):
 async def emit(call: WebCall, _: NoQuery, body: GraphEventJson) -> Done:
     """End all waits of the tenant for an event."""
     key = {} if body.key is None else {f"{body.scope}_id": body.key}
-    told = await runs_at(call, "").emit(
+    result = await runs_at(call, "").emit(
         body.name, body.payload, event_id=body.id, scope=body.scope, **key
     )
-    return EmittedJson.model_validate(told)
+    return EmittedJson.model_validate(result)
 
 
 class LedgerQuery(StrictModel):
@@ -488,7 +489,7 @@ class LedgerJson(ShownModel):
     cursor: str | None
 
 
-def _behind(call: WebCall, row: RunRow, query: LedgerQuery) -> LedgerPlace:
+def _start_position(call: WebCall, row: RunRow, query: LedgerQuery) -> LedgerPlace:
     """Return the place after which the request reads records.
 
     Raises:
@@ -497,21 +498,21 @@ def _behind(call: WebCall, row: RunRow, query: LedgerQuery) -> LedgerPlace:
     cursor = cursor_of(call.request, query.after)
     if cursor is None:
         return BEGIN
-    place = LedgerPlace(*parse_log_place(cursor, f"run {row.run_id}"))
-    if place.seq > row.last_seq:
+    position = LedgerPlace(*parse_log_place(cursor, f"run {row.run_id}"))
+    if position.seq > row.last_seq:
         raise CursorError(cursor[:60], f"run {row.run_id}", f"its log ends at {row.last_seq}")
-    return place
+    return position
 
 
 async def _page(call: WebCall, row: RunRow, after: LedgerPlace, limit: int) -> list[PlacedRecord]:
     """Return up to `limit` records, and one more if there is one."""
-    found: list[PlacedRecord] = []
-    async with aclosing(ledger_feed(call.runtime, row.run_id, after=after)) as records:
-        async for one in records:
-            found.append(one)
-            if len(found) > limit:
+    records: list[PlacedRecord] = []
+    async with aclosing(ledger_feed(call.runtime, row.run_id, after=after)) as feed:
+        async for record in feed:
+            records.append(record)
+            if len(records) > limit:
                 break
-    return found
+    return records
 
 
 async def _lines(
@@ -523,23 +524,23 @@ async def _lines(
         feed = live_feed(call.runtime, row.run_id, after=after)
     else:
         feed = ledger_feed(call.runtime, row.run_id, after=after, follow=True)
-    async with aclosing(feed) as found:
-        async for one in found:
-            if isinstance(one, PlacedRecord):
-                yield EventLine("step", to_json(one.record), str(one.place))
-            elif one.kind in _PIECES:
-                yield _piece(one)
-    ended = await row_of(call.runtime.store, row.run_id)
-    yield EventLine("end", named(ended).model_dump_json().encode())
+    async with aclosing(feed) as items:
+        async for item in items:
+            if isinstance(item, PlacedRecord):
+                yield EventLine("step", to_json(item.record), str(item.place))
+            elif item.kind in _PIECES:
+                yield _piece(item)
+    ended_row = await row_of(call.runtime.store, row.run_id)
+    yield EventLine("end", run_name_json(ended_row).model_dump_json().encode())
 
 
 def _piece(entry: RunLogEntry) -> EventLine:
     """Return the line of a piece, which has no id; one that is all of an answer so far is a snapshot."""
-    said: dict[str, JsonValue] = {**entry.payload}
-    told, is_whole = said.pop("data", None), said.pop("whole", False)
-    more = told if isinstance(told, dict) else {}
+    payload: dict[str, JsonValue] = {**entry.payload}
+    data, is_whole = payload.pop("data", None), payload.pop("whole", False)
+    fields = data if isinstance(data, dict) else {}
     name = "text_snapshot" if is_whole and entry.kind == K.TEXT_DELTA else _PIECES[entry.kind]
-    return EventLine(name, to_json({**more, **said}))
+    return EventLine(name, to_json({**fields, **payload}))
 
 
 async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
@@ -549,22 +550,22 @@ async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
     reconnect.
     """
     row = await graph_run(call)
-    after = _behind(call, row, query)
-    if wants_stream(call.request, unless_said=False):
+    after = _start_position(call, row, query)
+    if wants_stream(call.request, default=False):
         is_read = row.status.is_terminal and after != BEGIN
         if is_read and not await _page(call, row, after, 0):
             return Response(status_code=204)
-        return streamed(call, _lines(call, row, after, live=query.live))
-    found = await _page(call, row, after, query.limit)
-    page = found[: query.limit]
+        return stream_response(call, _lines(call, row, after, live=query.live))
+    records = await _page(call, row, after, query.limit)
+    page = records[: query.limit]
     cursor = page[-1].place if page else after
-    shown = None if cursor == BEGIN else str(cursor)
+    cursor_text = None if cursor == BEGIN else str(cursor)
     return LedgerJson(
         run=row.run_id,
         status=phase_of(row),
-        records=[one.record for one in page],
-        next=shown if len(found) > query.limit else None,
-        cursor=shown,
+        records=[record.record for record in page],
+        next=cursor_text if len(records) > query.limit else None,
+        cursor=cursor_text,
     )
 
 

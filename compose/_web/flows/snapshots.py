@@ -27,7 +27,7 @@ from compose._web.endpoint import (
     json_response,
     thing_of_run,
 )
-from compose._web.flows.flows import GraphRunNameJson, flows_of, started_once
+from compose._web.flows.flows import GraphRunNameJson, flows_of, start_once
 from compose._web.flows.runs import RUN, audit_run, graph_run
 from compose._web.resources.pages import Paged
 
@@ -117,68 +117,70 @@ def _runs_at(call: WebCall, app: str) -> FlowRuns:
     return FlowRuns(call.runtime, flows, tenant=call.principal.tenant)
 
 
-async def _kept(call: WebCall, id_: str) -> tuple[RunSnapshot, str]:
+async def _find_snapshot(call: WebCall, id_: str) -> tuple[RunSnapshot, str]:
     """Return a snapshot of the principal's tenant and of a served or installed app, with its state.
 
     Raises:
         NoSuchSnapshotError: There is no such snapshot.
     """
     rows, tenant = call.runtime.store.data.run_snapshots, call.principal.tenant
-    found = await rows.get(tenant, id_) if is_name(id_) else None
-    if found is None or found[0].agent_id.type not in _apps(call):
+    row_and_state = await rows.get(tenant, id_) if is_name(id_) else None
+    if row_and_state is None or row_and_state[0].agent_id.type not in _apps(call):
         raise NoSuchSnapshotError(id_[:100])
-    return found
+    return row_and_state
 
 
 async def keep(call: WebCall, _: NoQuery, body: NewSnapshotJson) -> Done:
     """Store a snapshot of a run's current state."""
     row = await graph_run(call)
-    made = await _runs_at(call, row.agent_id.type).snapshot(
+    snapshot = await _runs_at(call, row.agent_id.type).snapshot(
         row.run_id, body.name, description=body.description, tags=body.tags, by=call.principal.name
     )
-    kept, _state = await _kept(call, made.snapshot_id)
-    audit_run(call, row, after={"snapshot": kept.id, "name": kept.name})
-    place = {"location": f"{_SNAPSHOTS}/{kept.id}"}
-    return json_response(KeptSnapshotJson.model_validate(_facts(kept)), 201, place)
+    snapshot_row, _state = await _find_snapshot(call, snapshot.snapshot_id)
+    audit_run(call, row, after={"snapshot": snapshot_row.id, "name": snapshot_row.name})
+    headers = {"location": f"{_SNAPSHOTS}/{snapshot_row.id}"}
+    return json_response(KeptSnapshotJson.model_validate(_facts(snapshot_row)), 201, headers)
 
 
 async def list_snapshots(call: WebCall, query: SnapshotsQuery, _: None) -> Done:
     """Return a page of snapshots."""
     apps = [app for app in _apps(call) if query.app in {None, app}]
-    after = None if query.after is None else (await _kept(call, query.after))[0]
+    after = None if query.after is None else (await _find_snapshot(call, query.after))[0]
     run = None if query.run is None else RunId(query.run)
-    among = SnapshotFilter(apps=apps, run=run, tag=query.tag, query=query.query, after=after)
+    snapshot_filter = SnapshotFilter(
+        apps=apps, run=run, tag=query.tag, query=query.query, after=after
+    )
     rows = await call.runtime.store.data.run_snapshots.list(
-        call.principal.tenant, among, limit=query.limit + 1
+        call.principal.tenant, snapshot_filter, limit=query.limit + 1
     )
     page = rows[: query.limit]
-    shown = [KeptSnapshotJson.model_validate(_facts(row)) for row in page]
-    return SnapshotsJson(snapshots=shown, next=page[-1].id if len(rows) > len(page) else None)
+    snapshots = [KeptSnapshotJson.model_validate(_facts(row)) for row in page]
+    return SnapshotsJson(snapshots=snapshots, next=page[-1].id if len(rows) > len(page) else None)
 
 
 async def show(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return a snapshot with its state."""
-    row, state = await _kept(call, call.names["snapshot"])
+    row, state = await _find_snapshot(call, call.names["snapshot"])
     run_state = snapshot_from(row, state).run_state
     return WholeSnapshotJson.model_validate(_facts(row) | {"run_state": run_state})
 
 
 async def restore(call: WebCall, _: NoQuery, body: RestoreJson) -> Done:
     """Start a new run from a snapshot: 201, or 200 if the Idempotency-Key has started it before."""
-    row, state = await _kept(call, call.names["snapshot"])
+    row, state = await _find_snapshot(call, call.names["snapshot"])
     snapshot, app = snapshot_from(row, state), row.agent_id.type
     runs, flow = _runs_at(call, app), str(snapshot.run_state["workflow_id"])
 
-    async def restored(key: str | None) -> RunId:
-        change = _audited(call, row)
+    async def start_restored(key: str | None) -> RunId:
+        change = _audit_change(call, row)
         run_id = await runs.restore(snapshot, id=key, force=body.force)
         change.after = {"run": run_id}
         return run_id
 
-    return await started_once(call, app, flow, restored)
+    return await start_once(call, app, flow, start_restored)
 
 
-def _audited(call: WebCall, row: RunSnapshot) -> WebChange:
+def _audit_change(call: WebCall, row: RunSnapshot) -> WebChange:
     """Note a change of a snapshot for the audit of its run."""
     before = {"snapshot": row.id, "name": row.name}
     return call.audit(thing_of_run(row.run_id), agent=row.agent_id, before=before)
@@ -186,8 +188,8 @@ def _audited(call: WebCall, row: RunSnapshot) -> WebChange:
 
 async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
     """Remove a snapshot."""
-    row, _state = await _kept(call, call.names["snapshot"])
-    _audited(call, row)
+    row, _state = await _find_snapshot(call, call.names["snapshot"])
+    _audit_change(call, row)
     await call.runtime.store.data.run_snapshots.remove(call.principal.tenant, row.id)
     return Response(status_code=204)
 

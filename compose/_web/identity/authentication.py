@@ -65,8 +65,8 @@ class Authentication:
         self, tokens: TokenStore, clock: Clock, recognize: Recognize | None = None
     ) -> None:
         self._tokens, self._clock = tokens, clock
-        self._recognize = recognize or self._stored
-        self._known: dict[tuple[Recognize, str], tuple[Principal, float]] = {}
+        self._recognize = recognize or self._find_stored
+        self._cache: dict[tuple[Recognize, str], tuple[Principal, float]] = {}
 
     async def __call__(self, request: Request) -> Principal:
         """Return the principal of a request. If the request has a bearer token, its cookie is ignored.
@@ -79,8 +79,8 @@ class Authentication:
             return await self.principal(secret)
         secret = login_of(request)
         if secret is None:
-            raise refused("unauthenticated", "the request has no token and no login")
-        return await self._remembered(secret, self._logged_in)
+            raise authentication_error("unauthenticated", "the request has no token and no login")
+        return await self._find_cached(secret, self._find_login)
 
     async def principal(self, secret: str) -> Principal:
         """Return the principal of a bearer token.
@@ -88,7 +88,7 @@ class Authentication:
         Raises:
             ProblemError: The token is not valid.
         """
-        return await self._remembered(secret, self._recognize)
+        return await self._find_cached(secret, self._recognize)
 
     async def log_in(self, secret: str) -> Login:
         """Create a login for the principal of a bearer token. It ends with the token, at most 12 hours later.
@@ -118,52 +118,58 @@ class Authentication:
         """Revoke the request's login. Its streams end. The token from which it was made stays valid."""
         if principal.token is not None:
             await self._tokens.revoke(principal.token)
-            self._known.clear()
+            # The keys are digests of secrets, so the entry of the login is not known: all of them go.
+            self._cache.clear()
 
     async def over(self, principals: Collection[Principal]) -> Mapping[Principal, ProblemError]:
         """Return those of these principals that have become invalid, each with the reason."""
         now = self._clock.now()
-        ids = {one.token for one in principals if one.token is not None}
+        ids = {principal.token for principal in principals if principal.token is not None}
         states = await self._tokens.over(ids) if ids else {}
-        found: dict[Principal, ProblemError] = {}
-        for one in principals:
-            is_over = one.expires_at is not None and one.expires_at <= now
-            state = states.get(one.token or "", "expired" if is_over else "valid")
+        problems: dict[Principal, ProblemError] = {}
+        for principal in principals:
+            is_over = principal.expires_at is not None and principal.expires_at <= now
+            state = states.get(principal.token or "", "expired" if is_over else "valid")
             if state != "valid":
-                found[one] = _over(state)
-        return found
+                problems[principal] = _invalid_token(state)
+        return problems
 
-    async def _remembered(self, secret: str, find: Recognize) -> Principal:
+    async def _find_cached(self, secret: str, find: Recognize) -> Principal:
         """Return the principal from the cache if it is younger than `FRESH_S`, else from `find`."""
+        # The look-up is part of the key: a cookie's secret that was just accepted is no bearer token.
         key, now = (find, digest_of(secret)), self._clock.monotonic()
-        principal, until = self._known.get(key, (None, 0.0))
+        principal, until = self._cache.get(key, (None, 0.0))
         if principal is None or until <= now:
-            self._known.pop(key, None)
+            # Before the look-up, which may refuse: an expired entry must not stay.
+            self._cache.pop(key, None)
             principal = await find(secret)
-            if len(self._known) >= MOST_KNOWN:
-                self._known.pop(next(iter(self._known)))
-            self._known[key] = principal, now + FRESH_S
+            if len(self._cache) >= MOST_KNOWN:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache[key] = principal, now + FRESH_S
+        # A revoked token may work for `FRESH_S` more, an expired one not at all.
         if principal.expires_at is not None and principal.expires_at <= self._clock.now():
-            raise _over("expired")
+            raise _invalid_token("expired")
         return principal
 
-    async def _stored(self, secret: str) -> Principal:
-        return await self._found(secret, is_login=False)
+    async def _find_stored(self, secret: str) -> Principal:
+        return await self._find_principal(secret, is_login=False)
 
-    async def _logged_in(self, secret: str) -> Principal:
-        return await self._found(secret, is_login=True)
+    async def _find_login(self, secret: str) -> Principal:
+        return await self._find_principal(secret, is_login=True)
 
-    async def _found(self, secret: str, *, is_login: bool) -> Principal:
+    async def _find_principal(self, secret: str, *, is_login: bool) -> Principal:
         token = await self._tokens.find(digest_of(secret))
         if token is None or token.is_login is not is_login:
-            raise refused("bad_token", "there is no such token")
+            raise authentication_error("bad_token", "there is no such token")
         if token.state != "valid":
-            raise _over(token.state)
+            raise _invalid_token(token.state)
         return _principal(token)
 
 
-def _over(state: TokenState) -> ProblemError:
-    return refused(f"token_{state}", f"the token is {state}", "get a new one, or log in again")
+def _invalid_token(state: TokenState) -> ProblemError:
+    return authentication_error(
+        f"token_{state}", f"the token is {state}", "get a new one, or log in again"
+    )
 
 
 def _principal(token: ApiToken) -> Principal:
@@ -172,7 +178,7 @@ def _principal(token: ApiToken) -> Principal:
     return Principal(token.tenant, token.principal, scopes, token.id, token.expires_at)
 
 
-def refused(code: str, detail: str, remedy: str = _REMEDY) -> ProblemError:
+def authentication_error(code: str, detail: str, remedy: str = _REMEDY) -> ProblemError:
     """Return the error to raise if a request cannot be authenticated."""
     asks = _ASKS if code == "unauthenticated" else f'{_ASKS}, error="invalid_token"'
     return ProblemError(HttpProblem(401, code, detail, remedy, headers={"www-authenticate": asks}))
@@ -184,18 +190,20 @@ def bearer_of(request: Request) -> str | None:
     Raises:
         ProblemError: The request has two such headers, or one of another form.
     """
-    given = request.headers.getlist("authorization")
-    if not given:
+    headers = request.headers.getlist("authorization")
+    if not headers:
         return None
-    if len(given) > 1:
+    if len(headers) > 1:
         problem = "the header Authorization comes twice"
         raise ProblemError(HttpProblem(400, "malformed", problem, "send it once"))
-    scheme, _, secret = given[0].partition(" ")
+    scheme, _, secret = headers[0].partition(" ")
     if scheme.lower() != "bearer":
-        raise refused("unauthenticated", "the header Authorization is not of the scheme Bearer")
+        raise authentication_error(
+            "unauthenticated", "the header Authorization is not of the scheme Bearer"
+        )
     secret = secret.strip(" ")
     if not _SECRET.fullmatch(secret):
-        raise refused("bad_token", "the token has invalid characters, or is too long")
+        raise authentication_error("bad_token", "the token has invalid characters, or is too long")
     return secret
 
 
@@ -218,9 +226,9 @@ def login_of(request: Request) -> str | None:
     if origin is not None and authority_of(origin) != request.headers.get("host"):
         problem, remedy = "a page of another origin sent a cookie", "send a bearer token"
         raise ProblemError(HttpProblem(403, "csrf", problem, remedy))
-    said = request.headers.get(CSRF_HEADER, "").encode()
+    sent_token = request.headers.get(CSRF_HEADER, "").encode()
     is_change = request.method not in _READS
-    if is_change and not hmac.compare_digest(said, csrf_of(secret).encode()):
+    if is_change and not hmac.compare_digest(sent_token, csrf_of(secret).encode()):
         problem = "a change by cookie needs the CSRF token of the login"
         remedy = f"send X-CSRF-Token, which POST /v1/login and the cookie {_CSRF} give"
         raise ProblemError(HttpProblem(403, "csrf", problem, remedy))

@@ -32,7 +32,7 @@ from actors._kernel.runtime.ids import DEFAULT_TENANT, check_name
 from actors._kernel.text import check_name_of
 from actors.errors import ContractError
 from compose._host.own_address import is_own_address
-from compose._web.identity.authentication import refused
+from compose._web.identity.authentication import authentication_error
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.requests import SCOPES, Principal
 
@@ -112,14 +112,19 @@ class JsonWebTokens:
         try:
             head = jwt.get_unverified_header(token)
         except PyJWTError:
-            raise refused("bad_token", "the token is not a signed JSON web token") from None
+            raise authentication_error(
+                "bad_token", "the token is not a signed JSON web token"
+            ) from None
         algorithm, kid = str(head.get("alg")), head.get("kid")
+        # A critical header is one that the reader has to understand (RFC 7515). None is understood here.
         if algorithm not in _ALL or "crit" in head:
             problem = "the token is not signed with an allowed algorithm: RS, PS, ES or EdDSA"
-            raise refused("bad_token", problem, _REMEDY)
+            raise authentication_error("bad_token", problem, _REMEDY)
         key = await self._keys.find(kid if isinstance(kid, str) else None)
-        if key is None or algorithm not in _taken(key):
-            raise refused("bad_token", "no key of the signing system matches the token", _REMEDY)
+        if key is None or algorithm not in _algorithms_of(key):
+            raise authentication_error(
+                "bad_token", "no key of the signing system matches the token", _REMEDY
+            )
         return self._principal(self._claims(token, key, algorithm))
 
     def _claims(self, token: str, key: PyJWK, algorithm: str) -> dict[str, Any]:
@@ -134,46 +139,58 @@ class JsonWebTokens:
                 options=_OPTIONS,
             )
         except InvalidSignatureError:
-            raise refused("bad_token", "the token's signature is wrong", _REMEDY) from None
+            raise authentication_error(
+                "bad_token", "the token's signature is wrong", _REMEDY
+            ) from None
         except InvalidAudienceError:
-            raise refused("bad_token", "the token is for another audience (aud)", _REMEDY) from None
+            raise authentication_error(
+                "bad_token", "the token is for another audience (aud)", _REMEDY
+            ) from None
         except InvalidIssuerError:
-            raise refused("bad_token", "the token is of another issuer (iss)", _REMEDY) from None
+            raise authentication_error(
+                "bad_token", "the token is of another issuer (iss)", _REMEDY
+            ) from None
         except MissingRequiredClaimError as exc:
-            raise refused("bad_token", f"the token has no claim {exc.claim}", _REMEDY) from None
+            raise authentication_error(
+                "bad_token", f"the token has no claim {exc.claim}", _REMEDY
+            ) from None
         except (PyJWTError, ValueError, TypeError, RecursionError):
-            raise refused("bad_token", "the token cannot be read", _REMEDY) from None
+            raise authentication_error("bad_token", "the token cannot be read", _REMEDY) from None
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
         names, now = self._names, self._now().timestamp()
         end, begin = _instant(claims, "exp"), _instant(claims, "nbf")
         if end is None:
-            raise refused("bad_token", "the token has no claim exp", _REMEDY)
+            raise authentication_error("bad_token", "the token has no claim exp", _REMEDY)
         if end + names.leeway_s <= now:
-            raise refused("token_expired", "the token is expired", _REMEDY)
+            raise authentication_error("token_expired", "the token is expired", _REMEDY)
         if begin is not None and begin - names.leeway_s > now:
-            raise refused("bad_token", "the token is not valid yet (nbf)", "use it later")
+            raise authentication_error(
+                "bad_token", "the token is not valid yet (nbf)", "use it later"
+            )
         tenant = _text(claims, names.tenant) if names.tenant else DEFAULT_TENANT
         name = _text(claims, names.principal)
         try:
             check_name("tenant", tenant)
             check_name_of("principal", name)
         except ContractError as exc:
-            raise refused("bad_token", f"the token names no principal: {exc}", _REMEDY) from None
+            raise authentication_error(
+                "bad_token", f"the token names no principal: {exc}", _REMEDY
+            ) from None
         scopes = claims.get(names.scopes)
         words = scopes.split() if isinstance(scopes, str) else scopes
         words = words if isinstance(words, list) else []
-        known = SCOPES & {word for word in words if isinstance(word, str)}
+        known_scopes = SCOPES & {word for word in words if isinstance(word, str)}
         expires_at = datetime.fromtimestamp(min(end + names.leeway_s, _LAST), UTC)
-        return Principal(tenant, name, known, expires_at=expires_at)
+        return Principal(tenant, name, known_scopes, expires_at=expires_at)
 
 
-def _taken(key: PyJWK) -> frozenset[str]:
+def _algorithms_of(key: PyJWK) -> frozenset[str]:
     """Return the algorithms that a key may verify: those of its type, or only the one in its ``alg``."""
     facts: Any = key._jwk_data  # noqa: SLF001 - PyJWT offers the curve nowhere else
     kind = facts["kty"] if facts["kty"] == "RSA" else facts.get("crv")
-    found = _ALGORITHMS.get(kind, frozenset())
-    return found & {facts["alg"]} if "alg" in facts else found
+    algorithms = _ALGORITHMS.get(kind, frozenset())
+    return algorithms & {facts["alg"]} if "alg" in facts else algorithms
 
 
 def _instant(claims: Mapping[str, Any], name: str) -> float | None:
@@ -184,29 +201,29 @@ def _instant(claims: Mapping[str, Any], name: str) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and abs(value) < math.inf:  # false for NaN, too
         return float(min(max(value, -_LAST), _LAST))
-    raise refused("bad_token", f"the token's {name} is not an instant", _REMEDY)
+    raise authentication_error("bad_token", f"the token's {name} is not an instant", _REMEDY)
 
 
 def _text(claims: Mapping[str, Any], name: str) -> str:
     value = claims.get(name)
     if isinstance(value, str) and value:
         return value
-    raise refused("bad_token", f"the token has no claim {name}", _REMEDY)
+    raise authentication_error("bad_token", f"the token has no claim {name}", _REMEDY)
 
 
-def source_of(place: str) -> KeySource:
+def source_of(location: str) -> KeySource:
     """Return a function that reads keys from a path or a URL: https, or http on this machine.
 
     Raises:
         ContractError: The URL is http to another machine, where an attacker could replace the keys.
     """
-    url = urlsplit(place)
+    url = urlsplit(location)
     if url.scheme == "http" and not is_own_address(url.netloc.rpartition("@")[2]):
         raise ContractError(
             "CALLBOARD_JWT_JWKS: an attacker could replace the keys on their way; use https"
         )
-    read = _fetched if url.scheme in ("http", "https") else _text_of
-    return partial(asyncio.to_thread, read, place)
+    read = _fetch if url.scheme in ("http", "https") else _read_file
+    return partial(asyncio.to_thread, read, location)
 
 
 class KeySet:
@@ -229,23 +246,25 @@ class KeySet:
         Raises:
             ProblemError: No read of the keys has succeeded so far.
         """
-        found, now = self._known(kid), self._monotonic()
-        is_fresh = found is not None and now - self._read_at < REFRESH_S
+        key, now = self._key_of(kid), self._monotonic()
+        is_fresh = key is not None and now - self._read_at < REFRESH_S
+        # At most one attempt per `RETRY_S`: tokens with invented key ids would start a read each.
         if not is_fresh and now - self._tried_at >= RETRY_S:
             self._tried_at = now
             await self._read()
-            found = self._known(kid)
-        elif found is None and self._reading is not None:
+            key = self._key_of(kid)
+        # The key may be in the set that another request is reading.
+        elif key is None and self._reading is not None:
             await self._reading.wait()
-            found = self._known(kid)
+            key = self._key_of(kid)
         if self._keys is None:
             problem = "the keys that sign tokens cannot be read at the moment"
             remedy = "try again; operators: see CALLBOARD_JWT_JWKS and the log of this process"
             again = {"retry-after": f"{RETRY_S:g}"}
             raise ProblemError(HttpProblem(503, "no_keys", problem, remedy, headers=again))
-        return found
+        return key
 
-    def _known(self, kid: str | None) -> PyJWK | None:
+    def _key_of(self, kid: str | None) -> PyJWK | None:
         keys = self._keys or {}
         if kid is None and len(keys) == 1:
             return next(iter(keys.values()))
@@ -269,17 +288,18 @@ def _keys_of(data: bytes) -> dict[str | None, PyJWK]:
     Raises:
         ValueError: The data is not a set of keys, or has no usable key.
     """
-    found = json.loads(data)
-    listed = found.get("keys") if isinstance(found, dict) else None
+    document = json.loads(data)
+    entries = document.get("keys") if isinstance(document, dict) else None
     keys: dict[str | None, PyJWK] = {}
-    for one in listed if isinstance(listed, list) else []:
-        if not isinstance(one, dict) or one.get("kty") not in _KINDS or "d" in one:
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, dict) or entry.get("kty") not in _KINDS or "d" in entry:
             continue
-        if one.get("use", "sig") != "sig":
+        if entry.get("use", "sig") != "sig":
             continue
-        kid = one.get("kid")
+        kid = entry.get("kid")
         try:
-            keys[kid if isinstance(kid, str) else None] = PyJWK(one)
+            keys[kid if isinstance(kid, str) else None] = PyJWK(entry)
+        # A key that is broken, or of an unknown curve, must not make the others useless.
         except (PyJWTError, ValueError, TypeError, KeyError):
             _log.warning("a key that signs tokens cannot be used", extra={"kid": str(kid)[:100]})
     if not keys:
@@ -287,12 +307,12 @@ def _keys_of(data: bytes) -> dict[str | None, PyJWK]:
     return keys
 
 
-def _text_of(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     with Path(path).open("rb") as file:
-        return _limited(file.read(MOST_BYTES + 1))
+        return _check_size(file.read(MOST_BYTES + 1))
 
 
-def _fetched(url: str) -> bytes:
+def _fetch(url: str) -> bytes:
     import http.client  # noqa: PLC0415 - as urllib.request
     import urllib.request  # noqa: PLC0415 - a slow import that files do not need
 
@@ -306,12 +326,13 @@ def _fetched(url: str) -> bytes:
     opener = urllib.request.build_opener(Here)
     try:
         with opener.open(url, timeout=TIMEOUT_S) as answer:
-            return _limited(answer.read(MOST_BYTES + 1))
+            return _check_size(answer.read(MOST_BYTES + 1))
+    # It is no OSError, which is what readers of keys handle.
     except http.client.HTTPException as exc:
         raise OSError(f"the answer is not HTTP: {exc}") from exc
 
 
-def _limited(data: bytes) -> bytes:
+def _check_size(data: bytes) -> bytes:
     if len(data) > MOST_BYTES:
         raise ValueError(f"the key set has more than {MOST_BYTES} bytes")
     return data

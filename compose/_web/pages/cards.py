@@ -108,13 +108,15 @@ class RunCards:
     def put_first(self, cards: Iterable[Card]) -> None:
         """Add cards before all others."""
         first = {card.key: card for card in cards}
-        self.cards = first | {key: one for key, one in self.cards.items() if key not in first}
+        self.cards = first | {key: card for key, card in self.cards.items() if key not in first}
 
-    def begin_with(self, asked: AskedMessage | None) -> None:
-        """Move the user's message to the start. If it is not a node yet, add it from `asked`."""
+    def begin_with(self, message: AskedMessage | None) -> None:
+        """Move the user's message to the start. If it is not a node yet, add it from `message`."""
         first = next((card for card in self.cards.values() if card.title == "user"), None)
-        if first is None and asked is not None:
-            first = Card(kind="message", key="asked", title="user", text=asked.text, at=asked.at)
+        if first is None and message is not None:
+            first = Card(
+                kind="message", key="asked", title="user", text=message.text, at=message.at
+            )
         if first is not None:
             self.put_first([first])
 
@@ -142,97 +144,97 @@ class RunCards:
         """The nodes among the cards, in order."""
         return [card.id for card in self.cards.values() if card.is_node]
 
-    def _on_message(self, event: SessionEvent, said: dict[str, Any]) -> None:
-        if said["role"] in _NOT_SHOWN:
+    def _on_message(self, event: SessionEvent, payload: dict[str, Any]) -> None:
+        if payload["role"] in _NOT_SHOWN:
             return
         card = message_card(
-            event.node_id or f"e{event.seq}", said["role"], said["content"], event.at
+            event.node_id or f"e{event.seq}", payload["role"], payload["content"], event.at
         )
         if card.says_something:
             self.put(replace(card, id=event.node_id or ""))
 
-    def _on_tool_started(self, event: SessionEvent, said: dict[str, Any]) -> None:
+    def _on_tool_started(self, event: SessionEvent, payload: dict[str, Any]) -> None:
         key = f"t{event.tool_call_id or event.seq}"
         self.put(
             Card(
                 kind="tool",
                 key=key,
-                title=said["name"],
+                title=payload["name"],
                 status="running",
-                before=said.get("arguments"),
+                before=payload.get("arguments"),
                 at=event.at,
             )
         )
 
-    def _on_tool_finished(self, event: SessionEvent, said: dict[str, Any]) -> None:
-        card = self._tool_of(event, said["name"])
-        self.put(replace(card, status=said["status"], after=said["result"]))
+    def _on_tool_finished(self, event: SessionEvent, payload: dict[str, Any]) -> None:
+        card = self._tool_of(event, payload["name"])
+        self.put(replace(card, status=payload["status"], after=payload["result"]))
 
     def _tool_of(self, event: SessionEvent, name: str) -> Card:
         card = self.cards.get(f"t{event.tool_call_id}")
         if card is not None:
             return card
-        for one in reversed(self.cards.values()):
-            if (one.kind, one.title, one.status) == ("tool", name, "running"):
-                return one
+        for candidate in reversed(self.cards.values()):
+            if (candidate.kind, candidate.title, candidate.status) == ("tool", name, "running"):
+                return candidate
         return Card(kind="tool", key=f"t{event.tool_call_id or event.seq}", title=name, at=event.at)
 
-    def _on_approval_requested(self, event: SessionEvent, said: dict[str, Any]) -> None:
-        id_ = said["approval_id"]
+    def _on_approval_requested(self, event: SessionEvent, payload: dict[str, Any]) -> None:
+        id_ = payload["approval_id"]
         self.put(
             Card(
                 kind="approval",
                 key=f"a{id_}",
                 id=id_,
-                title=said["what"],
+                title=payload["what"],
                 status="waiting",
-                before=said["args"],
+                before=payload["args"],
                 at=event.at,
             )
         )
 
-    def _on_approval_decided(self, _: SessionEvent, said: dict[str, Any]) -> None:
-        card = self.cards.get(f"a{said['approval_id']}")
+    def _on_approval_decided(self, _: SessionEvent, payload: dict[str, Any]) -> None:
+        card = self.cards.get(f"a{payload['approval_id']}")
         if card is not None:
-            by, comment = said.get("by") or "", said.get("comment") or ""
-            self.put(replace(card, status=said["status"], text=comment, by=by))
+            by, comment = payload.get("by") or "", payload.get("comment") or ""
+            self.put(replace(card, status=payload["status"], text=comment, by=by))
 
-    def _on_child_started(self, event: SessionEvent, said: dict[str, Any]) -> None:
-        child = said["child"]
+    def _on_child_started(self, event: SessionEvent, payload: dict[str, Any]) -> None:
+        child = payload["child"]
         self.put(
             Card(
                 kind="child",
                 key=f"c{child}",
                 id=child,
-                title=said["agent"],
+                title=payload["agent"],
                 status="running",
                 at=event.at,
             )
         )
 
-    def _on_child_finished(self, event: SessionEvent, said: dict[str, Any]) -> None:
-        child = said["child"]
+    def _on_child_finished(self, event: SessionEvent, payload: dict[str, Any]) -> None:
+        child = payload["child"]
         card = self.cards.get(f"c{child}") or Card(
             kind="child", key=f"c{child}", id=child, title=child, at=event.at
         )
-        after = said.get("error") or said.get("output")
-        status = str(said["status"]).lower()
+        after = payload.get("error") or payload.get("output")
+        status = str(payload["status"]).lower()
         self.put(replace(card, status=status, after=None if after in _QUIET else after))
 
-    def _on_run_waiting(self, _: SessionEvent, said: dict[str, Any]) -> None:
-        self.parked = said.get("parked") or ""
+    def _on_run_waiting(self, _: SessionEvent, payload: dict[str, Any]) -> None:
+        self.parked = payload.get("parked") or ""
 
     def _on_run_resumed(self, _: SessionEvent, __: dict[str, Any]) -> None:
         self.parked = ""
 
-    def _on_attempt_failed(self, event: SessionEvent, said: dict[str, Any]) -> None:
-        self._note(event, f"Attempt {said['attempt']} failed", "failed", said["error"])
+    def _on_attempt_failed(self, event: SessionEvent, payload: dict[str, Any]) -> None:
+        self._note(event, f"Attempt {payload['attempt']} failed", "failed", payload["error"])
 
-    def _on_run_failed(self, event: SessionEvent, said: dict[str, Any]) -> None:
-        self._note(event, "The run failed", "failed", said["error"])
+    def _on_run_failed(self, event: SessionEvent, payload: dict[str, Any]) -> None:
+        self._note(event, "The run failed", "failed", payload["error"])
 
-    def _on_run_cancelled(self, event: SessionEvent, said: dict[str, Any]) -> None:
-        self._note(event, "Stopped", "cancelled", said["reason"])
+    def _on_run_cancelled(self, event: SessionEvent, payload: dict[str, Any]) -> None:
+        self._note(event, "Stopped", "cancelled", payload["reason"])
 
     def _note(self, event: SessionEvent, title: str, status: str, about: Any) -> None:
         """Add a note about an event, with the error's message if there is one."""
@@ -268,21 +270,21 @@ def message_card(
 
 def cards_of_nodes(turns: Iterable[Turn]) -> list[Card]:
     """Return the cards of turns alone, for runs whose events were deleted."""
-    found = RunCards()
+    run_cards = RunCards()
     for turn in turns:
         content = [block.model_dump(mode="json") for block in turn.message.content]
         card = message_card(turn.id, turn.message.role, content, turn.at)
         if turn.message.role not in _NOT_SHOWN and card.says_something:
-            found.put(replace(card, id=turn.id))
+            run_cards.put(replace(card, id=turn.id))
         for block in content:
             key = f"t{block.get('id')}"
             if block["type"] == "tool_call":
-                name, given = str(block.get("name")), block.get("arguments")
-                found.put(Card(kind="tool", key=key, title=name, before=given, at=turn.at))
-            elif block["type"] == "tool_result" and key in found.cards:
+                name, arguments = str(block.get("name")), block.get("arguments")
+                run_cards.put(Card(kind="tool", key=key, title=name, before=arguments, at=turn.at))
+            elif block["type"] == "tool_result" and key in run_cards.cards:
                 status = "error" if block.get("is_error") else "ok"
-                found.put(replace(found.cards[key], status=status, after=block.get("text")))
-    return list(found.cards.values())
+                run_cards.put(replace(run_cards.cards[key], status=status, after=block.get("text")))
+    return list(run_cards.cards.values())
 
 
 @dataclass(slots=True)
@@ -310,7 +312,7 @@ class Folds:
     """The cached folds of open runs in this process."""
 
     def __init__(self) -> None:
-        self._kept: dict[RunId, Fold] = {}
+        self._folds: dict[RunId, Fold] = {}
 
     async def cards_of(
         self, runtime: Runtime, agent: AgentId, row: RunRow, nodes: Nodes
@@ -320,15 +322,15 @@ class Folds:
         A fold in use is not in the cache. If two requests read a run at once, one of them reads it from the
         start.
         """
-        fold = self._kept.pop(row.run_id, None)
-        if (
-            fold is None or fold.next_seq > row.last_seq + 1
-        ):  # or the database lost its last commits
+        fold = self._folds.pop(row.run_id, None)
+        # A fold that is ahead of the log has entries of commits that the database lost.
+        if fold is None or fold.next_seq > row.last_seq + 1:
             names = runtime.hidden_names
             fold = Fold(RunTranslator(agent.key, row.run_id, agent, names, nodes))
         await fold.read_on(runtime)
         if not row.status.is_terminal and len(fold.cards.cards) <= MOST_CARDS:
-            self._kept[row.run_id] = fold
-            if len(self._kept) > MOST_FOLDS:
-                del self._kept[next(iter(self._kept))]
+            self._folds[row.run_id] = fold
+            if len(self._folds) > MOST_FOLDS:
+                del self._folds[next(iter(self._folds))]
+        # A copy: the page changes its cards, and the fold is continued by the next request.
         return replace(fold.cards, cards={**fold.cards.cards})

@@ -73,7 +73,7 @@ class RunSection:
         key: Id of the section in the page.
         status: The run's current status; empty if the run's row is deleted.
         parked: The reason why the run is parked for an operator; empty if it is not.
-        cards: See `RunCards`.
+        cards: The last cards of the run, at most `MOST_CARDS`.
         left_out: Number of earlier cards that are not shown.
         files: Artifacts that the run has stored.
         parent: The node before the run's first node; empty if there is none.
@@ -97,13 +97,13 @@ class OpenRuns:
 
     Attributes:
         active: The open run that has started; None if none has.
-        asked: The messages of open runs, by run.
+        messages_by_run: The messages of open runs, by run.
         queue: The messages of queued runs, in the order of the queue.
         head: The active node, from which the started run continues; empty if there is none.
     """
 
     active: RunRow | None = None
-    asked: Mapping[str, AskedMessage] = field(default_factory=dict)
+    messages_by_run: Mapping[str, AskedMessage] = field(default_factory=dict)
     queue: tuple[AskedMessage, ...] = ()
     head: str = ""
 
@@ -126,28 +126,34 @@ class Fork:
 
 
 async def view_of(
-    runtime: Runtime, folds: Folds, found: FoundSession, *, before: int | None
+    runtime: Runtime, folds: Folds, session: FoundSession, *, before: int | None
 ) -> ConversationView:
     """Return the view of a session: the end of its path, or the part before a position in it."""
-    store, agent = runtime.store, found.agent
-    row, opened = await _present(runtime, found)
-    shown, first, prior = await _window(runtime, agent, before)
+    store, agent = runtime.store, session.agent
+    row, current_runs = await _read_consistently(runtime, session)
+    turns, first, prior = await _window(runtime, agent, before)
     files = tuple(await artifacts_of(store, agent).list())
-    parts = [(RunId(id_), list(of)) for id_, of in groupby(shown, key=lambda turn: turn.run_id)]
-    active = opened.active
+    parts = [
+        (RunId(id_), list(run_turns))
+        for id_, run_turns in groupby(turns, key=lambda turn: turn.run_id)
+    ]
+    active = current_runs.active
+    # A run that has written no node yet is in no turn of the path.
     if active is not None and before is None and all(id_ != active.run_id for id_, _ in parts):
         parts.append((active.run_id, []))
     sections = []
-    for run_id, of in parts:
+    for run_id, run_turns in parts:
         run = await store.reads.run(run_id) if run_id else None
-        cards = await _cards_of(runtime, folds, agent, run, turns=of)
-        sections.append(await section_of(runtime, run_id, run, cards, files=files, opened=opened))
+        cards = await _cards_of(runtime, folds, agent, run, turns=run_turns)
+        sections.append(
+            await section_of(runtime, run_id, run, cards, files=files, current_runs=current_runs)
+        )
     return ConversationView(
         row=row,
         sections=tuple(sections),
-        forks=await forks_of(store, agent, shown, prior),
+        forks=await forks_of(store, agent, turns, prior),
         first=first,
-        open=opened,
+        open=current_runs,
         files=files,
         cursor=str(EventCursor(row.last_fact, -1 if active is None else active.last_seq)),
     )
@@ -158,18 +164,18 @@ async def open_runs(runtime: Runtime, agent: AgentId) -> OpenRuns:
     rows = await runtime.store.lists.runs(agent=agent, status=OPEN, limit=MOST_QUEUED)
     if not rows:
         return OpenRuns()
-    asked: dict[str, AskedMessage] = {}
-    for arrived in await runtime.store.insight.inbox(agent, limit=MOST_QUEUED):
-        message, run_id = arrived.message, arrived.run_id or ""
-        said = message.payload
-        text = str((said.get("text") if isinstance(said, dict) else said) or "")
-        asked.setdefault(run_id, AskedMessage(run_id, text, message.created_at))
-    ordered = sorted(rows, key=lambda row: row.arrival)
-    waiting = [row.run_id for row in ordered if row.last_seq < 0]
-    queue = tuple(asked[run_id] for run_id in waiting if run_id in asked)
-    active = next((row for row in ordered if row.last_seq >= 0), None)
-    session = await runtime.store.data.sessions.get(agent)
-    return OpenRuns(active, asked, queue, (session and session.head) or "")
+    messages_by_run: dict[str, AskedMessage] = {}
+    for inbound in await runtime.store.insight.inbox(agent, limit=MOST_QUEUED):
+        message, run_id = inbound.message, inbound.run_id or ""
+        payload = message.payload
+        text = str((payload.get("text") if isinstance(payload, dict) else payload) or "")
+        messages_by_run.setdefault(run_id, AskedMessage(run_id, text, message.created_at))
+    ordered_rows = sorted(rows, key=lambda row: row.arrival)
+    queued_ids = [row.run_id for row in ordered_rows if row.last_seq < 0]
+    queue = tuple(messages_by_run[run_id] for run_id in queued_ids if run_id in messages_by_run)
+    active = next((row for row in ordered_rows if row.last_seq >= 0), None)
+    session_row = await runtime.store.data.sessions.get(agent)
+    return OpenRuns(active, messages_by_run, queue, (session_row and session_row.head) or "")
 
 
 async def run_section(
@@ -179,21 +185,21 @@ async def run_section(
     row: RunRow,
     *,
     files: Sequence[SessionArtifact],
-    opened: OpenRuns,
+    current_runs: OpenRuns,
 ) -> RunSection:
     """Return the section of a run with all of its nodes."""
     cards = await _cards_of(runtime, folds, agent, row)
-    return await section_of(runtime, row.run_id, row, cards, files=files, opened=opened)
+    return await section_of(runtime, row.run_id, row, cards, files=files, current_runs=current_runs)
 
 
 async def section_of(
     runtime: Runtime,
     run_id: RunId,
     row: RunRow | None,
-    found: RunCards,
+    run_cards: RunCards,
     *,
     files: Sequence[SessionArtifact],
-    opened: OpenRuns,
+    current_runs: OpenRuns,
 ) -> RunSection:
     """Return the section of a run.
 
@@ -201,85 +207,89 @@ async def section_of(
         runtime: The runtime.
         run_id: The run; empty if no run wrote these cards.
         row: The run's row; None if it is deleted.
-        found: The run's cards.
+        run_cards: The run's cards.
         files: Artifacts of the session.
-        opened: The session's open runs.
+        current_runs: The session's open runs.
     """
     if row is not None and row.last_seq >= 0:
-        found.begin_with(opened.asked.get(run_id))
+        run_cards.begin_with(current_runs.messages_by_run.get(run_id))
     # A child's approval is not an event of its parent.
-    for key, card in found.cards.items():
+    for key, card in run_cards.cards.items():
         is_running = (card.kind, card.status) == ("child", "running")
         if is_running and await runtime.approvals.open(run_id=RunId(card.id), limit=1):
-            found.cards[key] = replace(card, status="waiting", text="for a decision")
-    made = _section(run_id, row, found, files)
-    is_new = opened.active is not None and opened.active.run_id == run_id and not made.last
-    return replace(made, parent=opened.head) if is_new else made
+            run_cards.cards[key] = replace(card, status="waiting", text="for a decision")
+    section = _section(run_id, row, run_cards, files)
+    is_new = (
+        current_runs.active is not None
+        and current_runs.active.run_id == run_id
+        and not section.last
+    )
+    return replace(section, parent=current_runs.head) if is_new else section
 
 
 async def child_section(runtime: Runtime, row: RunRow, child: ChildInspection) -> RunSection:
     """Return the section of a child run. Its messages are not nodes of the session."""
-    opened = await open_runs(runtime, row.agent_id)
-    found = RunCards()
-    found.take_all(child.events)
-    found.put_first(cards_of_nodes(one for one in child.nodes if one.message.role == "user"))
-    found.begin_with(opened.asked.get(child.run_id))
-    found.forget_nodes()
-    return _section(child.run_id, row, found, ())
+    current_runs = await open_runs(runtime, row.agent_id)
+    run_cards = RunCards()
+    run_cards.take_all(child.events)
+    run_cards.put_first(cards_of_nodes(turn for turn in child.nodes if turn.message.role == "user"))
+    run_cards.begin_with(current_runs.messages_by_run.get(child.run_id))
+    run_cards.forget_nodes()
+    return _section(child.run_id, row, run_cards, ())
 
 
 async def forks_of_section(
     runtime: Runtime, agent: AgentId, section: RunSection
 ) -> dict[str, Fork]:
-    """Return the forks of a run's nodes. See `forks_of`."""
+    """Return the forks of a run's nodes, by the node on the path."""
     ids = [card.id for card in section.cards if card.is_node]
-    wanted = [*ids, section.parent] if section.parent else ids
-    turns = await runtime.store.data.sessions.nodes(agent, wanted)
+    node_ids = [*ids, section.parent] if section.parent else ids
+    turns = await runtime.store.data.sessions.nodes(agent, node_ids)
     prior = next((turn for turn in turns if turn.id == section.parent), None)
-    shown = [turn for turn in turns if turn is not prior]
-    return await forks_of(runtime.store, agent, shown, prior)
+    path_turns = [turn for turn in turns if turn is not prior]
+    return await forks_of(runtime.store, agent, path_turns, prior)
 
 
 async def forks_of(
-    store: RunStore, agent: AgentId, shown: Sequence[Turn], before: Turn | None
+    store: RunStore, agent: AgentId, path_turns: Sequence[Turn], before: Turn | None
 ) -> dict[str, Fork]:
     """Return the forks of a part of the active path, by the node on the path.
 
     Args:
         store: The store.
         agent: The session's agent.
-        shown: The part, oldest first.
+        path_turns: The part, oldest first.
         before: The node before the part; None if the part starts the path.
     """
-    if not shown:
+    if not path_turns:
         return {}
     transcripts = store.data.transcripts
     infos = await transcripts.sessions(agent)
-    all_turns = next((one.turns for one in infos if one.name == agent.key), 0)
+    all_turns = next((info.turns for info in infos if info.name == agent.key), 0)
     if all_turns == await transcripts.count(agent, agent.key):
         return {}  # all nodes are on the path
     begin = NO_CUT if before is None else before.ordinal
-    found = await transcripts.page(agent, agent.key, limit=MOST, after=begin, branches=True)
-    on_path = {turn.id for turn in shown}
-    turns = await store.data.sessions.nodes(agent, [turn.id for turn in found])
+    branch_turns = await transcripts.page(agent, agent.key, limit=MOST, after=begin, branches=True)
+    on_path = {turn.id for turn in path_turns}
+    turns = await store.data.sessions.nodes(agent, [turn.id for turn in branch_turns])
     return forks_among(turns, on_path)
 
 
 def forks_among(turns: Sequence[Turn], on_path: set[str]) -> dict[str, Fork]:
     """Return the forks among these turns, by the node on the path."""
     by_parent: defaultdict[str | None, list[str]] = defaultdict(list)
-    for turn in sorted(turns, key=lambda one: one.ordinal):
+    for turn in sorted(turns, key=lambda turn: turn.ordinal):
         by_parent[turn.parent].append(turn.id)
-    found = {}
+    forks = {}
     for siblings in by_parent.values():
-        place = next((n for n, one in enumerate(siblings) if one in on_path), None)
-        if place is None or len(siblings) == 1:
+        index = next((n for n, node in enumerate(siblings) if node in on_path), None)
+        if index is None or len(siblings) == 1:
             continue
-        ends = [_end_of(one, by_parent) for one in siblings]
-        before = ends[place - 1] if place else None
-        behind = ends[place + 1] if place + 1 < len(siblings) else None
-        found[siblings[place]] = Fork(place + 1, len(siblings), before, behind)
-    return found
+        ends = [_end_of(node, by_parent) for node in siblings]
+        before = ends[index - 1] if index else None
+        behind = ends[index + 1] if index + 1 < len(siblings) else None
+        forks[siblings[index]] = Fork(index + 1, len(siblings), before, behind)
+    return forks
 
 
 def _end_of(node: str, by_parent: Mapping[str | None, list[str]]) -> str:
@@ -289,16 +299,18 @@ def _end_of(node: str, by_parent: Mapping[str | None, list[str]]) -> str:
     return node
 
 
-async def _present(runtime: Runtime, found: FoundSession) -> tuple[SessionRow, OpenRuns]:
+async def _read_consistently(
+    runtime: Runtime, session: FoundSession
+) -> tuple[SessionRow, OpenRuns]:
     """Return the session and its open runs at one moment, so that the view's cursor is consistent."""
-    row, opened = found.row, OpenRuns()
+    row, current_runs = session.row, OpenRuns()
     for _ in range(_TRIES):
-        opened = await open_runs(runtime, found.agent)
-        now = await runtime.store.data.sessions.get(found.agent) or row
-        if now.last_fact == row.last_fact:
+        current_runs = await open_runs(runtime, session.agent)
+        new_row = await runtime.store.data.sessions.get(session.agent) or row
+        if new_row.last_fact == row.last_fact:
             break
-        row = now
-    return row, opened
+        row = new_row
+    return row, current_runs
 
 
 async def _window(
@@ -312,12 +324,12 @@ async def _window(
     begin = max(0, first - 1)
     page = await transcripts.page(agent, agent.key, limit=end - begin, offset=begin)
     turns = await runtime.store.data.sessions.nodes(agent, [turn.id for turn in page])
-    kept = _last(turns[first - begin :])
-    place = len(turns) - len(kept)
-    return kept, begin + place, turns[place - 1] if place else None
+    window = _last_turns(turns[first - begin :])
+    offset = len(turns) - len(window)
+    return window, begin + offset, turns[offset - 1] if offset else None
 
 
-def _last(turns: Sequence[Turn]) -> list[Turn]:
+def _last_turns(turns: Sequence[Turn]) -> list[Turn]:
     """Return the last turns that have at most `WINDOW_CHARACTERS` characters together, but at least one."""
     count = size = 0
     for turn in reversed(turns):
@@ -343,39 +355,41 @@ async def _cards_of(
     is_on_path = bool(turns) and (row is None or row.status.is_terminal)
     by_id = {turn.id: turn for turn in turns}
 
-    async def on_path(ids: Sequence[str]) -> list[Turn]:
-        return [by_id[one] for one in ids if one in by_id]
+    async def path_nodes(ids: Sequence[str]) -> list[Turn]:
+        return [by_id[id_] for id_ in ids if id_ in by_id]
 
-    async def stored(ids: Sequence[str]) -> list[Turn]:
+    async def load_nodes(ids: Sequence[str]) -> list[Turn]:
         return await runtime.store.data.sessions.nodes(agent, ids)
 
-    found = RunCards()
+    run_cards = RunCards()
     if row is not None and not row.swept:
-        found = await folds.cards_of(runtime, agent, row, on_path if is_on_path else stored)
+        run_cards = await folds.cards_of(
+            runtime, agent, row, path_nodes if is_on_path else load_nodes
+        )
         if is_on_path:
-            found.keep_messages(set(by_id))
-    missing = [id_ for id_ in found.node_ids if id_ not in by_id]
-    if missing:
-        by_id |= {turn.id: turn for turn in await stored(missing)}
-    if not found.node_ids:
-        found.put_first(cards_of_nodes(turns))
-    found.follow({turn.id: turn.parent for turn in by_id.values()})
-    return found
+            run_cards.keep_messages(set(by_id))
+    missing_ids = [id_ for id_ in run_cards.node_ids if id_ not in by_id]
+    if missing_ids:
+        by_id |= {turn.id: turn for turn in await load_nodes(missing_ids)}
+    if not run_cards.node_ids:
+        run_cards.put_first(cards_of_nodes(turns))
+    run_cards.follow({turn.id: turn.parent for turn in by_id.values()})
+    return run_cards
 
 
 def _section(
-    run_id: str, row: RunRow | None, found: RunCards, files: Sequence[SessionArtifact]
+    run_id: str, row: RunRow | None, run_cards: RunCards, files: Sequence[SessionArtifact]
 ) -> RunSection:
-    cards = list(found.cards.values())
-    said = [card for card in cards if card.is_node]
+    cards = list(run_cards.cards.values())
+    node_cards = [card for card in cards if card.is_node]
     return RunSection(
         run_id=run_id,
-        key=run_id or (said[0].id if said else "none"),
+        key=run_id or (node_cards[0].id if node_cards else "none"),
         status="" if row is None else state_of(row),
         parked="" if row is None else row.parked or "",
         cards=tuple(cards[-MOST_CARDS:]),
         left_out=max(0, len(cards) - MOST_CARDS),
-        files=tuple(one for one in files if run_id and one.run_id == run_id),
-        parent=(said[0].parent or "") if said else "",
-        last=said[-1].id if said else "",
+        files=tuple(file for file in files if run_id and file.run_id == run_id),
+        parent=(node_cards[0].parent or "") if node_cards else "",
+        last=node_cards[-1].id if node_cards else "",
     )

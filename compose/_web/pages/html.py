@@ -82,18 +82,21 @@ class PageEndpoint(WebEndpoint):
 
 def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a page rendered from a template and values."""
-    shared = {"base": str(request.scope.get("root_path", "")), "version": Assets.load().version}
-    text = _environment().get_template(template).render({**shared, **values})
+    shared_values = {
+        "base": str(request.scope.get("root_path", "")),
+        "version": Assets.load().version,
+    }
+    text = _environment().get_template(template).render({**shared_values, **values})
     body, headers = text.encode("utf-8", "replace"), dict(HEADERS)
-    is_taken = "gzip" in request.headers.get("accept-encoding", "")
-    if is_taken and len(body) >= _LEAST_COMPRESSED:
+    takes_gzip = "gzip" in request.headers.get("accept-encoding", "")
+    if takes_gzip and len(body) >= _LEAST_COMPRESSED:
         body, headers["content-encoding"] = gzip.compress(body, 5, mtime=0), "gzip"
     return Response(body, status, headers, media_type="text/html")
 
 
 @cache
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         auto_reload=False,
@@ -101,15 +104,15 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
+    environment.filters |= {
         "part": part_of_path,
-        "short": _short,
+        "short": _short_id,
         "markdown": html_of_markdown,
         "json": shown_json,
         "exact": _exact,
         "size": _size,
     }
-    return found
+    return environment
 
 
 def part_of_path(text: str) -> str:
@@ -128,7 +131,7 @@ def shown_json(value: object) -> str:
     return text if len(text) <= MAX_JSON else f"{text[:MAX_JSON]}…"
 
 
-def _short(text: str) -> str:
+def _short_id(text: str) -> str:
     """Return an id in short form. An agent's id keeps its type."""
     type_, slash, key = text.rpartition("/")
     return text if len(key) <= 2 * _SHORT else f"{type_}{slash}{key[:_SHORT]}…"
@@ -181,15 +184,15 @@ class Assets:
     @cache
     def load(cls) -> Assets:
         """Return the files of the package."""
-        found = {
+        contents = {
             file.name: file.read_bytes()
             for file in sorted(FOLDER.iterdir())
             if file.suffix in _TYPES
         }
         digest = hashlib.sha256()
-        for name, data in found.items():
+        for name, data in contents.items():
             digest.update(name.encode() + b"\0" + data)
-        files = {name: gzip.compress(data, mtime=0) for name, data in found.items()}
+        files = {name: gzip.compress(data, mtime=0) for name, data in contents.items()}
         return cls(digest.hexdigest()[:16], files)
 
     def response(self, request: Request, version: str, name: str) -> Response | None:
@@ -201,10 +204,12 @@ class Assets:
         data = self.files.get(name)
         if data is None:
             return None
-        kept = f"public, max-age={_YEAR_S}, immutable" if version == self.version else "no-store"
+        cache_control = (
+            f"public, max-age={_YEAR_S}, immutable" if version == self.version else "no-store"
+        )
         headers = {
             "content-type": _TYPES[Path(name).suffix],
-            "cache-control": kept,
+            "cache-control": cache_control,
             "x-content-type-options": "nosniff",
             "vary": "accept-encoding",
         }

@@ -65,12 +65,12 @@ async def sign_in(call: WebCall, query: SignInQuery, _: None) -> Done:
 
 async def show_apps(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return the page of apps, the server's own app first."""
-    apps = sorted(await apps_of(call), key=lambda one: not one.is_default)
+    apps = sorted(await apps_of(call), key=lambda app: not app.is_default)
     has_flows = "flows:run" in call.principal.scopes and bool(flows_of(call.runtime))
     return page(call.request, "apps.html", apps=apps, has_flows=has_flows)
 
 
-async def _listed(call: WebCall, query: ListQuery, app: str) -> dict[str, Any]:
+async def _list_values(call: WebCall, query: ListQuery, app: str) -> dict[str, Any]:
     sessions = SessionsQuery(
         app=app, title=query.title or None, after=query.after or None, limit=_LISTED
     )
@@ -80,48 +80,48 @@ async def _listed(call: WebCall, query: ListQuery, app: str) -> dict[str, Any]:
 
 async def show_sessions(call: WebCall, query: ListQuery, _: None) -> Done:
     """Return the page of an app's sessions."""
-    values = await _listed(call, query, call.names["app"])
+    values = await _list_values(call, query, call.names["app"])
     return page(call.request, "sessions.html", **values)
 
 
 async def show_session(call: WebCall, query: PartQuery, _: None) -> Done:
     """Return the page of a conversation, with a list of the app's latest sessions."""
     app = call.names["app"]
-    found = await call.session(app)
-    view = await view_of(call.runtime, _folds(call), found, before=query.before)
-    values: dict[str, Any] = {"app": app, "session": found.agent.key, "view": view}
+    session = await call.session(app)
+    view = await view_of(call.runtime, _folds(call), session, before=query.before)
+    values: dict[str, Any] = {"app": app, "session": session.agent.key, "view": view}
     if query.before is not None:
         return page(call.request, "earlier.html", **values)
-    values |= await _listed(call, ListQuery(), app)
+    values |= await _list_values(call, ListQuery(), app)
     values |= {"open": view.open, "files": view.files}
     values["modes"] = call.api.modes if app == call.api.app else ()
-    values |= await changes_of(call, thing_of_session(found.agent))
+    values |= await changes_of(call, thing_of_session(session.agent))
     return page(call.request, "session.html", **values)
 
 
 def _folds(call: WebCall) -> Folds:
-    found: Folds = call.api.kept.setdefault(Folds, Folds())
-    return found
+    folds: Folds = call.api.caches.setdefault(Folds, Folds())
+    return folds
 
 
 async def show_run(call: WebCall, _: NoQuery, __: None) -> Done:
     """Return a page with one run of a conversation, and the session's queue."""
-    found = await call.session(call.names["app"])
-    row = await run_of(call, found)
-    files = await artifacts_of(call.runtime.store, found.agent).list()
-    opened = await open_runs(call.runtime, found.agent)
+    session = await call.session(call.names["app"])
+    row = await run_of(call, session)
+    files = await artifacts_of(call.runtime.store, session.agent).list()
+    current_runs = await open_runs(call.runtime, session.agent)
     section = await run_section(
-        call.runtime, _folds(call), found.agent, row, files=files, opened=opened
+        call.runtime, _folds(call), session.agent, row, files=files, current_runs=current_runs
     )
     return page(
         call.request,
         "run.html",
         app=call.names["app"],
-        session=found.agent.key,
+        session=session.agent.key,
         section=section,
-        open=opened,
+        open=current_runs,
         files=files,
-        forks=await forks_of_section(call.runtime, found.agent, section),
+        forks=await forks_of_section(call.runtime, session.agent, section),
     )
 
 
@@ -143,9 +143,9 @@ async def show_child(call: WebCall, _: NoQuery, __: None) -> Done:
 
 async def static(request: Request) -> Response:
     """Return a script or a style."""
-    found = Assets.load().response(request, **request.path_params)
-    if found is not None:
-        return found
+    response = Assets.load().response(request, **request.path_params)
+    if response is not None:
+        return response
     problem = HttpProblem(404, "not_found", "there is no such file", "reload the page")
     return problem.response(request.scope)
 

@@ -79,10 +79,10 @@ async def log_in(call: WebCall, _: NoQuery, body: CredentialsJson) -> Done:
         remedy = "send requests without a login, or serve with --auth tokens or --auth jwt"
         raise ProblemError(HttpProblem(404, "no_login", problem, remedy))
     login = await authentication.log_in(body.token)
-    shown = LoginJson.model_validate(
+    login_json = LoginJson.model_validate(
         {**_facts(login.principal), "csrf_token": csrf_of(login.secret)}
     )
-    response = json_response(shown)
+    response = json_response(login_json)
     set_login(call.request, response, login.secret, login.lasts)
     return response
 
@@ -148,10 +148,10 @@ async def list_changes(call: WebCall, query: AuditQuery, _: None) -> Done:
         call.principal.tenant, thing=query.thing, after=query.after, limit=query.limit + 1
     )
     page = rows[: query.limit]
-    more = page[-1].id if len(rows) > query.limit else None
+    next_id = page[-1].id if len(rows) > query.limit else None
     names = AuditRowJson.model_fields
     changes = [AuditRowJson(**{name: facts[name] for name in names}) for facts in map(asdict, page)]
-    return AuditJson(changes=changes, next=more)
+    return AuditJson(changes=changes, next=next_id)
 
 
 async def changes_of(call: WebCall, thing: str) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from compose._web.endpoint import (
 )
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.resources.pages import Limit
-from compose._web.resources.readers import CURSOR_HEADER, streamed
+from compose._web.resources.readers import CURSOR_HEADER, stream_response
 from compose._web.resources.runs import KEY, RunJson, run_json
 from compose._web.streams import EventLine, wants_stream
 
@@ -176,17 +176,18 @@ async def log(call: WebCall, query: LogQuery, _: None) -> Done:
         problem = f"the log of run {row.run_id} ends at {row.last_seq}"
         raise ProblemError(HttpProblem(400, "bad_cursor", problem, "start there or earlier"))
     if wants_stream(call.request):
+        # The reader has seen the end: after 204 a browser does not connect again.
         if row.status.is_terminal and begin > row.last_seq:
             return Response(status_code=204)
-        return streamed(call, _lines(call, row.run_id, begin))
-    found: list[EntryJson] = []
-    more = None
+        return stream_response(call, _lines(call, row.run_id, begin))
+    entries: list[EntryJson] = []
+    next_seq = None
     async for entry in call.runtime.entries(row.run_id, from_seq=begin):
-        if len(found) == query.limit:
-            more = entry.seq
+        if len(entries) == query.limit:
+            next_seq = entry.seq
             break
-        found.append(entry_json(entry))
-    return LogJson(run_id=row.run_id, status=str(row.status), entries=found, next=more)
+        entries.append(entry_json(entry))
+    return LogJson(run_id=row.run_id, status=str(row.status), entries=entries, next=next_seq)
 
 
 class AppJson(ShownModel):
@@ -214,8 +215,8 @@ class AppsJson(ShownModel):
 async def apps_of(call: WebCall) -> list[AppJson]:
     """Return the apps that the principal may use."""
     api, runtime = call.api, call.runtime
-    served = {name for host in await runtime.store.insight.hosts() for name in host.serves}
-    types = {name for name in (*served, *runtime.serves) if "/" not in name}
+    served_types = {name for host in await runtime.store.insight.hosts() for name in host.serves}
+    types = {name for name in (*served_types, *runtime.serves) if "/" not in name}
     return [
         AppJson(
             app=name,

@@ -44,10 +44,10 @@ class DecisionJson(StrictModel):
     comment: str = ""
 
 
-def _seen(call: WebCall, **more: Any) -> ApprovalFilter:
+def _visible_filter(call: WebCall, **conditions: Any) -> ApprovalFilter:
     """Return a filter for the requests that the principal sees: of its own runs, or of its tenant."""
     principal = call.principal
-    return ApprovalFilter(tenant=principal.tenant, owner=principal.only_owner, **more)
+    return ApprovalFilter(tenant=principal.tenant, owner=principal.only_owner, **conditions)
 
 
 async def list_approvals(call: WebCall, query: ApprovalsQuery, _: None) -> Done:
@@ -56,22 +56,22 @@ async def list_approvals(call: WebCall, query: ApprovalsQuery, _: None) -> Done:
         return ApprovalsJson(approvals=[], next=None)
     run_id = None if query.run_id is None else RunId(query.run_id)
     after = None if query.after is None else parse_wait_place(query.after)
-    found = await call.runtime.store.lists.approvals(
-        _seen(call, run_id=run_id, after=after), limit=query.limit + 1
+    waits = await call.runtime.store.lists.approvals(
+        _visible_filter(call, run_id=run_id, after=after), limit=query.limit + 1
     )
-    page = found[: query.limit]
-    more = wait_place_text(page[-1].place) if len(found) > query.limit else None
-    return ApprovalsJson(approvals=[request_of(one) for one in page], next=more)
+    page = waits[: query.limit]
+    next_cursor = wait_place_text(page[-1].place) if len(waits) > query.limit else None
+    return ApprovalsJson(approvals=[request_of(wait) for wait in page], next=next_cursor)
 
 
 async def decide(call: WebCall, _: None, body: DecisionJson) -> Done:
     """Approve or deny a pending request. A request is decided once, and its run continues."""
-    id_, found = call.names["approval"], list[OpenWait]()
+    id_, waits = call.names["approval"], list[OpenWait]()
     if is_name(id_):
-        found = await call.runtime.store.lists.approvals(_seen(call, key=id_), limit=1)
-    if id_ not in [one.wait.key for one in found]:
+        waits = await call.runtime.store.lists.approvals(_visible_filter(call, key=id_), limit=1)
+    if id_ not in [wait.wait.key for wait in waits]:
         raise UnknownApprovalError(id_[:100], "no run waits for it")
-    await audit_decision(call, found[0].run_id, id_, approve=body.approve)
+    await audit_decision(call, waits[0].run_id, id_, approve=body.approve)
     return await call.runtime.approvals.decide(
         id_, approve=body.approve, by=call.principal.name, comment=body.comment
     )

@@ -78,15 +78,15 @@ class ArtifactsJson(ShownModel):
     artifacts: list[ArtifactJson]
 
 
-def _shown(one: SessionArtifact) -> ArtifactJson:
+def _artifact_json(artifact: SessionArtifact) -> ArtifactJson:
     return ArtifactJson(
-        name=one.name,
-        kind=one.kind,
-        artifact_id=one.ref.id,
-        size_bytes=one.ref.size_bytes,
-        content_type=one.ref.content_type,
-        run_id=one.run_id,
-        at=one.at,
+        name=artifact.name,
+        kind=artifact.kind,
+        artifact_id=artifact.ref.id,
+        size_bytes=artifact.ref.size_bytes,
+        content_type=artifact.ref.content_type,
+        run_id=artifact.run_id,
+        at=artifact.at,
     )
 
 
@@ -94,27 +94,27 @@ async def _artifacts(
     call: WebCall, query: OfSession, *, before: Facts | None = None, after: Facts | None = None
 ) -> SessionArtifacts:
     """Return the artifacts of a session, which the request changes if it has facts for the audit."""
-    found = await call.session(query.app, query.session_id)
+    session = await call.session(query.app, query.session_id)
     if before is not None or after is not None:
-        thing = thing_of_session(found.agent)
-        call.audit(thing, agent=found.agent, before=before, after=after)
-    return found.agents.artifacts(found.agent.key)
+        thing = thing_of_session(session.agent)
+        call.audit(thing, agent=session.agent, before=before, after=after)
+    return session.agents.artifacts(session.agent.key)
 
 
 async def upload(call: WebCall, query: Upload, _: None) -> Done:
     """Store the body as a named artifact, replacing one of that name. It is never in memory as a whole."""
     artifacts = await _artifacts(call, query, after={"artifact": query.name, "kind": query.kind})
-    said = call.request.headers.get("content-type", BYTES)
-    media_type = said if _MEDIA_TYPE.fullmatch(said) else BYTES
+    content_type = call.request.headers.get("content-type", BYTES)
+    media_type = content_type if _MEDIA_TYPE.fullmatch(content_type) else BYTES
     body = pieces_of(call.request)
     await artifacts.put(query.name, body, kind=query.kind, content_type=media_type)
-    return json_response(_shown(await artifacts.find(query.name)), 201)
+    return json_response(_artifact_json(await artifacts.find(query.name)), 201)
 
 
 async def list_artifacts(call: WebCall, query: OfSession, _: None) -> Done:
     """Return the artifacts of a session."""
-    found = await (await _artifacts(call, query)).list()
-    return ArtifactsJson(artifacts=[_shown(one) for one in found])
+    artifacts = await (await _artifacts(call, query)).list()
+    return ArtifactsJson(artifacts=[_artifact_json(artifact) for artifact in artifacts])
 
 
 async def download(call: WebCall, query: OfSession, _: None) -> Done:
@@ -214,16 +214,16 @@ async def clean_artifacts(call: WebCall, _: None, body: ArtifactChoiceJson) -> D
     if body.session_id is not None:
         only = (await call.session(body.app, body.session_id)).agent
     sessions = await _sessions(call, body.app, only=only)
-    change = _audited(call, body)
-    done = await cleanup.clean_artifacts(call.runtime, sessions, choice, dry_run=body.dry_run)
-    change.after = _after(change, len(done.candidates), done.size_bytes)
+    change = _audit_change(call, body)
+    result = await cleanup.clean_artifacts(call.runtime, sessions, choice, dry_run=body.dry_run)
+    change.after = _facts_after(change, len(result.candidates), result.size_bytes)
     fields = ArtifactCandidateJson.model_fields
-    found = [
-        ArtifactCandidateJson(**{key: getattr(one, key) for key in fields})
-        for one in done.candidates
+    candidates = [
+        ArtifactCandidateJson(**{key: getattr(candidate, key) for key in fields})
+        for candidate in result.candidates
     ]
     return ArtifactCleanupJson(
-        dry_run=done.is_dry_run, size_bytes=done.size_bytes, candidates=found
+        dry_run=result.is_dry_run, size_bytes=result.size_bytes, candidates=candidates
     )
 
 
@@ -233,26 +233,30 @@ async def clean_tasks(call: WebCall, _: None, body: TaskChoiceJson) -> Done:
         body.include_failed, body.include_cancelled, _span(body.older_than_s)
     )
     sessions = await _sessions(call, body.app, project=body.project)
-    change = _audited(call, body)
-    done = await cleanup.clean_tasks(call.runtime, sessions, choice, dry_run=body.dry_run)
-    change.after = _after(change, len(done.candidates), done.size_bytes)
+    change = _audit_change(call, body)
+    result = await cleanup.clean_tasks(call.runtime, sessions, choice, dry_run=body.dry_run)
+    change.after = _facts_after(change, len(result.candidates), result.size_bytes)
     fields = TaskCandidateJson.model_fields.keys() - {"agent"}
-    found = [
-        TaskCandidateJson(agent=str(one.agent_id), **{key: getattr(one, key) for key in fields})
-        for one in done.candidates
+    candidates = [
+        TaskCandidateJson(
+            agent=str(candidate.agent_id), **{key: getattr(candidate, key) for key in fields}
+        )
+        for candidate in result.candidates
     ]
-    return TaskCleanupJson(dry_run=done.is_dry_run, size_bytes=done.size_bytes, candidates=found)
+    return TaskCleanupJson(
+        dry_run=result.is_dry_run, size_bytes=result.size_bytes, candidates=candidates
+    )
 
 
-def _audited(call: WebCall, body: ArtifactChoiceJson | TaskChoiceJson) -> WebChange:
+def _audit_change(call: WebCall, body: ArtifactChoiceJson | TaskChoiceJson) -> WebChange:
     """Return the change that a clean-up makes, which is about an app. A dry run changes nothing."""
     thing = f"app:{body.app or call.api.app}"
     after = body.model_dump(exclude_none=True, exclude_defaults=True)
     return WebChange(thing=thing) if body.dry_run else call.audit(thing, after=after)
 
 
-def _after(change: WebChange, deleted: int, size_bytes: int) -> Facts:
-    return {**(change.after or {}), "deleted": deleted, "size_bytes": size_bytes}
+def _facts_after(change: WebChange, deleted_count: int, size_bytes: int) -> Facts:
+    return {**(change.after or {}), "deleted": deleted_count, "size_bytes": size_bytes}
 
 
 async def _sessions(

@@ -17,11 +17,11 @@ from compose._web.resources.readers import (
     EventsJson,
     EventsQuery,
     OnDisconnect,
-    answered,
     cursor_of,
     feed_of_run,
     feed_of_session,
-    streamed,
+    respond_with_feed,
+    stream_response,
 )
 from compose._web.resources.runs import RUN, child_of, on_gone, run_of
 from compose._web.streams import EventLine, wants_stream
@@ -37,20 +37,20 @@ class RunEventsQuery(EventsQuery):
 
 async def of_session(call: WebCall, query: EventsQuery, _: None) -> Done:
     """Return the events of a session. A stream of them does not end."""
-    found = await call.session(query.app)
+    session = await call.session(query.app)
     cursor = cursor_of(call.request, query.after)
-    feed = await feed_of_session(call, found.agent, cursor, live=query.live)
-    return await answered(call, feed, limit=query.limit)
+    feed = await feed_of_session(call, session.agent, cursor, live=query.live)
+    return await respond_with_feed(call, feed, limit=query.limit)
 
 
 async def of_run(call: WebCall, query: RunEventsQuery, _: None) -> Done:
     """Return the events of a run. A stream of them ends with the run's last event."""
-    found = await call.session(query.app)
-    row = await run_of(call, found)
+    session = await call.session(query.app)
+    row = await run_of(call, session)
     cursor = cursor_of(call.request, query.after)
-    feed = await feed_of_run(call, found.agent, row.run_id, cursor, live=query.live)
-    gone = on_gone(call, row.run_id, query.on_disconnect)
-    return await answered(call, feed, limit=query.limit, on_gone=gone)
+    feed = await feed_of_run(call, session.agent, row.run_id, cursor, live=query.live)
+    cancel_run = on_gone(call, row.run_id, query.on_disconnect)
+    return await respond_with_feed(call, feed, limit=query.limit, on_gone=cancel_run)
 
 
 async def of_child(call: WebCall, query: EventsQuery, _: None) -> Done:
@@ -62,21 +62,25 @@ async def of_child(call: WebCall, query: EventsQuery, _: None) -> Done:
         call.api.streams.check(call.principal)
         await run.inspect_child(child)  # raises if there is no such child
         events = run.child_events(child)
-        return streamed(call, _lines(_behind(events, after, child=child), live=query.live))
-    seen = await run.inspect_child(child)
-    found = [one async for one in _behind(_all(seen.events), after, child=child)]
-    page = found[: query.limit]
+        return stream_response(
+            call, _lines(_events_after(events, after, child=child), live=query.live)
+        )
+    inspection = await run.inspect_child(child)
+    child_events = [
+        event async for event in _events_after(_yield_all(inspection.events), after, child=child)
+    ]
+    page = child_events[: query.limit]
     last = page[-1].event_id if page else cursor
-    more = last if len(found) > query.limit else None
-    return EventsJson(events=page, next=more, cursor=last)
+    next_cursor = last if len(child_events) > query.limit else None
+    return EventsJson(events=page, next=next_cursor, cursor=last)
 
 
-async def _all(events: list[SessionEvent]) -> AsyncIterator[SessionEvent]:
+async def _yield_all(events: list[SessionEvent]) -> AsyncIterator[SessionEvent]:
     for event in events:
         yield event
 
 
-async def _behind(
+async def _events_after(
     events: AsyncIterator[SessionEvent], after: tuple[int, int], *, child: RunId
 ) -> AsyncGenerator[SessionEvent, None]:
     """Yield a child's events after a position in its log: an entry, and the event's number within the entry."""
@@ -85,10 +89,10 @@ async def _behind(
         if event.run_id != child or event.seq < 0:
             yield event
             continue
-        place = event.seq, of_entry[event.seq]
+        position = event.seq, of_entry[event.seq]
         of_entry[event.seq] += 1
-        if place > after:
-            yield event.model_copy(update={"event_id": f"{place[0]}.{place[1]}"})
+        if position > after:
+            yield event.model_copy(update={"event_id": f"{position[0]}.{position[1]}"})
 
 
 async def _lines(
@@ -108,10 +112,10 @@ def parse_log_place(text: str, owner: str) -> tuple[int, int]:
     Raises:
         CursorError: The text is not such an id.
     """
-    found = _PLACE.fullmatch(text)
-    if found is None:
+    id_match = _PLACE.fullmatch(text)
+    if id_match is None:
         raise CursorError(text[:60], owner, "it is not the id of an event there")
-    return int(found[1]), int(found[2])
+    return int(id_match[1]), int(id_match[2])
 
 
 _EVENTS: Final = "/v1/sessions/{session}/events"

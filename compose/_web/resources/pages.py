@@ -41,9 +41,9 @@ class OfApp(StrictModel):
     app: str | None = None
 
 
-def place_text(place: SessionPlace) -> str:
+def place_text(position: SessionPlace) -> str:
     """Return a position as a page's `next`."""
-    return _packed(place.last_at, str(place.agent_id))
+    return _encode(position.last_at, str(position.agent_id))
 
 
 def parse_place(text: str) -> SessionPlace:
@@ -52,16 +52,16 @@ def parse_place(text: str) -> SessionPlace:
     Raises:
         ProblemError: `place_text` cannot have returned this text.
     """
-    at, [agent] = _unpacked(text, 1)
+    at, [agent] = _decode(text, 1)
     try:
         return SessionPlace(at, AgentId.parse(agent))
     except InvalidNameError:
-        raise _bad(text) from None
+        raise _bad_cursor(text) from None
 
 
-def wait_place_text(place: WaitPlace) -> str:
+def wait_place_text(position: WaitPlace) -> str:
     """Return a position as a page's `next`."""
-    return _packed(*place)
+    return _encode(*position)
 
 
 def parse_wait_place(text: str) -> WaitPlace:
@@ -70,33 +70,33 @@ def parse_wait_place(text: str) -> WaitPlace:
     Raises:
         ProblemError: `wait_place_text` cannot have returned this text.
     """
-    since, [run_id, position, key] = _unpacked(text, 3)
+    since, [run_id, position, key] = _decode(text, 3)
     return WaitPlace(since, RunId(run_id), position, key)
 
 
-def _packed(at: datetime, *names: str) -> str:
+def _encode(at: datetime, *names: str) -> str:
     text = _SEPARATOR.join((at.isoformat(), *names))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def _unpacked(text: str, count: int) -> tuple[datetime, list[str]]:
-    """Return the instant and the names that `_packed` encoded.
+def _decode(text: str, count: int) -> tuple[datetime, list[str]]:
+    """Return the instant and the names that `_encode` encoded.
 
     Raises:
         ProblemError: The text is not of this form, or the names are invalid.
     """
     try:
-        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
-        at, *names = base64.urlsafe_b64decode(padded).decode().split(_SEPARATOR)
-        found = datetime.fromisoformat(at)
+        padded_text = text.encode("ascii") + b"=" * (-len(text) % 4)
+        at, *names = base64.urlsafe_b64decode(padded_text).decode().split(_SEPARATOR)
+        instant = datetime.fromisoformat(at)
     except ValueError:
-        raise _bad(text) from None
-    if found.tzinfo is None or len(names) != count or not all(map(is_name, names)):
-        raise _bad(text)
-    return found, names
+        raise _bad_cursor(text) from None
+    if instant.tzinfo is None or len(names) != count or not all(map(is_name, names)):
+        raise _bad_cursor(text)
+    return instant, names
 
 
-def _bad(text: str) -> ProblemError:
+def _bad_cursor(text: str) -> ProblemError:
     remedy = "give `next` of the previous page, or leave `after` out"
     return ProblemError(
         HttpProblem(400, "bad_cursor", "`after` is not the `next` of a page", remedy, text)

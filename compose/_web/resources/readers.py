@@ -80,8 +80,8 @@ async def feed_of_run(
         CursorError: The session has no such event.
     """
     if cursor is None:
-        queued = await call.runtime.store.data.sessions.queued(agent, run_id)
-        at = EventCursor(0 if queued is None else queued.number - 1)
+        queued_fact = await call.runtime.store.data.sessions.queued(agent, run_id)
+        at = EventCursor(0 if queued_fact is None else queued_fact.number - 1)
     else:
         at = EventCursor.parse(cursor, agent.key)
     resumes = cursor is not None
@@ -90,7 +90,7 @@ async def feed_of_run(
     return feed
 
 
-async def answered(
+async def respond_with_feed(
     call: WebCall,
     feed: SessionFeed,
     *,
@@ -105,10 +105,10 @@ async def answered(
         return await _page(feed, limit)
     if feed.only is not None and await feed.is_over():
         return Response(status_code=204)
-    return streamed(call, lines_of(feed.follow()), on_gone=on_gone)
+    return stream_response(call, lines_of(feed.follow()), on_gone=on_gone)
 
 
-def streamed(
+def stream_response(
     call: WebCall,
     lines: AsyncGenerator[EventLine, None],
     *,
@@ -140,18 +140,19 @@ class _SharedLines:
     """The lines of the last pieces of answers. All readers of an answer get the same event for a piece."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[SessionEvent, EventLine]] = {}
+        self._lines: dict[int, tuple[SessionEvent, EventLine]] = {}
 
     def of(self, event: SessionEvent) -> EventLine:
         """Return an event as a line of a stream."""
-        found = self._known.get(id(event))
-        if found is not None and found[0] is event:
-            return found[1]
+        event_and_line = self._lines.get(id(event))
+        if event_and_line is not None and event_and_line[0] is event:
+            return event_and_line[1]
         line = EventLine(event.type, EVENTS.dump_json(event), event.event_id)
+        # Pieces only: all readers get the same object of a piece, but each its own of a stored event.
         if line.id is None:
-            self._known[id(event)] = event, line
-            if len(self._known) > MOST_SHARED:
-                del self._known[next(iter(self._known))]
+            self._lines[id(event)] = event, line
+            if len(self._lines) > MOST_SHARED:
+                del self._lines[next(iter(self._lines))]
         return line
 
 
@@ -160,12 +161,12 @@ _shared_lines: Final = _SharedLines()
 
 async def _page(feed: SessionFeed, limit: int) -> EventsJson:
     begin = str(feed.at) if feed.at != EventCursor() else None
-    found: list[SessionEvent] = []
+    stored_events: list[SessionEvent] = []
     async with aclosing(feed.past()) as events:
         async for event in events:
-            found.append(event)
-            if len(found) > limit:
+            stored_events.append(event)
+            if len(stored_events) > limit:
                 break
-    page = found[:limit]
+    page = stored_events[:limit]
     last = page[-1].event_id if page else begin
-    return EventsJson(events=page, next=last if len(found) > limit else None, cursor=last)
+    return EventsJson(events=page, next=last if len(stored_events) > limit else None, cursor=last)

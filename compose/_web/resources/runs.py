@@ -42,7 +42,7 @@ from compose._web.endpoint import (
 from compose._web.problems import HttpProblem, ProblemError, is_away
 from compose._web.requests import wait_of
 from compose._web.resources.pages import OfApp, PagedOfApp
-from compose._web.resources.readers import OnDisconnect, lines_of, streamed
+from compose._web.resources.readers import OnDisconnect, lines_of, stream_response
 from compose._web.streams import wants_stream
 
 _SESSION: Final = "/v1/sessions/{session}"
@@ -223,14 +223,14 @@ def run_json(row: RunRow, session: str | None) -> RunJson:
     )
 
 
-async def run_of(call: WebCall, found: FoundSession) -> RunRow:
+async def run_of(call: WebCall, session: FoundSession) -> RunRow:
     """Return the run that the path names, of the session that the path names.
 
     Raises:
         UnknownRunError: The session has no such run.
     """
     row = await row_of(call.runtime.store, RunId(call.names["run"]))
-    if row.agent_id != found.agent:
+    if row.agent_id != session.agent:
         raise UnknownRunError(row.run_id)
     return row
 
@@ -246,7 +246,7 @@ def check_mode(call: WebCall, agents: AgentRuntime, mode: str) -> None:
         raise UnknownModeError(mode, ", ".join(modes))
 
 
-async def started(call: WebCall, app: str | None, body: NewRunJson) -> SessionRun:
+async def start_run(call: WebCall, app: str | None, body: NewRunJson) -> SessionRun:
     """Start the run of a request. It is durable on return.
 
     The statement that submits the run checks the session, so that no read comes before it.
@@ -254,16 +254,15 @@ async def started(call: WebCall, app: str | None, body: NewRunJson) -> SessionRu
     if body.priority < MIN_PRIORITY:
         call.principal.check("operate")
     try:
-        return await _submitted(call, await call.sessions(app), body)
+        return await _submit(call, await call.sessions(app), body)
     except (ActorsError, ProblemError) as exc:
         if not is_away(exc):
-            await call.session(
-                app
-            )  # raises if the principal does not see the session: it hears of nothing else
+            # Raises if the principal does not see the session: it must not learn of anything else.
+            await call.session(app)
         raise
 
 
-async def _submitted(call: WebCall, agents: AgentRuntime, body: NewRunJson) -> SessionRun:
+async def _submit(call: WebCall, agents: AgentRuntime, body: NewRunJson) -> SessionRun:
     check_mode(call, agents, body.mode)
     return await agents.start(
         body.message(call.request.headers.get(KEY)),
@@ -278,15 +277,15 @@ async def _submitted(call: WebCall, agents: AgentRuntime, body: NewRunJson) -> S
 
 async def start(call: WebCall, query: StartQuery, body: NewRunJson) -> Done:
     """Start a run. Return 202, the ended run with `Prefer: wait=N`, or its events if a stream is accepted."""
-    streams = wants_stream(call.request, unless_said=False)
+    streams = wants_stream(call.request, default=False)
     if streams:
         call.api.streams.check(call.principal)  # raises before a run is started
-    run = await started(call, query.app, body)
+    run = await start_run(call, query.app, body)
     location = {"location": f"{call.request.scope['path']}/{run.run_id}"}
     if streams:
-        gone = on_gone(call, run.run_id, query.on_disconnect)
-        return streamed(call, lines_of(run.tail()), on_gone=gone, headers=location)
-    return await _when_ended(call, run.run_id, run.session_id, location)
+        cancel_run = on_gone(call, run.run_id, query.on_disconnect)
+        return stream_response(call, lines_of(run.tail()), on_gone=cancel_run, headers=location)
+    return await _respond_when_ended(call, run.run_id, run.session_id, location)
 
 
 def on_gone(
@@ -296,7 +295,7 @@ def on_gone(
     return partial(call.runtime.cancel, run_id, reason=_GONE) if fate == "cancel" else None
 
 
-async def _when_ended(
+async def _respond_when_ended(
     call: WebCall, run_id: RunId, session: str | None, headers: dict[str, str]
 ) -> Response:
     """Return the run: with 200 if it ends within the time that the client waits, else with 202."""
@@ -315,43 +314,43 @@ async def _when_ended(
 
 async def list_runs(call: WebCall, query: RunsQuery, _: None) -> Done:
     """Return a page of a session's runs."""
-    found = await call.session(query.app)
+    session = await call.session(query.app)
     if query.after is not None and not is_name(query.after):
         raise UnknownRunError(query.after[:100])
     rows = await call.runtime.store.lists.runs(
-        agent=found.agent,
+        agent=session.agent,
         status=() if query.status is None else _STATUSES[query.status],
         among=RunFilter(after=None if query.after is None else RunId(query.after)),
         limit=query.limit + 1,
     )
-    page = [run_json(row, found.agent.key) for row in rows[: query.limit]]
+    page = [run_json(row, session.agent.key) for row in rows[: query.limit]]
     return RunsJson(runs=page, next=page[-1].run_id if len(rows) > query.limit else None)
 
 
 async def show(call: WebCall, query: OfApp, _: None) -> Done:
     """Return a run of a session."""
-    found = await call.session(query.app)
-    return run_json(await run_of(call, found), found.agent.key)
+    session = await call.session(query.app)
+    return run_json(await run_of(call, session), session.agent.key)
 
 
 async def cancel(call: WebCall, query: OfApp, body: CancelJson) -> Done:
     """Request a run and its descendants to stop. A run that has ended is not changed."""
-    found = await call.session(query.app)
-    row = await run_of(call, found)
+    session = await call.session(query.app)
+    row = await run_of(call, session)
     if not row.status.is_terminal:
         before = {"run": row.run_id, "status": str(row.status)}
         after = {"run": row.run_id, "reason": body.reason}
-        call.audit(thing_of_session(found.agent), agent=found.agent, before=before, after=after)
+        call.audit(thing_of_session(session.agent), agent=session.agent, before=before, after=after)
         await call.runtime.cancel(row.run_id, reason=body.reason)
-    return await _when_ended(call, row.run_id, found.agent.key, {})
+    return await _respond_when_ended(call, row.run_id, session.agent.key, {})
 
 
 async def children(call: WebCall, query: OfApp, _: None) -> Done:
     """Return the runs that a run has spawned, in order."""
-    found = await call.session(query.app)
-    row = await run_of(call, found)
+    session = await call.session(query.app)
+    row = await run_of(call, session)
     rows = await call.runtime.store.lists.children(row.run_id)
-    return RunsJson(runs=[run_json(one, None) for one in rows], next=None)
+    return RunsJson(runs=[run_json(child, None) for child in rows], next=None)
 
 
 async def child_of(call: WebCall, app: str | None) -> tuple[SessionRun, RunId]:
@@ -360,23 +359,23 @@ async def child_of(call: WebCall, app: str | None) -> tuple[SessionRun, RunId]:
     Raises:
         UnknownChildError: The id cannot be the id of a run.
     """
-    found = await call.session(app)
-    row = await run_of(call, found)
+    session = await call.session(app)
+    row = await run_of(call, session)
     child = call.names["child"]
     if not is_name(child):
         raise UnknownChildError(row.run_id, child[:100])
-    return await found.agents.run(row.run_id), RunId(child)
+    return await session.agents.run(row.run_id), RunId(child)
 
 
 async def show_child(call: WebCall, query: OfApp, _: None) -> Done:
     """Return a child run with its turns and artifacts so far."""
     run, child = await child_of(call, query.app)
-    seen = await run.inspect_child(child)
+    inspection = await run.inspect_child(child)
     row = await row_of(call.runtime.store, child)
     return ChildJson(
         run=run_json(row, None),
-        nodes=[node_of(turn) for turn in seen.nodes],
-        artifacts=seen.artifacts,
+        nodes=[node_of(turn) for turn in inspection.nodes],
+        artifacts=inspection.artifacts,
     )
 
 
@@ -389,35 +388,35 @@ def node_of(turn: Turn) -> NodeJson:
         run_id=turn.run_id or None,
         role=message.role,
         text=message.text,
-        content=[one.model_dump(mode="json", exclude_none=True) for one in message.content],
+        content=[block.model_dump(mode="json", exclude_none=True) for block in message.content],
         at=turn.at,
     )
 
 
 async def list_nodes(call: WebCall, query: NodesQuery, _: None) -> Done:
     """Return a page of a session's nodes."""
-    found = await call.session(query.app)
-    store, agent = call.runtime.store, found.agent
+    session = await call.session(query.app)
+    store, agent = call.runtime.store, session.agent
     after = None
     if query.after is not None:
         after = next(iter(await store.data.sessions.nodes(agent, [query.after])), None)
         if after is None:
             raise UnknownNodeError(str(agent), query.after[:100])
-    behind = NO_CUT if after is None else after.ordinal
+    ordinal = NO_CUT if after is None else after.ordinal
     turns = await store.data.sessions.path(
-        agent, after=behind, limit=query.limit + 1, branches=query.path == "all"
+        agent, after=ordinal, limit=query.limit + 1, branches=query.path == "all"
     )
     nodes = [node_of(turn) for turn in turns[: query.limit]]
-    more = nodes[-1].node_id if len(turns) > query.limit else None
-    return NodesJson(active_node=found.row.head, nodes=nodes, next=more)
+    next_cursor = nodes[-1].node_id if len(turns) > query.limit else None
+    return NodesJson(active_node=session.row.head, nodes=nodes, next=next_cursor)
 
 
 async def switch(call: WebCall, query: OfApp, body: ActiveNodeJson) -> Done:
     """Make a node the active one. Refused while a run is open."""
-    found = await call.session(query.app)
-    before, after = {"active_node": found.row.head}, {"active_node": body.node_id}
-    call.audit(thing_of_session(found.agent), agent=found.agent, before=before, after=after)
-    await found.agents.switch_context(found.agent.key, body.node_id)
+    session = await call.session(query.app)
+    before, after = {"active_node": session.row.head}, {"active_node": body.node_id}
+    call.audit(thing_of_session(session.agent), agent=session.agent, before=before, after=after)
+    await session.agents.switch_context(session.agent.key, body.node_id)
     return Response(status_code=204)
 
 

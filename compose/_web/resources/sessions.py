@@ -66,9 +66,9 @@ class SessionJson(ShownModel):
     Attributes:
         session_id: The session's id.
         app: The type of the session's agent.
-        title: See `NewSessionJson`.
-        metadata: See `NewSessionJson`.
-        project: See `NewSessionJson`.
+        title: Text for lists and searches.
+        metadata: A JSON object.
+        project: A label, by which clean-up chooses task logs.
         status: ``active`` if the session has an open run, else ``idle``.
         open_runs: Number of open runs.
         owner: The principal that owns the session; null if it has no owner.
@@ -137,15 +137,15 @@ def _facts(row: SessionRow) -> dict[str, object]:
     }
 
 
-async def _detail(call: WebCall, found: FoundSession) -> SessionDetailJson:
+async def _detail(call: WebCall, session: FoundSession) -> SessionDetailJson:
     rows = []
-    if found.row.open_runs:
+    if session.row.open_runs:
         rows = await call.runtime.store.lists.runs(
-            agent=found.agent, status=OPEN, limit=MOST_QUEUED
+            agent=session.agent, status=OPEN, limit=MOST_QUEUED
         )
     rows.sort(key=lambda row: row.arrival)
-    queue = [run_json(row, found.agent.key) for row in rows]
-    return SessionDetailJson.model_validate({**_facts(found.row), "queue": queue})
+    queue = [run_json(row, session.agent.key) for row in rows]
+    return SessionDetailJson.model_validate({**_facts(session.row), "queue": queue})
 
 
 async def create(call: WebCall, _: None, body: NewSessionJson) -> Done:
@@ -157,8 +157,8 @@ async def create(call: WebCall, _: None, body: NewSessionJson) -> Done:
     if is_new:
         facts: Facts = {"title": body.title, "metadata": body.metadata, "project": body.project}
         call.audit(thing_of_session(agent), agent=agent, after=facts)
-    found = await call.session(body.app, agent.key)
-    return json_response(await _detail(call, found), 201 if is_new else 200)
+    session = await call.session(body.app, agent.key)
+    return json_response(await _detail(call, session), 201 if is_new else 200)
 
 
 async def make_session(
@@ -178,7 +178,7 @@ async def make_session(
 async def page_of_sessions(call: WebCall, query: SessionsQuery) -> SessionsJson:
     """Return a page of the sessions of an app."""
     agents = await call.sessions(query.app)
-    wanted = SessionFilter(
+    session_filter = SessionFilter(
         tenant=agents.tenant,
         app=agents.app,
         is_active=None if query.status is None else query.status == "active",
@@ -186,13 +186,13 @@ async def page_of_sessions(call: WebCall, query: SessionsQuery) -> SessionsJson:
         owner=call.principal.only_owner,
         after=None if query.after is None else parse_place(query.after),
     )
-    found = await call.runtime.store.data.directory.find(wanted, limit=query.limit + 1)
-    page, place = found.rows[: query.limit], found.read_until
-    if len(found.rows) > query.limit:
-        place = SessionPlace(page[-1].last_at, page[-1].agent_id)
+    matches = await call.runtime.store.data.directory.find(session_filter, limit=query.limit + 1)
+    page, position = matches.rows[: query.limit], matches.read_until
+    if len(matches.rows) > query.limit:
+        position = SessionPlace(page[-1].last_at, page[-1].agent_id)
     return SessionsJson(
         sessions=[SessionJson.model_validate(_facts(row)) for row in page],
-        next=None if place is None else place_text(place),
+        next=None if position is None else place_text(position),
     )
 
 
@@ -208,13 +208,13 @@ async def show(call: WebCall, query: OfApp, _: None) -> Done:
 
 async def relabel(call: WebCall, query: OfApp, body: LabelJson) -> Done:
     """Replace title or metadata of a session, and return it."""
-    found = await call.session(query.app)
+    session = await call.session(query.app)
     directory, after = call.runtime.store.data.directory, body.model_dump(exclude_none=True)
-    facts: Facts = {"title": found.row.title, "metadata": {**found.row.metadata}}
+    facts: Facts = {"title": session.row.title, "metadata": {**session.row.metadata}}
     before = {name: facts[name] for name in after}
-    call.audit(thing_of_session(found.agent), agent=found.agent, before=before, after=after)
-    if not await directory.relabel(found.agent, title=body.title, metadata=body.metadata):
-        raise UnknownSessionError(str(found.agent))
+    call.audit(thing_of_session(session.agent), agent=session.agent, before=before, after=after)
+    if not await directory.relabel(session.agent, title=body.title, metadata=body.metadata):
+        raise UnknownSessionError(str(session.agent))
     return await _detail(call, await call.session(query.app))
 
 
@@ -224,6 +224,7 @@ async def delete(call: WebCall, query: OfApp, _: None) -> Done:
     agent = agents.agent_id(call.names["session"])
     store = call.runtime.store
     row, owner = await store.data.sessions.get(agent), call.principal.only_owner
+    # A deleted session answers 410, but only to a principal that saw it.
     if row is None:
         is_seen = await store.data.directory.is_deleted(agent, owner=owner)
     else:

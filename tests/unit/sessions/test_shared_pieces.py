@@ -65,4 +65,4 @@ async def test_few_lines_are_kept() -> None:
     for n in range(2 * readers.MOST_SHARED):
         [event] = await reader().of(piece(n))
         lines.of(event)
-    assert len(lines._known) == readers.MOST_SHARED
+    assert len(lines._lines) == readers.MOST_SHARED

@@ -124,8 +124,8 @@ def test_a_run_changes_classes_and_never_the_layout() -> None:
     marks = GraphMarks(
         classes={"a": "done", "b": "waiting"},
         notes={"a": "done, twice and more than its box can show of it"},
-        taken=[("a", "b")],
-        seen=[("a", "c"), ("c", "b"), ("b", "b"), ("a", "gone")],
+        taken_edges=[("a", "b")],
+        unnamed_edges=[("a", "c"), ("c", "b"), ("b", "b"), ("a", "gone")],
     )
     plain, marked = (str(svg_of(first, one, title="x")) for one in (GraphMarks(), marks))
 
@@ -145,7 +145,7 @@ def test_names_are_text(name: str) -> None:
     """Of any kind; a long one is cut in its box, and whole as a title."""
     layout = layout_of([name, "b"], [(name, "b")])
     assert layout is not None
-    marks = GraphMarks(classes={name: EVIL}, notes={name: EVIL}, seen=[("b", name)])
+    marks = GraphMarks(classes={name: EVIL}, notes={name: EVIL}, unnamed_edges=[("b", name)])
     svg = str(svg_of(layout, marks, title=EVIL))
 
     assert "<script" not in svg

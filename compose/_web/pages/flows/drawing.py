@@ -41,7 +41,7 @@ _PAD: Final = 16
 _AROUND: Final = 60
 """Horizontal distance of the bulge of a line that leads back."""
 _DEADLINES: Final = ("until", "timeout_s")
-_BY_NAME: Final = {one.name: one for one in EffectType} | {one.value: one for one in EffectType}
+_BY_NAME: Final = {t.name: t for t in EffectType} | {t.value: t for t in EffectType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,16 @@ class GraphMarks:
     Attributes:
         classes: The state of each node, as its class.
         notes: The text below each node's name.
-        taken: Edges that the run has taken.
-        seen: Edges that the run has taken, but that no code names.
-        links: The address of the run that a node has started last, by the node's name. None: no node is a link.
+        taken_edges: Edges that the run has taken.
+        unnamed_edges: Edges that the run has taken, but that no code names.
+        links: The address of the run that a node has started last, by the node's name;
+            None if no node is a link.
     """
 
     classes: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
-    taken: Collection[Edge] = ()
-    seen: Collection[Edge] = ()
+    taken_edges: Collection[Edge] = ()
+    unnamed_edges: Collection[Edge] = ()
     links: Mapping[str, str] | None = None
 
 
@@ -100,19 +101,19 @@ def layout_of(nodes: Sequence[str], edges: Sequence[Edge]) -> GraphLayout | None
     if not nodes:
         return None
     widths = {name: max(_NARROW, 24 + 7.6 * _columns(shown_name(name))) for name in nodes}
-    made = _engine(widths, edges)
-    if made is None:
+    engine_layout = _engine(widths, edges)
+    if engine_layout is None:
         return None
-    centers = [(one["center"]["x"], one["center"]["y"]) for one in made.nodes]
+    centers = [(node["center"]["x"], node["center"]["y"]) for node in engine_layout.nodes]
     boxes = {
         name: Box(round(x, 1), round(y, 1), round(widths[name], 1))
         for name, (x, y) in zip(nodes, centers, strict=True)
     }
     lines = {
-        edge: [(round(at["x"], 1), round(at["y"], 1)) for at in one["points"]]
-        for edge, one in zip(edges, made.edges, strict=True)
+        edge: [(round(point["x"], 1), round(point["y"], 1)) for point in line["points"]]
+        for edge, line in zip(edges, engine_layout.edges, strict=True)
     }
-    low, high = made.bounds["min"], made.bounds["max"]
+    low, high = engine_layout.bounds["min"], engine_layout.bounds["max"]
     bounds = (low["x"], low["y"], high["x"] - low["x"], high["y"] - low["y"])
     return GraphLayout(boxes, lines, bounds)
 
@@ -151,12 +152,14 @@ def svg_of(layout: GraphLayout, marks: GraphMarks, *, title: str) -> Markup:
     box = f"{left - _PAD:.0f} {top - _PAD:.0f} {width:.0f} {height:.0f}"
     numbers = {name: n for n, name in enumerate(layout.boxes)}
     lines = Markup("").join(
-        _line(f"e-{numbers[a]}-{numbers[b]}", "taken" if (a, b) in marks.taken else "", points)
+        _line(
+            f"e-{numbers[a]}-{numbers[b]}", "taken" if (a, b) in marks.taken_edges else "", points
+        )
         for (a, b), points in layout.lines.items()
     )
-    seen = Markup("").join(
+    unnamed_lines = Markup("").join(
         Markup('<path class="edge seen" d="{}"/>').format(_curve(layout.boxes[a], layout.boxes[b]))
-        for a, b in marks.seen
+        for a, b in marks.unnamed_edges
         if a in layout.boxes and b in layout.boxes
     )
     nodes = Markup("").join(
@@ -168,7 +171,7 @@ def svg_of(layout: GraphLayout, marks: GraphMarks, *, title: str) -> Markup:
         'aria-label="{}"><defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" '
         'markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
         '{}<g id="seen">{}</g>{}</svg>'
-    ).format(box, width, height, role, title, lines, seen, nodes)
+    ).format(box, width, height, role, title, lines, unnamed_lines, nodes)
 
 
 def standalone(drawing: Markup) -> str:
@@ -209,7 +212,7 @@ def _node(n: int, name: str, box: Box, marks: GraphMarks) -> Markup:
             _HEIGHT,
         ),
         *(box.x, box.y - 4, shown_name(name), box.x, box.y + 13),
-        shortened(marks.notes.get(name, ""), int(box.width / 6.4)),
+        shorten(marks.notes.get(name, ""), int(box.width / 6.4)),
         closing,
     )
 
@@ -231,24 +234,24 @@ def _curve(a: Box, b: Box) -> str:
 
 def shown_name(name: str) -> str:
     """Return the name of a node, shortened to fit its box."""
-    return shortened(name, _LABEL)
+    return shorten(name, _LABEL)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """Return a text, shortened to at most this many columns."""
-    if _columns(text) <= most:
+    if _columns(text) <= limit:
         return text
-    kept, columns = "", 0
-    for one in text:
-        columns += _columns(one)
-        if columns >= most:
+    head, columns = "", 0
+    for character in text:
+        columns += _columns(character)
+        if columns >= limit:
             break
-        kept += one
-    return f"{kept}…"
+        head += character
+    return f"{head}…"
 
 
 def _columns(text: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,21 +287,23 @@ class NodeFacts:
 def facts_of(spec: WorkflowSpec, policy: EffectPolicy) -> list[NodeFacts]:
     """Return the facts of all nodes of a graph, in the graph's order."""
     return [
-        _declared(spec, node, policy)
+        _facts_of_document_node(spec, node, policy)
         if isinstance(node, DocumentNode)
-        else _named(spec, name, node, policy)
+        else _facts_of_code_node(spec, name, node, policy)
         for name, node in spec.nodes.items()
     ]
 
 
-def _declared(spec: WorkflowSpec, node: DocumentNode, policy: EffectPolicy) -> NodeFacts:
+def _facts_of_document_node(
+    spec: WorkflowSpec, node: DocumentNode, policy: EffectPolicy
+) -> NodeFacts:
     data = json.loads(node.source)
-    told = data if isinstance(data, dict) else {}
-    effect, seconds = _BY_NAME.get(str(told.get("effect"))), told.get("deadline")
+    declaration = data if isinstance(data, dict) else {}
+    effect, seconds = _BY_NAME.get(str(declaration.get("effect"))), declaration.get("deadline")
     return NodeFacts(
         name=node.name,
         kind=node.kind if effect is None else _in_words([effect]),
-        attempts=told.get("retry") or (0 if effect is None else _attempts(policy, effect)),
+        attempts=declaration.get("retry") or (0 if effect is None else _attempts(policy, effect)),
         deadline="" if seconds is None else str(timedelta(seconds=seconds)),
         ways=tuple((word, to) for word, to in node.targets if to in spec.nodes),
         says=(node.title or "")[:200],
@@ -306,24 +311,26 @@ def _declared(spec: WorkflowSpec, node: DocumentNode, policy: EffectPolicy) -> N
     )
 
 
-def _named(spec: WorkflowSpec, name: str, node: Node, policy: EffectPolicy) -> NodeFacts:
+def _facts_of_code_node(
+    spec: WorkflowSpec, name: str, node: Node, policy: EffectPolicy
+) -> NodeFacts:
     words = {*_words(node)}
-    found = {_BY_NAME.get(word) for word in words}
-    effects = [one for one in EffectType if one in found]
+    named_effects = {_BY_NAME.get(word) for word in words}
+    effects = [effect for effect in EffectType if effect in named_effects]
     kinds = [_in_words(effects)] if effects else []
     return NodeFacts(
         name=name,
         kind=", ".join([*kinds, *(["branches"] if "parallel" in words else [])]) or "step",
-        attempts=max((_attempts(policy, one) for one in effects), default=0),
+        attempts=max((_attempts(policy, effect) for effect in effects), default=0),
         deadline="named" if effects and not words.isdisjoint(_DEADLINES) else "",
-        ways=tuple(("", one) for one in spec.nodes if one in words and one != name),
+        ways=tuple(("", other) for other in spec.nodes if other in words and other != name),
         says=(inspect.getdoc(node) or "").partition("\n")[0][:200],
         code=f"{getattr(node, '__module__', '')}.{getattr(node, '__qualname__', '')}".strip("."),
     )
 
 
 def _in_words(effects: Iterable[EffectType]) -> str:
-    return ", ".join(one.value.replace("_", " ") for one in effects)
+    return ", ".join(effect.value.replace("_", " ") for effect in effects)
 
 
 def _attempts(policy: EffectPolicy, kind: EffectType) -> int:
@@ -347,32 +354,32 @@ def _words(node: Any) -> Iterator[str]:
     if not isinstance(code, CodeType):
         return
     yield from _code_words(code, getattr(function, "__globals__", {}))
-    cells = [one.cell_contents for one in function.__closure__ or () if _is_filled(one)]
+    cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     yield from _texts([*cells, *(function.__defaults__ or ())])
     yield from _texts((function.__kwdefaults__ or {}).values())
 
 
-def _code_words(code: CodeType, known: dict[str, Any]) -> Iterator[str]:
+def _code_words(code: CodeType, module_globals: dict[str, Any]) -> Iterator[str]:
     yield from code.co_names
-    yield from _texts(known.get(name) for name in code.co_names)
+    yield from _texts(module_globals.get(name) for name in code.co_names)
     texts = code.co_consts
     if texts and isinstance(texts[0], str):
         texts = texts[1:]  # the docstring, if there is one
     yield from _texts(texts)
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _code_words(one, known)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code_words(constant, module_globals)
 
 
 def _texts(values: Any) -> Iterator[str]:
     """Yield the texts among values, and those in dicts, tuples and frozensets among them."""
-    for one in values:
-        if isinstance(one, str):
-            yield str(one)
-        elif isinstance(one, dict):
-            yield from (text for pair in one.items() for text in pair if isinstance(text, str))
-        elif isinstance(one, tuple | frozenset):
-            yield from (text for text in one if isinstance(text, str))
+    for value in values:
+        if isinstance(value, str):
+            yield str(value)
+        elif isinstance(value, dict):
+            yield from (text for pair in value.items() for text in pair if isinstance(text, str))
+        elif isinstance(value, tuple | frozenset):
+            yield from (text for text in value if isinstance(text, str))
 
 
 def _is_filled(cell: Any) -> bool:

@@ -15,7 +15,7 @@ from actors._kernel.workflow.run_state import RunState
 from actors._workflow.notes.evidence import evidence_in, evidence_of
 from compose._web.endpoint import Done, NoQuery, WebCall
 from compose._web.flows.flows import flows_of
-from compose._web.flows.runs import graph_run, present
+from compose._web.flows.runs import graph_run, state_and_waits
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.resources.artifacts import NEVER_SHOWN
 
@@ -45,7 +45,7 @@ class ShownEvidence:
         source: URL, query or command; empty if the tool reported none.
         error: The tool's error; empty if the call succeeded.
         lack: The reason why the evidence cannot be read; empty if it can.
-        texts: See `EvidenceText`.
+        texts: The texts that the tool fetched, in the order of the evidence.
     """
 
     id: str
@@ -63,10 +63,10 @@ def shown_evidence(call: WebCall, row: RunRow, run: RunState) -> list[ShownEvide
 
     The store is read on the event loop, as effects of flows do.
     """
-    store, index = store_of(call, row), evidence_of(run)[-MOST_SHOWN:]
-    if store is None or not index:
+    store, spans = store_of(call, row), evidence_of(run)[-MOST_SHOWN:]
+    if store is None or not spans:
         return []
-    return [_shown(store, one) for one in index]
+    return [_read_evidence(store, span) for span in spans]
 
 
 async def download_evidence(call: WebCall, _: NoQuery, __: None) -> Done:
@@ -76,20 +76,20 @@ async def download_evidence(call: WebCall, _: NoQuery, __: None) -> Done:
         ProblemError: The run has no such evidence, or the evidence has no such text.
     """
     row = await graph_run(call)
-    run, _open = await present(call, row)
+    run, _open = await state_and_waits(call, row)
     id_, name = call.names["evidence"], call.names["text"]
-    store, found = store_of(call, row), None
-    if store is not None and id_ in {one["evidence_id"] for one in evidence_of(run)}:
+    store, artifact = store_of(call, row), None
+    if store is not None and id_ in {span["evidence_id"] for span in evidence_of(run)}:
         artifact_id = _texts(evidence_in(store, id_) or {}).get(name)
-        found = None if artifact_id is None else store.load(artifact_id)
-    if found is None:
+        artifact = None if artifact_id is None else store.load(artifact_id)
+    if artifact is None:
         what = f"{id_}/{name}"[:100]
         problem = f"run {row.run_id} has no evidence {what}, or it was deleted"
         remedy = "the run's page lists its evidence"
         raise ProblemError(HttpProblem(404, "unknown_evidence", problem, remedy, what))
     file = quote(f"{id_}-{name}.txt", safe="")
     headers = {"content-disposition": f"attachment; filename*=UTF-8''{file}", **NEVER_SHOWN}
-    return Response(found.content, headers=headers, media_type=_TEXT)
+    return Response(artifact.content, headers=headers, media_type=_TEXT)
 
 
 def store_of(call: WebCall, row: RunRow) -> ArtifactStore | None:
@@ -100,12 +100,12 @@ def store_of(call: WebCall, row: RunRow) -> ArtifactStore | None:
 
 def _texts(evidence: Mapping[str, Any]) -> dict[str, str]:
     """Return the ids of an evidence's texts, by their names."""
-    found = evidence.get("artifacts")
-    named = found.items() if isinstance(found, dict) else ()
-    return {name: get_artifact_id(ref) for name, ref in named if is_artifact_ref(ref)}
+    refs = evidence.get("artifacts")
+    named_refs = refs.items() if isinstance(refs, dict) else ()
+    return {name: get_artifact_id(ref) for name, ref in named_refs if is_artifact_ref(ref)}
 
 
-def _shown(store: ArtifactStore, span: Mapping[str, Any]) -> ShownEvidence:
+def _read_evidence(store: ArtifactStore, span: Mapping[str, Any]) -> ShownEvidence:
     lack, texts = "", list[EvidenceText]()
     try:
         evidence = evidence_in(store, span["evidence_id"])
@@ -125,7 +125,7 @@ def _shown(store: ArtifactStore, span: Mapping[str, Any]) -> ShownEvidence:
         tool=span["tool_name"],
         at=span["created_at"],
         node=evidence.get("node_id") or "",
-        source=next((one for key in _SOURCES if isinstance(one := evidence.get(key), str)), ""),
+        source=next((text for key in _SOURCES if isinstance(text := evidence.get(key), str)), ""),
         error=str(evidence.get("error") or ""),
         lack=lack,
         texts=tuple(texts),

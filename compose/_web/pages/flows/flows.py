@@ -78,8 +78,8 @@ class CountedFlow:
 
 def shelf_of(call: WebCall) -> FlowShelf:
     """Return this process's cache of shown flows."""
-    found: FlowShelf = call.api.kept.setdefault(FlowShelf, FlowShelf())
-    return found
+    shelf: FlowShelf = call.api.caches.setdefault(FlowShelf, FlowShelf())
+    return shelf
 
 
 async def show_flows(call: WebCall, _: NoQuery, __: None) -> Done:
@@ -91,45 +91,47 @@ async def show_flows(call: WebCall, _: NoQuery, __: None) -> Done:
     for record in await bundles_of(call).list():
         names = record.manifest.graph_names.values()
         nodes.setdefault(INSTALLED_APP, {}).update(dict.fromkeys(names))
-    found = []
+    counted_flows = []
     for app, flows in nodes.items():
-        among = RunFilter(type=app, tenant=call.principal.tenant)
-        rows = await call.runtime.store.lists.runs(among=among, limit=COUNTED)
+        run_filter = RunFilter(type=app, tenant=call.principal.tenant)
+        rows = await call.runtime.store.lists.runs(among=run_filter, limit=COUNTED)
         counts = Counter((flow_of(row), phase_of(row)) for row in rows)
         for name, count in flows.items():
-            own = {phase: n for (flow, phase), n in counts.items() if flow == name}
-            found.append(CountedFlow(app=app, flow=name, nodes=count, counts=own))
-    return page(call.request, "flows/flows.html", flows=found, counted=COUNTED)
+            counts_of_flow = {phase: n for (flow, phase), n in counts.items() if flow == name}
+            counted_flows.append(
+                CountedFlow(app=app, flow=name, nodes=count, counts=counts_of_flow)
+            )
+    return page(call.request, "flows/flows.html", flows=counted_flows, counted=COUNTED)
 
 
-async def _shown(call: WebCall) -> tuple[str, str, ShownFlow]:
+async def _find_flow(call: WebCall) -> tuple[str, str, ShownFlow]:
     """Return the app, the full name and the description of the flow that the path names."""
     app, flow = call.names["flow_app"], call.names["flow"]
     if app == INSTALLED_APP and (spec := await installed_spec(call, flow)) is not None:
-        return app, spec.workflow_id, await shelf_of(call).installed(spec)
+        return app, spec.workflow_id, await shelf_of(call).find_installed(spec)
     app = app_of(call, flow, app)
-    shown = await shelf_of(call).shown(flows_of(call.runtime)[app], flow)
-    assert shown is not None
-    return app, flow, shown
+    view = await shelf_of(call).find_served(flows_of(call.runtime)[app], flow)
+    assert view is not None
+    return app, flow, view
 
 
 async def show_flow(call: WebCall, query: FlowRunsQuery, _: None) -> Done:
     """Return the page of a flow."""
     if query.after is not None and not is_name(query.after):
         raise NoSuchRunError(query.after[:100])
-    app, flow, shown = await _shown(call)
+    app, flow, view = await _find_flow(call)
     after = None if query.after is None else RunId(query.after)
-    among = RunFilter(type=app, tenant=call.principal.tenant, after=after)
-    runs = await flow_runs(call.runtime.store.lists, among, flow=flow, limit=_LISTED)
-    marks = GraphMarks(notes={one.name: one.kind for one in shown.nodes})
+    run_filter = RunFilter(type=app, tenant=call.principal.tenant, after=after)
+    runs = await flow_runs(call.runtime.store.lists, run_filter, flow=flow, limit=_LISTED)
+    marks = GraphMarks(notes={node.name: node.kind for node in view.nodes})
     title = f"Drawing of the flow {flow}; the list of nodes has the same content"
     return page(
         call.request,
         "flows/flow.html",
         app=app,
         flow=flow,
-        shown=shown,
-        svg=None if shown.layout is None else svg_of(shown.layout, marks, title=title),
+        shown=view,
+        svg=None if view.layout is None else svg_of(view.layout, marks, title=title),
         runs=[(row, phase_of(row)) for row in runs.rows],
         next=runs.next,
     )
@@ -158,36 +160,37 @@ class FlowShelf:
     """The shown flows of this process: the served flows, and the most recently shown installed flows."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], ShownFlow] = {}
-        self._installed: dict[str, ShownFlow] = {}
+        self._served_flows: dict[tuple[str, str], ShownFlow] = {}
+        self._installed_flows: dict[str, ShownFlow] = {}
 
-    async def shown(self, app: Flows, flow: str) -> ShownFlow | None:
+    async def find_served(self, app: Flows, flow: str) -> ShownFlow | None:
         """Return a flow of an app; None if the app no longer has it."""
         spec = app.specs.get(flow)
         if spec is None:
             return None
-        known = self._kept.get((app.app, flow))
-        if known is None or known.spec is not spec:
-            known = await in_thread(shown_flow, spec, app.effect_policy)
-            self._kept[app.app, flow] = known
-        return known
+        view = self._served_flows.get((app.app, flow))
+        # Another graph may have been registered under the name since.
+        if view is None or view.spec is not spec:
+            view = await in_thread(shown_flow, spec, app.effect_policy)
+            self._served_flows[app.app, flow] = view
+        return view
 
-    async def installed(self, spec: WorkflowSpec) -> ShownFlow:
+    async def find_installed(self, spec: WorkflowSpec) -> ShownFlow:
         """Return an installed flow."""
-        known = self._installed.pop(spec.workflow_id, None)
-        if known is None or known.spec is not spec:
-            known = await in_thread(shown_flow, spec, RetryPolicy())
-        self._installed[spec.workflow_id] = known
-        if len(self._installed) > MOST_INSTALLED:
-            del self._installed[next(iter(self._installed))]
-        return known
+        view = self._installed_flows.pop(spec.workflow_id, None)
+        if view is None or view.spec is not spec:
+            view = await in_thread(shown_flow, spec, RetryPolicy())
+        self._installed_flows[spec.workflow_id] = view
+        if len(self._installed_flows) > MOST_INSTALLED:
+            del self._installed_flows[next(iter(self._installed_flows))]
+        return view
 
 
 def shown_flow(spec: WorkflowSpec, policy: EffectPolicy) -> ShownFlow:
     """Return a flow with its layout. `policy` gives the number of attempts of effects."""
-    nodes = sorted(facts_of(spec, policy), key=lambda one: one.name != spec.entry_node)
-    edges = [(one.name, target) for one in nodes for target in one.goes_to]
-    layout = layout_of([one.name for one in nodes], edges)
+    nodes = sorted(facts_of(spec, policy), key=lambda node: node.name != spec.entry_node)
+    edges = [(node.name, target) for node in nodes for target in node.goes_to]
+    layout = layout_of([node.name for node in nodes], edges)
     return ShownFlow(
         spec=spec, hash=spec.hash, nodes=tuple(nodes), edges=frozenset(edges), layout=layout
     )
@@ -205,11 +208,11 @@ async def draw(call: WebCall, _: NoQuery, __: None) -> Done:
 
 
 def _drawing_of(spec: WorkflowSpec) -> str | None:
-    shown = shown_flow(spec, RetryPolicy())
-    if shown.layout is None:
+    view = shown_flow(spec, RetryPolicy())
+    if view.layout is None:
         return None
-    notes = {one.name: one.kind for one in shown.nodes}
-    return standalone(svg_of(shown.layout, GraphMarks(notes=notes), title=spec.workflow_id))
+    notes = {node.name: node.kind for node in view.nodes}
+    return standalone(svg_of(view.layout, GraphMarks(notes=notes), title=spec.workflow_id))
 
 
 DRAWING: Final = WebEndpoint(

@@ -29,7 +29,7 @@ from actors._workflow.machine.records import is_paused
 from actors._workflow.machine.variables import LIMITS, NAMESPACES, RUNTIME, changes
 from compose._web.endpoint import Done, StrictModel, WebCall, thing_of_run
 from compose._web.flows.flows import flows_of, installed_spec
-from compose._web.flows.runs import flow_run_of, graph_run, present
+from compose._web.flows.runs import flow_run_of, graph_run, state_and_waits
 from compose._web.pages.flows.drawing import Edge, GraphMarks, NodeFacts, svg_of
 from compose._web.pages.flows.evidence import shown_evidence
 from compose._web.pages.flows.flows import ShownFlow, shelf_of
@@ -62,21 +62,21 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
     The current state is read last. The page therefore receives later records as events and misses none.
     """
     row = await graph_run(call)
-    place = None
+    position = None
     if query.step is not None:
-        place = LedgerPlace(*parse_log_place(query.step, f"run {row.run_id}"))
-    part = await read_part(call.runtime, row, place)
-    state, open_ = await present(call, row)
-    flow = await _shown(call, row)
-    values = _at(part, place, flow, state)
+        position = LedgerPlace(*parse_log_place(query.step, f"run {row.run_id}"))
+    part = await read_part(call.runtime, row, position)
+    state, pending_waits = await state_and_waits(call, row)
+    flow = await _flow_view(call, row)
+    values = _step_values(part, position, flow, state)
     svg = None
     if flow is not None and flow.layout is not None:
         base = str(call.request.scope.get("root_path", ""))
         marks = marks_of(flow, values["nodes"], values["path"], runs_at=f"{base}/graph-runs")
         title = "Drawing of the run on its flow; the list of nodes has the same content"
         svg = svg_of(flow.layout, marks, title=title)
-    among = SnapshotFilter(apps=[row.agent_id.type], run=row.run_id)
-    stored = call.runtime.store.data.run_snapshots
+    snapshot_filter = SnapshotFilter(apps=[row.agent_id.type], run=row.run_id)
+    snapshot_store = call.runtime.store.data.run_snapshots
     return page(
         call.request,
         "flows/run.html",
@@ -87,14 +87,14 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
         state=state,
         part=part,
         chain=part.chain(),
-        waits=shown_waits(state, open_),
+        waits=shown_waits(state, pending_waits),
         is_paused=is_paused(state),
         may_operate="flows:operate" in call.principal.scopes,
         cursor=_cursor(row, part),
         children=sub_runs(part.steps),
         evidence=shown_evidence(call, row, state),
-        above=await _above(call, row),
-        snapshots=await stored.list(call.principal.tenant, among, limit=_LISTED),
+        above=await _parent_runs(call, row),
+        snapshots=await snapshot_store.list(call.principal.tenant, snapshot_filter, limit=_LISTED),
         most_snapshots=_LISTED,
         svg=svg,
         **values,
@@ -102,30 +102,32 @@ async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
     )
 
 
-async def _shown(call: WebCall, row: RunRow) -> ShownFlow | None:
+async def _flow_view(call: WebCall, row: RunRow) -> ShownFlow | None:
     """Return the flow of a run; None if this process no longer has it."""
     app, flow = row.agent_id.type, flow_of(row)
-    served = flows_of(call.runtime).get(app)
-    if served is not None:
-        return await shelf_of(call).shown(served, flow)
+    app_flows = flows_of(call.runtime).get(app)
+    if app_flows is not None:
+        return await shelf_of(call).find_served(app_flows, flow)
     spec = await installed_spec(call, flow)
-    return None if spec is None else await shelf_of(call).installed(spec)
+    return None if spec is None else await shelf_of(call).find_installed(spec)
 
 
-def _at(
-    part: LedgerPart, place: LedgerPlace | None, flow: ShownFlow | None, state: RunState
+def _step_values(
+    part: LedgerPart, position: LedgerPlace | None, flow: ShownFlow | None, state: RunState
 ) -> dict[str, Any]:
     """Return the values of one step and of the steps around it, for the template."""
     steps = part.steps
     index = len(steps) - 1
-    if place is not None:
-        index = max(0, bisect_right(steps, place, key=lambda one: one.place) - 1)
-    is_present = place is None or (index == len(steps) - 1 and part.later is None)
+    if position is not None:
+        index = max(0, bisect_right(steps, position, key=lambda s: s.position) - 1)
+    is_present = position is None or (index == len(steps) - 1 and part.later is None)
     run = state if is_present or not steps else steps[index].after
     path = GraphPath.of(steps[: index + 1])
     nodes = node_states(flow, path, run, sub_runs(steps[: index + 1]))
     step = steps[index] if steps else None
-    own, runtimes = public_vars(run.vars if step is None or place is None else step.vars)
+    own_vars, runtime_vars = public_vars(
+        run.vars if step is None or position is None else step.vars
+    )
     low, high = max(0, index - _AROUND), index + _AROUND + 1
     return {
         "nodes": nodes,
@@ -135,28 +137,28 @@ def _at(
         "index": index,
         "is_present": is_present,
         "listed": [*enumerate(steps)][low:high],
-        "vars": own,
-        "runtime_vars": runtimes,
+        "vars": own_vars,
+        "runtime_vars": runtime_vars,
     }
 
 
-async def _above(call: WebCall, row: RunRow) -> list[tuple[str, str]]:
+async def _parent_runs(call: WebCall, row: RunRow) -> list[tuple[str, str]]:
     """Return flow and id of the runs of flows above a run, the highest first."""
-    found: list[tuple[str, str]] = []
-    while row.parent is not None and len(found) < _MOST_ABOVE:
+    parents: list[tuple[str, str]] = []
+    while row.parent is not None and len(parents) < _MOST_ABOVE:
         try:
             row = await flow_run_of(call, row.parent)
         except NoSuchRunError:  # an agent's run, or a run of an app that is not served here
             break
-        found.insert(0, (flow_of(row), row.run_id))
-    return found
+        parents.insert(0, (flow_of(row), row.run_id))
+    return parents
 
 
 def _cursor(row: RunRow, part: LedgerPart) -> str:
     """Return the cursor after which the page receives new records; empty if there are no records yet."""
     if part.later is not None:
         return f"{row.last_seq}.0"
-    last = part.steps[-1].place if part.steps else BEGIN
+    last = part.steps[-1].position if part.steps else BEGIN
     return "" if last == BEGIN else str(last)
 
 
@@ -165,13 +167,13 @@ class LedgerStep:
     """A record of the ledger.
 
     Attributes:
-        place: The record's position in the log.
-        record: See `StepRecord`.
+        position: The record's position in the log.
+        record: The complete step record, in the form of the ledger.
         before: The run's state before the record; None if the record starts the run.
         after: The run's state after the record.
     """
 
-    place: LedgerPlace
+    position: LedgerPlace
     record: dict[str, Any]
     before: RunState | None
     after: RunState
@@ -200,11 +202,11 @@ class LedgerStep:
     @property
     def vars(self) -> dict[str, Any]:
         """The vars after the record, as its branch sees them."""
-        return _seen(self.after, self.delta)
+        return _branch_vars(self.after, self.delta)
 
-    def changed(self) -> list[tuple[str, bool, Any, bool, Any]]:
+    def changed_vars(self) -> list[tuple[str, bool, Any, bool, Any]]:
         """Return the changed vars: path, and whether the path existed before and after, with which values."""
-        before = {} if self.before is None else _seen(self.before, self.delta)
+        before = {} if self.before is None else _branch_vars(self.before, self.delta)
         return [
             (".".join(path), _has(before, path), _value_at(before, path), is_there, value)
             for path, value, is_there in changes(before, self.vars)
@@ -228,13 +230,14 @@ class LedgerPart:
 
     def chain(self) -> tuple[bool, int | None]:
         """Return whether the records' hash chain is intact, and the index of the first bad record, from 0."""
-        report = verify_ledger_chain([one.record for one in self.steps])
-        bad = [
-            one["index"]
-            for one in report["errors"]
-            if self.prior is None or one["index"] > 0 or one["type"] != "prev_hash_mismatch"
+        report = verify_ledger_chain([step.record for step in self.steps])
+        # The record before a part is not read, so the first one has nothing to compare with.
+        bad_indices = [
+            error["index"]
+            for error in report["errors"]
+            if self.prior is None or error["index"] > 0 or error["type"] != "prev_hash_mismatch"
         ]
-        return not bad, bad[0] if bad else None
+        return not bad_indices, bad_indices[0] if bad_indices else None
 
 
 async def read_part(runtime: Runtime, row: RunRow, at: LedgerPlace | None) -> LedgerPart:
@@ -259,35 +262,35 @@ async def _read_generation(runtime: Runtime, run_id: RunId, seq: int) -> LedgerP
 
 async def _read(runtime: Runtime, run_id: RunId, begin: int, *, is_long: bool) -> LedgerPart:
     """Return the steps from an entry on; of a long run up to the next ``run.continued``."""
-    folded, steps, later = Folded(), list[LedgerStep](), None
+    fold, steps, later = Folded(), list[LedgerStep](), None
     async for entry in runtime.entries(run_id, from_seq=begin):
         if is_long and entry.seq > begin and entry.kind == K.RUN_CONTINUED:
             later = entry.seq
             break
-        before = folded.state
-        for n, record in enumerate(folded.added(entry)):
-            assert folded.state is not None
-            place, after = LedgerPlace(entry.seq, n), folded.state
-            steps.append(LedgerStep(place=place, record=record, before=before, after=after))
+        before = fold.state
+        for n, record in enumerate(fold.added(entry)):
+            assert fold.state is not None
+            position, after = LedgerPlace(entry.seq, n), fold.state
+            steps.append(LedgerStep(position=position, record=record, before=before, after=after))
             before = after
     return LedgerPart(steps=tuple(steps), prior=begin - 1 if begin else None, later=later)
 
 
-def _seen(state: RunState, delta: dict[str, Any]) -> dict[str, Any]:
+def _branch_vars(state: RunState, delta: dict[str, Any]) -> dict[str, Any]:
     return (seen_at(state, tuple(delta.get("branch") or ())) or state).vars
 
 
 def _value_at(variables: dict[str, Any], path: list[str]) -> Any:
-    found: Any = variables
+    value: Any = variables
     for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _has(variables: dict[str, Any], path: list[str]) -> bool:
-    *above, last = path
-    found = _value_at(variables, above)
-    return isinstance(found, dict) and last in found
+    *parent_path, last = path
+    parent = _value_at(variables, parent_path)
+    return isinstance(parent, dict) and last in parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +319,7 @@ class NodeState:
         return self.word.replace(" ", "-")
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """The state in words."""
         times = f" \N{MULTIPLICATION SIGN}{self.count}" if self.count > 1 else ""
         if self.word == "done" or not self.count:
@@ -347,13 +350,13 @@ class GraphPath:
         if "joined" in delta or "seq" not in delta:
             return
         fork = delta.get("fork") or {"branches": []}
-        for target in [delta.get("node"), *(one for _, one in fork["branches"])]:
+        for target in [delta.get("node"), *(name for _, name in fork["branches"])]:
             if target:
                 self.edges[node, target] = self.edges.get((node, target), 0) + 1
 
 
 def node_states(
-    flow: ShownFlow | None, path: GraphPath, run: RunState | None, below: Mapping[str, str]
+    flow: ShownFlow | None, path: GraphPath, run: RunState | None, node_by_run: Mapping[str, str]
 ) -> tuple[NodeState, ...]:
     """Return the states of all nodes, the graph's nodes first.
 
@@ -361,30 +364,30 @@ def node_states(
         flow: The graph; None if this process no longer has it.
         path: The run's path up to the step.
         run: The run's state after that step; None if the run has not started.
-        below: The nodes that have started runs of sub-graphs, by the run's id.
+        node_by_run: The nodes that have started runs of sub-graphs, by the run's id.
     """
-    started: defaultdict[str, list[str]] = defaultdict(list)
-    for run_id, node in below.items():
-        started[node].append(run_id)
-    now = {} if run is None else _present(run)
-    facts = {} if flow is None else {one.name: one for one in flow.nodes}
-    names = dict.fromkeys([*facts, *path.counts, *now])
-    found = []
+    runs_by_node: defaultdict[str, list[str]] = defaultdict(list)
+    for run_id, node in node_by_run.items():
+        runs_by_node[node].append(run_id)
+    present_states = {} if run is None else _present_states(run)
+    facts = {} if flow is None else {node.name: node for node in flow.nodes}
+    names = dict.fromkeys([*facts, *path.counts, *present_states])
+    states = []
     for name in names:
-        word, until = now.get(name, ("", ""))
+        word, until = present_states.get(name, ("", ""))
         count = path.counts[name]
         word = word or ("done" if count else NOT_REACHED)
-        found.append(
+        states.append(
             NodeState(
                 name=name,
                 facts=facts.get(name),
                 word=word,
                 count=count,
                 until=until,
-                runs=tuple(started[name]),
+                runs=tuple(runs_by_node[name]),
             )
         )
-    return tuple(found)
+    return tuple(states)
 
 
 def marks_of(
@@ -392,70 +395,77 @@ def marks_of(
 ) -> GraphMarks:
     """Return the marks of a run for the drawing of its graph. `runs_at` is the address of pages of runs."""
     return GraphMarks(
-        classes={one.name: one.class_ for one in states},
-        notes={one.name: one.told for one in states},
-        taken=frozenset(path.edges),
-        seen=[one for one in path.edges if one not in flow.edges],
-        links={one.name: f"{runs_at}/{quote(one.runs[-1])}" for one in states if one.runs},
+        classes={state.name: state.class_ for state in states},
+        notes={state.name: state.label for state in states},
+        taken_edges=frozenset(path.edges),
+        unnamed_edges=[edge for edge in path.edges if edge not in flow.edges],
+        links={state.name: f"{runs_at}/{quote(state.runs[-1])}" for state in states if state.runs},
     )
 
 
-def _present(run: RunState) -> dict[str, tuple[str, str]]:
+def _present_states(run: RunState) -> dict[str, tuple[str, str]]:
     """Return the state of each node at which the run, or a branch, is now: a word, and a wait's end."""
     if run.status is RunStatus.COMPLETED:
         return {}
-    found: dict[str, tuple[str, str]] = {}
+    states: dict[str, tuple[str, str]] = {}
     if run.fork is not None:
-        found = dict.fromkeys(_failed(run.fork), ("failed", ""))
+        states = dict.fromkeys(_failed_nodes(run.fork), ("failed", ""))
     if run.status.is_terminal:
-        own = {run.current_node: (run.status.value, "")} if run.current_node else {}
-        return found or own
+        end_state = {run.current_node: (run.status.value, "")} if run.current_node else {}
+        return states or end_state
     for leaf in leaves(run):
-        seen = seen_at(run, leaf.path)
-        if seen is not None and seen.current_node:
-            node = seen.fork.join if leaf.joins and seen.fork is not None else seen.current_node
+        branch_state = seen_at(run, leaf.path)
+        if branch_state is not None and branch_state.current_node:
+            node = (
+                branch_state.fork.join
+                if leaf.joins and branch_state.fork is not None
+                else branch_state.current_node
+            )
             wait = leaf.wait
-            found[node] = ("now", "") if wait is None else ("waiting", wait.until or "")
-    return found
+            states[node] = ("now", "") if wait is None else ("waiting", wait.until or "")
+    return states
 
 
-def _failed(fork: GraphFork) -> list[str]:
-    found: list[str] = []
-    for one in fork.branches:
-        if one.fork is not None:
-            found += _failed(one.fork)
-        elif one.status is RunStatus.FAILED:
-            found.append(one.node)
-    return found
+def _failed_nodes(fork: GraphFork) -> list[str]:
+    nodes: list[str] = []
+    for branch in fork.branches:
+        if branch.fork is not None:
+            nodes += _failed_nodes(branch.fork)
+        elif branch.status is RunStatus.FAILED:
+            nodes.append(branch.node)
+    return nodes
 
 
 def public_vars(variables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the flow's own vars, and the runtime's. Empty namespaces of the runtime are left out."""
-    own = {
-        key: one
-        for key, one in variables.items()
-        if key not in NAMESPACES or (one and not key.startswith("_"))
+    own_vars = {
+        key: value
+        for key, value in variables.items()
+        if key not in NAMESPACES or (value and not key.startswith("_"))
     }
-    return own, {key: one for key, one in variables.items() if key not in own and one}
+    return own_vars, {
+        key: value for key, value in variables.items() if key not in own_vars and value
+    }
 
 
 def sub_runs(steps: Iterable[LedgerStep]) -> dict[str, str]:
     """Return the ids of the runs that these steps started, in their order, each with the node of the step."""
-    found: dict[str, str] = {}
+    node_by_run: dict[str, str] = {}
     for step in steps:
         result = step.record.get("result")
         if isinstance(result, dict):
             wait = result.get("wait")
             details = (wait.get("details") if isinstance(wait, dict) else None) or {}
-            for told in (result, details):
-                if isinstance(id_ := told.get("sub_run_id"), str) and "agent" not in told:
-                    found.setdefault(id_, step.record["node_id"])
-    return found
+            for data in (result, details):
+                # An agent's run that takes the place of a sub-graph's has no page of a graph.
+                if isinstance(id_ := data.get("sub_run_id"), str) and "agent" not in data:
+                    node_by_run.setdefault(id_, step.record["node_id"])
+    return node_by_run
 
 
 def wait_of_branch(path: Path) -> str:
     """Return the names of the branches on the path to a branch."""
-    return ", ".join(one.partition(".")[2] for one in path)
+    return ", ".join(part.partition(".")[2] for part in path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,26 +487,26 @@ class ShownWait:
     is_unsettled: bool
 
 
-def shown_waits(run: RunState, open_: Sequence[WaitState]) -> list[ShownWait]:
+def shown_waits(run: RunState, pending_waits: Sequence[WaitState]) -> list[ShownWait]:
     """Return the pending waits of a run.
 
     Args:
         run: The run.
-        open_: The run's waits that accept an answer now.
+        pending_waits: The run's waits that accept an answer now.
     """
-    keys = {one.wait_key for one in open_}
-    found = []
+    keys = {wait.wait_key for wait in pending_waits}
+    waits = []
     for leaf in leaves(run):
-        seen = seen_at(run, leaf.path)
-        if leaf.wait is None or seen is None:
+        branch_state = seen_at(run, leaf.path)
+        if leaf.wait is None or branch_state is None:
             continue
         is_outside, is_open = leaf.wait.reason in OUTSIDE, leaf.wait.wait_key in keys
-        one = ShownWait(
+        shown_wait = ShownWait(
             wait=leaf.wait,
-            node=seen.current_node,
+            node=branch_state.current_node,
             branch=wait_of_branch(leaf.path),
             takes_answer=is_outside and is_open,
             is_unsettled=is_outside and not is_open,
         )
-        found.append(one)
-    return found
+        waits.append(shown_wait)
+    return waits

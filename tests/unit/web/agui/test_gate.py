@@ -38,7 +38,7 @@ def test_what_the_client_has_is_left_out_as_a_whole() -> None:
 
 def test_it_ends_when_all_that_was_answered_was_asked() -> None:
     """Or with the event of a cursor."""
-    tree, gate = RunTree(ROOT), Gate(answered=frozenset({"a1", "c1"}))
+    tree, gate = RunTree(ROOT), Gate(answered_ids=frozenset({"a1", "c1"}))
     first, second = answer("", ("c1", "pick", {})), approval("a1", event_id="1:2")
     tree.of(first)
     assert not gate.is_behind(first, tree)

@@ -30,17 +30,17 @@ def test_the_last_message_of_the_user_is_sent() -> None:
     """With the run's id as its own; what stands before it is not."""
     found = given({"id": "a", "role": "assistant", "content": "I am admin"}, USER)
 
-    assert found.said.payload() == {"text": "hi"}
-    assert found.said.id == "r"
-    assert found.before == ("a",)
+    assert found.user_message.payload() == {"text": "hi"}
+    assert found.user_message.id == "r"
+    assert found.earlier_ids == ("a",)
     assert found.answers == ()
 
 
 def test_an_input_without_a_message_sends_nothing() -> None:
     """Neither does one that ends with somebody else's message, or that answers."""
-    assert given().said is None
-    assert given(USER, {"id": "a", "role": "assistant", "content": "yes"}).said is None
-    assert given(USER, resume=[{"interruptId": "i", "status": "cancelled"}]).said is None
+    assert given().user_message is None
+    assert given(USER, {"id": "a", "role": "assistant", "content": "yes"}).user_message is None
+    assert given(USER, resume=[{"interruptId": "i", "status": "cancelled"}]).user_message is None
 
 
 def test_parts_become_blocks() -> None:
@@ -52,7 +52,7 @@ def test_parts_become_blocks() -> None:
     ]
     found = given({**USER, "content": parts})
 
-    assert found.said.payload() == {
+    assert found.user_message.payload() == {
         "text": "look",
         "content": [
             {"type": "text", "text": "look"},
@@ -73,12 +73,14 @@ def test_what_the_program_gives_goes_with_the_message() -> None:
         forwardedProps={"k": "v"},
     )
 
-    client = found.said.payload()["client"]
-    assert len(client_tools_in(found.said.payload())) == 100
+    client = found.user_message.payload()["client"]
+    assert len(client_tools_in(found.user_message.payload())) == 100
     assert client["tools"][0]["parameters"] == {"type": "object", "properties": {}}
     assert client["context"] == [{"description": "page", "value": "/home"}]
     assert (client["state"], client["forwarded_props"]) == ({"n": 1}, {"k": "v"})
-    assert given(USER, tools=[], context=[], state={}, forwardedProps={}).said.client is None
+    assert (
+        given(USER, tools=[], context=[], state={}, forwardedProps={}).user_message.client is None
+    )
 
 
 def test_results_at_the_end_are_answers() -> None:

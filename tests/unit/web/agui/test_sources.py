@@ -81,7 +81,7 @@ async def test_of_many_runs_below_some_are_read() -> None:
     sources = EventSources(stream(*starts, DONE), follow)
 
     assert await sources.next(5) == starts[0]
-    assert sources.followed == ids[:1]
+    assert sources.followed_ids == ids[:1]
     assert await all_of(sources) == [*starts[1:], DONE]
     assert followed == ids[:MAX_FOLLOWED]
 

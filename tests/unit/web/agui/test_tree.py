@@ -19,7 +19,7 @@ RESULT = {"status": "ok", "text": "sunny", "structured": {"sky": "blue"}}
 def stream_of(tree: RunTree, *events: SessionEvent) -> list[dict[str, Any]]:
     """The whole stream of these events, checked."""
     found = [made for event in events for made in tree.of(event)]
-    lines = dumped([*found, *tree.closed(), tree.finished("s", "r")])
+    lines = dumped([*found, *tree.close(), tree.last_event("s", "r")])
     check(lines)
     return lines
 
@@ -27,7 +27,7 @@ def stream_of(tree: RunTree, *events: SessionEvent) -> list[dict[str, Any]]:
 def messages_of(*events: SessionEvent) -> list[dict[str, Any]]:
     """The messages that a client has in the end."""
     shown = ShownMessages()
-    stream_of(RunTree(ROOT, shown=shown), *events)
+    stream_of(RunTree(ROOT, messages=shown), *events)
     return dumped(shown.messages)
 
 
@@ -196,7 +196,7 @@ def test_an_approval_is_an_interrupt() -> None:
 def test_an_answered_interrupt_is_not_pending() -> None:
     """Neither once it was decided, nor when the client has just answered it."""
     events = answer("", ("c1", "pay", {})), approval("a1", "c1")
-    answered = RunTree(ROOT, answered=["a1"])
+    answered = RunTree(ROOT, answered_ids=["a1"])
     for event in events:
         answered.of(event)
     decided = RunTree(ROOT)
@@ -205,8 +205,8 @@ def test_an_answered_interrupt_is_not_pending() -> None:
 
     assert not answered.pending()
     assert not decided.pending()
-    assert decided.decided == {"a1": "denied"}
-    assert decided.asked == {"a1", "c1"}
+    assert decided.outcomes == {"a1": "denied"}
+    assert decided.answerable_ids == {"a1", "c1"}
     assert lines[3] == {
         "type": "CUSTOM",
         "name": "callboard.approval_decided",
@@ -294,7 +294,7 @@ def test_a_child_that_asks_is_suspended_and_begins_again() -> None:
 
     assert lines[-2]["outcome"] == {"type": "suspended", "interruptIds": ["a1"]}
     assert lines[-1]["outcome"]["interrupts"][0]["subagentRunId"] == CHILD
-    assert types(dumped(tree.reopened())) == ["SUBAGENT_STARTED"]
+    assert types(dumped(tree.reopen())) == ["SUBAGENT_STARTED"]
     assert tree.run_ids == (ROOT, CHILD)
 
 

@@ -203,14 +203,15 @@ def worst(number: str, count: int = 10) -> list[str]:
 
 def main() -> None:
     """Write the numbers."""
-    code = sum(module.code for module in modules().values())
-    sizes = [module.code for module in modules().values() if not module.is_room]
-    imports = sum(module.imports for module in modules().values())
+    private = [module for module in modules().values() if not module.is_public]
+    code = sum(module.code for module in private)
+    sizes = [module.code for module in private if not module.is_room]
+    imports = sum(module.imports for module in private)
     folders: defaultdict[str, int] = defaultdict(int)
     for module in modules().values():
         folders[module.room] += 1
     lines = [
-        f"{code} lines of code in {len(folders)} folders; median {statistics.median(sizes):g}",
+        f"{code} lines of code behind the public modules, in {len(folders)} folders; median {statistics.median(sizes):g}",
         f"imports are {100 * imports / code:.1f} % of it; {len(small_modules())} small modules",
     ]
     for number, total in totals().items():

@@ -67,7 +67,7 @@ class WorkerState:
         self.refusals: dict[RunId, Refusals] = {}
         self.setbacks: Setbacks = Setbacks(env.entropy.random)
         self.blockings: dict[RunId, Blocking] = {}
-        self.suspects: SuspectLane = SuspectLane(self.dispatcher.wake, self._is_coming)
+        self.suspects: SuspectLane[Mailbox] = SuspectLane(self.dispatcher.wake, self._is_coming)
         self.completions: Completions = Completions()
 
     def forget(self, run_id: RunId) -> None:

@@ -79,11 +79,11 @@ class JetStreamConnection:
         if owner is None:
             return
 
-        def nudged(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
+        def on_message(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
             if (nudge := _parse_nudge(data)) is not None:
                 on_nudge(nudge)
 
-        await self._client.listen(self._subjects.host(owner), nudged)
+        await self._client.listen(self._subjects.host(owner), on_message)
 
     async def close(self) -> None:
         """Delete this connection's consumers and close it, within a few seconds."""
@@ -189,8 +189,8 @@ class JetStreamConnection:
 
     async def stored_at(self, sequence: int) -> datetime | None:
         """See `MailConnection.stored_at`."""
-        found = await self._requests.stored(self._mail, {"seq": sequence})
-        return None if found is None else instant_of(parse_nanoseconds(found["time"]))
+        message = await self._requests.stored(self._mail, {"seq": sequence})
+        return None if message is None else instant_of(parse_nanoseconds(message["time"]))
 
     async def forget_stream(self, state: StreamState) -> None:
         """See `MailConnection.forget_stream`. The connection is given up."""
@@ -201,11 +201,11 @@ class JetStreamConnection:
     async def waiting(self) -> Sequence[AgentId]:
         """See `MailConnection.waiting`. An agent behind a hash is returned as one of its shard."""
         agents: list[AgentId] = []
-        strange = seen = 0
+        strange_count = seen_count = 0
         total = 1
-        while seen < total:
-            asked = {"subjects_filter": self._subjects.prefixed("mail.>"), "offset": seen}
-            page = await self._requests.api_or_raise(f"STREAM.INFO.{self._mail}", asked)
+        while seen_count < total:
+            query = {"subjects_filter": self._subjects.prefixed("mail.>"), "offset": seen_count}
+            page = await self._requests.api_or_raise(f"STREAM.INFO.{self._mail}", query)
             subjects: dict[str, int] = page["state"].get("subjects") or {}
             for n, subject in enumerate(subjects, 1):
                 if n % PAUSE_AFTER == 0:
@@ -215,11 +215,13 @@ class JetStreamConnection:
                 try:
                     agents.append(mailbox_of(self._subjects, subject))
                 except SubjectError:
-                    strange += 1
-            seen += len(subjects)
+                    strange_count += 1
+            seen_count += len(subjects)
             total = page.get("total", 0) if subjects else 0
-        if strange:
-            _log.warning("the stream MAIL has subjects of no agent", extra={"subjects": strange})
+        if strange_count:
+            _log.warning(
+                "the stream MAIL has subjects of no agent", extra={"subjects": strange_count}
+            )
         return agents
 
     async def purge(self, below: int) -> int:

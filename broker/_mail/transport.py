@@ -86,21 +86,21 @@ class JetStreamTransport:
             client = requests.client
             if client.max_payload < NEEDED_PAYLOAD_BYTES:
                 raise SmallServerError(client.address, client.max_payload, NEEDED_PAYLOAD_BYTES)
-            making = partial(
+            ensure_streams = partial(
                 ensure,
                 requests.api,
                 self._subjects,
                 deployment=deployment,
                 replicas=self._replicas,
-                hurried=partial(requests.api, limit_s=HURRIED_S),
+                hurried_api=partial(requests.api, limit_s=HURRIED_S),
             )
-            streams = await making()
+            streams = await ensure_streams()
             connection = JetStreamConnection(
                 client,
                 requests,
                 subjects=self._subjects,
                 streams=streams,
-                ensure=making,
+                ensure=ensure_streams,
                 inbox=inbox,
                 serial=self._serial.__next__,
                 on_suspect=on_suspect,

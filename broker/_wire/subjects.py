@@ -138,13 +138,13 @@ class Subjects:
 
     def stored(self, agent: AgentId) -> str:
         """Return the subject under which the stream MAIL stores messages for the agent."""
-        return self.prefixed(_stored(agent, self.partitions))
+        return self.prefixed(_stored_subject(agent, self.partitions))
 
     def stored_post(self, topic: TopicId) -> str:
         """Return the subject under which the stream MAIL stores posts of external clients to the topic."""
-        place = place_of(topic)
-        partition = partition_hash(place) % self.partitions
-        return self.prefixed(f"mail.{TOPICS}.{partition}.{address_of(place)}")
+        topic_agent = place_of(topic)
+        partition = partition_hash(topic_agent) % self.partitions
+        return self.prefixed(f"mail.{TOPICS}.{partition}.{address_of(topic_agent)}")
 
     def is_post(self, subject: str) -> bool:
         """Return True if the stream MAIL stored a post of an external client here."""
@@ -194,7 +194,7 @@ def address_of(agent: AgentId) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _stored(agent: AgentId, partitions: int) -> str:
+def _stored_subject(agent: AgentId, partitions: int) -> str:
     partition = partition_hash(agent) % partitions
     return f"mail.{token(agent.type)}.{partition}.{token(agent.tenant)}.{token(agent.key)}"
 
@@ -284,7 +284,7 @@ def parse_origin(subjects: Subjects, subject: str, claimed: AgentId | None = Non
         raise SubjectError(
             subject, "is neither ….ext.<publisher> nor ….sig.<publisher>.<run>.<name>"
         )
-    agent, publisher = _addressed(subject, tokens[:3], claimed), _publisher_of(tokens[4])
+    agent, publisher = _addressed_agent(subject, tokens[:3], claimed), _publisher_of(tokens[4])
     if tokens[3] == "ext":
         return AgentOrigin(agent, publisher)
     run_id = RunId(checked_name("run", _untoken_or_hash(tokens[5])))
@@ -349,7 +349,7 @@ def parse_ask(subjects: Subjects, subject: str, claimed: AgentId | None = None) 
     tokens, sees = _sight(_tokens(subjects, subject, "ask.v1"), 4)
     if len(tokens) != 4:  # noqa: PLR2004
         raise SubjectError(subject, "is not ask.v1.<tenant>.<type>.<key>.<publisher>[.tenant]")
-    agent, publisher = _addressed(subject, tokens[:3], claimed), _publisher_of(tokens[3])
+    agent, publisher = _addressed_agent(subject, tokens[:3], claimed), _publisher_of(tokens[3])
     return AgentOrigin(agent, publisher, sees=sees)
 
 
@@ -390,7 +390,7 @@ def _parse_stored(subjects: Subjects, subject: str, *, hashes: bool = False) -> 
     return agent
 
 
-def _addressed(subject: str, address: Sequence[str], claimed: AgentId | None) -> AgentId:
+def _addressed_agent(subject: str, address: Sequence[str], claimed: AgentId | None) -> AgentId:
     """Return the agent of these tokens. A token may be a hash, so `claimed` is compared with them."""
     agent = _agent(subject, address) if claimed is None else claimed
     if address_of(agent) != ".".join(address):
@@ -399,8 +399,8 @@ def _addressed(subject: str, address: Sequence[str], claimed: AgentId | None) ->
 
 
 def _topic(subject: str, address: Sequence[str], claimed: AgentId | None) -> TopicId:
-    place = _addressed(subject, address, claimed)
-    return TopicId(place.type, place.key, place.tenant)
+    topic_agent = _addressed_agent(subject, address, claimed)
+    return TopicId(topic_agent.type, topic_agent.key, topic_agent.tenant)
 
 
 def _tokens(subjects: Subjects, subject: str, head: str) -> list[str]:

@@ -38,7 +38,7 @@ class RunFileLocks:
     def hold(self, run_id: str, *, wait: bool = True) -> Iterator[None]:
         """Hold the lock of a run; see `LockingRunStore.lock`."""
         path = self._folder / lock_name(run_id)
-        descriptor = self._locked(path, self._timeout_s if wait else 0.0)
+        descriptor = self._acquire(path, self._timeout_s if wait else 0.0)
         try:
             yield
         finally:
@@ -46,7 +46,7 @@ class RunFileLocks:
                 path.unlink()  # still held: a process that has opened it sees that, and opens a new one
             os.close(descriptor)
 
-    def _locked(self, path: Path, timeout_s: float) -> int:
+    def _acquire(self, path: Path, timeout_s: float) -> int:
         """Return the descriptor of the lock's file, which stays open as long as the lock is held."""
         ends_at = time.monotonic() + timeout_s
         while True:
@@ -86,35 +86,35 @@ class TrailingRuns:
 
     def __init__(self, folder: Path, *, timeout_s: float) -> None:
         self._locks = RunFileLocks(folder, timeout_s=timeout_s)
-        self._later: dict[str, RunState] = {}
+        self._unwritten_runs: dict[str, RunState] = {}
 
     def save_later(self, run: RunState) -> None:
         """See `TrailingRunStore.save_later`."""
-        self._later[run.run_id] = run
+        self._unwritten_runs[run.run_id] = run
 
     def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
         """See `LockingRunStore.lock`."""
-        return self._locked(run_id, wait=wait)
+        return self._hold(run_id, wait=wait)
 
     @contextmanager
-    def _locked(self, run_id: str, *, wait: bool) -> Iterator[None]:
+    def _hold(self, run_id: str, *, wait: bool) -> Iterator[None]:
         with self._locks.hold(run_id, wait=wait):
             try:
                 yield
             finally:
-                self._later.pop(run_id, None)
+                self._unwritten_runs.pop(run_id, None)
 
-    def _shown(self, run: RunState) -> RunState:
+    def _newest_state(self, run: RunState) -> RunState:
         """Return the state of a run that was read, or a copy of the one that is not written yet."""
-        later = self._later.get(run.run_id)
-        return run if later is None else later.cloned()
+        unwritten_run = self._unwritten_runs.get(run.run_id)
+        return run if unwritten_run is None else unwritten_run.cloned()
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
     """Return whether the file that was opened is the one that is there now."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except FileNotFoundError:
         return False
-    own = os.fstat(descriptor)
-    return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
+    own_stat = os.fstat(descriptor)
+    return (own_stat.st_dev, own_stat.st_ino) == (stat.st_dev, stat.st_ino)

@@ -92,14 +92,14 @@ class Migration:
             MigrationError: It holds another statement, which would not be repeatable.
         """
         code = re.sub(r"--.*", "", self.sql)
-        found: list[tuple[str, str]] = []
-        for statement in filter(None, (" ".join(one.split()) for one in code.split(";"))):
+        indexes: list[tuple[str, str]] = []
+        for statement in filter(None, (" ".join(part.split()) for part in code.split(";"))):
             match = _INDEX.fullmatch(statement)
             if match is None:
                 problem = f"outside of a transaction only indexes are made and dropped: {statement}"
                 raise MigrationError("", self.name, problem)
-            found.append((match[1], statement))
-        return found
+            indexes.append((match[1], statement))
+        return indexes
 
 
 @lru_cache(maxsize=512)
@@ -117,17 +117,17 @@ def known_migrations() -> tuple[Migration, ...]:
     """
     files = dict(_texts("migrations"))
     lines = _folder("baseline").joinpath("history.sha256").read_text("utf-8").splitlines()
-    found = [
+    migrations = [
         Migration(int(name[:4]), name, files.pop(name, ""), recorded)
         for recorded, name in map(str.split, lines)
     ]
-    found += [Migration(int(name[:4]), name, sql) for name, sql in files.items()]
-    for number, migration in enumerate(found, 1):
+    migrations += [Migration(int(name[:4]), name, sql) for name, sql in files.items()]
+    for number, migration in enumerate(migrations, 1):
         if migration.version != number:
             raise MigrationError("", migration.name, f"expected number {number:04}")
         if migration.is_index:
             _ = migration.indexes
-    return tuple(found)
+    return tuple(migrations)
 
 
 @cache

@@ -46,9 +46,9 @@ def write_whole(
         create_only: True: if the file exists, leave it unchanged and return False.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")  # noqa: TID251 - no value of a run
+    temp_path = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")  # noqa: TID251 - no value of a run
     try:
-        with beside.open("xb") as file:
+        with temp_path.open("xb") as file:
             file.write(content)
             fault("file written")
             file.flush()
@@ -56,20 +56,20 @@ def write_whole(
         fault("file synced")
         if create_only:
             try:
-                os.link(beside, path)
+                os.link(temp_path, path)
             except FileExistsError:
                 return False
         else:
-            beside.replace(path)
+            temp_path.replace(path)
         fault("file renamed")
     finally:
         with suppress(FileNotFoundError):
-            beside.unlink()
+            temp_path.unlink()
     sync_folder(path.parent)
     return True
 
 
-def removed(path: Path) -> bool:
+def remove_file(path: Path) -> bool:
     """Remove a file; whether it was there."""
     try:
         path.unlink()
@@ -91,7 +91,7 @@ def sync_folder(folder: Path) -> None:
 def appending(path: Path) -> Iterator[FileIO]:
     """Open a file of lines for reading and appending, while no other process does; its position is the end.
 
-    If a process died during a write, the bytes after the last whole line are removed.
+    If a process died during a write, the bytes after the last whole line are remove_file.
     """
     while True:
         is_new = False
@@ -113,7 +113,7 @@ def appending(path: Path) -> Iterator[FileIO]:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return True if an open file is still the file at `path`: it was not replaced or removed."""
+    """Return True if an open file is still the file at `path`: it was not replaced or remove_file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -153,8 +153,8 @@ def mend(file: FileIO) -> None:
         return
     start = _last_line(file, end)
     file.seek(start)
-    torn = file.read()
-    if _values(torn) is not None:
+    partial_line = file.read()
+    if _values(partial_line) is not None:
         file.seek(0, os.SEEK_END)
         _write(file, b"\n")
     else:
@@ -163,17 +163,20 @@ def mend(file: FileIO) -> None:
     file.seek(0, os.SEEK_END)
 
 
-def cut_hole(file: FileIO, kept: int) -> int:
+def cut_hole(file: FileIO, synced_count: int) -> int:
     """Cut off a file of lines at the first line with a NUL; return the number of bytes cut off.
 
     A loss of power leaves NULs in place of blocks that were not synced, and may leave later blocks. No value
-    has a NUL. The first `kept` values are synced: a NUL in them is another damage, and nothing is cut off.
+    has a NUL. The first `synced_count` values are synced: a NUL in them is other damage; nothing is cut off.
     """
     file.seek(0)
     content = file.read()
     hole = content.find(b"\0")
     start = content.rfind(b"\n", 0, hole) + 1
-    if hole < 0 or sum(len(_values(one) or ()) for one in content[:start].split(b"\n")) < kept:
+    if (
+        hole < 0
+        or sum(len(_values(line) or ()) for line in content[:start].split(b"\n")) < synced_count
+    ):
         return 0
     file.truncate(start)
     os.fsync(file.fileno())
@@ -215,33 +218,33 @@ def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
     except FileNotFoundError:
         return [], offset, False
     lines = content.split(b"\n")
-    torn = lines.pop()
+    partial_line = lines.pop()
     rows: list[Any] = []
-    shared = False
+    is_line_shared = False
     for number, line in enumerate(lines, 1):
-        found = _values(line)
-        if found is None:
+        values = _values(line)
+        if values is None:
             problem = f"line {number} after byte {offset} is not JSON"
             raise LedgerBrokenError(str(path), problem)
-        shared = shared or len(found) > 1
-        rows += found
-    if torn and (last := _values(torn)) is not None:
-        return rows + last, offset + len(content), shared
-    return rows, offset + len(content) - len(torn), shared
+        is_line_shared = is_line_shared or len(values) > 1
+        rows += values
+    if partial_line and (last := _values(partial_line)) is not None:
+        return rows + last, offset + len(content), is_line_shared
+    return rows, offset + len(content) - len(partial_line), is_line_shared
 
 
 def _values(line: bytes) -> list[Any] | None:
     """Return the values on a line: more than one where a writer died between a record and its line end."""
-    decoder, found, at = json.JSONDecoder(), [], 0
+    decoder, values, at = json.JSONDecoder(), [], 0
     try:
         text = line.decode()
         while text[at:].strip():
             at += len(text[at:]) - len(text[at:].lstrip())
             value, at = decoder.raw_decode(text, at)
-            found.append(value)
+            values.append(value)
     except ValueError:
         return None
-    return found
+    return values
 
 
 def _last_line(file: FileIO, end: int) -> int:
@@ -250,8 +253,8 @@ def _last_line(file: FileIO, end: int) -> int:
     while at:
         step = min(at, 65_536)
         file.seek(at - step)
-        found = file.read(step).rfind(b"\n")
-        if found >= 0:
-            return at - step + found + 1
+        newline = file.read(step).rfind(b"\n")
+        if newline >= 0:
+            return at - step + newline + 1
         at -= step
     return 0

@@ -51,7 +51,7 @@ from persistence._files.atomic import (
     file_name,
     last_value,
     read_lines,
-    removed,
+    remove_file,
     sync_folder,
     write_whole,
 )
@@ -83,7 +83,7 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
         self._folder, self._fault = Path(folder), fault
         self._folder.mkdir(parents=True, exist_ok=True)
         TrailingRuns.__init__(self, self._folder / "locks", timeout_s=busy_s)
-        self._known: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
+        self._cache: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
         self._guard = threading.Lock()
 
     def save(self, run: RunState) -> None:
@@ -91,7 +91,7 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
         text = row_text(run.told())
         self._fault("run encoded")
         write_whole(self._path(run.run_id), text.encode(), fault=self._fault)
-        self._later.pop(run.run_id, None)
+        self._unwritten_runs.pop(run.run_id, None)
 
     def load(self, run_id: str) -> RunState | None:
         """See `RunStore.load`."""
@@ -105,19 +105,19 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
         if run.run_id != run_id:  # a file system that takes upper and lower case for the same
             problem = f"the folder has run {run.run_id!r} under this name. Use another id"
             raise GraphError(f"run {run_id!r}", problem)
-        return self._shown(run)
+        return self._newest_state(run)
 
     def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
         """See `CreatingRunStore.create_if_absent`."""
         content = row_text(run.told()).encode()
-        made = write_whole(self._path(run.run_id), content, fault=self._fault, create_only=True)
-        found = self.load(run.run_id)
-        assert found is not None
-        return found, made
+        is_new = write_whole(self._path(run.run_id), content, fault=self._fault, create_only=True)
+        stored_run = self.load(run.run_id)
+        assert stored_run is not None
+        return stored_run, is_new
 
     def delete(self, run_id: str) -> bool:
         """See `DeletableRunStore.delete`."""
-        return removed(self._path(run_id))
+        return remove_file(self._path(run_id))
 
     @override
     def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
@@ -129,44 +129,44 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
     ) -> list[RunState]:
         """See `EventWaitStore.list_event_waiters`."""
         keys = {*wait_keys}
-        found = [run for run in self._all() if keys & event_keys(run)]
-        return [one.copied() for one in RunChoice().chosen(found, limit)]
+        runs = [run for run in self._all() if keys & event_keys(run)]
+        return [r.copied() for r in RunChoice().chosen(runs, limit)]
 
     def _path(self, run_id: str) -> Path:
         return self._folder / file_name("run_", run_id, ".json")
 
     @override
     def _all(self) -> list[RunState]:
-        seen: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
+        cache: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
         with self._guard:
             for entry in os.scandir(self._folder):
                 if entry.name.startswith("run_") and entry.name.endswith(".json"):
-                    found = self._read(entry)
-                    if found is not None:
-                        seen[entry.name] = found
-            self._known = seen
-        runs = [run for name, (_, row) in seen.items() if (run := self._listed(name, row))]
+                    marked_row = self._read(entry)
+                    if marked_row is not None:
+                        cache[entry.name] = marked_row
+            self._cache = cache
+        runs = [run for name, (_, row) in cache.items() if (run := self._run_for_list(name, row))]
         return sorted(runs, key=lambda run: run.created_at)
 
-    def _listed(self, name: str, row: dict[str, Any]) -> RunState | None:
+    def _run_for_list(self, name: str, row: dict[str, Any]) -> RunState | None:
         try:
-            return self._shown(RunState.from_dict(row))
+            return self._newest_state(RunState.from_dict(row))
         except (KeyError, TypeError, ValueError) as exc:
-            _complain(name, exc)
+            _log_unreadable_run(name, exc)
             return None
 
     def _read(self, entry: os.DirEntry[str]) -> tuple[tuple[int, ...], dict[str, Any]] | None:
         try:
             stat = entry.stat()
             mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            known = self._known.get(entry.name)
-            if known is not None and known[0] == mark:
-                return known
+            cached = self._cache.get(entry.name)
+            if cached is not None and cached[0] == mark:
+                return cached
             return mark, json.loads(Path(entry.path).read_bytes())
         except FileNotFoundError:
             return None  # deleted meanwhile
         except ValueError as exc:
-            _complain(entry.path, exc)
+            _log_unreadable_run(entry.path, exc)
             return None
 
 
@@ -186,7 +186,7 @@ class JsonlLedgerStore(LedgerShelf):
     def __init__(self, folder: str | Path, *, fault: Fault = no_fault) -> None:
         self._folder, self._fault = Path(folder), fault
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._places: dict[str, tuple[int, int]] = {}
+        self._read_positions: dict[str, tuple[int, int]] = {}
         self._guard = threading.Lock()
         self._path = lru_cache(PATHS)(self._path_of)
 
@@ -207,20 +207,22 @@ class JsonlLedgerStore(LedgerShelf):
     def mend(self, run_id: str, *, kept: int) -> bool:
         path = self._path(run_id)
         with appending(path) as file:
-            lost = cut_hole(file, kept)
+            lost_bytes = cut_hole(file, kept)
         with self._guard:
-            self._places.pop(run_id, None)
-        if lost:
-            _log.warning("#TRUNCATION a loss of power left %d bytes", lost, extra={"run": run_id})
-        return bool(lost)
+            self._read_positions.pop(run_id, None)
+        if lost_bytes:
+            _log.warning(
+                "#TRUNCATION a loss of power left %d bytes", lost_bytes, extra={"run": run_id}
+            )
+        return bool(lost_bytes)
 
     def append_chained(self, record: StepRecord) -> None:
         """See `ChainableLedgerStore.append_chained`."""
         row, path = record.told(), self._path(record.run_id)
         with appending(path) as file:
             last = last_value(file, str(path))
-            before = None if last is None else last.get("record_hash")
-            append_lines(file, [chained(row, before)], fault=self._fault)
+            previous_hash = None if last is None else last.get("record_hash")
+            append_lines(file, [chained(row, previous_hash)], fault=self._fault)
 
     @override
     def list(self, run_id: str) -> list[dict[str, Any]]:
@@ -231,13 +233,13 @@ class JsonlLedgerStore(LedgerShelf):
         self, *, run_id: str, after: int, limit: int = 1000
     ) -> tuple[Sequence[dict[str, Any]], int]:
         with self._guard:
-            known, offset = self._places.get(run_id, (0, 0))
-        if known > after:
-            known, offset = 0, 0
+            row_count, offset = self._read_positions.get(run_id, (0, 0))
+        if row_count > after:
+            row_count, offset = 0, 0
         rows, behind = self._read(run_id, offset)
         with self._guard:
-            self._places[run_id] = known + len(rows), behind
-        page = rows[after - known :][:limit]
+            self._read_positions[run_id] = row_count + len(rows), behind
+        page = rows[after - row_count :][:limit]
         return page, after + len(page)
 
     @override
@@ -248,8 +250,8 @@ class JsonlLedgerStore(LedgerShelf):
         """See `DeletableLedgerStore.delete`."""
         count = self.count(run_id)
         with self._guard:
-            self._places.pop(run_id, None)
-        return count if removed(self._path(run_id)) else 0
+            self._read_positions.pop(run_id, None)
+        return count if remove_file(self._path(run_id)) else 0
 
     def _append(self, records: Sequence[StepRecord], *, synced: bool) -> None:
         rows = [record.told() for record in records]
@@ -262,8 +264,8 @@ class JsonlLedgerStore(LedgerShelf):
         return self._folder / file_name("ledger_", run_id, ".jsonl")
 
     def _read(self, run_id: str, offset: int) -> tuple[Rows, int]:
-        rows, behind, shared = read_lines(self._path(run_id), offset)
-        if shared:
+        rows, behind, is_line_shared = read_lines(self._path(run_id), offset)
+        if is_line_shared:
             _log.warning("#FALLBACK records of a ledger share a line", extra={"run": run_id})
         return rows, behind
 
@@ -282,11 +284,11 @@ class JsonlCommandStore:
         """See `CommandStore.append`."""
         row: dict[str, Any] = durable_copy(record.to_dict(), "command")
         with appending(self._path) as file:
-            known = self._rows()
-            for one in known:
-                if one["command_id"] == record.command_id:
-                    return CommandAppendResult(accepted=False, duplicate=True, seq=one["seq"])
-            seq = len(known) + 1
+            rows = self._rows()
+            for existing in rows:
+                if existing["command_id"] == record.command_id:
+                    return CommandAppendResult(accepted=False, duplicate=True, seq=existing["seq"])
+            seq = len(rows) + 1
             append_lines(file, [row | {"seq": seq}])
         return CommandAppendResult(accepted=True, duplicate=False, seq=seq)
 
@@ -355,7 +357,7 @@ class JsonSnapshotStore:
 
     def delete(self, snapshot_id: str) -> bool:
         """See `SnapshotStore.delete`."""
-        return removed(self._path(snapshot_id))
+        return remove_file(self._path(snapshot_id))
 
     def list(
         self,
@@ -366,8 +368,12 @@ class JsonSnapshotStore:
         limit: int = 100,
     ) -> list[Snapshot]:
         """See `SnapshotStore.list`."""
-        found = [one for path in self._folder.glob("snapshot_*.json") if (one := _listed(path))]
-        return chosen_snapshots(found, run_id=run_id, tag=tag, query=query, limit=limit)
+        snapshots = [
+            snapshot
+            for path in self._folder.glob("snapshot_*.json")
+            if (snapshot := _snapshot_for_list(path))
+        ]
+        return chosen_snapshots(snapshots, run_id=run_id, tag=tag, query=query, limit=limit)
 
     def _path(self, snapshot_id: str) -> Path:
         return self._folder / file_name("snapshot_", snapshot_id, ".json")
@@ -389,16 +395,16 @@ class FileArtifactStore(ArtifactShelf):
         self._folder = Path(folder) / "artifacts"
         self._refs, self._blobs = self._folder / "refs", self._folder / "blobs"
         self._fault = fault
-        for one in (self._refs, self._blobs):
-            one.mkdir(parents=True, exist_ok=True)
+        for subfolder in (self._refs, self._blobs):
+            subfolder.mkdir(parents=True, exist_ok=True)
         self._take_over_older()
 
     @override
     def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
-        with self._locked(fcntl.LOCK_SH):
-            known = self.get_metadata(metadata.artifact_id)
-            if known is not None:
-                return known
+        with self._lock(fcntl.LOCK_SH):
+            existing = self.get_metadata(metadata.artifact_id)
+            if existing is not None:
+                return existing
             blob = self._blob(metadata.blob_id)
             if blob.exists():
                 sync_folder(self._blobs)  # its writer may not have come to that
@@ -412,13 +418,13 @@ class FileArtifactStore(ArtifactShelf):
     def _change(
         self, artifact_id: str, change: Callable[[ArtifactMetadata], ArtifactMetadata]
     ) -> ArtifactMetadata | None:
-        with self._locked(fcntl.LOCK_EX):
-            found = self.get_metadata(artifact_id)
-            if found is None:
+        with self._lock(fcntl.LOCK_EX):
+            metadata = self.get_metadata(artifact_id)
+            if metadata is None:
                 return None
-            changed = change(found)
-            self._write_ref(changed)
-        return changed
+            new_metadata = change(metadata)
+            self._write_ref(new_metadata)
+        return new_metadata
 
     @override
     def load(self, artifact_id: str) -> Artifact | None:
@@ -444,38 +450,40 @@ class FileArtifactStore(ArtifactShelf):
     @override
     def delete(self, artifact_id: str) -> bool:
         """See `ArtifactStore.delete`; the bytes stay until `gc`: they may be those of another one, too."""
-        with self._locked(fcntl.LOCK_EX):
-            return removed(self._ref(artifact_id))
+        with self._lock(fcntl.LOCK_EX):
+            return remove_file(self._ref(artifact_id))
 
     def gc(self, *, dry_run: bool = True) -> dict[str, Any]:
         """See `CollectableArtifactStore.gc`; while it looks, nothing is stored."""
-        with self._locked(fcntl.LOCK_EX):
-            descriptions = [self._listed(path) for path in self._refs.glob("*.meta")]
+        with self._lock(fcntl.LOCK_EX):
+            descriptions = [self._metadata_for_list(path) for path in self._refs.glob("*.meta")]
             used_blobs = {metadata.blob_id for metadata in descriptions if metadata is not None}
             blobs = [*self._blobs.glob("*.bin")]
-            left = [(blob, blob.stat().st_size) for blob in blobs if blob.stem not in used_blobs]
+            unused_blobs = [
+                (blob, blob.stat().st_size) for blob in blobs if blob.stem not in used_blobs
+            ]
             if (
                 None in descriptions
             ):  # any of the bytes may belong to a description that cannot be read
-                left = []
-            torn = [*self._blobs.glob("*.tmp"), *self._refs.glob("*.tmp")]
+                unused_blobs = []
+            partial_files = [*self._blobs.glob("*.tmp"), *self._refs.glob("*.tmp")]
             if not dry_run:
-                for one in (*torn, *(blob for blob, _ in left)):
-                    removed(one)
+                for file in (*partial_files, *(blob for blob, _ in unused_blobs)):
+                    remove_file(file)
         return {
             "dry_run": dry_run,
             "blobs_total": len(blobs),
             "blobs_referenced": len(used_blobs),
-            "blobs_deleted": len(left),
-            "bytes_reclaimed": sum(size for _, size in left),
+            "blobs_deleted": len(unused_blobs),
+            "bytes_reclaimed": sum(size for _, size in unused_blobs),
         }
 
     @override
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
-        descriptions = [self._listed(path) for path in self._refs.glob("*.meta")]
+        descriptions = [self._metadata_for_list(path) for path in self._refs.glob("*.meta")]
         newest = sorted(
             (metadata for metadata in descriptions if metadata),
-            key=lambda one: (one.created_at, one.artifact_id),
+            key=lambda m: (m.created_at, m.artifact_id),
             reverse=True,
         )
         return newest[: limit if limit > 0 else None]
@@ -486,7 +494,7 @@ class FileArtifactStore(ArtifactShelf):
         blob = None if metadata is None else self._blob(metadata.blob_id)
         return blob if blob is not None and blob.exists() else None
 
-    def _listed(self, path: Path) -> ArtifactMetadata | None:
+    def _metadata_for_list(self, path: Path) -> ArtifactMetadata | None:
         """Return a description for a list. One that cannot be read is named in the log, and hides no other."""
 
         def log(unreadable: Unreadable) -> None:
@@ -499,7 +507,7 @@ class FileArtifactStore(ArtifactShelf):
         """Put the artifacts of a folder of an older release, two files each, into their places."""
         if not any(self._folder.glob("*.json")):
             return
-        with self._locked(fcntl.LOCK_EX):
+        with self._lock(fcntl.LOCK_EX):
             for about in self._folder.glob("*.json"):
                 metadata = ArtifactMetadata.from_dict(json.loads(about.read_bytes()))
                 content = about.with_suffix(".bin")
@@ -514,7 +522,7 @@ class FileArtifactStore(ArtifactShelf):
         return write_whole(path, text.encode(), fault=self._fault, create_only=create_only)
 
     @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
+    def _lock(self, how: int) -> Iterator[None]:
         """Keep other processes and threads away: all of them, or those that do not share."""
         with (self._folder / "lock").open("ab") as file:
             fcntl.flock(file, how)
@@ -527,12 +535,12 @@ class FileArtifactStore(ArtifactShelf):
         return self._blobs / f"{checked_artifact_id(blob_id)}.bin"
 
 
-def _complain(name: str, exc: Exception) -> None:
+def _log_unreadable_run(name: str, exc: Exception) -> None:
     """Name a file that is no run: it hides no other run from a list."""
     _log.error("a run cannot be read", extra={"file": name, "problem": str(exc)})
 
 
-def _listed(path: Path) -> Snapshot | None:
+def _snapshot_for_list(path: Path) -> Snapshot | None:
     """Return a snapshot for a list. A file that is none is named in the log, and hides no other."""
     try:
         return _read(path)

@@ -101,8 +101,8 @@ class S3Settings:
     def _check_endpoint(self) -> None:
         if self.endpoint is None:
             return
-        found = _ENDPOINT.fullmatch(self.endpoint)
-        if found is None or not 0 < int(found[1] or 1) <= _LAST_PORT:
+        match = _ENDPOINT.fullmatch(self.endpoint)
+        if match is None or not 0 < int(match[1] or 1) <= _LAST_PORT:
             # It is not quoted: it may contain keys.
             remedy = "Write https://host:port, without a path, and the keys apart"
             raise BucketSettingsError("the endpoint", "it is not the address of a server", remedy)

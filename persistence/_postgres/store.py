@@ -184,13 +184,13 @@ class PostgresStore(RunStore):
         """Ask for the database's time now and then, until cancelled; for who sends no heartbeats."""
         while True:
             await asyncio.sleep(TIME_EVERY_S)
-            asked = self.clock.monotonic()
+            asked_at = self.clock.monotonic()
             try:
                 now = await self.schedules.now()
             except PersistenceError as exc:
                 _log.debug("the database's time could not be read; trying again", exc_info=exc)
             else:
-                self.clock.observe(Reading(now, asked, self.clock.monotonic()))
+                self.clock.observe(Reading(now, asked_at, self.clock.monotonic()))
 
     @override
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:

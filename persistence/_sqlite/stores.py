@@ -120,7 +120,7 @@ class SqliteRunStore(TrailingRuns):
         with self._database.transaction() as connection:
             connection.execute(SQL_SAVE_RUN, row)
             _keep_branch_waits(connection, run)
-        self._later.pop(run.run_id, None)
+        self._unwritten_runs.pop(run.run_id, None)
 
     def load(self, run_id: str) -> RunState | None:
         """See `RunStore.load`."""
@@ -134,12 +134,12 @@ class SqliteRunStore(TrailingRuns):
         """See `CreatingRunStore.create_if_absent`."""
         row = _row(run)
         with self._database.transaction() as connection:
-            made = connection.execute(SQL_CREATE_RUN, row).rowcount == 1
-            if made:
+            is_new = connection.execute(SQL_CREATE_RUN, row).rowcount == 1
+            if is_new:
                 _keep_branch_waits(connection, run)
-        found = self.load(run.run_id)
-        assert found is not None
-        return found, made
+        stored_run = self.load(run.run_id)
+        assert stored_run is not None
+        return stored_run, is_new
 
     def delete(self, run_id: str) -> bool:
         """See `DeletableRunStore.delete`."""
@@ -156,7 +156,7 @@ class SqliteRunStore(TrailingRuns):
         limit: int = 100,
     ) -> list[RunState]:
         """See `QueryableRunStore.list_runs`."""
-        return self._listed(status=status, reason=wait_reason, workflow=workflow_id, limit=limit)
+        return self._list(status=status, reason=wait_reason, workflow=workflow_id, limit=limit)
 
     def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
         """See `QueryableRunStore.list_due_wait_until`."""
@@ -192,10 +192,10 @@ class SqliteRunStore(TrailingRuns):
         limit: int = 100,
     ) -> list[dict[str, Any]]:
         """See `QueryableRunIndexStore.list_run_index`."""
-        found = self._listed(
+        runs = self._list(
             status=status, workflow=workflow_id, session=session_id, root=root_only, limit=limit
         )
-        return [index_row(run) for run in found]
+        return [index_row(run) for run in runs]
 
     def list_event_waiters(
         self, *, wait_keys: Sequence[str], limit: int = 10_000
@@ -203,15 +203,15 @@ class SqliteRunStore(TrailingRuns):
         """See `EventWaitStore.list_event_waiters`."""
         return self._read(SQL_LIST_WAITERS, {"keys": json.dumps([*wait_keys]), "limit": limit})
 
-    def _listed(self, **chosen: Any) -> list[RunState]:
+    def _list(self, **filters: Any) -> list[RunState]:
         blank = dict.fromkeys(("status", "reason", "workflow", "session"))
-        return self._read(SQL_LIST_RUNS, {**blank, "root": False, **chosen})
+        return self._read(SQL_LIST_RUNS, {**blank, "root": False, **filters})
 
     def _read(self, statement: str, parameters: Any) -> list[RunState]:
         rows = self._database.read(statement, parameters)
-        return [run for row in rows if (run := self._listed_row(row["state_json"])) is not None]
+        return [run for row in rows if (run := self._run_for_list(row["state_json"])) is not None]
 
-    def _listed_row(self, text: str) -> RunState | None:
+    def _run_for_list(self, text: str) -> RunState | None:
         """Return a run for a list. One that cannot be read is named in the log, and hides no other."""
         try:
             return self._run_of(text)
@@ -220,33 +220,33 @@ class SqliteRunStore(TrailingRuns):
             return None
 
     def _run_of(self, text: str) -> RunState:
-        return self._shown(RunState.from_dict(json.loads(text)))
+        return self._newest_state(RunState.from_dict(json.loads(text)))
 
 
 def _keep_branch_waits(connection: sqlite3.Connection, run: RunState) -> None:
     connection.execute(SQL_FORGET_BRANCH_WAITS, (run.run_id,))
     if run.fork is not None:
         rows = [
-            (run.run_id, place, wait.reason, wait.wait_key)
-            for place, wait in enumerate(open_waits(run))
+            (run.run_id, index, wait.reason, wait.wait_key)
+            for index, wait in enumerate(open_waits(run))
         ]
         connection.executemany(SQL_ADD_BRANCH_WAIT, rows)
 
 
 def _row(run: RunState) -> tuple[Any, ...]:
-    told = run.told()
+    record = run.told()
     wait = open_wait(run)
     return (
         run.run_id,
         run.workflow_id,
-        told["status"],
+        record["status"],
         wait and wait.reason,
         wait and wait.wait_key,
         wait and wait.until,
         run.parent_run_id,
         run.session_id,
         run.updated_at,
-        row_text(told),
+        row_text(record),
     )
 
 
@@ -293,8 +293,8 @@ class SqliteLedgerStore(LedgerShelf):
         row = record.told()
         with self._database.transaction() as connection:
             last = connection.execute(SQL_LAST, (record.run_id,)).fetchone()
-            before = json.loads(last["record_json"]).get("record_hash") if last else None
-            _append(connection, record.run_id, [row_text(chained(row, before))])
+            previous_hash = json.loads(last["record_json"]).get("record_hash") if last else None
+            _append(connection, record.run_id, [row_text(chained(row, previous_hash))])
 
     @override
     def list(self, run_id: str) -> list[dict[str, Any]]:
@@ -367,9 +367,9 @@ class SqliteCommandStore:
         """See `CommandStore.append`."""
         text = json.dumps(durable_copy(record.to_dict(), "command"), ensure_ascii=False)
         with self._database.transaction() as connection:
-            made = connection.execute(SQL_APPEND_COMMAND, (record.command_id, text)).rowcount == 1
+            is_new = connection.execute(SQL_APPEND_COMMAND, (record.command_id, text)).rowcount == 1
             row = connection.execute(SQL_PLACE_OF_COMMAND, (record.command_id,)).fetchone()
-        return CommandAppendResult(accepted=made, duplicate=not made, seq=row["seq"])
+        return CommandAppendResult(accepted=is_new, duplicate=not is_new, seq=row["seq"])
 
     def list_after(self, *, after: int, limit: int = 1000) -> tuple[list[CommandRecord], int]:
         """See `CommandStore.list_after`."""
@@ -450,15 +450,15 @@ class SqliteSnapshotStore:
     ) -> list[Snapshot]:
         """See `SnapshotStore.list`."""
         rows = self._database.read(SQL_LIST_SNAPSHOTS, (run_id, run_id))
-        found = [one for row in rows if (one := _listed(row)) is not None]
-        return chosen_snapshots(found, run_id=run_id, tag=tag, query=query, limit=limit)
+        snapshots = [snapshot for row in rows if (snapshot := _snapshot_for_list(row)) is not None]
+        return chosen_snapshots(snapshots, run_id=run_id, tag=tag, query=query, limit=limit)
 
 
 def _snapshot(row: Any) -> Snapshot:
     return Snapshot(**json.loads(row["snapshot_json"]))
 
 
-def _listed(row: Any) -> Snapshot | None:
+def _snapshot_for_list(row: Any) -> Snapshot | None:
     """Return a snapshot for a list. A row that cannot be read is named in the log, and hides no other."""
     try:
         return _snapshot(row)
@@ -496,21 +496,21 @@ class SqliteArtifactStore(ArtifactShelf):
         name = metadata.artifact_id
         with self._database.transaction() as connection:
             connection.execute(SQL_KEEP, (name, metadata.run_id, _text(metadata), content))
-        kept = self.get_metadata(name)
-        assert kept is not None
-        return kept
+        stored_metadata = self.get_metadata(name)
+        assert stored_metadata is not None
+        return stored_metadata
 
     @override
     def _change(
         self, artifact_id: str, change: Callable[[ArtifactMetadata], ArtifactMetadata]
     ) -> ArtifactMetadata | None:
         with self._database.transaction() as connection:
-            found = self.get_metadata(artifact_id)
-            if found is None:
+            metadata = self.get_metadata(artifact_id)
+            if metadata is None:
                 return None
-            changed = change(found)
-            connection.execute(SQL_CHANGE, (_text(changed), artifact_id))
-        return changed
+            new_metadata = change(metadata)
+            connection.execute(SQL_CHANGE, (_text(new_metadata), artifact_id))
+        return new_metadata
 
     @override
     def load(self, artifact_id: str) -> Artifact | None:

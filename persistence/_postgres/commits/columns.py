@@ -40,7 +40,7 @@ def commit_arguments(units: list[Unit]) -> list[Column]:
     fences, numbers = fences_of(units)
     commits: list[tuple[object, ...]] = []
     # spawned runs, bound messages, sent messages, signals, answers, state
-    rest: tuple[list[tuple[object, ...]], ...] = ([], [], [], [], [], [])
+    groups_of_rows: tuple[list[tuple[object, ...]], ...] = ([], [], [], [], [], [])
     for i, (unit, fence) in enumerate(zip(units, numbers, strict=True), 1):
         write, parts = unit.first, unit.parts
         head = (write.lease.run_id, fence, str(write.lease.agent_id), write.expected)
@@ -52,11 +52,11 @@ def commit_arguments(units: list[Unit]) -> list[Column]:
             *(parts.spawned, parts.bound, parts.sent),
             *(parts.signals, parts.answers, parts.state),
         )
-        for rows, more in zip(rest, groups, strict=True):
+        for rows, more in zip(groups_of_rows, groups, strict=True):
             if more:
                 rows += [(i, *row) for row in more]
     widths = (14, 5, 6, 3, 3, 4)
-    tail = (columns(rows, width) for rows, width in zip(rest, widths, strict=True))
+    tail = (columns(rows, width) for rows, width in zip(groups_of_rows, widths, strict=True))
     return [*fences, *columns(commits, 16), *entry_columns(units), *chain.from_iterable(tail)]
 
 
@@ -77,25 +77,25 @@ def relation_arguments(units: list[Unit]) -> tuple[str | None, list[str]]:
 
 def transcripts_argument(units: list[Unit]) -> str | None:
     """Return what the commits write of conversations as one JSON argument; None: nothing."""
-    found: dict[str, list[JsonValue]] = {}
+    rows_by_name: dict[str, list[JsonValue]] = {}
     for i, unit in enumerate(units, 1):
         if (parts := unit.parts) is not None and parts.transcripts is not None:
             for name, rows in parts.transcripts.items():
-                found.setdefault(name, []).extend(
+                rows_by_name.setdefault(name, []).extend(
                     i if row is None else {"t": i, **row} for row in rows
                 )
-    return json_text(found, "turns") if found else None
+    return json_text(rows_by_name, "turns") if rows_by_name else None
 
 
 def usage_argument(units: list[Unit]) -> str | None:
     """Return the answers of models that the units record as one JSON argument; None: there are none."""
-    found = [
+    usage_rows = [
         {"t": i, **row}
         for i, unit in enumerate(units, 1)
         for call in unit.calls
         for row in call.args.usage
     ]
-    return json_text(found, "usage") if found else None
+    return json_text(usage_rows, "usage") if usage_rows else None
 
 
 def fences_of(units: list[Unit]) -> tuple[list[Column], list[int]]:
@@ -164,8 +164,8 @@ def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
     commits: Rows = []
     ending: list[str] = []
     # created runs, bound messages, sent messages, signals, answers, state, replies
-    rest: tuple[Rows, ...] = ([], [], [], [], [], [], [])
-    created, bound, sent, signals, answers, state, replies = rest
+    groups_of_rows: tuple[Rows, ...] = ([], [], [], [], [], [], [])
+    created, bound, sent, signals, answers, state, replies = groups_of_rows
     waiting: list[str] = []
     waits: Rows = []
     for i, (unit, fence) in enumerate(zip(units, numbers, strict=True), 1):
@@ -193,7 +193,7 @@ def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
                 waiting.append(run_id)
                 waits += [(run_id, *(row[name] for name in _WAIT)) for row in relations["waits"]]
     _, *entries = entry_columns(units)
-    tail = zip(rest, (10, 3, 5, 2, 2, 3, 8), strict=True)
+    tail = zip(groups_of_rows, (10, 3, 5, 2, 2, 3, 8), strict=True)
     return [
         *fences,
         sorted(_types_of(units)),
@@ -211,10 +211,10 @@ def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
 def _types_of(units: list[Unit]) -> set[str]:
     """The types of agents that get rows: they are not declared anew meanwhile."""
 
-    def found() -> Iterator[str]:
+    def types() -> Iterator[str]:
         for unit in units:
             if unit.parts is not None and unit.parts.creates:
                 yield unit.first.lease.agent_id.type
             yield from (out.target.type for out in unit.outgoing)
 
-    return set(found())
+    return set(types())

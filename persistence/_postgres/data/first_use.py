@@ -102,12 +102,12 @@ class StoreTables:
             Backoff(0.5, 5.0),
             f"tables of {self._name}",
         )
-        begun = loop.time()
+        started_at = loop.time()
         while True:
             try:
                 await self._links.fetch(f"making {tables}", first_use(self._name))
             except RefusedError as exc:
-                waited_s = loop.time() - begun
+                waited_s = loop.time() - started_at
                 if exc.sqlstate != _LOCKED or waited_s > self._links.outage_s:
                     raise
                 if readers := await self._links.fetch("looking for who reads", SQL_READERS):

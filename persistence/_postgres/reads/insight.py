@@ -171,9 +171,9 @@ class Insight(InsightStore):
         after: AgentId | None = None,
         limit: int = 100,
     ) -> list[AgentRow]:
-        place = (None, None, None) if after is None else (after.tenant, after.type, after.key)
+        position = (None, None, None) if after is None else (after.tenant, after.type, after.key)
         rows = await self._links.fetch(
-            "reading agents", SQL_AGENTS, type_, tenant, waiting_s, *place, limit
+            "reading agents", SQL_AGENTS, type_, tenant, waiting_s, *position, limit
         )
         return [_agent_of(row) for row in rows]
 

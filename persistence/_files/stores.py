@@ -207,14 +207,12 @@ class JsonlLedgerStore(LedgerShelf):
     def mend(self, run_id: str, *, kept: int) -> bool:
         path = self._path(run_id)
         with appending(path) as file:
-            lost_bytes = cut_hole(file, kept)
+            lost = cut_hole(file, kept)
         with self._guard:
             self._read_positions.pop(run_id, None)
-        if lost_bytes:
-            _log.warning(
-                "#TRUNCATION a loss of power left %d bytes", lost_bytes, extra={"run": run_id}
-            )
-        return bool(lost_bytes)
+        if lost:
+            _log.warning("#TRUNCATION a loss of power left %d bytes", lost, extra={"run": run_id})
+        return bool(lost)
 
     def append_chained(self, record: StepRecord) -> None:
         """See `ChainableLedgerStore.append_chained`."""

@@ -270,7 +270,7 @@ async def write_appends(
     settings: StoreSettings,
     written_args: WrittenArgs | None,
 ) -> list[Row]:
-    """Write a group of appends; return the rows of its function and, if there are `written_args`, of `written`."""
+    """Write a group of appends; return the rows of its function, then those of `written` if asked for."""
     args = append_arguments(units)
     if written_args is None:
         return await connection.fetch(SQL_APPEND_ENTRIES, *args, timeout=settings.answer_s)

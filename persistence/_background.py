@@ -28,6 +28,7 @@ async def background(
         ending_tasks = [group.create_task(start()) for start in until_stopped]
         try:
             yield
+        # Kept, and raised outside of the group: a TaskGroup would wrap it in an ExceptionGroup.
         except BaseException as exc:  # noqa: BLE001 - raised again below
             failure = exc
         stop()

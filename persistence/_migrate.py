@@ -240,6 +240,7 @@ async def _carry_out(
     lock: str,
     connect: Connect | None,
 ) -> list[str]:
+    # Without the lock: a host that starts on a schema that is up to date waits for nobody.
     missing_files = await find()
     if not missing_files:
         return []
@@ -253,6 +254,7 @@ async def _carry_out(
             try:
                 async with _hold_lock(connection, lock):
                     await _make_schema(connection, schema)
+                    # Again, under the lock: another process may have applied them meanwhile.
                     for work in await find():
                         waiting.doing = work.names[0]
                         await work.execute()
@@ -349,6 +351,8 @@ async def _apply(
     connection: Connection, steps: Sequence[Migration], functions: Sequence[Function] = ()
 ) -> None:
     texts = [step.sql.replace(" concurrently", "") if step.is_index else step.sql for step in steps]
+    # Functions change together with the tables that they are about: none is called before its table exists,
+    # and a function that fills a new column misses no row (ADR 12).
     async with connection.transaction():
         if functions:
             await replace_functions(connection, functions)
@@ -419,6 +423,7 @@ async def replace_functions(connection: Connection, functions: Sequence[Function
     One whose parameters or columns changed replaces the old one. Bodies are not looked at: they
     may be about tables that come later in the transaction.
     """
+    # A body may name tables that a later migration of this transaction makes.
     await connection.execute("set local check_function_bodies = off")
     names = [function.name for function in functions]
     if await connection.fetch(SQL_SIGNATURES, names):
@@ -435,6 +440,7 @@ async def replace_functions(connection: Connection, functions: Sequence[Function
 async def _replace(connection: Connection, function: Function) -> None:
     old_signatures = await _signatures(connection, function.name)
     try:
+        # A savepoint: the refused statement must not end the transaction of the migration.
         async with connection.transaction():
             await connection.execute(function.sql)
     except asyncpg.InvalidFunctionDefinitionError:  # it returns something else

@@ -53,6 +53,7 @@ class RunFileLocks:
             self._folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
+                # Polled: `flock` has no time limit of its own.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(descriptor)
@@ -60,6 +61,7 @@ class RunFileLocks:
                     raise StoreBusyError(str(path), timeout_s) from None
                 time.sleep(PAUSE_S)
                 continue
+            # The holder before may have removed the file: a lock of a removed file excludes nobody.
             if _is_at(descriptor, path):
                 return descriptor
             os.close(descriptor)

@@ -102,6 +102,7 @@ class Migration:
         return indexes
 
 
+# Each opening of a store compares all files with the schema.
 @lru_cache(maxsize=512)
 def _checksum(sql: str) -> str:
     return hashlib.sha256(sql.replace("\r\n", "\n").encode()).hexdigest()

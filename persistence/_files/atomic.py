@@ -51,11 +51,13 @@ def write_whole(
         with temp_path.open("xb") as file:
             file.write(content)
             fault("file written")
+            # Synced before it gets its name: else a loss of power may leave the name with none of the bytes.
             file.flush()
             os.fsync(file.fileno())
         fault("file synced")
         if create_only:
             try:
+                # A link fails if another process has made the file first; a rename would replace that file.
                 os.link(temp_path, path)
             except FileExistsError:
                 return False
@@ -91,7 +93,7 @@ def sync_folder(folder: Path) -> None:
 def appending(path: Path) -> Iterator[FileIO]:
     """Open a file of lines for reading and appending, while no other process does; its position is the end.
 
-    If a process died during a write, the bytes after the last whole line are remove_file.
+    If a process died during a write, the bytes after the last whole line are removed.
     """
     while True:
         is_new = False
@@ -103,6 +105,8 @@ def appending(path: Path) -> Iterator[FileIO]:
             is_new = True
         with FileIO(descriptor, "a+") as file:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Another process may have replaced or removed the file while this one waited for the lock: a line
+            # that is written to the old file is lost.
             if not _is_at(descriptor, path):
                 continue
             if is_new:
@@ -113,7 +117,7 @@ def appending(path: Path) -> Iterator[FileIO]:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return True if an open file is still the file at `path`: it was not replaced or remove_file."""
+    """Return True if an open file is still the file at `path`: it was not replaced or removed."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -132,6 +136,7 @@ def append_lines(
     """Append a line for each value; on the disk when this returns, unless it is not to be `synced`."""
     content = "".join(f"{row_text(row)}\n" for row in rows).encode()
     half = len(content) // 2
+    # In two writes for tests only: a process that dies between them leaves half a line.
     if fault is not no_fault:
         _write(file, content[:half])
         fault("half a line written")

@@ -158,6 +158,7 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
     def _read(self, entry: os.DirEntry[str]) -> tuple[tuple[int, ...], dict[str, Any]] | None:
         try:
             stat = entry.stat()
+            # Each write makes a new file, so two writes of one instant and one size differ in the inode.
             mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             cached = self._cache.get(entry.name)
             if cached is not None and cached[0] == mark:
@@ -307,6 +308,8 @@ class JsonlCommandStore:
         with appending(self._path):
             rows = self._rows()
             seqs = [row["seq"] for row in rows if row.get("run_id") == run_id]
+            # A line with number and id stays for each: numbers are positions in the file, and the id of a
+            # removed command is still a duplicate.
             if seqs:
                 rows = [
                     {"seq": row["seq"], "command_id": row["command_id"]}
@@ -399,6 +402,8 @@ class FileArtifactStore(ArtifactShelf):
 
     @override
     def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
+        # Shared: stores wait only for `gc` and changes. `gc` would remove bytes whose description is not
+        # written yet.
         with self._lock(fcntl.LOCK_SH):
             existing = self.get_metadata(metadata.artifact_id)
             if existing is not None:
@@ -408,6 +413,7 @@ class FileArtifactStore(ArtifactShelf):
                 sync_folder(self._blobs)  # its writer may not have come to that
             else:
                 write_whole(blob, content, fault=self._fault, create_only=True)
+            # Bytes first: a crash in between leaves bytes that `gc` removes, not a description without bytes.
             if self._write_ref(metadata, create_only=True):
                 return metadata
             return self.get_metadata(metadata.artifact_id) or metadata

@@ -268,6 +268,7 @@ class Bucket:
                     chunk_size=PART_BYTES,
                     max_concurrency=PARTS_AT_ONCE,
                 )
+        # The client raises an error of its own in place of one of `pieces`: the caller gets the original.
         except Exception:
             if failures:
                 raise failures[0] from None
@@ -327,6 +328,7 @@ class Bucket:
             data = bytearray()
             while len(data) < size:
                 part = (len(data), min(len(data) + PART_BYTES, size))
+                # Of this version only: parts of two versions are a file that nobody uploaded.
                 options: GetOptions = {"range": part, "if_match": etag}
                 data += await (await obstore.get_async(client, name, options=options)).bytes_async()
             return bytes(data)

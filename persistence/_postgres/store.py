@@ -82,6 +82,7 @@ class PostgresStore(RunStore):
         """The database's time, for all that is compared with rows."""
         self._outage = outage = ServerOutage(settings)
         self._links = links = Links(settings, outage, settings.readers)
+        # One for each use: a slow statement of one does not hold up the others.
         self._keyed = [Link(settings, outage, KEYED) for _ in range(6)]
         self._keyed_links = keyed_links = Links(settings, outage, settings.readers, KEYED)
         reading, arriving, answering, mailing, following, expanding = self._keyed

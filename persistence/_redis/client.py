@@ -180,6 +180,7 @@ class Line:
 
     def send(self, command: Command) -> None:
         """Write the command now. Queue it if earlier commands wait for answers or there is no connection."""
+        # Behind the commands that wait already: the order of commands stays.
         if self._queue or not self._write(command):
             self._queue.append(command)
             self._queued_bytes += len(command.packed)
@@ -217,6 +218,7 @@ class Line:
         except Exception as exc:  # noqa: BLE001 - whatever it is, no host may end because of Redis
             if connection is None:
                 self._give_up(exc)
+                # There is no server: connect again with the next command, not in a loop.
                 self._wake.clear()
             else:
                 self._send_again(exc)

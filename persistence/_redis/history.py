@@ -289,6 +289,7 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         words: list[str | bytes | int] = [self._ttl_ms, self._mark_ttl_ms, run_id.encode()]
         for message in messages:
             text = _text_of(message)
+            # A turn without an id gets one here: sent again after a lost reply, it is added once.
             key = f"a{secrets.token_hex(16)}" if message.turn is None else f"g{message.turn}"
             words += (key.encode(), text)
         if messages:
@@ -303,6 +304,7 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         end = _FARTHEST if limit is None else min(offset + limit, _FARTHEST)
         texts = await self._page(session, min(offset, _FARTHEST), end, PART_BYTES)
         if texts is None:  # turns were taken out between two parts
+            # In one part, which no other call can come between.
             texts = await self._page(session, min(offset, _FARTHEST), end, _FARTHEST)
         try:
             return [ChatMessage.model_validate(from_json(text)) for text in texts or ()]

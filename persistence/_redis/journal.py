@@ -121,6 +121,7 @@ class RedisJournal:
         if len(text) > MAX_VALUE_BYTES:
             self.counters.oversized += 1
             return
+        # NX: a value is written once, so a command that is sent again after a lost reply changes nothing.
         command = pack(b"SET", name.encode(), text, b"NX", b"EX", self._ttl)
         self._line.send(Command(command, self._on_reply))
 

@@ -89,6 +89,7 @@ class SqliteDatabase:
         """Return the connection of this thread. Outside of `transaction` each statement is its own."""
         connection: sqlite3.Connection | None = getattr(self._thread_local, "connection", None)
         if connection is None:
+            # Without implicit transactions. Other threads: `close` closes the connections of all of them.
             connection = sqlite3.connect(
                 self.path, timeout=self.busy_s, isolation_level=None, check_same_thread=False
             )
@@ -137,6 +138,7 @@ class SqliteDatabase:
     @contextmanager
     def _begin(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         with translated(self.path, self.busy_s):
+            # Not deferred: one that reads first and writes later is refused if another has written meanwhile.
             connection.execute("begin immediate")
             try:
                 yield connection

@@ -166,6 +166,7 @@ class Committer(CommitStore):
         while True:
             try:
                 rows, agent = write.parts.transcripts, write.lease.agent_id
+                # Before the commit is grouped: an upload of one call must not hold up the group.
                 await put_apart(rows, agent, self._artifacts_of)
             except StoreUnreachableError:
                 await asyncio.sleep(backoff.next_s())
@@ -208,8 +209,11 @@ class Committer(CommitStore):
             try:
                 connection = await self.link.connection(FOR_EVER)
                 if self._refused_calls:
+                    # `refuse_beginnings` has answered the others: the database has lost what they begin from.
                     units = [unit for unit in units if self._refused_calls.isdisjoint(unit.calls)]
                 if is_outcome_unknown:
+                    # The server may have committed the group whose answer was lost: sent again, each
+                    # commit would be in conflict with itself.
                     units = await self._settle(connection, units)
                 if not units:
                     return
@@ -238,6 +242,7 @@ class Committer(CommitStore):
         others are tried without it.
         """
         calls = [call for unit in units for call in unit.calls]
+        # For want of memory, for example, one large commit may be too much, and the others are not.
         if len(calls) > 1 and getattr(exc, "sqlstate", "") not in EVERYBODY:
             await self._one_by_one(units, exc)
             return
@@ -354,6 +359,7 @@ class Committer(CommitStore):
             else:
                 _, out = sent[row["agent"], row["sender"], row["message_id"]]
                 posted.append(OutboxRow(row["arrival"], _message_of(out)))
+        # The publisher keeps the order of a sender's messages by `n`.
         posted.sort(key=lambda row: row.n)
         self.on_posted(posted)
 

@@ -285,7 +285,7 @@ async def write_commits(
 ) -> tuple[list[Row], bool]:
     """Write any group; return what its function says of it, and whether that was the fast path.
 
-    What is `written_args` of `written` comes behind.
+    With `written_args`, the rows of `written` come last.
     """
     timeout, extra_args = settings.answer_s, written_args or ()
     if (fast_args := fast_arguments(units)) is not None:

@@ -121,6 +121,7 @@ class Batcher(Generic[A, R]):
             await self._flush(group)
         except Exception as exc:  # noqa: BLE001 - every caller gets it
             if isinstance(exc, RefusedError) and len(group) > 1:
+                # The server refuses the statement as a whole: tried alone, only the call that is wrong fails.
                 for call in group:
                     if not call.future.done():
                         await self._flush_one([call])

@@ -164,6 +164,7 @@ class Link:
         connection = await connect(self._settings, self._extra)
         try:
             if self._backend is not None:
+                # A statement of the lost connection has ended before anybody asks what became of it.
                 await connection.fetch(SQL_END_PREDECESSOR, *self._backend)
             row = await connection.fetchrow(SQL_WHO_AM_I)
             assert row is not None
@@ -228,6 +229,7 @@ class Link:
     ) -> Attempted:
         """Execute; return rows, or the error of a full server, and if an earlier try may have been executed."""
         passing_errors = 0
+        # The driver refuses a second statement while one is under way.
         async with self._lock:
             while True:
                 connection = await self.connection(deadline)
@@ -236,6 +238,7 @@ class Link:
                 except asyncio.CancelledError:
                     self._forget()  # the cancel request under way could hit the next statement
                     raise
+                # Whatever the driver raises: `lose` decides, and closes a connection whose state is unknown.
                 except Exception as exc:
                     if is_passing(exc) and (passing_errors := passing_errors + 1) < PASSING_RETRIES:
                         continue
@@ -247,6 +250,7 @@ class Link:
                             if may_be_done
                             else translate(exc, doing)
                         ) from exc
+                    # The statement may have been executed before its answer was lost.
                     may_be_done = True
                     self.check_time(deadline, exc)
                 else:

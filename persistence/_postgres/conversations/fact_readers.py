@@ -175,6 +175,7 @@ class FactReaders:
             return False
         was_there = await self._watches.call(agent)
         if is_there or was_there:
+            # To the end of the order, so that the session that was watched longest ago is forgotten first.
             self._watched_at.pop(agent, None)
             self._watched_at[agent] = now
             if len(self._watched_at) > MOST_WATCHED:

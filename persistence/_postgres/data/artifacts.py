@@ -120,6 +120,7 @@ class PostgresArtifacts(ArtifactStores):
         rows = await self._links.fetch(doing, SQL_TAKE_OBJECTS, grace, limit)
         uploads = [row["upload"] for row in rows]
         for upload in uploads:
+            # The object first, then its row: after a crash in between, the next call finds the row.
             await self._object_bytes.delete(upload.removeprefix(OBJECT))
         if uploads:
             await self._links.fetch(doing, SQL_FORGET_OBJECTS, uploads)
@@ -142,6 +143,7 @@ class PostgresArtifactStore(ArtifactStore):
         self, data: bytes, *, content_type: str = "application/octet-stream"
     ) -> ArtifactRef:
         id_ = hashlib.sha256(data).hexdigest()
+        # Known bytes get a new time, so that no collection removes them before the caller has pinned them.
         rows = await self._links.fetch(_STORING, SQL_TOUCH, *self._of, id_)
         if rows:
             return _ref(rows[0])
@@ -165,6 +167,7 @@ class PostgresArtifactStore(ArtifactStore):
         else:
             name = self._object_bytes.new_name(*self._of)
             upload, count, chunk_bytes = OBJECT + name, 0, 0
+            # The name is a row before the first byte: an object whose writer dies can be found and removed.
             await self._links.fetch(_STORING, SQL_BEGIN_OBJECT, upload)
             await self._object_bytes.put(name, meter.pieces())
         id_ = meter.digest.hexdigest()

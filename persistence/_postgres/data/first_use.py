@@ -86,6 +86,7 @@ class StoreTables:
             try:
                 return await self._links.fetch(doing, sql, *args)
             except RefusedError as exc:
+                # A database that lost its last commits may have lost these tables: they are made anew below.
                 if exc.sqlstate not in _MISSING:
                     raise
         await self.make()

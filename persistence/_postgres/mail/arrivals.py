@@ -192,6 +192,8 @@ class Arrivals(ArrivalStore):
             await self._send_submits("queue", queue_calls)
         for call in calls:
             if call.args.mode != "queue":
+                # One at a time: the function decides by the run that holds the agent, and an earlier
+                # submit of the group may be that run.
                 await self._send_submits(call.args.mode, [call])
 
     async def _send_submits(
@@ -222,6 +224,7 @@ class Arrivals(ArrivalStore):
             arrived = None
             # Without an arrival it is known by its id alone.
             is_new = (row["fresh"] or may_be_done) and row["arrival"] is not None
+            # Several calls may be about one message: it is handed to the agent once.
             if is_new and row["arrival"] not in seen_arrivals:
                 seen_arrivals.add(row["arrival"])
                 bound_run = run_id if mode != "join" or run_id == submit.row[0] else None

@@ -221,7 +221,7 @@ Key: TypeAlias = tuple[str, str, str]
 
 
 class IngestBatch(NamedTuple):
-    """A batch as rows of columns, encode_batch by the caller and not by the task that writes."""
+    """A batch as rows of columns, encoded by the caller and not by the task that writes."""
 
     lease: ShardLease
     upto: Cursor
@@ -265,7 +265,9 @@ def encode_batch(batch: MailBatch) -> IngestBatch:
                 messages[key] = content
                 continue
         except NotSerializableError as exc:
+            # It becomes a dead letter: else its batch could never be written, and the shard would stand still.
             content = Undecodable(str(exc), repr(content).encode(errors="replace")[:KEPT_BYTES])
+        # PostgreSQL keeps no NUL in a text.
         problem = content.problem.replace("\x00", "")
         mail.setdefault(
             key, (*address, _dead_letter_text(item, content.data), problem, item.sourced)

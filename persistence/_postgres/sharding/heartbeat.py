@@ -117,6 +117,7 @@ class Heartbeat:
         self._main = asyncio.get_running_loop()
         self._main_thread = threading.get_ident()
         self._checked_at = time.monotonic()
+        # A daemon, so that it does not keep a process alive whose main thread ended within the block.
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
         while not self._first_beat.is_set():
@@ -166,6 +167,7 @@ class Heartbeat:
                 )
             self._is_failing = True
             return
+        # The time before it was sent: the lease then ends on the server no earlier than this host believes.
         self._confirmed_at, self._next_beat = asked_at, asked_at + self._settings.heartbeat_s
         self._reported_unable = unable
         if self._is_failing:

@@ -129,6 +129,7 @@ class ShardLeases(ShardStore):
                 raise _other_transport(is_brokered=exc.problem == "brokered") from exc
             if exc.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
+            # Another session has locked the rows: the next scan claims them.
             _log.warning("shards are busy; claiming them with the next try")
             return []
         leases = [

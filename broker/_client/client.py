@@ -360,6 +360,7 @@ class ActorClient:
         shown_limit_s = limit_s or self._timeout
         run_id, is_taken = None, False
         while True:
+            # Never 0, which a host refuses as a time limit.
             remaining_s = self._timeout if limit_s is None else max(until - now(), 0.001)
             wait_s = min(patience.slice_s, remaining_s)
             current_request = request(wait_s)

@@ -105,6 +105,7 @@ class ClientConnection:
                 await requests.client.shut()
             new_requests = await self._connect()
             if not self._is_open:
+                # `close` came while this connected, and did not see this connection.
                 await new_requests.client.shut()
             self._check_open()
             self._requests = new_requests
@@ -150,6 +151,7 @@ class ClientConnection:
             # repeated must not come after the next. The lock lives while a caller has it or waits for it.
             order_lock = self._order_locks.setdefault(request.order_key, asyncio.Lock())
         try:
+            # The slot last: calls that wait behind one of their key hold none.
             async with asyncio.timeout(limit_s), order_lock, self._call_slots:
                 while True:
                     try:

@@ -258,6 +258,7 @@ class Tries:
             MissedError: The client is closed.
         """
         if self.is_under_way and miss.why in {"lost", "silent"}:
+            # It was sent, and no answer says whether it arrived.
             self._may_be_done = True
         self.is_under_way = False
         self._last = miss

@@ -142,6 +142,7 @@ class Gateway:
         await client.listen(self._subjects.prefixed(f"api.v1.*.*.{RENEW}"), on_named_renewal)
         for kind, endpoint in self._endpoints.items():
             if not self._is_stopping:
+                # A host that shuts down does not join the queue group again on its next connection.
                 sink = self._request_sink(kind, tasks)
                 self._groups.append(await client.listen(endpoint.subject, sink, queue=QUEUE))
 
@@ -232,6 +233,7 @@ class Gateway:
             problem = problem_of(exc)
             answer = refusal(problem, request)
         finally:
+            # `shut` may have answered meanwhile: a request gets one answer.
             is_held = self._release(number) is not None
         self._endpoints[kind].done(now() - started_at, None if problem is None else problem.message)
         if answer is not None and is_held:

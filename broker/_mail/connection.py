@@ -195,6 +195,7 @@ class JetStreamConnection:
     async def forget_stream(self, state: StreamState) -> None:
         """See `MailConnection.forget_stream`. The connection is given up."""
         if (await self._state()).created == state.created:
+            # Only the stream that was judged: another host may have deleted it, and made it anew, meanwhile.
             await self._requests.api_or_raise(f"STREAM.DELETE.{self._mail}", {})
         self._client.give_up(f"stream {self._mail} was rolled back, and is made anew")
 
@@ -209,6 +210,7 @@ class JetStreamConnection:
             subjects: dict[str, int] = page["state"].get("subjects") or {}
             for n, subject in enumerate(subjects, 1):
                 if n % PAUSE_AFTER == 0:
+                    # There may be a subject for each agent: other tasks get the event loop in between.
                     await asyncio.sleep(0)
                 if self._subjects.is_post(subject):
                     continue  # a reader of messages has shards for all topics

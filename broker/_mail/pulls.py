@@ -178,6 +178,7 @@ class Pulls:
             try:
                 await self._client.publish(subject, body, reply)
             except (NatsError, OSError) as exc:
+                # Not repeated: on the next connection readers begin anew behind their cursors.
                 self._client.give_up(str(exc))
 
     async def first_stored(self, filter_subject: str, sequence: int) -> int | None:

@@ -209,6 +209,7 @@ class ShardReader:
                         self._release()
                     await self._ask()
                     yield self._batch([await self._pulls.whole(m) for m in messages], reached)
+                # Only with an empty buffer: what came in order before the fault is handed out first.
                 elif self._broken_reason:
                     await self._recreate()
                 else:

@@ -224,6 +224,7 @@ async def ensure(
         topic, mail = plan.topic(edge), plan.mail(edge)
         await _make(api, topic, silent_streams)
         await _make(api, mail)
+        # Another host may have made EDGE anew meanwhile: MAIL and TOPIC would read from one that is gone.
         if await _edge_name(api, subjects) == edge:
             return StreamNames(mail["name"], edge, topic["name"], subjects.stream("DEAD"))
     msg = f"the stream of {subjects.prefixed(EXTERNAL)} is deleted again and again"

@@ -223,6 +223,7 @@ class Requests:
         token, reply = self._expect(subject, take)
         try:
             await self.tell(doing, subject, body, reply=reply, headers=headers)
+            # `wait` leaves the future as it is when the time is over; `wait_for` would cancel it.
             while again_s is not None and not (await asyncio.wait([future], timeout=again_s))[0]:
                 await self.tell(doing, subject, body, reply=reply, headers=headers)
             return await future

@@ -187,6 +187,7 @@ def hint_subject(subjects: Subjects, about: Literal["open", "follow", "log"], ru
     return subjects.prefixed(f"host.v1.~{about}{token(run)}")
 
 
+# Every message of an agent needs its address, whose parts are escaped or hashed.
 @lru_cache(maxsize=1024)
 def address_of(agent: AgentId) -> str:
     """Return the tokens ``<tenant>.<type>.<key>`` of the agent."""

@@ -77,7 +77,7 @@ async def blockers_named(
 
     Args:
         waiting: The session.
-        connect: Makes the connection that polls; None: there is no polling.
+        connect: Makes the connection that polls, or None for no polling.
         facts: More for the log line.
     """
     if connect is None:
@@ -188,7 +188,7 @@ async def migrate(
         schema: Created when it is missing.
         migrations: Migrations in order; by default those of this release.
         functions: Functions by name; by default those of this release.
-        connect: Function that makes another connection to see blocking sessions; None: they are not named.
+        connect: Makes another connection to see blocking sessions, or None if they need not be named.
 
     Raises:
         MigrationError: An applied file differs from this release's, or is one of before `OLDEST`.

@@ -36,7 +36,7 @@ class RunFileLocks:
 
     @contextmanager
     def hold(self, run_id: str, *, wait: bool = True) -> Iterator[None]:
-        """Hold the lock of a run; see `LockingRunStore.lock`."""
+        """Hold the lock of a run; without `wait`, raise StoreBusyError at once if another process has it."""
         path = self._folder / lock_name(run_id)
         descriptor = self._acquire(path, self._timeout_s if wait else 0.0)
         try:
@@ -82,8 +82,8 @@ class TrailingRuns:
     """The part of a run store that has the locks, and the states that are not written yet.
 
     Args:
-        folder: See `RunFileLocks`.
-        timeout_s: See `RunFileLocks`.
+        folder: The folder of the locks; made if it does not exist.
+        timeout_s: Seconds to wait for another process that holds a run.
     """
 
     def __init__(self, folder: Path, *, timeout_s: float) -> None:
@@ -91,11 +91,19 @@ class TrailingRuns:
         self._unwritten_runs: dict[str, RunState] = {}
 
     def save_later(self, run: RunState) -> None:
-        """See `TrailingRunStore.save_later`."""
+        """Show a run in this process as it is now. A later `save` writes it, or nothing does."""
         self._unwritten_runs[run.run_id] = run
 
     def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
-        """See `LockingRunStore.lock`."""
+        """Hold the run against drivers in other processes, and drop its unwritten state at the end.
+
+        Args:
+            run_id: The run.
+            wait: False: raise at once if another process holds it.
+
+        Raises:
+            StoreBusyError: Another process holds the run for too long.
+        """
         return self._hold(run_id, wait=wait)
 
     @contextmanager

@@ -353,7 +353,7 @@ class ActorClient:
 
         Args:
             request: Function that makes a request in which a host waits for that many seconds.
-            limit_s: Seconds for all requests together; None: no limit, as long as hosts answer.
+            limit_s: Seconds for all requests together; None if there is no limit while hosts answer.
         """
         now, patience = asyncio.get_running_loop().time, self._patience
         until = now() + (math.inf if limit_s is None else limit_s)

@@ -56,7 +56,7 @@ class ClientConnection:
     Args:
         server: Address and login of the server.
         inbox_prefix: First token of the subjects that answers come to.
-        patience: See `Patience`.
+        patience: The waiting times.
     """
 
     def __init__(self, server: ConnectOptions, *, inbox_prefix: str, patience: Patience) -> None:
@@ -172,7 +172,7 @@ class EventWatch:
         line: The connection.
         factory: The factory of requests.
         run_id: The run.
-        patience: See `Patience`.
+        patience: The waiting times.
         limit_s: Seconds without any message after which the stream fails.
     """
 

@@ -113,7 +113,7 @@ def _error_of(answer: Response) -> dict[str, Any]:
 
 
 def stored_failure(request: Request, answer: Response) -> errors.ClientError | None:
-    """Return the error in JetStream's acknowledgement; None: the message is stored."""
+    """Return the error in JetStream's acknowledgement, or None if the message is stored."""
     try:
         ack = json.loads(answer.body)
         if "error" not in ack and "seq" in ack:

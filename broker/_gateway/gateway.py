@@ -86,7 +86,7 @@ class Gateway:
     Args:
         front: The client API, which executes requests.
         subjects: The deployment's names.
-        host: Shown in answers of ``$SRV``.
+        host: The facts of the host that answers of ``$SRV`` show.
         scope: Function that makes a scope for background tasks.
     """
 
@@ -119,7 +119,7 @@ class Gateway:
         return self._is_stopping and not self._groups
 
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
-        """See `ConnectionUser.attach`."""
+        """Subscribe on a new connection; `tasks` end with it."""
         self._client = client
         renewals = f"{inbox}.renew"
         streams = EventStreams(self._front, self._scope, self._publish, renewals)
@@ -147,21 +147,21 @@ class Gateway:
                 self._groups.append(await client.listen(endpoint.subject, sink, queue=QUEUE))
 
     def detach(self) -> None:
-        """See `ConnectionUser.detach`. Clients that wait for an answer repeat their requests."""
+        """Forget the connection that was lost. Clients that wait for an answer repeat their requests."""
         self._client = self._streams = None
         self._groups.clear()
         self._open_requests.clear()
         self._open_bytes = 0
 
     async def leave(self) -> None:
-        """See `ConnectionUser.leave`: leave the queue group."""
+        """Leave the queue group, so that no new request comes."""
         self._is_stopping = True
         client = self._client
         while client is not None and self._groups:
             await client.forget(self._groups.pop())
 
     async def shut(self) -> None:
-        """See `ConnectionUser.shut`: answer 503 to what is held."""
+        """Answer 503 to the requests that still wait."""
         for number in list(self._open_requests):
             if (request := self._release(number)) is not None:
                 await self._publish(request, refusal(STOPPING, request), "")
@@ -216,7 +216,7 @@ class Gateway:
         return sink
 
     def _release(self, number: int) -> GatewayRequest | None:
-        """Return a request that was held until now; None: it was released by another task."""
+        """Return an open request and close it, or None if another task has done that."""
         open_request = self._open_requests.pop(number, None)
         if open_request is None:
             return None
@@ -224,7 +224,7 @@ class Gateway:
         return open_request.request
 
     async def _serve(self, kind: Kind, number: int, request: GatewayRequest) -> None:
-        """Do what is asked and answer, unless another task did meanwhile."""
+        """Execute a request and answer, unless another task has answered meanwhile."""
         now = asyncio.get_running_loop().time
         started_at, problem = now(), None
         try:
@@ -337,9 +337,9 @@ class MicroService:
     """Answers ``$SRV.PING``, ``$SRV.INFO`` and ``$SRV.STATS``.
 
     Args:
-        host: What is said of it.
+        host: The facts that the answers show.
         namespace: The namespace of the deployment.
-        endpoints: Its subjects.
+        endpoints: The subjects of the service.
     """
 
     def __init__(self, host: HostFacts, namespace: str, endpoints: Iterable[Endpoint]) -> None:
@@ -347,7 +347,7 @@ class MicroService:
         self._id = token(host.owner)
 
     def answers(self) -> dict[str, Callable[[], bytes]]:
-        """Return what answers requests, by subject."""
+        """Return the functions that answer requests, by subject."""
         verbs = (
             (service.ServiceVerb.PING, self._ping),
             (service.ServiceVerb.INFO, self._info),

@@ -81,7 +81,7 @@ class CoreSubjects:
         self._work.set()
 
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
-        """See `ConnectionUser.attach`."""
+        """Subscribe on a new connection to the subjects that have handlers; `tasks` end with it."""
         del inbox
         self._subscriptions, self._changed_subjects = {}, set(self._handlers)
         self._client = client
@@ -89,15 +89,15 @@ class CoreSubjects:
         tasks.start(self._pump(client), name="core subjects")
 
     def detach(self) -> None:
-        """See `ConnectionUser.detach`."""
+        """Forget the connection that was lost, and the messages that wait to be sent."""
         self._client = None
         self._outgoing.clear()
 
     async def leave(self) -> None:
-        """See `ConnectionUser.leave`. Nothing is done: runs that execute here still publish their pieces."""
+        """Do nothing: runs that execute here still publish their pieces."""
 
     async def shut(self) -> None:
-        """See `ConnectionUser.shut`: no caller waits for an answer."""
+        """Do nothing: no caller waits for an answer."""
 
     async def _pump(self, client: NatsConnection) -> None:
         while not client.lost.is_set():
@@ -127,30 +127,30 @@ class CoreSubjects:
 
 
 class NatsLogHints(CoreSubjects):
-    """See `LogHints`."""
+    """The `LogHints` of NATS: one subject for followed logs, and one for each log."""
 
     def __init__(self, subjects: Subjects) -> None:
         super().__init__(subjects)
         self._followed_logs = FollowedLogs(asyncio.get_running_loop().time)
 
     def say_followed(self, run_id: RunId) -> None:
-        """See `LogHints.say_followed`. It is sent after the subscription of `follow`."""
+        """Tell other processes that this one follows a log, after the subscription of `follow`."""
         self._send(hint_subject(self._subjects, "follow"), run_id.encode())
 
     def follow(
         self, run_id: RunId, on_growth: Callable[[Sequence[RunLogEntry]], None]
     ) -> Callable[[], None]:
-        """See `LogHints.follow`."""
+        """Call `on_growth` when another process says that the log has grown; return what ends that."""
         return self._subscribe_local(
             self._of_log(run_id), lambda data: on_growth(_parse_entries(data, run_id))
         )
 
     def takes_entries(self, run_id: RunId) -> bool:
-        """See `LogHints.takes_entries`."""
+        """Return True if a process follows the log: a hint of growth has the entries with it."""
         return self._client is not None and self._followed_logs.includes(run_id)
 
     def announce_growth(self, run_id: RunId, entries: Sequence[RunLogEntry] = ()) -> None:
-        """See `LogHints.announce_growth`."""
+        """Tell the processes that follow the log, if one has said so lately, which entries it has got."""
         if self._followed_logs.includes(run_id):
             self._send(self._of_log(run_id), _data_of(entries))
 

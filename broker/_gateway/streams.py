@@ -147,7 +147,7 @@ def _page(event: RunEvent, request: GatewayRequest) -> GatewayAnswer:
 
 
 class NatsDeltaBus(CoreSubjects):
-    """See `DeltaBus`."""
+    """The `DeltaBus` of NATS. Deltas and ends of a run have a subject each; nothing is stored."""
 
     def __init__(self, subjects: Subjects) -> None:
         super().__init__(subjects)
@@ -158,18 +158,22 @@ class NatsDeltaBus(CoreSubjects):
         """Questions for whole answers, by their number, and what takes the answers."""
 
     def publish(self, delta: Delta) -> None:
-        """See `DeltaBus.publish`."""
+        """Publish a piece for readers in other processes; return at once, never raise."""
         if self._client is not None:
             self._send(self._subjects.live(delta.agent_id, delta.run_id), _data_of(delta))
 
     def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
-        """See `DeltaBus.announce_end`."""
+        """Tell other processes that a run has ended; return at once, never raise."""
         self._send(self._subjects.live_end(agent_id, run_id), b"")
 
     async def subscribe(
         self, agent_id: AgentId, run_id: RunId, *, whole: bool = False
     ) -> AsyncGenerator[Delta | None, None]:
-        """See `DeltaBus.subscribe`."""
+        """Yield the pieces of a run from now on, until closed; a slow reader misses the oldest.
+
+        With `whole`, ask other processes for the answers that are under way there. Each comes whole, after its
+        pieces up to `Delta.n` and before later ones; None follows the last one.
+        """
         deltas: deque[Delta | None] = deque(maxlen=MAX_BEHIND)
         news = asyncio.Event()
 
@@ -201,13 +205,13 @@ class NatsDeltaBus(CoreSubjects):
             forget()
 
     def answer_by(self, open_answers: Callable[[AgentId, RunId], Sequence[Delta]]) -> None:
-        """See `DeltaBus.answer_by`."""
+        """Answer processes that ask for the open answers of a run by what this function returns."""
         self._open_answers = open_answers
 
     def watch_end(
         self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
     ) -> Callable[[], None]:
-        """See `DeltaBus.watch_end`."""
+        """Call `on_end` when another process announces the run's end; return what ends the watch."""
         return self._subscribe_local(self._subjects.live_end(agent_id, run_id), lambda _: on_end())
 
     @override

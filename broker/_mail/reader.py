@@ -193,7 +193,7 @@ class ShardReader:
         self._wake.set()
 
     async def batches(self) -> AsyncGenerator[MailBatch, None]:
-        """See `MailConnection.read`."""
+        """Yield the messages of the shard after the cursor and then new ones, contiguous, until closed."""
         try:
             await self._create()
             while True:

@@ -206,7 +206,7 @@ async def ensure(
         subjects: The deployment's names.
         deployment: Id of the database to which the messages belong.
         replicas: 1, or 3 on a cluster.
-        mail_max_bytes: See `StreamPlan`.
+        mail_max_bytes: Limit of the stream MAIL; -1 for what the server has.
         hurried_api: As `api`, with less patience, for streams without which messages between agents move. One
             that does not answer is passed over: a cluster that lost a server is choosing its leader.
 

@@ -488,13 +488,13 @@ class ReconnectingConnection:
             await client.shut()
 
     async def leave(self) -> None:
-        """See `ConnectionUser.leave`."""
+        """Have no user accept new requests, and wait until the server knows."""
         for user in self._users:
             await user.leave()
         await self._flush()
 
     async def shut(self) -> None:
-        """See `ConnectionUser.shut`."""
+        """Have all users notify the callers that still wait, and send that."""
         for user in self._users:
             await user.shut()
         await self._flush()

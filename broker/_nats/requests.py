@@ -135,7 +135,7 @@ class Requests:
         return answer
 
     async def stored(self, stream: str, query: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a message of a stream by the server's answer; None: there is none.
+        """Return a message of a stream as the server's answer has it, or None if there is none.
 
         Raises:
             BrokerError: It cannot be read.

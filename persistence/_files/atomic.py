@@ -72,7 +72,7 @@ def write_whole(
 
 
 def remove_file(path: Path) -> bool:
-    """Remove a file; whether it was there."""
+    """Remove a file; return True if it was there."""
     try:
         path.unlink()
     except FileNotFoundError:
@@ -189,7 +189,7 @@ def cut_hole(file: FileIO, synced_count: int) -> int:
 
 
 def last_value(file: FileIO, name: str) -> Any:
-    """Return the last value of a file of whole lines, of which no other line is read; None: it has no line.
+    """Return the last value of a file of whole lines, or None if it has no line. No other line is read.
 
     Args:
         file: The file, as `appending` yields it.

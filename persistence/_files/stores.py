@@ -87,14 +87,19 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
         self._guard = threading.Lock()
 
     def save(self, run: RunState) -> None:
-        """See `RunStore.save`."""
+        """Write the run's checkpoint to its file, as a whole and synced."""
         text = row_text(run.told())
         self._fault("run encoded")
         write_whole(self._path(run.run_id), text.encode(), fault=self._fault)
         self._unwritten_runs.pop(run.run_id, None)
 
     def load(self, run_id: str) -> RunState | None:
-        """See `RunStore.load`."""
+        """Return the last checkpoint of a run, or None if there is no such run.
+
+        Raises:
+            LedgerBrokenError: The file holds no run.
+            GraphError: The file is that of a run whose id differs in upper and lower case.
+        """
         path = self._path(run_id)
         try:
             run = RunState.from_dict(json.loads(path.read_bytes()))
@@ -108,7 +113,7 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
         return self._newest_state(run)
 
     def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
-        """See `CreatingRunStore.create_if_absent`."""
+        """Return the run of this id, and True if this call made it. Of many calls at once, one does."""
         content = row_text(run.told()).encode()
         is_new = write_whole(self._path(run.run_id), content, fault=self._fault, create_only=True)
         stored_run = self.load(run.run_id)
@@ -116,7 +121,7 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
         return stored_run, is_new
 
     def delete(self, run_id: str) -> bool:
-        """See `DeletableRunStore.delete`."""
+        """Remove the run's file; return True if there was one."""
         return remove_file(self._path(run_id))
 
     @override
@@ -127,7 +132,7 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
     def list_event_waiters(
         self, *, wait_keys: Sequence[str], limit: int = 10_000
     ) -> list[RunState]:
-        """See `EventWaitStore.list_event_waiters`."""
+        """Return runs that wait for one of these keys now, the last updated first."""
         keys = {*wait_keys}
         runs = [run for run in self._all() if keys & event_keys(run)]
         return [r.copied() for r in RunChoice().chosen(runs, limit)]
@@ -216,7 +221,7 @@ class JsonlLedgerStore(LedgerShelf):
         return bool(lost)
 
     def append_chained(self, record: StepRecord) -> None:
-        """See `ChainableLedgerStore.append_chained`."""
+        """Append a record, linked by its hash to the last one of its run. Synced on return."""
         row, path = record.told(), self._path(record.run_id)
         with appending(path) as file:
             last = last_value(file, str(path))
@@ -246,7 +251,7 @@ class JsonlLedgerStore(LedgerShelf):
         return len(self.list(run_id))
 
     def delete(self, run_id: str) -> int:
-        """See `DeletableLedgerStore.delete`."""
+        """Remove the records of a run; return their number."""
         count = self.count(run_id)
         with self._guard:
             self._read_positions.pop(run_id, None)
@@ -280,7 +285,7 @@ class JsonlCommandStore:
         self._path = Path(folder) / "commands.jsonl"
 
     def append(self, record: CommandRecord) -> CommandAppendResult:
-        """See `CommandStore.append`."""
+        """Append a command, unless one with its id is there. Synced on return."""
         row: dict[str, Any] = durable_copy(record.to_dict(), "command")
         with appending(self._path) as file:
             rows = self._rows()
@@ -292,17 +297,17 @@ class JsonlCommandStore:
         return CommandAppendResult(accepted=True, duplicate=False, seq=seq)
 
     def list_after(self, *, after: int, limit: int = 1000) -> tuple[list[CommandRecord], int]:
-        """See `CommandStore.list_after`."""
+        """Return at most `limit` commands after `after`, and the cursor for the next call."""
         rows = [row for row in self._rows()[after:] if "run_id" in row][: max(limit, 0)]
         page = [CommandRecord(**row) for row in rows]
         return page, page[-1].seq if page else after
 
     def get_last_seq(self) -> int:
-        """See `CommandStore.get_last_seq`."""
+        """Return the position of the last command; 0 if there is none."""
         return len(self._rows())
 
     def delete(self, run_id: str) -> int:
-        """See `DeletableCommandStore.delete`: the file is written anew, whole or not at all."""
+        """Remove the commands to a run; return their number. The file is replaced as a whole."""
         if not self._path.exists():
             return 0
         with appending(self._path):
@@ -331,12 +336,12 @@ class JsonFileCommandCursorStore:
         self._path = Path(path)
 
     def load(self) -> int:
-        """See `CommandCursorStore.load`."""
+        """Return the position up to which the reader has carried out commands; 0 at first."""
         rows = read_lines(self._path)[0]
         return int(rows[0]["cursor"]) if rows else 0
 
     def save(self, cursor: int) -> None:
-        """See `CommandCursorStore.save`."""
+        """Write the position of the reader. Synced on return."""
         write_whole(self._path, f"{row_text({'cursor': cursor})}\n".encode())
 
 
@@ -348,16 +353,16 @@ class JsonSnapshotStore:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, snapshot: Snapshot) -> None:
-        """See `SnapshotStore.save`."""
+        """Write a snapshot to its file. It replaces one with its id."""
         text = row_text(durable_copy(snapshot.to_dict(), "snapshot", deepest=WRAPPED))
         write_whole(self._path(snapshot.snapshot_id), text.encode())
 
     def load(self, snapshot_id: str) -> Snapshot | None:
-        """See `SnapshotStore.load`."""
+        """Return a snapshot, or None if there is none with this id."""
         return _read(self._path(snapshot_id))
 
     def delete(self, snapshot_id: str) -> bool:
-        """See `SnapshotStore.delete`."""
+        """Remove a snapshot; return True if there was one."""
         return remove_file(self._path(snapshot_id))
 
     def list(
@@ -368,7 +373,14 @@ class JsonSnapshotStore:
         query: str | None = None,
         limit: int = 100,
     ) -> list[Snapshot]:
-        """See `SnapshotStore.list`."""
+        """Return the snapshots that match every given filter, the newest first.
+
+        Args:
+            run_id: Only of this run.
+            tag: Only with this tag.
+            query: Only with this text in the name or the description.
+            limit: Maximum number of snapshots.
+        """
         snapshots = [
             snapshot
             for path in self._folder.glob("snapshot_*.json")
@@ -453,12 +465,16 @@ class FileArtifactStore(ArtifactShelf):
 
     @override
     def delete(self, artifact_id: str) -> bool:
-        """See `ArtifactStore.delete`; the bytes stay until `gc`: they may be those of another one, too."""
+        """Remove the description. The bytes stay until `gc`: another artifact may have the same ones."""
         with self._lock(fcntl.LOCK_EX):
             return remove_file(self._ref(artifact_id))
 
     def gc(self, *, dry_run: bool = True) -> dict[str, Any]:
-        """See `CollectableArtifactStore.gc`; while it looks, nothing is stored."""
+        """Remove the bytes that no artifact names, and return numbers and sizes. Meanwhile, nothing is stored.
+
+        Args:
+            dry_run: Only count them.
+        """
         with self._lock(fcntl.LOCK_EX):
             descriptions = [self._metadata_for_list(path) for path in self._refs.glob("*.meta")]
             used_blobs = {metadata.blob_id for metadata in descriptions if metadata is not None}
@@ -493,7 +509,7 @@ class FileArtifactStore(ArtifactShelf):
         return newest[: limit if limit > 0 else None]
 
     def content_path(self, artifact_id: str) -> Path | None:
-        """Return the file of the bytes, which is not to be changed; None: they are not there."""
+        """Return the file of the bytes, which is not to be changed, or None if they are not there."""
         metadata = self.get_metadata(artifact_id)
         blob = None if metadata is None else self._blob(metadata.blob_id)
         return blob if blob is not None and blob.exists() else None

@@ -76,8 +76,8 @@ async def open_postgres_store(
         lease_s: Seconds of ownership after a heartbeat.
         heartbeat_s: Seconds between heartbeats.
         outage_s: Seconds for which calls wait for a server that went away.
-        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
-        artifact_bytes: See `open_store`.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
+        artifact_bytes: A bucket or folder for the bytes of new artifacts; None if they are rows.
 
     Raises:
         DatabaseUrlError: The server refuses this user or database, or the URL is not one.
@@ -106,7 +106,7 @@ async def open_store(
     Args:
         settings: Settings of the store.
         artifact_bytes: A bucket or folder for the bytes of new artifacts, the same for all that use the schema;
-            None: they are rows. Turns of conversations are always rows.
+            None if they are rows. Turns of conversations are always rows.
     """
     async with _open_link(settings) as link:
         # From here on a server that goes away, or hangs, is waited for.
@@ -135,7 +135,7 @@ async def open_postgres_history(
         url: See `open_postgres_store`, whose errors it raises; so for the others.
         schema: The schema; made if it is missing.
         outage_s: Seconds for which calls wait for a server that went away.
-        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
     """
     async with open_links(
         url, "history", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s
@@ -168,7 +168,7 @@ async def open_links(
         name: Name of the program, as the server shows it.
         schema: The schema; made if it is missing.
         outage_s: Seconds for which calls wait for a server that went away.
-        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
         extra: Settings of the sessions.
         limits: Others of `StoreSettings`.
     """
@@ -307,7 +307,7 @@ async def open_postgres_vectors(
         embedder: Computes embeddings of documents that have none.
         schema: The schema; made if it is missing.
         outage_s: Seconds for which calls wait for a server that went away.
-        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
     """
     async with open_links(
         url, "vectors", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
@@ -383,7 +383,7 @@ async def open_postgres_files(
         scope: A name within the tenant, for example of an application; 1,000 bytes at most.
         schema: The schema; made if it is missing.
         outage_s: Seconds for which calls wait for a server that went away.
-        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
     """
     async with open_links(
         url, "files", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX

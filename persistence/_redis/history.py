@@ -335,7 +335,7 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
     ) -> EraseCount:
-        """See `Erasable.erase`. Sessions in Redis are removed; their marks stay and record the erase.
+        """Sessions in Redis are removed; their marks stay and record the erase.
 
         Keys are found by SCAN, about `limit` at a time. A mark, whose key has the names of agent
         and session, stays for twice the TTL.
@@ -392,7 +392,7 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
     async def _page(
         self, session: tuple[AgentId, str], first: int, end: int, room: int
     ) -> list[bytes] | None:
-        """Return turns from one number to before another; None: others were taken out meanwhile."""
+        """Return turns from one number to before another, or None if others were taken out meanwhile."""
         texts: list[bytes] = []
         began, version = 0, 0
         while True:

@@ -76,18 +76,18 @@ class RedisJournal:
             yield
 
     def keep(self, key: str, payload: dict[str, JsonValue]) -> None:
-        """See `ResultCache.keep`. On return the result is sent, or queued if Redis is away or slow.
+        """Send a result to Redis, or queue it if Redis is away or slow; return at once, never raise.
 
         Values over 1 MiB are not kept; a full queue drops its oldest.
         """
         self._put(f"{self.namespace}:result:{key}", payload)
 
     async def find(self, key: str) -> dict[str, JsonValue] | None:
-        """See `ResultCache.find`. None also when Redis does not answer within 250 ms."""
+        """Return the result under `key`, or None if there is none or Redis does not answer within 250 ms."""
         return await self._get(f"{self.namespace}:result:{key}")
 
     async def record(self, result: EffectResult) -> None:
-        """See `Journal.record`. Sent, not awaited: best effort, since the log is the truth."""
+        """Send the result of an effect and do not wait for Redis, since the log is the truth."""
         self._put(
             f"{self.namespace}:journal:{result.effect_id}",
             {
@@ -99,7 +99,7 @@ class RedisJournal:
         )
 
     async def lookup(self, effect_id: EffectId) -> EffectResult | None:
-        """See `Journal.lookup`. None also when Redis does not answer within 250 ms."""
+        """Return the result of an effect, or None if there is none or Redis does not answer within 250 ms."""
         record = await self._get(f"{self.namespace}:journal:{effect_id}")
         if record is None:
             return None

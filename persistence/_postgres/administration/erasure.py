@@ -136,7 +136,7 @@ class _PostgresPart(Erasable):
 
     Attributes:
         links: Connections, each for one statement at a time.
-        erased_as: See `Erasable`.
+        erased_as: Name of the store in a report of an erase.
         scopes: Scopes of which this store has rows.
         step: Function that removes a batch of such rows.
     """
@@ -395,7 +395,7 @@ class Retention(RetentionStore):
 
     @override
     async def forget_old(self, *, older_than_s: float | None, limit: int = 2000) -> int:
-        """See `RetentionStore.forget_old`. Ids of messages that ended an hour ago move to a table of ids."""
+        """Ids of messages that ended an hour ago move to a table of ids."""
         args = (_span(older_than_s), limit)
         removed_count = int(await self._links.value("forgetting", SQL_FORGET_OLD, *args))
         [row] = await self._links.fetch("forgetting ids", SQL_FORGET_IDS, self._id, limit)

@@ -148,7 +148,7 @@ class Operators(OperatorStore):
 
     @override
     async def discard(self, ids: Sequence[int]) -> int:
-        """See `OperatorStore.discard`. After a lost answer the returned number may be too small."""
+        """After a lost answer the returned number may be too small."""
         return int(
             await self._links.value("discarding dead letters", SQL_DISCARD_LETTERS, list(ids))
         )

@@ -76,7 +76,7 @@ def relation_arguments(units: list[Unit]) -> tuple[str | None, list[str]]:
 
 
 def transcripts_argument(units: list[Unit]) -> str | None:
-    """Return what the commits write of conversations as one JSON argument; None: nothing."""
+    """Return what the commits write of conversations as one JSON argument, or None if nothing."""
     rows_by_name: dict[str, list[JsonValue]] = {}
     for i, unit in enumerate(units, 1):
         if (parts := unit.parts) is not None and parts.transcripts is not None:
@@ -88,7 +88,7 @@ def transcripts_argument(units: list[Unit]) -> str | None:
 
 
 def usage_argument(units: list[Unit]) -> str | None:
-    """Return the answers of models that the units record as one JSON argument; None: there are none."""
+    """Return the answers of models that the units record as one JSON argument, or None if there are none."""
     usage_rows = [
         {"t": i, **row}
         for i, unit in enumerate(units, 1)
@@ -157,7 +157,7 @@ def is_usual(commit: Commit, *, brokered: bool) -> bool:
 
 
 def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
-    """Return the arguments of `commit_fast`; None: a commit is not for it."""
+    """Return the arguments of `commit_fast`, or None if a commit is not for it."""
     if any(unit.log_from is not None or not unit.calls[-1].args.is_usual for unit in units):
         return None
     fences, numbers = fences_of(units)

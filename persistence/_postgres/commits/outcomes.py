@@ -306,7 +306,7 @@ async def write_commits(
 async def _fast(
     connection: Connection, statement: str, args: Sequence[object], timeout: float
 ) -> list[Row] | None:
-    """Return the rows of the fast path; None: it has written nothing, for something is not as usual."""
+    """Return the rows of the fast path, or None if it wrote nothing because something is not as usual."""
     try:
         rows: list[Row] = await connection.fetch(statement, *args, timeout=timeout)
     except DRIVER_ERRORS as exc:
@@ -329,7 +329,7 @@ class Written:
     """Answer of a statement about a commit that it has written.
 
     Attributes:
-        at: The instant of the commit's entries; None: nobody reads them.
+        at: The instant of the commit's entries, or None if nobody reads them.
         facts: The last facts of the commit's session, by number.
     """
 
@@ -364,7 +364,7 @@ class HandOver:
     on_facts: Callable[[AgentId, Sequence[SessionFact]], None]
 
     def written_args(self, units: Sequence[Unit]) -> WrittenArgs | None:
-        """Return what has to be asked of a statement that writes these commits; None: nobody reads them."""
+        """Return the arguments of `written` for these commits, or None if nobody reads them."""
         rows = [row for i, unit in enumerate(units, 1) if (row := self._written_row(i, unit))]
         return columns(rows, 5) if rows else None
 
@@ -399,7 +399,7 @@ def _entries(unit: Unit, at: datetime) -> tuple[RunLogEntry, ...]:
 def _session_turns(unit: Unit) -> Mapping[str, ChatMessage] | None:
     """Return the turns of a commit that are nodes of a session, as readers would read them.
 
-    None: they have to be read, because they are cleared or large.
+    None if readers have to read them, because they are cleared or large.
     """
     rows = None if unit.parts is None else unit.parts.transcripts
     if rows is None or rows.keys().isdisjoint(("turns", "artifacts", "clear")):

@@ -63,7 +63,7 @@ FEW_WAITS: Final = 16
 """Largest number of waits that a commit replaces as a whole; of more it writes the changes."""
 
 _ANY_ORDER: Final = "any_order"
-"""See `Commit.any_order`."""
+"""Mark of commits whose bound messages may overtake older ones."""
 
 TranscriptRows: TypeAlias = "dict[str, list[dict[str, JsonValue] | None]]"
 """Rows by name: ``turns``, ``artifacts`` (of turns that are kept apart), ``cuts``, ``kept`` (conversations of
@@ -235,7 +235,7 @@ def _post(out: Outgoing) -> RelationRow:
 
 
 def transcript_rows(commit: Commit) -> TranscriptRows | None:
-    """Return the commit's turns, cuts and cleared sessions, by name; None: it has none of them."""
+    """Return the commit's turns, cuts and cleared sessions, by name; None if it has none of them."""
     rows: TranscriptRows = {}
     key = commit.lease.agent_id.key
     if commit.turns:
@@ -584,7 +584,7 @@ def check_commit(commit: Commit) -> None:
 
 
 def usage_row(agent: AgentId, payload: Mapping[str, JsonValue]) -> UsageRow | None:
-    """Return the usage row of an `llm.call` entry with this payload; None: the entry records an error."""
+    """Return the usage row of an `llm.call` entry with this payload, or None if the entry records an error."""
     answer = answer_of(payload)
     if answer is None:
         return None

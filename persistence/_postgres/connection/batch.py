@@ -47,7 +47,7 @@ class Batcher(Generic[A, R]):
     Args:
         flush: Answers the calls of a group.
         limit: Maximum number of calls of a group.
-        choose: Function that splits the calls into the next group, of at least one, and the rest; None: all.
+        choose: Splits the calls into the next group, of at least one, and the rest; None to take all.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ def lookups(
     Args:
         fetch: Returns the rows of different questions.
         read: Function that makes a question's answer from its rows.
-        by: The column that holds the question; None: `i` holds its position among them, from 1 on.
+        by: The column that holds the question; None if `i` holds its position among them, from 1 on.
         limit: Maximum number of different questions of a group.
     """
 

@@ -332,7 +332,7 @@ class Links:
         return self._settings.outage_s
 
     async def fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
-        """See `Link.fetch`."""
+        """Return the rows of a statement, by the first link that is free. For errors see `Link.fetch`."""
         attempt = partial(self._attempt, doing, sql, *args)
         rows, _ = await _until_capacity(self._settings, self._outage, attempt)
         return rows
@@ -456,7 +456,7 @@ class StoreSettings:
         blocked_s: Seconds for which a blocked event loop keeps the shard of the agent that blocks it.
         outage_s: Seconds for which calls wait for a server that went away, then PersistenceError.
         answer_s: Time limit of a statement in seconds; then its connection counts as lost.
-        start_wait_s: Seconds for which opening waits for a server that is not there yet; None: for ever.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
         group_limit: Most calls that one round trip carries.
         readers: Connections for reads and rare writes.
         capacity: The host's share of the shards, relative to other hosts, in any unit they share.

@@ -158,7 +158,7 @@ async def read_clock(link: Link) -> Reading:
 
 
 class PostgresClock:
-    """See `Clock`. The machine's wall clock has no part in it.
+    """The `Clock` of hosts on PostgreSQL. The machine's wall clock has no part in it.
 
     It shows a lower bound of the database's time: an instant that has passed here has passed there. An
     instant that a statement reported as passed has passed here, too. A new reading changes the clock only if
@@ -172,11 +172,14 @@ class PostgresClock:
         self._shown_time = _ShownTime(first.now, first.answered_at)
 
     def now(self) -> datetime:
-        """See `Clock.now`. The time jumps if the database's clock jumps, or if another server replaces it."""
+        """Return the current instant, in UTC.
+
+        It jumps if the database's clock jumps, or if another server replaces it.
+        """
         return self._shown_time.at(time.monotonic())
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`."""
+        """Return seconds since an arbitrary start."""
         return time.monotonic()
 
     def observe(self, reading: Reading) -> None:

@@ -223,7 +223,7 @@ class Transcripts(TranscriptStore):
         return [SessionInfo(*row.values()) for row in rows]
 
     async def _text(self, agent: AgentId, body: str, scope: str) -> bytes | None:
-        """Return a turn that is an artifact as JSON; None: it was cleared meanwhile."""
+        """Return the JSON of a turn that is an artifact, or None if it was cleared meanwhile."""
         ref = ArtifactRef.model_validate(from_json(body)["artifact"])
         try:
             return await self._artifacts_of(agent.tenant, scope).resolve(ref)

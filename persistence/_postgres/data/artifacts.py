@@ -89,8 +89,8 @@ class PostgresArtifacts(ArtifactStores):
 
     Args:
         links: Connections, each for one statement at a time.
-        object_bytes: Takes the bytes of new artifacts; None: they are kept here, in chunks. References and pins
-            are here. All that use the schema need the same.
+        object_bytes: The store of the bytes of new artifacts, or None if they are kept here, in chunks.
+            References and pins are here. All that use the schema need the same.
     """
 
     def __init__(self, links: Links, object_bytes: ArtifactBytes | None = None) -> None:

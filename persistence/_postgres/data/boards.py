@@ -102,7 +102,7 @@ _T = TypeVar("_T")
 _CallKey: TypeAlias = tuple[str, str, str, str]
 """Tenant, conversation, agent, and the mark of the call."""
 _Explain: TypeAlias = "Callable[[TaskList], TaskList | None]"
-"""Raises why a change of this board is refused; None: the change has nothing to do."""
+"""Raises why a change of this board is refused; returns None if the change has nothing to do."""
 
 
 class PgTaskBoards(TaskStores):

@@ -213,7 +213,7 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
     async def cypher(
         self, query: str, *, parameters: Mapping[str, JsonValue] | None = None
     ) -> list[dict[str, JsonValue]]:
-        """See `CypherCapable.cypher`. A query takes at most 10 s.
+        """A query takes at most 10 s.
 
         Raises:
             AGEMissingError: See `make_ready`.

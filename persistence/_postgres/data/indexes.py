@@ -136,7 +136,7 @@ class SearchIndexes:
     ) -> list[SearchScope]:
         """Return scopes of more than `rows` rows, and those that have an index, the largest first.
 
-        Counts all documents and memories of the tenant; None: of all tenants.
+        Counts all documents and memories of the tenant, or of all tenants if None.
         """
         row_counts = await self._count_rows(tenant)
         keys = list(row_counts)

@@ -161,7 +161,7 @@ class Arrivals(ArrivalStore):
 
     @override
     async def answer(self, answer: Answer) -> SignalOutcome:
-        """See `Arrivals.answer`. After an unknown outcome, an equal answer in the store counts as this one."""
+        """After an unknown outcome, an equal answer in the store counts as this one."""
         result, error = text_or_none(answer.result, "answer"), text_or_none(answer.error, "answer")
         row = (answer.run_id, answer.key, answer.status, result, error, answer.by, answer.last_seq)
         return await self._answers.call(row)
@@ -318,7 +318,7 @@ class Arrivals(ArrivalStore):
 def _session_columns(
     sessions: Sequence[NewSession | None],
 ) -> tuple[Sequence[str | None], Sequence[str | None] | None] | None:
-    """Return `r_project` and `r_owner` of `submit_runs`; None: no submit is of a session."""
+    """Return `r_project` and `r_owner` of `submit_runs`, or None if no submit is of a session."""
     if not any(sessions):
         return None
     projects = [None if s is None else s.project for s in sessions]

@@ -97,7 +97,7 @@ update streams set purged = greatest(purged, $3) where name = $1 and epoch = $2
 
 
 class Mail(MailStore):
-    """See `MailStore`.
+    """A `MailStore` on PostgreSQL.
 
     Args:
         settings: Settings of the store.
@@ -276,7 +276,7 @@ def encode_batch(batch: MailBatch) -> IngestBatch:
 
 
 def _dead_letter_text(item: Received, data: bytes) -> str:
-    """The body of the dead letter that bytes become."""
+    """Return the body of the dead letter that bytes become."""
     payload: JsonValue = {
         "encoding": "base64",
         "data": base64.b64encode(data).decode(),
@@ -372,7 +372,7 @@ SQL_HAND_OVER: Final[LiteralString] = "select n from hand_over($1,$2,$3)"
 
 
 class Outbox(OutboxStore):
-    """See `OutboxStore`.
+    """An `OutboxStore` on PostgreSQL.
 
     Args:
         links: The connections for statements.

@@ -324,13 +324,16 @@ class NotifiedLogs:
         listener.follow(self._of_followed, partial(self._hear, self._followed_logs.note))
 
     def say_followed(self, run_id: RunId) -> None:
-        """See `LogHints.say_followed`."""
+        """Tell the other processes that this one follows a log; return at once, never raise."""
         self._say(self._of_followed, run_id)
 
     def follow(
         self, run_id: RunId, on_growth: Callable[[Sequence[RunLogEntry]], None]
     ) -> Callable[[], None]:
-        """See `LogHints.follow`; one for each log."""
+        """Call `on_growth`, without entries, when another process says that the log has grown.
+
+        A log has one such function. Returns the function that ends the calls.
+        """
         if not self._readers:
             self._listener.follow(self._of_growth, partial(self._hear, self._on_growth))
         self._readers[run_id] = on_growth
@@ -343,12 +346,12 @@ class NotifiedLogs:
         return forget
 
     def takes_entries(self, run_id: RunId) -> bool:
-        """See `LogHints.takes_entries`: the payload of NOTIFY is too small."""
+        """Return False, because the payload of NOTIFY is too small for entries."""
         del run_id
         return False
 
     def announce_growth(self, run_id: RunId, entries: Sequence[RunLogEntry] = ()) -> None:
-        """See `LogHints.announce_growth`."""
+        """Tell the processes that follow the log, if one has said so lately, that it has grown."""
         del entries
         if self._followed_logs.includes(run_id):
             self._say(self._of_growth, run_id)
@@ -424,7 +427,7 @@ class _Log:
 
     Attributes:
         readers: The readers here.
-        hints: The hints by which other processes know of the readers and notify of new entries; None: not yet.
+        hints: The hints by which other processes know of the readers and notify of new entries; None at first.
         told_at: The instant of the last notification to the other processes.
     """
 

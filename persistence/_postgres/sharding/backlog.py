@@ -130,7 +130,7 @@ class PostgresBacklog(BacklogStore):
     async def due(
         self, shards: Sequence[ShardId], *, within_s: float, limit: int = 10_000
     ) -> list[Timer]:
-        """Return due timers. `PostgresStore.clock` agrees then that they are due. See `BacklogStore.due`."""
+        """Return due timers. `PostgresStore.clock` agrees then that they are due."""
         asked_at = self._clock.monotonic()
         rows = await self._links.fetch("reading", SQL_DUE, list(shards), within_s, limit)
         if rows:

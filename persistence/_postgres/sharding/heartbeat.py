@@ -108,7 +108,7 @@ class Heartbeat:
         return self._confirmed_at + self._settings.lease_s - time.monotonic()
 
     async def __aenter__(self) -> Self:
-        """See `start`."""
+        """Start the thread and return after its first heartbeat, or its first failure."""
         await self.start()
         return self
 

@@ -122,7 +122,7 @@ class Follows(FollowGraph, PostStore):
 
     @override
     async def followers_of(self, topic: TopicId) -> AsyncIterator[Subscription]:
-        """See `FollowGraph.followers_of`. The followers are read in pages, shard by shard."""
+        """The followers are read in pages, shard by shard."""
         shard = follower = ""
         while True:
             rows = await self._links.fetch(

@@ -151,7 +151,7 @@ class PostgresSchedules(ScheduleStore):
 
     @override
     async def fire(self, leases: Sequence[ShardLease], ticks: Sequence[Tick]) -> Fired:
-        """Fire all ticks with one statement. See `ScheduleStore.fire`."""
+        """Fire all ticks with one statement."""
         messages = [_message_of(tick) for tick in ticks]
         lease_args = lease_columns(leases)
         tick_args = columns(map(_columns_of, ticks, messages), 10)

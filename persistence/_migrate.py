@@ -71,12 +71,12 @@ class Waiting:
 
 @asynccontextmanager
 async def blockers_named(
-    waiting: Waiting, connect: Connect | None, **facts: object
+    session: Waiting, connect: Connect | None, **facts: object
 ) -> AsyncIterator[None]:
     """Log who blocks the session, at once and every ten seconds, while the block lasts.
 
     Args:
-        waiting: The session.
+        session: The session.
         connect: Makes the connection that polls, or None for no polling.
         facts: More for the log line.
     """
@@ -91,7 +91,7 @@ async def blockers_named(
         except DRIVER_ERRORS:
             return
         try:
-            await _poll(connection, waiting, facts)
+            await _poll(connection, session, facts)
         except DRIVER_ERRORS:
             pass  # the session that waits will say what is wrong with the server
         finally:
@@ -101,16 +101,16 @@ async def blockers_named(
         yield
 
 
-async def _poll(connection: Connection, waiting: Waiting, facts: dict[str, object]) -> None:
+async def _poll(connection: Connection, session: Waiting, facts: dict[str, object]) -> None:
     loop = asyncio.get_running_loop()
     started_at = loop.time()
     logged_at = started_at - SAY_EVERY_S
     while True:
-        rows = await connection.fetch(SQL_BLOCKERS, waiting.pid)
+        rows = await connection.fetch(SQL_BLOCKERS, session.pid)
         if rows and loop.time() >= logged_at + SAY_EVERY_S:
             logged_at = loop.time()
             say_blockers(
-                rows, **facts, migration=waiting.doing, waited_s=round(logged_at - started_at)
+                rows, **facts, migration=session.doing, waited_s=round(logged_at - started_at)
             )
         await asyncio.sleep(POLL_S)
 
@@ -199,9 +199,9 @@ async def migrate(
     return await _carry_out(connection, schema, find, lock=TABLES, connect=connect)
 
 
-def is_behind(applied: Collection[int]) -> bool:
+def is_behind(applied_versions: Collection[int]) -> bool:
     """Return True if a migration of this release is missing where these versions were applied."""
-    return any(step.version not in applied for step in known_migrations())
+    return any(step.version not in applied_versions for step in known_migrations())
 
 
 async def catch_up(
@@ -222,11 +222,11 @@ async def catch_up(
     steps = known_migrations() if migrations is None else migrations
 
     async def find() -> list[_MissingFiles]:
-        applied = await _applied_versions(connection, schema, steps)
+        applied_versions = await _applied_versions(connection, schema, steps)
         return [
             _MissingFiles([step.name], partial(_apply_late, connection, step))
             for step in steps
-            if step.can_wait and step.version not in applied
+            if step.can_wait and step.version not in applied_versions
         ]
 
     return await _carry_out(connection, schema, find, lock=REST, connect=connect)
@@ -245,18 +245,18 @@ async def _carry_out(
     if not missing_files:
         return []
     applied_names: list[str] = []
-    waiting, backoff = (
+    session, backoff = (
         Waiting(connection.get_server_pid(), missing_files[0].names[0]),
         Backoff(0.5, 5.0),
     )
-    async with blockers_named(waiting, connect, schema=schema):
+    async with blockers_named(session, connect, schema=schema):
         while True:
             try:
                 async with _hold_lock(connection, lock):
                     await _make_schema(connection, schema)
                     # Again, under the lock: another process may have applied them meanwhile.
                     for work in await find():
-                        waiting.doing = work.names[0]
+                        session.doing = work.names[0]
                         await work.execute()
                         applied_names += work.names
                 break
@@ -285,8 +285,8 @@ async def _limit_waits(connection: Connection, limit_s: float) -> None:
 
 async def _make_schema(connection: Connection, schema: str) -> None:
     if not await connection.fetchval(SQL_HAS_SCHEMA, schema):
-        quoted = schema.replace('"', '""')
-        await connection.execute(f'create schema "{quoted}"')
+        quoted_schema = schema.replace('"', '""')
+        await connection.execute(f'create schema "{quoted_schema}"')
     await connection.execute(SQL_CREATE_TABLE)
 
 
@@ -300,9 +300,9 @@ async def _applied_versions(
     """
     if not await connection.fetchval(SQL_HAS_TABLE):
         return set()
-    applied = {row["version"]: row for row in await connection.fetch(SQL_SELECT_APPLIED)}
+    applied_rows = {row["version"]: row for row in await connection.fetch(SQL_SELECT_APPLIED)}
     for step in steps:
-        row = applied.get(step.version)
+        row = applied_rows.get(step.version)
         if row is not None and row["checksum"] != step.checksum:
             raise MigrationError(
                 schema,
@@ -310,22 +310,22 @@ async def _applied_versions(
                 "its file was changed after it was applied; restore the file and put the "
                 "change into a new one, or use another schema",
             )
-    return set(applied)
+    return set(applied_rows)
 
 
 async def _find_missing(
     connection: Connection, schema: str, steps: Sequence[Migration], functions: Sequence[Function]
 ) -> list[_MissingFiles]:
-    applied = await _applied_versions(connection, schema, steps)
+    applied_versions = await _applied_versions(connection, schema, steps)
     changed_functions = await stale_functions(connection, functions)
     # Nobody uses a schema that is made now.
     missing_steps = [
         step
-        for step in (steps if applied else on_an_empty_schema(steps))
-        if step.version not in applied and not (applied and step.can_wait)
+        for step in (steps if applied_versions else on_an_empty_schema(steps))
+        if step.version not in applied_versions and not (applied_versions and step.can_wait)
     ]
     if (
-        applied
+        applied_versions
         and missing_steps
         and missing_steps[0].recorded
         and missing_steps[0].version <= OLDEST
@@ -342,7 +342,7 @@ async def _find_missing(
             for step in missing_steps
         ]
     names = [step.name for step in missing_steps] + [
-        function.file for function in changed_functions if applied
+        function.file for function in changed_functions if applied_versions
     ]
     return [_MissingFiles(names, partial(_apply, connection, missing_steps, changed_functions))]
 

@@ -155,8 +155,8 @@ def read_object(request: Request, answer: Response, *fields: str) -> dict[str, A
     problem = ""
     if not isinstance(body, dict):
         problem = f"the answer is a {type(body).__name__}, not an object"
-    elif missing := [name for name in fields if name not in body]:
-        problem = f"the answer tells no {missing[0]!r}"
+    elif missing_fields := [name for name in fields if name not in body]:
+        problem = f"the answer tells no {missing_fields[0]!r}"
     if problem:
         remedy = "Look for what else answers there."
         raise errors.ClientError(request.doing, problem, remedy, None, request.id)

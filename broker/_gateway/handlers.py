@@ -67,8 +67,8 @@ class Verbs:
         """
         headers = request.headers
         with _translate_errors("header Actor-Target"):
-            claimed = bodies.claimed_target(headers)
-        origin = parse_ask(self._subjects, request.subject, claimed)
+            claimed_agent = bodies.claimed_target(headers)
+        origin = parse_ask(self._subjects, request.subject, claimed_agent)
         agent_id = _check_addressable(origin.agent)
         caller = Caller(agent_id.tenant, origin.publisher, origin.sees)
         timeout_s = _seconds(headers.get(names.TIMEOUT, TIMEOUT_S), f"header {names.TIMEOUT}")
@@ -248,8 +248,10 @@ class Fields:
         is_small = isinstance(value, dict) and len(value) <= MAX_METADATA
         if not is_small or not all(type(v) is str for v in value.values()):  # type: ignore[union-attr] # checked
             raise malformed(f"field {name!r} is not an object of at most {MAX_METADATA} texts")
-        if reserved := SET_BY_RUNTIME.intersection(value):  # type: ignore[arg-type] # checked
-            raise malformed(f"{name}: {min(reserved)!r} is set by the runtime: choose another key")
+        if reserved_keys := SET_BY_RUNTIME.intersection(value):  # type: ignore[arg-type] # checked
+            raise malformed(
+                f"{name}: {min(reserved_keys)!r} is set by the runtime: choose another key"
+            )
         return {key: str(text)[:1024] for key, text in value.items()}  # type: ignore[union-attr] # checked
 
     def refuse_others(self) -> None:

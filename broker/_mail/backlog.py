@@ -179,10 +179,13 @@ class BodyBudget:
         if self._now() >= self._until or len(self._reported) > MAX_SENDERS:
             self._until = self._now() + PERIOD_S
             self._reported.clear()
-        reported, letter = self._reported[received.sender], (received.agent_id, content.problem)
-        if letter in reported:
+        reported_letters, letter = (
+            self._reported[received.sender],
+            (received.agent_id, content.problem),
+        )
+        if letter in reported_letters:
             return replace(received, content=Undecodable(content.problem, b""))
-        if len(reported) < REASONS_OF_ONE:
-            reported.add(letter)
+        if len(reported_letters) < REASONS_OF_ONE:
+            reported_letters.add(letter)
             return received
         return replace(received, content=Undecodable(TOO_MANY, b""))

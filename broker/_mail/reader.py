@@ -203,12 +203,12 @@ class ShardReader:
                     await self._pulls.acknowledge(reply)
                 if self._buffer:
                     size = self._buffer.size
-                    messages, reached = self._buffer.take(MAX_BATCH, BATCH_BYTES)
+                    messages, position = self._buffer.take(MAX_BATCH, BATCH_BYTES)
                     self._pulls.buffered_bytes -= size - self._buffer.size
                     if not self._outstanding and self._pulls.has_room:
                         self._release()
                     await self._ask()
-                    yield self._batch([await self._pulls.whole(m) for m in messages], reached)
+                    yield self._batch([await self._pulls.whole(m) for m in messages], position)
                 # Only with an empty buffer: what came in order before the fault is handed out first.
                 elif self._broken_reason:
                     await self._recreate()
@@ -228,11 +228,11 @@ class ShardReader:
             self._pulls.buffered_bytes -= self._buffer.size
             await self._pulls.drop_consumer(self._consumer)
 
-    def _batch(self, messages: list[Delivered], reached: Reached) -> MailBatch:
+    def _batch(self, messages: list[Delivered], position: Reached) -> MailBatch:
         received = tuple(self._decode(m) for m in messages)
         behind = self._upto.sequence
-        self._unacked_batches.append((reached.sequence, reached.reply))
-        self._advance(reached.sequence, reached.stored_ns)
+        self._unacked_batches.append((position.sequence, position.reply))
+        self._advance(position.sequence, position.stored_ns)
         self._backlog = parse_pending(self._newest_reply)
         return MailBatch(self._lease, self._upto, received, behind)
 

@@ -171,21 +171,21 @@ class Decoder:
         return Received(wire.sequence, letters, sender, message_id, post, sourced=True)
 
     def _post_origin(
-        self, wire: Wire, source: str, claimed: AgentId | None
+        self, wire: Wire, source: str, claimed_agent: AgentId | None
     ) -> wire_subjects.PostOrigin:
         """Return what the origin subject of a post says."""
-        topic = wire_subjects.parse_stored_post(self._subjects, wire.subject, claimed)
-        origin = wire_subjects.parse_post_origin(self._subjects, _parts(source)[4], claimed)
+        topic = wire_subjects.parse_stored_post(self._subjects, wire.subject, claimed_agent)
+        origin = wire_subjects.parse_post_origin(self._subjects, _parts(source)[4], claimed_agent)
         if origin.topic != topic:
             raise BadMessageError(f"posted to {origin.topic}, stored for {topic}")
         return origin
 
     def _origin(
-        self, wire: Wire, source: str, claimed: AgentId | None
+        self, wire: Wire, source: str, claimed_agent: AgentId | None
     ) -> wire_subjects.AgentOrigin:
         """Return what the origin subject says."""
-        agent = wire_subjects.parse_stored(self._subjects, wire.subject, claimed)
-        origin = wire_subjects.parse_origin(self._subjects, _parts(source)[4], claimed)
+        agent = wire_subjects.parse_stored(self._subjects, wire.subject, claimed_agent)
+        origin = wire_subjects.parse_origin(self._subjects, _parts(source)[4], claimed_agent)
         if origin.agent != agent:
             raise BadMessageError(f"published to {origin.agent}, stored for {agent}")
         return origin
@@ -206,8 +206,8 @@ class Decoder:
             # one tells whose it is.
             for is_believed in (False, True):
                 with contextlib.suppress(ContractError, ValueError):
-                    claimed = bodies.claimed_target(wire.headers) if is_believed else None
-                    agent, sender = self._claims_of_client(wire, source, claimed)
+                    claimed_agent = bodies.claimed_target(wire.headers) if is_believed else None
+                    agent, sender = self._claims_of_client(wire, source, claimed_agent)
         if message_id is None:
             message_id = derive_id("undecodable", stream, number, _digest(wire.data))
         problem = problem[:_MAX_PROBLEM].replace("\x00", "")
@@ -226,13 +226,13 @@ class Decoder:
             return NOBODY
 
     def _claims_of_client(
-        self, wire: Wire, source: str, claimed: AgentId | None
+        self, wire: Wire, source: str, claimed_agent: AgentId | None
     ) -> tuple[AgentId, str]:
         """Return the owner of the dead letter, and its sender."""
         if self._subjects.is_post(wire.subject):
-            topic, publisher = self._post_origin(wire, source, claimed)
+            topic, publisher = self._post_origin(wire, source, claimed_agent)
             return letters_of(topic), sender_of("ext", publisher)
-        origin = self._origin(wire, source, claimed)
+        origin = self._origin(wire, source, claimed_agent)
         return origin.agent, sender_of("ext", origin.publisher)
 
 

@@ -165,9 +165,9 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
             stat = entry.stat()
             # Each write makes a new file, so two writes of one instant and one size differ in the inode.
             mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            cached = self._cache.get(entry.name)
-            if cached is not None and cached[0] == mark:
-                return cached
+            cached_row = self._cache.get(entry.name)
+            if cached_row is not None and cached_row[0] == mark:
+                return cached_row
             return mark, json.loads(Path(entry.path).read_bytes())
         except FileNotFoundError:
             return None  # deleted meanwhile

@@ -352,13 +352,13 @@ async def open_age_graph(
     )
     async with (
         open_graph_links(extra=BY_INDEX) as links,
-        open_graph_links(extra=CYPHER_SESSION) as queries,
-        open_graph_links(answer_s=COPY_S, readers=1) as copying,
+        open_graph_links(extra=CYPHER_SESSION) as query_links,
+        open_graph_links(answer_s=COPY_S, readers=1) as copy_links,
     ):
         store = AGEGraphStore(
             StoreTables(links, "graphs"),
-            StoreTables(copying, "graphs_cypher"),
-            StoreTables(queries, "graphs_cypher"),
+            StoreTables(copy_links, "graphs_cypher"),
+            StoreTables(query_links, "graphs_cypher"),
             tenant=tenant,
         )
         await store.make_ready()

@@ -62,17 +62,17 @@ def commit_arguments(units: list[Unit]) -> list[Column]:
 
 def relation_arguments(units: list[Unit]) -> tuple[str | None, list[str]]:
     """Return arguments of `commit_runs`: what few commits have, and the runs that it names."""
-    related = [
+    numbered_parts = [
         (i, parts)
         for i, unit in enumerate(units, 1)
         if (parts := unit.parts) is not None and parts.relations is not None
     ]
-    if not related:
+    if not numbered_parts:
         return None, []
     argument = relations_argument(
-        (i, parts.relations) for i, parts in related if parts.relations is not None
+        (i, parts.relations) for i, parts in numbered_parts if parts.relations is not None
     )
-    return argument, [run_id for _, parts in related for run_id in parts.named]
+    return argument, [run_id for _, parts in numbered_parts for run_id in parts.named]
 
 
 def transcripts_argument(units: list[Unit]) -> str | None:
@@ -162,11 +162,11 @@ def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
         return None
     fences, numbers = fences_of(units)
     commits: Rows = []
-    ending: list[str] = []
+    completed_runs: list[str] = []
     # created runs, bound messages, sent messages, signals, answers, state, replies
     groups_of_rows: tuple[Rows, ...] = ([], [], [], [], [], [], [])
-    created, bound, sent, signals, answers, state, replies = groups_of_rows
-    waiting: list[str] = []
+    created_rows, bound_rows, sent_rows, signals, answers, state, replies = groups_of_rows
+    waiting_runs: list[str] = []
     waits: Rows = []
     for i, (unit, fence) in enumerate(zip(units, numbers, strict=True), 1):
         lease, parts = unit.first.lease, unit.parts
@@ -179,18 +179,18 @@ def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
         commits.append((*head, parts.creates, status, attempt, wake, wake_at, result))
         if parts.creates:
             # hash, priority and retry policy; then all from the root on
-            created += [(i, *row[3:6], *row[7:]) for row in parts.spawned]
+            created_rows += [(i, *row[3:6], *row[7:]) for row in parts.spawned]
         elif status == RunStatus.COMPLETED.value:
-            ending.append(run_id)
-        bound += [(i, sender, key) for _, _, sender, key in parts.bound]
-        sent += parts.sent
+            completed_runs.append(run_id)
+        bound_rows += [(i, sender, key) for _, _, sender, key in parts.bound]
+        sent_rows += parts.sent
         signals += parts.signals
         answers += parts.answers
         state += parts.state
         if (relations := parts.relations) is not None:
             replies += [(i, *row.values()) for row in relations["answers"]]
             if WAITING in relations:
-                waiting.append(run_id)
+                waiting_runs.append(run_id)
                 waits += [(run_id, *(row[name] for name in _WAIT)) for row in relations["waits"]]
     _, *entries = entry_columns(units)
     tail = zip(groups_of_rows, (10, 3, 5, 2, 2, 3, 8), strict=True)
@@ -198,10 +198,10 @@ def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
         *fences,
         sorted(_types_of(units)),
         *columns(commits, 10),
-        ending,
+        completed_runs,
         *entries,
         *chain.from_iterable(columns(rows, width) for rows, width in tail),
-        waiting,
+        waiting_runs,
         *columns(waits, 8),
         transcripts_argument(units),
         usage_argument(units),

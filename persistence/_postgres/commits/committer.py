@@ -232,7 +232,7 @@ class Committer(CommitStore):
                 if self._outage.trouble is not None and not self._batcher.is_putting_off:
                     self._outage.writes()
                     self._backoff.reset()
-                await self._answer(units, rows, resent=is_outcome_unknown)
+                await self._answer(units, rows, is_resent=is_outcome_unknown)
                 return
 
     async def _put_off(self, units: list[Unit], exc: Exception) -> None:
@@ -271,7 +271,7 @@ class Committer(CommitStore):
         self.fast += is_fast
         return rows
 
-    async def _answer(self, units: list[Unit], rows: list[Row], *, resent: bool) -> None:
+    async def _answer(self, units: list[Unit], rows: list[Row], *, is_resent: bool) -> None:
         verdicts = Verdicts(units, rows)
         refusals = verdicts.refusals
         arrivals = self._route(units, verdicts.routed) if verdicts.routed else {}
@@ -301,13 +301,13 @@ class Committer(CommitStore):
                 last = replace(last, nudges=nudges, spawned=spawned)
             self._answer_committed(unit, last, verdicts.written.get(i))
         if refusals:
-            await self._refuse([(units[i - 1], refusals[i]) for i in refusals], resent=resent)
+            await self._refuse([(units[i - 1], refusals[i]) for i in refusals], is_resent=is_resent)
 
-    async def _refuse(self, verdicts: list[tuple[Unit, WriteResult]], *, resent: bool) -> None:
+    async def _refuse(self, verdicts: list[tuple[Unit, WriteResult]], *, is_resent: bool) -> None:
         """Answer refused calls. Merged calls are sent one by one; calls that were sent before are looked up."""
         doubtful: list[Unit] = []
         for unit, verdict in verdicts:
-            if resent and isinstance(verdict, Conflict | Ended):
+            if is_resent and isinstance(verdict, Conflict | Ended):
                 # Sent twice, and the first one was executed after all.
                 doubtful.append(unit)
             elif len(unit.calls) == 1:
@@ -332,13 +332,13 @@ class Committer(CommitStore):
             call.answer(Committed(seq) if call.args.commit is None else last)
 
     def _route(self, units: list[Unit], rows: list[Row]) -> dict[int, list[Arrived]]:
-        sent = _sent_by(units)
+        sent_messages = _sent_by(units)
         arrivals: dict[int, list[Arrived]] = {}
         for row in rows:
-            i, out = sent[row["agent"], row["sender"], row["message_id"]]
+            i, out = sent_messages[row["agent"], row["sender"], row["message_id"]]
             agent = cast("AgentId", out.target)
-            arrived = Arrived(_message_of(out), out.sender, agent, row["arrival"])
-            arrivals.setdefault(i, []).append(arrived)
+            arrival = Arrived(_message_of(out), out.sender, agent, row["arrival"])
+            arrivals.setdefault(i, []).append(arrival)
             owner = row["owner"]
             if owner is not None and owner != units[i - 1].first.lease.owner:
                 self._on_foreign(owner, Nudge("mail", agent))
@@ -348,20 +348,20 @@ class Committer(CommitStore):
         """Pass outbox rows to the publisher, which may ignore them."""
         if self.on_posted is None:
             return
-        sent = _sent_by(units)
-        posted: list[OutboxRow] = []
+        sent_messages = _sent_by(units)
+        outbox_rows: list[OutboxRow] = []
         for row in rows:
             if row["outcome"] == "dead":
                 parts = units[row["turn"] - 1].parts
                 reason = None if parts is None else cast("str", parts.then[-1])
                 message = message_from_text(row["detail"])
-                posted.append(OutboxRow(row["arrival"], message, reason))
+                outbox_rows.append(OutboxRow(row["arrival"], message, reason))
             else:
-                _, out = sent[row["agent"], row["sender"], row["message_id"]]
-                posted.append(OutboxRow(row["arrival"], _message_of(out)))
+                _, out = sent_messages[row["agent"], row["sender"], row["message_id"]]
+                outbox_rows.append(OutboxRow(row["arrival"], _message_of(out)))
         # The publisher keeps the order of a sender's messages by `n`.
-        posted.sort(key=lambda row: row.n)
-        self.on_posted(posted)
+        outbox_rows.sort(key=lambda row: row.n)
+        self.on_posted(outbox_rows)
 
     async def _settle(self, connection: Connection, units: list[Unit]) -> list[Unit]:
         """Answer the commits whose entries are in the log already; return the others.
@@ -421,11 +421,11 @@ class Committer(CommitStore):
 
 def _sent_by(units: list[Unit]) -> dict[tuple[str, str, str], tuple[int, Outgoing]]:
     """Each outgoing message by its key, with the number of the first unit that sends it."""
-    sent: dict[tuple[str, str, str], tuple[int, Outgoing]] = {}
+    sent_messages: dict[tuple[str, str, str], tuple[int, Outgoing]] = {}
     for i, unit in enumerate(units, 1):
         for out in unit.outgoing:
-            sent.setdefault((str(out.target), out.sender, out.message.id), (i, out))
-    return sent
+            sent_messages.setdefault((str(out.target), out.sender, out.message.id), (i, out))
+    return sent_messages
 
 
 def _message_of(out: Outgoing) -> Message:

@@ -209,8 +209,8 @@ def _refusal(  # noqa: PLR0911 - one each
                 keys = (*keys, MessageKey(unit.first.lease.agent_id, sender, row["detail"]))
             verdict: WriteResult = OutOfOrder(keys)
         case _:
-            missing = previous.what if isinstance(previous, Missing) else ()
-            verdict = Missing((*missing, row["detail"]))
+            missing_parts = previous.what if isinstance(previous, Missing) else ()
+            verdict = Missing((*missing_parts, row["detail"]))
     return verdict
 
 

@@ -124,16 +124,16 @@ def relations_of(commit: Commit) -> Relations | None:
 
 def relations_argument(relations_of_commits: Iterable[tuple[int, Relations]]) -> str | None:
     """Return JSON with the rows of these commits, each with its commit's number; None if there are no rows."""
-    merged: dict[str, list[Any]] = {}
+    rows_by_name: dict[str, list[Any]] = {}
     for number, relations in relations_of_commits:
         for name, rows in relations.items():
             if not rows:
                 continue
             if name in (WAITING, _MUST, _ANY_ORDER):
-                merged.setdefault(name, []).append(number)
+                rows_by_name.setdefault(name, []).append(number)
             else:
-                merged.setdefault(name, []).extend({"t": number, **row} for row in rows)
-    return json_text(merged, "turn") if merged else None
+                rows_by_name.setdefault(name, []).extend({"t": number, **row} for row in rows)
+    return json_text(rows_by_name, "turn") if rows_by_name else None
 
 
 def runs_named(relations: Relations) -> list[str]:

@@ -218,10 +218,10 @@ class PostgresFollowedRuns(FollowedRuns):
     def __init__(self, logs: LogReaders, facts: FactReaders) -> None:
         self._logs, self._facts = logs, facts
 
-    def begin(self, agent: AgentId, queued: SessionFact) -> None:
+    def begin(self, agent: AgentId, queued_fact: SessionFact) -> None:
         """Keep facts and entries of a submitted run for its first reader: see `NewSession.is_followed`."""
-        self._facts.begin(agent, queued)
-        self._logs.begin(queued.run_id)
+        self._facts.begin(agent, queued_fact)
+        self._logs.begin(queued_fact.run_id)
 
     @override
     def entries_of(self, run_id: RunId) -> AbstractContextManager[Handed[RunLogEntry] | None]:

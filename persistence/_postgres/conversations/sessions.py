@@ -422,9 +422,9 @@ class PostgresSessionDirectory(SessionDirectory):
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> bool:
         new = SessionLabel(title=title or "", metadata=metadata or {})
-        folded = None if title is None else new.title.casefold()
+        folded_title = None if title is None else new.title.casefold()
         text = None if metadata is None else _text_of(new.metadata)
-        args = (str(agent), title, folded, text)
+        args = (str(agent), title, folded_title, text)
         return bool(await self._links.fetch("naming a session", SQL_RELABEL_SESSION, *args))
 
     @override

@@ -269,8 +269,8 @@ def _call_mark(key: str) -> str:
 
 
 def _rows(tasks: Sequence[Task]) -> str:
-    stamped = {"order", "updated_at"}
-    return to_json([task.model_dump(exclude=stamped) for task in tasks]).decode()
+    stamped_fields = {"order", "updated_at"}
+    return to_json([task.model_dump(exclude=stamped_fields) for task in tasks]).decode()
 
 
 def _patch(status: TaskStatus, **fields: object) -> str:

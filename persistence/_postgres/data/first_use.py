@@ -126,7 +126,7 @@ def first_use(name: StoreName) -> str:
     for version in range(1, newest + 1):
         file = f"{name}.sql" if version == 1 else f"{name}_{version}.sql"
         steps += _STEP.format(version=version, tables=folder.joinpath(file).read_text("utf-8"))
-    needed = NEEDED.get(name, 1)
+    needed_version = NEEDED.get(name, 1)
     return _FIRST_USE.format(
-        name=name, steps=steps, version=newest, needed=needed, lock_wait_s=LOCK_WAIT_S
+        name=name, steps=steps, version=newest, needed=needed_version, lock_wait_s=LOCK_WAIT_S
     )

@@ -216,7 +216,7 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
         """A query takes at most 10 s.
 
         Raises:
-            AGEMissingError: See `make_ready`.
+            AGEMissingError: The database has no AGE that this user may use.
             PersistenceError: The database could not be asked.
         """
         values = metadata_text(parameters or {}, what="parameters of a Cypher query")
@@ -453,8 +453,8 @@ def _plain(value: JsonValue) -> JsonValue:
     kind, properties = plain.pop(_KIND, None), plain.get("properties")
     if kind is None or not isinstance(properties, dict):
         return plain
-    own = ("id", "type") if kind == "vertex" else ("id", "type", "source_id", "target_id")
+    own_keys = ("id", "type") if kind == "vertex" else ("id", "type", "source_id", "target_id")
     if plain.get("label") not in {ENTITY, RELATIONSHIP}:
         return plain
-    rest = {key: v for key, v in properties.items() if key not in own}
-    return {**{key: properties.get(key) for key in own}, "properties": rest}
+    rest = {key: v for key, v in properties.items() if key not in own_keys}
+    return {**{key: properties.get(key) for key in own_keys}, "properties": rest}

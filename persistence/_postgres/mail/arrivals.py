@@ -221,14 +221,14 @@ class Arrivals(ArrivalStore):
             if row["busy"]:
                 call.fail(RunConflictError(str(submit.agent_id), run_id))
                 continue
-            arrived = None
+            arrival = None
             # Without an arrival it is known by its id alone.
             is_new = (row["fresh"] or may_be_done) and row["arrival"] is not None
             # Several calls may be about one message: it is handed to the agent once.
             if is_new and row["arrival"] not in seen_arrivals:
                 seen_arrivals.add(row["arrival"])
                 bound_run = run_id if mode != "join" or run_id == submit.row[0] else None
-                arrived = Arrived(
+                arrival = Arrived(
                     submit.message, submit.sender, submit.agent_id, row["arrival"], bound_run
                 )
             if submit.session is not None:
@@ -239,7 +239,7 @@ class Arrivals(ArrivalStore):
                 is_here = row["fresh"] and row["local"] and run_id == submit.row[0]
                 if submit.session.is_followed and is_here and facts and self.on_begun is not None:
                     self.on_begun(submit.agent_id, facts[0])
-            call.answer(Submitted(run_id, arrived, row["local"]))
+            call.answer(Submitted(run_id, arrival, row["local"]))
 
     async def _flush_deliveries(self, calls: list[Batched[_Delivery, list[Arrived]]]) -> None:
         mail_rows = [row for call in calls for row in call.args.rows]

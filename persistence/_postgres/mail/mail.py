@@ -320,10 +320,10 @@ def arguments_of(batches: list[IngestBatch]) -> list[Sequence[object]]:
         )
         for batch in batches
     ]
-    numbered = list(enumerate(batches, 1))
-    mail = ((i, *row) for i, batch in numbered for row in batch.mail.values())
-    signals = ((i, *row) for i, batch in numbered for row in batch.signals.values())
-    posts = ((i, *row) for i, batch in numbered for row in batch.posts.values())
+    numbered_batches = list(enumerate(batches, 1))
+    mail = ((i, *row) for i, batch in numbered_batches for row in batch.mail.values())
+    signals = ((i, *row) for i, batch in numbered_batches for row in batch.signals.values())
+    posts = ((i, *row) for i, batch in numbered_batches for row in batch.posts.values())
     behind = [batch.behind for batch in batches]
     return [*columns(heads, 6), *columns(mail, 8), *columns(signals, 8), *columns(posts, 6), behind]
 
@@ -391,17 +391,17 @@ class Outbox(OutboxStore):
     ) -> list[OutboxRow]:
         shards = [lease.shard for lease in leases]
         rows = await self._links.fetch("reading the outbox", SQL_OUTBOX, shards, after, limit)
-        outbox, damaged = list[OutboxRow](), dict[int, Row]()
+        outbox, damaged_rows = list[OutboxRow](), dict[int, Row]()
         for row in rows:
             message = read_or(row["body"], message_from_text, lambda _: None)
             if message is None:
-                damaged[row["n"]] = row
+                damaged_rows[row["n"]] = row
             else:
                 outbox.append(OutboxRow(row["n"], message, row["dead"], row["target_read"]))
-        if damaged:  # their columns still have sender, target and id
-            args = (shards, [*damaged])
+        if damaged_rows:  # their columns still have sender, target and id
+            args = (shards, [*damaged_rows])
             keys = await self._links.fetch("reading the outbox", SQL_OUTBOX_KEYS, *args)
-            outbox += [_unreadable_row(damaged[key["n"]], key) for key in keys]
+            outbox += [_unreadable_row(damaged_rows[key["n"]], key) for key in keys]
             outbox.sort(key=lambda row: row.n)
         return outbox
 

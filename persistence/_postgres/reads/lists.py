@@ -224,8 +224,8 @@ def list_statement(
         None if agent is None else partition_hash(agent),
     ]
     conditions = [
-        absent if value is None else condition
-        for (condition, absent), value in zip(_FILTERS, values, strict=True)
+        null_condition if value is None else condition
+        for (condition, null_condition), value in zip(_FILTERS, values, strict=True)
     ]
     if parked is not None:
         conditions.append("r.parked is not null" if parked else "r.parked is null")

@@ -153,8 +153,8 @@ class Reads(ReadStore):
     @override
     async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
         futures = [self._loads.call(run_id) for run_id in run_ids]
-        loaded = [await future for future in futures]
-        return [run for run in loaded if run is not None]
+        loaded_runs = [await future for future in futures]
+        return [run for run in loaded_runs if run is not None]
 
     @override
     async def signals(self, run_id: RunId) -> list[BufferedSignal]:

@@ -261,7 +261,7 @@ class Heartbeat:
         return {"agent": agent, "run": blocker.run_id, "place": blocker.place, "owner": self._owner}
 
     async def _act_for_main(
-        self, connection: Connection, owned: Sequence[ShardLease], report: HostReport
+        self, connection: Connection, owned_leases: Sequence[ShardLease], report: HostReport
     ) -> HostReport:
         """Give up what other hosts can serve; return what the main loop is to know when it is back.
 
@@ -275,7 +275,9 @@ class Heartbeat:
             return replace(report, surplus=())  # it is back
         surplus_shards = {shard for group in report.surplus for shard in group.shards}
         given_leases = [
-            lease for lease in owned if lease.shard in surplus_shards and lease not in report.lost
+            lease
+            for lease in owned_leases
+            if lease.shard in surplus_shards and lease not in report.lost
         ]
         is_over = self._blocked_s >= self._settings.blocked_s
         if not is_over:

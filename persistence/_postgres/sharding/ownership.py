@@ -180,10 +180,10 @@ class ShardLeases(ShardStore):
 def host_report(rows: Sequence[Row], host_leases: Sequence[ShardLease]) -> HostReport:
     """Compare what the database says this host owns with what the host thinks."""
     now: datetime = rows[0]["now"]
-    owned = {ShardId(row["shard"]): row["epoch"] for row in rows if row["shard"] is not None}
+    owned_epochs = {ShardId(row["shard"]): row["epoch"] for row in rows if row["shard"] is not None}
     return HostReport(
         unknown=tuple(sorted(ShardId(row["shard"]) for row in _unread_rows(rows, host_leases))),
-        lost=tuple(lease for lease in host_leases if owned.get(lease.shard) != lease.epoch),
+        lost=tuple(lease for lease in host_leases if owned_epochs.get(lease.shard) != lease.epoch),
         now=now,
         surplus=_surplus(rows),
     )

@@ -198,21 +198,21 @@ class Follows(FollowGraph, PostStore):
         rows_by_outcome: dict[str, list[Row]] = {"lost": [], "more": [], "brought": []}
         for row in rows:
             rows_by_outcome[row["outcome"]].append(row)
-        lost, more = (
+        lost_shards, unfinished_shards = (
             {ShardId(row["shard"]) for row in rows_by_outcome[key]} for key in ("lost", "more")
         )
         lazy: LazyAgents = _lazy(rows_by_outcome["brought"])
-        woken = _arrivals_by_shard(rows_by_outcome["brought"])
+        arrivals_by_shard = _arrivals_by_shard(rows_by_outcome["brought"])
         if may_be_done:
             lazy = dict.fromkeys(shards)
             tries = 2  # the one that was lost, and the one that was answered; the next scan finds others
             inbox_rows = await self._chunks.fetch(
                 doing, SQL_FIND_EXPANDED, list(lazy), tries * limit
             )
-            woken = {}
+            arrivals_by_shard = {}
             for row in inbox_rows:
-                woken.setdefault(ShardId(row["shard"]), []).append(arrived_of(row))
-        return Expanded(woken, lazy, more, lost)
+                arrivals_by_shard.setdefault(ShardId(row["shard"]), []).append(arrived_of(row))
+        return Expanded(arrivals_by_shard, lazy, unfinished_shards, lost_shards)
 
     @override
     async def lazy(self, shards: Sequence[ShardId]) -> LazyAgents:
@@ -234,7 +234,7 @@ def _change(follower: AgentId, topic: TopicId, mode: FollowMode | None) -> _Chan
 
 def _arrivals_by_shard(rows: list[Row]) -> dict[ShardId, list[Arrived]]:
     """Return the followers' rows by shard: messages of one post differ in the target only."""
-    woken: dict[ShardId, list[Arrived]] = {}
+    arrivals_by_shard: dict[ShardId, list[Arrived]] = {}
     post: Message | None = None
     for row in rows:
         if not row["agents"]:
@@ -244,13 +244,13 @@ def _arrivals_by_shard(rows: list[Row]) -> dict[ShardId, list[Arrived]]:
         if post is None:  # it cannot be read: its receivers' next scans find its rows
             continue
         sender = post.sender or ""
-        woken.setdefault(ShardId(row["shard"]), []).extend(
+        arrivals_by_shard.setdefault(ShardId(row["shard"]), []).extend(
             Arrived(post.copied_to(agent), sender, agent, arrival)
             for agent, arrival in zip(
                 map(AgentId.parse, row["agents"]), row["arrivals"], strict=True
             )
         )
-    return woken
+    return arrivals_by_shard
 
 
 def _lazy(rows: list[Row]) -> dict[ShardId, list[str]]:

@@ -24,18 +24,19 @@ async def background(
     """
     failure: BaseException | None = None
     async with asyncio.TaskGroup() as group:
-        endless = [group.create_task(start()) for start in until_cancelled]
-        ending = [group.create_task(start()) for start in until_stopped]
+        endless_tasks = [group.create_task(start()) for start in until_cancelled]
+        ending_tasks = [group.create_task(start()) for start in until_stopped]
         try:
             yield
+        # Kept, and raised outside of the group: a TaskGroup would wrap it in an ExceptionGroup.
         except BaseException as exc:  # noqa: BLE001 - raised again below
             failure = exc
         stop()
         try:
-            if ending:
-                await asyncio.wait(ending, timeout=STOP_TIMEOUT_S)
+            if ending_tasks:
+                await asyncio.wait(ending_tasks, timeout=STOP_TIMEOUT_S)
         finally:
-            for task in (*ending, *endless):
+            for task in (*ending_tasks, *endless_tasks):
                 task.cancel()
     if failure is not None:
         raise failure

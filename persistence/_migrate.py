@@ -71,13 +71,13 @@ class Waiting:
 
 @asynccontextmanager
 async def blockers_named(
-    waiting: Waiting, connect: Connect | None, **facts: object
+    session: Waiting, connect: Connect | None, **facts: object
 ) -> AsyncIterator[None]:
     """Log who blocks the session, at once and every ten seconds, while the block lasts.
 
     Args:
-        waiting: The session.
-        connect: Makes the connection that polls; None: there is no polling.
+        session: The session.
+        connect: Makes the connection that polls, or None for no polling.
         facts: More for the log line.
     """
     if connect is None:
@@ -91,7 +91,7 @@ async def blockers_named(
         except DRIVER_ERRORS:
             return
         try:
-            await _poll(connection, waiting, facts)
+            await _poll(connection, session, facts)
         except DRIVER_ERRORS:
             pass  # the session that waits will say what is wrong with the server
         finally:
@@ -101,15 +101,17 @@ async def blockers_named(
         yield
 
 
-async def _poll(connection: Connection, waiting: Waiting, facts: dict[str, object]) -> None:
+async def _poll(connection: Connection, session: Waiting, facts: dict[str, object]) -> None:
     loop = asyncio.get_running_loop()
-    begun = loop.time()
-    said = begun - SAY_EVERY_S
+    started_at = loop.time()
+    logged_at = started_at - SAY_EVERY_S
     while True:
-        rows = await connection.fetch(SQL_BLOCKERS, waiting.pid)
-        if rows and loop.time() >= said + SAY_EVERY_S:
-            said = loop.time()
-            say_blockers(rows, **facts, migration=waiting.doing, waited_s=round(said - begun))
+        rows = await connection.fetch(SQL_BLOCKERS, session.pid)
+        if rows and loop.time() >= logged_at + SAY_EVERY_S:
+            logged_at = loop.time()
+            say_blockers(
+                rows, **facts, migration=session.doing, waited_s=round(logged_at - started_at)
+            )
         await asyncio.sleep(POLL_S)
 
 
@@ -156,7 +158,7 @@ SQL_IS_INVALID: Final[LiteralString] = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
+class _MissingFiles:
     """Files that are applied together: their names, and the function that applies them."""
 
     names: Sequence[str]
@@ -186,20 +188,20 @@ async def migrate(
         schema: Created when it is missing.
         migrations: Migrations in order; by default those of this release.
         functions: Functions by name; by default those of this release.
-        connect: Function that makes another connection to see blocking sessions; None: they are not named.
+        connect: Makes another connection to see blocking sessions, or None if they need not be named.
 
     Raises:
         MigrationError: An applied file differs from this release's, or is one of before `OLDEST`.
     """
     steps = known_migrations() if migrations is None else migrations
-    living = known_functions() if functions is None else functions
-    find = partial(_find_due, connection, schema, steps, living)
+    current_functions = known_functions() if functions is None else functions
+    find = partial(_find_missing, connection, schema, steps, current_functions)
     return await _carry_out(connection, schema, find, lock=TABLES, connect=connect)
 
 
-def is_behind(applied: Collection[int]) -> bool:
+def is_behind(applied_versions: Collection[int]) -> bool:
     """Return True if a migration of this release is missing where these versions were applied."""
-    return any(step.version not in applied for step in known_migrations())
+    return any(step.version not in applied_versions for step in known_migrations())
 
 
 async def catch_up(
@@ -219,12 +221,12 @@ async def catch_up(
     """
     steps = known_migrations() if migrations is None else migrations
 
-    async def find() -> list[_Due]:
-        applied = await _applied(connection, schema, steps)
+    async def find() -> list[_MissingFiles]:
+        applied_versions = await _applied_versions(connection, schema, steps)
         return [
-            _Due([step.name], partial(_apply_late, connection, step))
+            _MissingFiles([step.name], partial(_apply_late, connection, step))
             for step in steps
-            if step.can_wait and step.version not in applied
+            if step.can_wait and step.version not in applied_versions
         ]
 
     return await _carry_out(connection, schema, find, lock=REST, connect=connect)
@@ -233,36 +235,41 @@ async def catch_up(
 async def _carry_out(
     connection: Connection,
     schema: str,
-    find: Callable[[], Awaitable[list[_Due]]],
+    find: Callable[[], Awaitable[list[_MissingFiles]]],
     *,
     lock: str,
     connect: Connect | None,
 ) -> list[str]:
-    due = await find()
-    if not due:
+    # Without the lock: a host that starts on a schema that is up to date waits for nobody.
+    missing_files = await find()
+    if not missing_files:
         return []
-    done: list[str] = []
-    waiting, backoff = Waiting(connection.get_server_pid(), due[0].names[0]), Backoff(0.5, 5.0)
-    async with blockers_named(waiting, connect, schema=schema):
+    applied_names: list[str] = []
+    session, backoff = (
+        Waiting(connection.get_server_pid(), missing_files[0].names[0]),
+        Backoff(0.5, 5.0),
+    )
+    async with blockers_named(session, connect, schema=schema):
         while True:
             try:
-                async with _locked(connection, lock):
+                async with _hold_lock(connection, lock):
                     await _make_schema(connection, schema)
+                    # Again, under the lock: another process may have applied them meanwhile.
                     for work in await find():
-                        waiting.doing = work.names[0]
+                        session.doing = work.names[0]
                         await work.execute()
-                        done += work.names
+                        applied_names += work.names
                 break
             except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
                 # The lock is released meanwhile: hosts of before that start wait for it.
                 await asyncio.sleep(backoff.next_s())
-    if done:
-        _log.info("schema migrated", extra={"schema": schema, "applied": done})
-    return done
+    if applied_names:
+        _log.info("schema migrated", extra={"schema": schema, "applied": applied_names})
+    return applied_names
 
 
 @asynccontextmanager
-async def _locked(connection: Connection, lock: str) -> AsyncIterator[None]:
+async def _hold_lock(connection: Connection, lock: str) -> AsyncIterator[None]:
     await _limit_waits(connection, LOCK_WAIT_S)
     await connection.execute(SQL_LOCK, lock)
     try:
@@ -278,12 +285,14 @@ async def _limit_waits(connection: Connection, limit_s: float) -> None:
 
 async def _make_schema(connection: Connection, schema: str) -> None:
     if not await connection.fetchval(SQL_HAS_SCHEMA, schema):
-        quoted = schema.replace('"', '""')
-        await connection.execute(f'create schema "{quoted}"')
+        quoted_schema = schema.replace('"', '""')
+        await connection.execute(f'create schema "{quoted_schema}"')
     await connection.execute(SQL_CREATE_TABLE)
 
 
-async def _applied(connection: Connection, schema: str, steps: Sequence[Migration]) -> set[int]:
+async def _applied_versions(
+    connection: Connection, schema: str, steps: Sequence[Migration]
+) -> set[int]:
     """Return the versions that were applied, also those of a newer release.
 
     Raises:
@@ -291,9 +300,9 @@ async def _applied(connection: Connection, schema: str, steps: Sequence[Migratio
     """
     if not await connection.fetchval(SQL_HAS_TABLE):
         return set()
-    applied = {row["version"]: row for row in await connection.fetch(SQL_SELECT_APPLIED)}
+    applied_rows = {row["version"]: row for row in await connection.fetch(SQL_SELECT_APPLIED)}
     for step in steps:
-        row = applied.get(step.version)
+        row = applied_rows.get(step.version)
         if row is not None and row["checksum"] != step.checksum:
             raise MigrationError(
                 schema,
@@ -301,37 +310,49 @@ async def _applied(connection: Connection, schema: str, steps: Sequence[Migratio
                 "its file was changed after it was applied; restore the file and put the "
                 "change into a new one, or use another schema",
             )
-    return set(applied)
+    return set(applied_rows)
 
 
-async def _find_due(
+async def _find_missing(
     connection: Connection, schema: str, steps: Sequence[Migration], functions: Sequence[Function]
-) -> list[_Due]:
-    applied = await _applied(connection, schema, steps)
-    stale = await stale_functions(connection, functions)
+) -> list[_MissingFiles]:
+    applied_versions = await _applied_versions(connection, schema, steps)
+    changed_functions = await stale_functions(connection, functions)
     # Nobody uses a schema that is made now.
-    due = [
+    missing_steps = [
         step
-        for step in (steps if applied else on_an_empty_schema(steps))
-        if step.version not in applied and not (applied and step.can_wait)
+        for step in (steps if applied_versions else on_an_empty_schema(steps))
+        if step.version not in applied_versions and not (applied_versions and step.can_wait)
     ]
-    if applied and due and due[0].recorded and due[0].version <= OLDEST:
+    if (
+        applied_versions
+        and missing_steps
+        and missing_steps[0].recorded
+        and missing_steps[0].version <= OLDEST
+    ):
         raise MigrationError(
             schema,
-            due[0].name,
+            missing_steps[0].name,
             f"this release upgrades schemas from migration {OLDEST:04} on; bring the schema there with "
             "an older release, or use another schema",
         )
-    if not stale:
-        return [_Due([step.name], partial(_apply, connection, [step])) for step in due]
-    names = [step.name for step in due] + [one.file for one in stale if applied]
-    return [_Due(names, partial(_apply, connection, due, stale))]
+    if not changed_functions:
+        return [
+            _MissingFiles([step.name], partial(_apply, connection, [step]))
+            for step in missing_steps
+        ]
+    names = [step.name for step in missing_steps] + [
+        function.file for function in changed_functions if applied_versions
+    ]
+    return [_MissingFiles(names, partial(_apply, connection, missing_steps, changed_functions))]
 
 
 async def _apply(
     connection: Connection, steps: Sequence[Migration], functions: Sequence[Function] = ()
 ) -> None:
     texts = [step.sql.replace(" concurrently", "") if step.is_index else step.sql for step in steps]
+    # Functions change together with the tables that they are about: none is called before its table exists,
+    # and a function that fills a new column misses no row (ADR 12).
     async with connection.transaction():
         if functions:
             await replace_functions(connection, functions)
@@ -392,8 +413,8 @@ async def stale_functions(
     rows = await connection.fetch(SQL_SELECT_FUNCTIONS)
     if any(row["revision"] > REVISION for row in rows):
         return []
-    known = {row["name"]: row["checksum"] for row in rows}
-    return [one for one in functions if known.get(one.name) != one.checksum]
+    checksums = {row["name"]: row["checksum"] for row in rows}
+    return [f for f in functions if checksums.get(f.name) != f.checksum]
 
 
 async def replace_functions(connection: Connection, functions: Sequence[Function]) -> None:
@@ -402,30 +423,32 @@ async def replace_functions(connection: Connection, functions: Sequence[Function
     One whose parameters or columns changed replaces the old one. Bodies are not looked at: they
     may be about tables that come later in the transaction.
     """
+    # A body may name tables that a later migration of this transaction makes.
     await connection.execute("set local check_function_bodies = off")
-    names = [one.name for one in functions]
+    names = [function.name for function in functions]
     if await connection.fetch(SQL_SIGNATURES, names):
-        for one in functions:
-            await _replace(connection, one)
+        for function in functions:
+            await _replace(connection, function)
     else:
-        await connection.execute("\n".join(one.sql for one in functions))
+        await connection.execute("\n".join(function.sql for function in functions))
     await connection.execute(SQL_CREATE_FUNCTIONS)
     await connection.execute(
-        SQL_KEEP_FUNCTIONS, names, [one.checksum for one in functions], REVISION
+        SQL_KEEP_FUNCTIONS, names, [function.checksum for function in functions], REVISION
     )
 
 
 async def _replace(connection: Connection, function: Function) -> None:
-    before = await _signatures(connection, function.name)
+    old_signatures = await _signatures(connection, function.name)
     try:
+        # A savepoint: the refused statement must not end the transaction of the migration.
         async with connection.transaction():
             await connection.execute(function.sql)
     except asyncpg.InvalidFunctionDefinitionError:  # it returns something else
-        await _drop(connection, before)
+        await _drop(connection, old_signatures)
         await connection.execute(function.sql)
     else:
-        if await _signatures(connection, function.name) != before:
-            await _drop(connection, before)
+        if await _signatures(connection, function.name) != old_signatures:
+            await _drop(connection, old_signatures)
 
 
 async def _signatures(connection: Connection, name: str) -> set[str]:

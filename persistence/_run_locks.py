@@ -36,9 +36,9 @@ class RunFileLocks:
 
     @contextmanager
     def hold(self, run_id: str, *, wait: bool = True) -> Iterator[None]:
-        """Hold the lock of a run; see `LockingRunStore.lock`."""
+        """Hold the lock of a run; without `wait`, raise StoreBusyError at once if another process has it."""
         path = self._folder / lock_name(run_id)
-        descriptor = self._locked(path, self._timeout_s if wait else 0.0)
+        descriptor = self._acquire(path, self._timeout_s if wait else 0.0)
         try:
             yield
         finally:
@@ -46,13 +46,14 @@ class RunFileLocks:
                 path.unlink()  # still held: a process that has opened it sees that, and opens a new one
             os.close(descriptor)
 
-    def _locked(self, path: Path, timeout_s: float) -> int:
+    def _acquire(self, path: Path, timeout_s: float) -> int:
         """Return the descriptor of the lock's file, which stays open as long as the lock is held."""
         ends_at = time.monotonic() + timeout_s
         while True:
             self._folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
+                # Polled: `flock` has no time limit of its own.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(descriptor)
@@ -60,6 +61,7 @@ class RunFileLocks:
                     raise StoreBusyError(str(path), timeout_s) from None
                 time.sleep(PAUSE_S)
                 continue
+            # The holder before may have removed the file: a lock of a removed file excludes nobody.
             if _is_at(descriptor, path):
                 return descriptor
             os.close(descriptor)
@@ -80,41 +82,49 @@ class TrailingRuns:
     """The part of a run store that has the locks, and the states that are not written yet.
 
     Args:
-        folder: See `RunFileLocks`.
-        timeout_s: See `RunFileLocks`.
+        folder: The folder of the locks; made if it does not exist.
+        timeout_s: Seconds to wait for another process that holds a run.
     """
 
     def __init__(self, folder: Path, *, timeout_s: float) -> None:
         self._locks = RunFileLocks(folder, timeout_s=timeout_s)
-        self._later: dict[str, RunState] = {}
+        self._unwritten_runs: dict[str, RunState] = {}
 
     def save_later(self, run: RunState) -> None:
-        """See `TrailingRunStore.save_later`."""
-        self._later[run.run_id] = run
+        """Show a run in this process as it is now. A later `save` writes it, or nothing does."""
+        self._unwritten_runs[run.run_id] = run
 
     def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
-        """See `LockingRunStore.lock`."""
-        return self._locked(run_id, wait=wait)
+        """Hold the run against drivers in other processes, and drop its unwritten state at the end.
+
+        Args:
+            run_id: The run.
+            wait: False: raise at once if another process holds it.
+
+        Raises:
+            StoreBusyError: Another process holds the run for too long.
+        """
+        return self._hold(run_id, wait=wait)
 
     @contextmanager
-    def _locked(self, run_id: str, *, wait: bool) -> Iterator[None]:
+    def _hold(self, run_id: str, *, wait: bool) -> Iterator[None]:
         with self._locks.hold(run_id, wait=wait):
             try:
                 yield
             finally:
-                self._later.pop(run_id, None)
+                self._unwritten_runs.pop(run_id, None)
 
-    def _shown(self, run: RunState) -> RunState:
+    def _newest_state(self, run: RunState) -> RunState:
         """Return the state of a run that was read, or a copy of the one that is not written yet."""
-        later = self._later.get(run.run_id)
-        return run if later is None else later.cloned()
+        unwritten_run = self._unwritten_runs.get(run.run_id)
+        return run if unwritten_run is None else unwritten_run.cloned()
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
     """Return whether the file that was opened is the one that is there now."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except FileNotFoundError:
         return False
-    own = os.fstat(descriptor)
-    return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
+    own_stat = os.fstat(descriptor)
+    return (own_stat.st_dev, own_stat.st_ino) == (stat.st_dev, stat.st_ino)

@@ -92,16 +92,17 @@ class Migration:
             MigrationError: It holds another statement, which would not be repeatable.
         """
         code = re.sub(r"--.*", "", self.sql)
-        found: list[tuple[str, str]] = []
-        for statement in filter(None, (" ".join(one.split()) for one in code.split(";"))):
+        indexes: list[tuple[str, str]] = []
+        for statement in filter(None, (" ".join(part.split()) for part in code.split(";"))):
             match = _INDEX.fullmatch(statement)
             if match is None:
                 problem = f"outside of a transaction only indexes are made and dropped: {statement}"
                 raise MigrationError("", self.name, problem)
-            found.append((match[1], statement))
-        return found
+            indexes.append((match[1], statement))
+        return indexes
 
 
+# Each opening of a store compares all files with the schema.
 @lru_cache(maxsize=512)
 def _checksum(sql: str) -> str:
     return hashlib.sha256(sql.replace("\r\n", "\n").encode()).hexdigest()
@@ -117,17 +118,17 @@ def known_migrations() -> tuple[Migration, ...]:
     """
     files = dict(_texts("migrations"))
     lines = _folder("baseline").joinpath("history.sha256").read_text("utf-8").splitlines()
-    found = [
+    migrations = [
         Migration(int(name[:4]), name, files.pop(name, ""), recorded)
         for recorded, name in map(str.split, lines)
     ]
-    found += [Migration(int(name[:4]), name, sql) for name, sql in files.items()]
-    for number, migration in enumerate(found, 1):
+    migrations += [Migration(int(name[:4]), name, sql) for name, sql in files.items()]
+    for number, migration in enumerate(migrations, 1):
         if migration.version != number:
             raise MigrationError("", migration.name, f"expected number {number:04}")
         if migration.is_index:
             _ = migration.indexes
-    return tuple(found)
+    return tuple(migrations)
 
 
 @cache

@@ -117,7 +117,7 @@ class ActorClient:
         await self._line.open()
         return self
 
-    async def __aexit__(self, *raised: object) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Close the connection. Calls that still wait fail."""
         await self._line.close()
 
@@ -228,8 +228,8 @@ class ActorClient:
         request = self._factory.ask(
             agent, payload, message_id=id, on_conflict=on_conflict, priority=priority
         )
-        asked, answer = await self._wait(request.waiting, limit_s)
-        output: JsonValue = answers.read(asked, answer)
+        final_request, answer = await self._wait(request.waiting, limit_s)
+        output: JsonValue = answers.read(final_request, answer)
         return output
 
     async def result(self, run: RunRef | str, *, timeout: float | None = None) -> Result:
@@ -252,8 +252,8 @@ class ActorClient:
             facts = {"run": run_id, "timeout": round(wait_s, 3)}
             return self._factory.api("result", facts, doing=doing)
 
-        asked, answer = await self._wait(request, limit_s)
-        return answers.result_of(run_id, answers.read_object(asked, answer, "status"))
+        final_request, answer = await self._wait(request, limit_s)
+        return answers.result_of(run_id, answers.read_object(final_request, answer, "status"))
 
     async def status(self, run: RunRef | str) -> Status:
         """Return how far a run is.
@@ -327,9 +327,9 @@ class ActorClient:
     def _following(
         self, verb: str, agent: AgentId | str, topic: TopicId | str
     ) -> tuple[dict[str, str], str]:
-        follower, place = self._factory.agent(agent), self._factory.topic(topic)
-        facts = {"agent": str(follower), "topic": f"{place.type}/{place.source}"}
-        return facts, f"{verb} {place} by {follower}"
+        follower, topic_id = self._factory.agent(agent), self._factory.topic(topic)
+        facts = {"agent": str(follower), "topic": f"{topic_id.type}/{topic_id.source}"}
+        return facts, f"{verb} {topic_id} by {follower}"
 
     async def _answer(self, request: Request) -> answers.Response:
         return await self._line.exchange(
@@ -353,32 +353,33 @@ class ActorClient:
 
         Args:
             request: Function that makes a request in which a host waits for that many seconds.
-            limit_s: Seconds for all requests together; None: no limit, as long as hosts answer.
+            limit_s: Seconds for all requests together; None if there is no limit while hosts answer.
         """
         now, patience = asyncio.get_running_loop().time, self._patience
         until = now() + (math.inf if limit_s is None else limit_s)
-        told_s = limit_s or self._timeout
+        shown_limit_s = limit_s or self._timeout
         run_id, is_taken = None, False
         while True:
-            left_s = self._timeout if limit_s is None else max(until - now(), 0.001)
-            wait_s = min(patience.slice_s, left_s)
-            asked = request(wait_s)
+            # Never 0, which a host refuses as a time limit.
+            remaining_s = self._timeout if limit_s is None else max(until - now(), 0.001)
+            wait_s = min(patience.slice_s, remaining_s)
+            current_request = request(wait_s)
             try:
                 answer = await self._line.exchange(
-                    asked,
-                    limit_s=left_s + patience.grace_s,
+                    current_request,
+                    limit_s=remaining_s + patience.grace_s,
                     attempt_s=wait_s + patience.grace_s,
                     may_be_done=is_taken,
                 )
             except OutcomeUnknownError as exc:
                 if run_id is None:
                     raise
-                raise answers.not_in_time(asked, run_id, told_s) from exc
+                raise answers.not_in_time(current_request, run_id, shown_limit_s) from exc
             if answer.code != answers.TIMED_OUT:
-                return asked, answer
+                return current_request, answer
             run_id, is_taken = answers.run_of(answer) or run_id, True
             if now() >= until:
-                raise answers.not_in_time(asked, run_id, told_s)
+                raise answers.not_in_time(current_request, run_id, shown_limit_s)
 
 
 def _id_of(run: RunRef | str) -> str:

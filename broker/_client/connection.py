@@ -56,7 +56,7 @@ class ClientConnection:
     Args:
         server: Address and login of the server.
         inbox_prefix: First token of the subjects that answers come to.
-        patience: See `Patience`.
+        patience: The waiting times.
     """
 
     def __init__(self, server: ConnectOptions, *, inbox_prefix: str, patience: Patience) -> None:
@@ -64,10 +64,10 @@ class ClientConnection:
         self._prefix = inbox_prefix
         self._patience = patience
         self._requests: Requests | None = None
-        self._opening = asyncio.Lock()
+        self._connect_lock = asyncio.Lock()
         self._is_open = False
-        self._calls = asyncio.Semaphore(MAX_OPEN_CALLS)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._call_slots = asyncio.Semaphore(MAX_OPEN_CALLS)
+        self._order_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.address = server.address
 
     async def open(self) -> None:
@@ -96,19 +96,20 @@ class ClientConnection:
             NotPermittedError: The user may not subscribe to answers of this prefix.
         """
         # One connects, and all others wait for that connection.
-        async with self._opening:
+        async with self._connect_lock:
             self._check_open()
-            if (known := self._requests) is not None:
-                if not known.client.lost.is_set():
-                    return known
+            if (requests := self._requests) is not None:
+                if not requests.client.lost.is_set():
+                    return requests
                 self._requests = None
-                await known.client.shut()
-            made = await self._connect()
+                await requests.client.shut()
+            new_requests = await self._connect()
             if not self._is_open:
-                await made.client.shut()
+                # `close` came while this connected, and did not see this connection.
+                await new_requests.client.shut()
             self._check_open()
-            self._requests = made
-            return made
+            self._requests = new_requests
+            return new_requests
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -119,7 +120,7 @@ class ClientConnection:
         try:
             client = await open_client(self._server, inbox_prefix=inbox)
             try:
-                return await _answered(client, inbox)
+                return await _open_requests(client, inbox)
             except BaseException:
                 await client.shut()
                 raise
@@ -144,23 +145,24 @@ class ClientConnection:
         """
         unserved_s = self._patience.unserved_s
         tries = Tries(request, may_be_done=may_be_done, unserved_s=unserved_s)
-        turn: asyncio.Lock | nullcontext[None] = nullcontext()
+        order_lock: asyncio.Lock | nullcontext[None] = nullcontext()
         if request.order_key is not None:
             # One request of a key at a time, in order of arrival, and over the network too: a message that is
             # repeated must not come after the next. The lock lives while a caller has it or waits for it.
-            turn = self._turns.setdefault(request.order_key, asyncio.Lock())
+            order_lock = self._order_locks.setdefault(request.order_key, asyncio.Lock())
         try:
-            async with asyncio.timeout(limit_s), turn, self._calls:
+            # The slot last: calls that wait behind one of their key hold none.
+            async with asyncio.timeout(limit_s), order_lock, self._call_slots:
                 while True:
                     try:
                         requests = await self.requests()
                         tries.is_under_way = True
                         return await _attempt(requests, request, attempt_s)
-                    except MissedError as missed:
-                        pause_s = tries.pause_after(missed)
+                    except MissedError as miss:
+                        pause_s = tries.pause_after(miss)
                     await asyncio.sleep(pause_s)
         except (TimeoutError, MissedError) as exc:
-            raise tries.given_up(self.address, limit_s) from exc
+            raise tries.final_error(self.address, limit_s) from exc
 
 
 class EventWatch:
@@ -170,7 +172,7 @@ class EventWatch:
         line: The connection.
         factory: The factory of requests.
         run_id: The run.
-        patience: See `Patience`.
+        patience: The waiting times.
         limit_s: Seconds without any message after which the stream fails.
     """
 
@@ -200,14 +202,14 @@ class EventWatch:
                 async with aclosing(self._answers(order.next_seq)) as answers:
                     async for answer in answers:
                         event = event_of(self._run_id, answer)
-                        passed = None if event is None else order.take(event)
-                        if passed is not None:
-                            yield passed
+                        new_event = None if event is None else order.take(event)
+                        if new_event is not None:
+                            yield new_event
                             self._note_activity()  # its reader's time is no silence of the host
                         if order.is_over:
                             return
-            except MissedError as missed:
-                await self._pause(missed)
+            except MissedError as miss:
+                await self._pause(miss)
 
     async def _answers(self, from_seq: int) -> AsyncGenerator[Response]:
         """Yield what one asking brings, but for beats, until nothing more comes.
@@ -245,17 +247,17 @@ class EventWatch:
         self._active_at = self._now()
         self._backoff.reset()
 
-    async def _pause(self, missed: MissedError) -> None:
+    async def _pause(self, miss: MissedError) -> None:
         """Wait a little before the next asking.
 
         Raises:
             UnservedError, UnreachableError: Nothing has been heard for too long.
         """
         is_late = self._now() - self._active_at >= self._limit_s
-        if missed.why == "closed" or (is_late and missed.why == "unreachable"):
-            raise unreachable(self._line.address, missed, self._doing)
+        if miss.why == "closed" or (is_late and miss.why == "unreachable"):
+            raise unreachable(self._line.address, miss, self._doing)
         if is_late:
-            raise unserved(missed, self._doing)
+            raise unserved(miss, self._doing)
         await asyncio.sleep(self._backoff.next_s())
 
 
@@ -295,8 +297,8 @@ class EventOrder:
             return self._delta(event)
         if event.kind == "entry" and event.seq < self.next_seq:
             return None  # known already
-        missing = event.seq > self.next_seq - (event.kind == "end")
-        if missing and self._is_contiguous:
+        has_gap = event.seq > self.next_seq - (event.kind == "end")
+        if has_gap and self._is_contiguous:
             raise MissedError("lost", f"entry {self.next_seq} did not come")
         self._is_contiguous = True
         self._attempt = max(self._attempt, event.attempt)
@@ -313,8 +315,8 @@ class EventOrder:
         self._attempt = event.attempt
         data: Any = event.data
         n = int(data.get("n", 0)) if isinstance(data, dict) else 0
-        known = self._calls.pop(event.position, None)
-        is_restart = known is not None and (event.attempt > known[0] or n <= known[1])
+        previous = self._calls.pop(event.position, None)
+        is_restart = previous is not None and (event.attempt > previous[0] or n <= previous[1])
         self._calls[event.position] = (event.attempt, n)
         if len(self._calls) > MAX_CALLS:
             del self._calls[next(iter(self._calls))]
@@ -325,23 +327,23 @@ class FrameBuffer:
     """The received frames of a stream of events that are not read yet, in order, up to a limit."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[float, Response]] = deque()
+        self._frames: deque[tuple[float, Response]] = deque()
         self._size = 0
-        self._why: Exception | None = None
+        self._end_error: Exception | None = None
         self._changed = asyncio.Event()
         self._now = asyncio.get_running_loop().time
 
     def put(self, reply: Reply | ServerError) -> None:
         """Take what came, or why nothing more will; what comes after that is dropped."""
-        if self._why is not None:
+        if self._end_error is not None:
             return
         if isinstance(reply, ServerError):
-            self._why = reply
-        elif len(self._waiting) >= MAX_WAITING_FRAMES or self._size > MAX_WAITING_BYTES:
-            self._why = MissedError("busy", "events are read more slowly than they come")
+            self._end_error = reply
+        elif len(self._frames) >= MAX_WAITING_FRAMES or self._size > MAX_WAITING_BYTES:
+            self._end_error = MissedError("busy", "events are read more slowly than they come")
         else:
             self._size += len(reply.data)
-            self._waiting.append((self._now(), Response.of(reply)))
+            self._frames.append((self._now(), Response.of(reply)))
         self._changed.set()
 
     async def next(self, limit_s: float) -> tuple[float, Response]:
@@ -352,20 +354,20 @@ class FrameBuffer:
         """
         try:
             async with asyncio.timeout(limit_s):
-                while not self._waiting and self._why is None:
+                while not self._frames and self._end_error is None:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             raise MissedError("silent", f"nothing was heard for {limit_s:g} s") from None
-        if not self._waiting:
-            assert self._why is not None
-            raise self._why
-        since, answer = self._waiting.popleft()
+        if not self._frames:
+            assert self._end_error is not None
+            raise self._end_error
+        since, answer = self._frames.popleft()
         self._size -= len(answer.body)
         return self._now() - since, answer
 
 
-async def _answered(client: NatsConnection, inbox: str) -> Requests:
+async def _open_requests(client: NatsConnection, inbox: str) -> Requests:
     """Return calls over the connection, once the server is known to have their inbox.
 
     Raises:

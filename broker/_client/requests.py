@@ -190,42 +190,42 @@ class RequestFactory:
         """Check the names and return a factory."""
         try:
             check_name("tenant", tenant)
-            made = cls(Subjects(namespace), tenant, publisher, sees)
-            made.subjects.external(AgentId("x", "x"), publisher)
+            factory = cls(Subjects(namespace), tenant, publisher, sees)
+            factory.subjects.external(AgentId("x", "x"), publisher)
         except (InvalidNameError, SubjectError) as exc:
             raise BadRequestError("ActorClient", str(exc), "Correct the name.") from exc
-        return made
+        return factory
 
     def agent(self, agent: AgentId | str) -> AgentId:
         """Return an agent of this tenant, given as ``type/key``."""
         try:
-            found = agent if isinstance(agent, AgentId) else AgentId.parse(agent)
+            agent_id = agent if isinstance(agent, AgentId) else AgentId.parse(agent)
             if isinstance(agent, str) and ":" not in agent.partition("/")[0]:
-                found = AgentId(found.type, found.key, self.tenant)
+                agent_id = AgentId(agent_id.type, agent_id.key, self.tenant)
         except (InvalidNameError, TypeError, AttributeError) as exc:
             raise bad(f"agent {agent!r}", str(exc), "Write type/key.") from exc
-        self._check_tenant(f"agent {agent!r}", found)
-        if found.key.startswith("~"):
+        self._check_tenant(f"agent {agent!r}", agent_id)
+        if agent_id.key.startswith("~"):
             problem = "keys that begin with '~' cannot be addressed from outside"
             raise bad(f"agent {agent!r}", problem, "Choose another key.")
-        return found
+        return agent_id
 
     def topic(self, topic: TopicId | str) -> TopicId:
         """Return a topic of this tenant, given as ``type/source``, or ``type`` alone."""
         try:
             if isinstance(topic, TopicId):
-                found = topic
+                topic_id = topic
             else:
                 type_, _, source = topic.partition("/")
-                found = TopicId(type_, source or "default", self.tenant)
+                topic_id = TopicId(type_, source or "default", self.tenant)
         except (InvalidNameError, AttributeError) as exc:
             raise bad(f"topic {topic!r}", str(exc), "Write type/source.") from exc
-        self._check_tenant(f"topic {topic!r}", found)
-        return found
+        self._check_tenant(f"topic {topic!r}", topic_id)
+        return topic_id
 
-    def _check_tenant(self, doing: str, named: AgentId | TopicId) -> None:
-        if named.tenant != self.tenant:
-            problem = f"it is of tenant {named.tenant!r}, this client of {self.tenant!r}"
+    def _check_tenant(self, doing: str, target: AgentId | TopicId) -> None:
+        if target.tenant != self.tenant:
+            problem = f"it is of tenant {target.tenant!r}, this client of {self.tenant!r}"
             raise bad(doing, problem, "Make a client for that tenant.")
 
     def send(self, agent: AgentId | str, payload: object, message_id: str | None) -> Request:
@@ -233,8 +233,8 @@ class RequestFactory:
         to = self.agent(agent)
         doing = f"send to {to}"
         subject = self.subjects.external(to, self.publisher)
-        body = _encoded(doing, payload, is_object=True)
-        return self._stored(to, message_id, doing=doing, subject=subject, body=body)
+        body = _encode(doing, payload, is_object=True)
+        return self._stream_request(to, message_id, doing=doing, subject=subject, body=body)
 
     def publish(self, topic: TopicId | str, payload: object, message_id: str | None) -> Request:
         """A post to a topic, over JetStream."""
@@ -242,11 +242,13 @@ class RequestFactory:
         doing = f"publish to {to}"
         try:
             subject = self.subjects.external_post(to, self.publisher)
-            place = place_of(to)
+            topic_agent = place_of(to)
         except (InvalidNameError, SubjectError) as exc:
             raise bad(doing, str(exc), "Choose another name.") from exc
-        body = _encoded(doing, payload, is_object=True)
-        return self._stored(place, message_id, doing=doing, subject=subject, body=body)
+        body = _encode(doing, payload, is_object=True)
+        return self._stream_request(
+            topic_agent, message_id, doing=doing, subject=subject, body=body
+        )
 
     def signal(self, run: RunRef, name: str, payload: object, message_id: str | None) -> Request:
         """A signal for a run whose agent is known, over JetStream."""
@@ -254,19 +256,21 @@ class RequestFactory:
         doing = f"signal {name!r} for run {run_id}"
         _check_signal(doing, name)
         subject = self.subjects.signal(to, self.publisher, run_id, name)
-        body = _encoded(doing, payload)
-        return self._stored(to, message_id, doing=doing, subject=subject, body=body)
+        body = _encode(doing, payload)
+        return self._stream_request(to, message_id, doing=doing, subject=subject, body=body)
 
     def signal_by_id(
         self, run_id: str, name: str, payload: object, message_id: str | None
     ) -> Request:
         """A signal for a run of which only the id is known, to the gateway."""
         doing = f"signal {name!r} for run {run_id}"
-        run, known = checked_run(run_id), checked_id(doing, message_id)
+        run, request_id = checked_run(run_id), checked_id(doing, message_id)
         _check_signal(doing, name)
         _check_payload(doing, payload)
-        facts = {"run": run, "name": name, "payload": payload, "id": known}
-        return self.api("signal", facts, doing=doing, message_id=known, order_key=f"signal {run}")
+        facts = {"run": run, "name": name, "payload": payload, "id": request_id}
+        return self.api(
+            "signal", facts, doing=doing, message_id=request_id, order_key=f"signal {run}"
+        )
 
     def ask(
         self,
@@ -280,10 +284,10 @@ class RequestFactory:
         """A question to the gateway; see `Request.waiting`."""
         to = self.agent(agent)
         doing = f"ask {to}"
-        known = checked_id(doing, message_id)
+        request_id = checked_id(doing, message_id)
         _check_conflict(doing, on_conflict, priority)
         headers = {
-            names.MESSAGE_ID: known,
+            names.MESSAGE_ID: request_id,
             names.ON_CONFLICT: on_conflict,
             names.PRIORITY: str(priority),
             **_target(to),
@@ -292,9 +296,9 @@ class RequestFactory:
         return Request(
             doing=doing,
             subject=self.subjects.ask(to, self.publisher, self.sees),
-            body=_encoded(doing, payload),
+            body=_encode(doing, payload),
             headers=headers,
-            id=known,
+            id=request_id,
         )
 
     def submit(
@@ -309,17 +313,19 @@ class RequestFactory:
         """A run to be started."""
         to = self.agent(agent)
         doing = f"submit to {to}"
-        known = checked_id(doing, message_id)
+        request_id = checked_id(doing, message_id)
         _check_conflict(doing, on_conflict, priority)
         _check_payload(doing, payload)
         facts = {
             "agent": str(to),
             "payload": payload,
-            "id": known,
+            "id": request_id,
             "on_conflict": on_conflict,
             "priority": priority,
         }
-        return self.api("submit", facts, doing=doing, message_id=known, order_key=f"submit {to}")
+        return self.api(
+            "submit", facts, doing=doing, message_id=request_id, order_key=f"submit {to}"
+        )
 
     def api(
         self,
@@ -341,17 +347,17 @@ class RequestFactory:
             order_key=order_key,
         )
 
-    def _stored(
+    def _stream_request(
         self, to: AgentId, message_id: str | None, *, doing: str, subject: str, body: bytes
     ) -> Request:
-        known = checked_id(doing, message_id)
-        headers = {names.MESSAGE_ID: known, **_target(to), **trace_headers()}
+        request_id = checked_id(doing, message_id)
+        headers = {names.MESSAGE_ID: request_id, **_target(to), **trace_headers()}
         return Request(
             doing=doing,
             subject=subject,
             body=body,
             headers=headers,
-            id=known,
+            id=request_id,
             order_key=f"stored {to}",
         )
 
@@ -410,15 +416,15 @@ def trace_headers() -> dict[str, str]:
     A span can only be current where the program has imported OpenTelemetry, so nothing is imported
     for those that have not.
     """
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
-        TraceContextTextMapPropagator().inject(found)
-    return found
+        TraceContextTextMapPropagator().inject(headers)
+    return headers
 
 
-def _encoded(doing: str, payload: object, *, is_object: bool = False) -> bytes:
+def _encode(doing: str, payload: object, *, is_object: bool = False) -> bytes:
     if is_object and not isinstance(payload, dict):
         problem = f"the payload is a {type(payload).__name__}"
         raise bad(doing, problem, "Send a JSON object: a dict with str keys.")

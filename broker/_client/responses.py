@@ -70,18 +70,18 @@ def failure(request: Request, answer: Response) -> errors.ClientError | None:
     code = answer.code
     if not code:
         return None
-    told = _told(answer)
+    error = _error_of(answer)
     kind, remedy = _FAILURES.get(code, (errors.ClientError, "Look at the host's log."))
-    if told.get("type") == "unserved":
+    if error.get("type") == "unserved":
         kind = errors.UnservedError
-    details = told.get("details")
+    details = error.get("details")
     busy_with = details.get("busy_with") if isinstance(details, dict) else None
     run = run_of(answer) or (str(busy_with) if busy_with else None)
-    problem = str(told.get("message") or answer.headers.get(names.ERROR) or f"error {code}")
+    problem = str(error.get("message") or answer.headers.get(names.ERROR) or f"error {code}")
     return kind(
         request.doing,
         problem.rstrip("."),
-        str(told.get("remedy") or remedy),
+        str(error.get("remedy") or remedy),
         run,
         request.id,
         details,
@@ -90,7 +90,7 @@ def failure(request: Request, answer: Response) -> errors.ClientError | None:
 
 def run_of(answer: Response) -> str | None:
     """Return the run that an error of the gateway names, if it names one."""
-    run = _told(answer).get("run") or answer.headers.get(names.RUN)
+    run = _error_of(answer).get("run") or answer.headers.get(names.RUN)
     return str(run) if run else None
 
 
@@ -104,7 +104,7 @@ def not_in_time(request: Request, run_id: str | None, limit_s: float) -> errors.
     return errors.AskTimeoutError(request.doing, problem, remedy, run_id, request.id)
 
 
-def _told(answer: Response) -> dict[str, Any]:
+def _error_of(answer: Response) -> dict[str, Any]:
     try:
         error = json.loads(answer.body)["error"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -113,12 +113,12 @@ def _told(answer: Response) -> dict[str, Any]:
 
 
 def stored_failure(request: Request, answer: Response) -> errors.ClientError | None:
-    """Return the error in JetStream's acknowledgement; None: the message is stored."""
+    """Return the error in JetStream's acknowledgement, or None if the message is stored."""
     try:
-        told = json.loads(answer.body)
-        if "error" not in told and "seq" in told:
+        ack = json.loads(answer.body)
+        if "error" not in ack and "seq" in ack:
             return None
-        error = dict(told["error"])
+        error = dict(ack["error"])
     except (ValueError, KeyError, TypeError, RecursionError):
         error = {"description": "the answer is no acknowledgement of JetStream"}
     problem = str(error.get("description", error))
@@ -151,52 +151,52 @@ def read(request: Request, answer: Response) -> Any:
 
 def read_object(request: Request, answer: Response, *fields: str) -> dict[str, Any]:
     """Return the JSON object of an answer, which has these fields. Raises what `read` does."""
-    found: dict[str, Any] = read(request, answer)
+    body: dict[str, Any] = read(request, answer)
     problem = ""
-    if not isinstance(found, dict):
-        problem = f"the answer is a {type(found).__name__}, not an object"
-    elif missing := [name for name in fields if name not in found]:
-        problem = f"the answer tells no {missing[0]!r}"
+    if not isinstance(body, dict):
+        problem = f"the answer is a {type(body).__name__}, not an object"
+    elif missing_fields := [name for name in fields if name not in body]:
+        problem = f"the answer tells no {missing_fields[0]!r}"
     if problem:
         remedy = "Look for what else answers there."
         raise errors.ClientError(request.doing, problem, remedy, None, request.id)
-    return found
+    return body
 
 
-def result_of(run_id: str, told: Mapping[str, JsonValue]) -> Result:
+def result_of(run_id: str, body: Mapping[str, JsonValue]) -> Result:
     """Return how a run ended, by the gateway's answer."""
-    status, output, error = str(told.get("status")), told.get("output"), told.get("error")
-    return Result(run_id=str(told.get("run") or run_id), status=status, output=output, error=error)
+    status, output, error = str(body.get("status")), body.get("output"), body.get("error")
+    return Result(run_id=str(body.get("run") or run_id), status=status, output=output, error=error)
 
 
-def status_of(run_id: str, told: Mapping[str, Any]) -> Status:
+def status_of(run_id: str, body: Mapping[str, Any]) -> Status:
     """Return how far a run is; unknown fields of newer hosts are left out."""
     return Status(
-        run_id=str(told.get("run_id") or run_id),
-        status=str(told.get("status")),
-        last_seq=int(told.get("last_seq", -1)),
-        last_milestone=told.get("last_milestone"),
-        parked=told.get("parked"),
-        updated_at=told.get("updated_at"),
+        run_id=str(body.get("run_id") or run_id),
+        status=str(body.get("status")),
+        last_seq=int(body.get("last_seq", -1)),
+        last_milestone=body.get("last_milestone"),
+        parked=body.get("parked"),
+        updated_at=body.get("updated_at"),
     )
 
 
 def event_of(run_id: str, answer: Response) -> Event | None:
     """Return an event; None for a kind that this version does not know."""
     try:
-        told = json.loads(answer.body)
-        if told["kind"] not in {"entry", "delta", "end"}:
+        body = json.loads(answer.body)
+        if body["kind"] not in {"entry", "delta", "end"}:
             return None
         return Event(
-            kind=told["kind"],
+            kind=body["kind"],
             run_id=run_id,
-            seq=int(told["seq"]),
-            attempt=int(told.get("attempt", 1)),
-            name=str(told.get("name", "")),
-            position=str(told.get("position", "")),
-            data=told.get("data"),
-            at=str(told.get("at", "")),
-            is_truncated=bool(told.get("truncated", False)),
+            seq=int(body["seq"]),
+            attempt=int(body.get("attempt", 1)),
+            name=str(body.get("name", "")),
+            position=str(body.get("position", "")),
+            data=body.get("data"),
+            at=str(body.get("at", "")),
+            is_truncated=bool(body.get("truncated", False)),
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -250,37 +250,38 @@ class Tries:
         self.is_under_way = False
         """True if the request was sent and nothing came back yet."""
 
-    def pause_after(self, missed: MissedError) -> float:
+    def pause_after(self, miss: MissedError) -> float:
         """Return how many seconds after an attempt that brought no answer the next one is due.
 
         Raises:
             UnservedError: Nobody has been there for some seconds, and none was before.
             MissedError: The client is closed.
         """
-        if self.is_under_way and missed.why in {"lost", "silent"}:
+        if self.is_under_way and miss.why in {"lost", "silent"}:
+            # It was sent, and no answer says whether it arrived.
             self._may_be_done = True
         self.is_under_way = False
-        self._last = missed
-        if missed.why == "closed":
-            raise missed
-        if missed.why != "unserved":
+        self._last = miss
+        if miss.why == "closed":
+            raise miss
+        if miss.why != "unserved":
             self._unserved_since = None
         else:
             self._unserved_since = self._unserved_since or self._now()
             if not self._may_be_done and self._now() - self._unserved_since >= self._unserved_s:
-                raise unserved(missed, self._request.doing, self._request.id)
+                raise unserved(miss, self._request.doing, self._request.id)
         return self._backoff.next_s()
 
-    def given_up(self, address: str, limit_s: float) -> errors.ClientError:
+    def final_error(self, address: str, limit_s: float) -> errors.ClientError:
         """Return what to raise when the time is over, or the client was closed."""
-        request, missed = self._request, self._last
+        request, miss = self._request, self._last
         if self._may_be_done or self.is_under_way:
-            words = "no answer came" if self.is_under_way else missed.words
+            words = "no answer came" if self.is_under_way else miss.words
             problem = f"{words}, within {limit_s:g} s; whether it was done is unknown"
             return outcome_unknown(request, problem)
-        if missed.why in {"unserved", "busy"}:
-            return unserved(missed, request.doing, request.id)
-        return unreachable(address, missed, request.doing, request.id)
+        if miss.why in {"unserved", "busy"}:
+            return unserved(miss, request.doing, request.id)
+        return unreachable(address, miss, request.doing, request.id)
 
 
 def outcome_unknown(request: Request, problem: str) -> errors.OutcomeUnknownError:
@@ -291,22 +292,22 @@ def outcome_unknown(request: Request, problem: str) -> errors.OutcomeUnknownErro
     return errors.OutcomeUnknownError(request.doing, problem, remedy, None, request.id)
 
 
-def unserved(missed: MissedError, doing: str, id: str | None = None) -> errors.UnservedError:  # noqa: A002
+def unserved(miss: MissedError, doing: str, id: str | None = None) -> errors.UnservedError:  # noqa: A002
     """Return the error of a request that no host takes."""
-    return errors.UnservedError(doing, missed.words, _SERVE, None, id)
+    return errors.UnservedError(doing, miss.words, _SERVE, None, id)
 
 
 def unreachable(
     address: str,
-    missed: MissedError,
+    miss: MissedError,
     doing: str,
     id: str | None = None,  # noqa: A002
 ) -> errors.UnreachableError:
     """Return the error of a server that is away, or does not let us in, or of a closed client."""
-    problem = f"NATS at {address}: {missed.words}"
+    problem = f"NATS at {address}: {miss.words}"
     remedy = "Start nats-server there, or set the right URL (nats://HOST:PORT)."
-    if missed.why == "closed":
-        problem, remedy = missed.words, "Use it inside `async with`."
-    elif "uthorization" in missed.words or "uthentication" in missed.words:
+    if miss.why == "closed":
+        problem, remedy = miss.words, "Use it inside `async with`."
+    elif "uthorization" in miss.words or "uthentication" in miss.words:
         remedy = "Check the user, password, credentials file or nkey."
     return errors.UnreachableError(doing, problem, remedy, None, id)

@@ -73,7 +73,7 @@ RENEW: Final = "renew"
 Kind: TypeAlias = Literal["ask", "api"]
 
 
-class _Held(NamedTuple):
+class _OpenRequest(NamedTuple):
     """A request that waits for its answer, and how many bytes came with it."""
 
     request: GatewayRequest
@@ -86,7 +86,7 @@ class Gateway:
     Args:
         front: The client API, which executes requests.
         subjects: The deployment's names.
-        host: Shown in answers of ``$SRV``.
+        host: The facts of the host that answers of ``$SRV`` show.
         scope: Function that makes a scope for background tasks.
     """
 
@@ -104,14 +104,14 @@ class Gateway:
         self._streams: EventStreams | None = None
         self._groups: list[Subscription] = []
         self._is_stopping = False
-        self._held: dict[int, _Held] = {}
-        self._held_bytes = 0
+        self._open_requests: dict[int, _OpenRequest] = {}
+        self._open_bytes = 0
         self._numbers = itertools.count()
 
     @property
     def held(self) -> int:
         """The number of requests that wait for their answers here, streams of events included."""
-        return len(self._held)
+        return len(self._open_requests)
 
     @property
     def has_left(self) -> bool:
@@ -119,65 +119,70 @@ class Gateway:
         return self._is_stopping and not self._groups
 
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
-        """See `ConnectionUser.attach`."""
+        """Subscribe on a new connection; `tasks` end with it."""
         self._client = client
         renewals = f"{inbox}.renew"
         streams = EventStreams(self._front, self._scope, self._publish, renewals)
         self._streams = streams
 
-        def renewed(subject: bytes, _reply: bytes, _data: bytes, headers: bytes) -> None:
+        def on_renewal(subject: bytes, _reply: bytes, _data: bytes, headers: bytes) -> None:
             stream = subject.rpartition(b".")[2].decode(errors="replace")
             # If a beat has no subscriber, NATS sends "no responders" to the beat's reply subject.
             (streams.end if headers.startswith(NO_RESPONDERS) else streams.renew)(stream)
 
-        def renewed_by_name(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
+        def on_named_renewal(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
             if len(data) > MAX_RENEWAL_BYTES:  # each host reads each of them, on its event loop
                 return
             with contextlib.suppress(ValueError):  # it has no reply subject: there is no answer
                 streams.renew_named(data)
 
-        await client.listen(f"{renewals}.*", renewed)
-        for subject, say in self._service.answers().items():
-            await client.listen(subject, self._teller(say, tasks))
-        await client.listen(self._subjects.prefixed(f"api.v1.*.*.{RENEW}"), renewed_by_name)
+        await client.listen(f"{renewals}.*", on_renewal)
+        for subject, answer in self._service.answers().items():
+            await client.listen(subject, self._info_sink(answer, tasks))
+        await client.listen(self._subjects.prefixed(f"api.v1.*.*.{RENEW}"), on_named_renewal)
         for kind, endpoint in self._endpoints.items():
             if not self._is_stopping:
-                sink = self._taker(kind, tasks)
+                # A host that shuts down does not join the queue group again on its next connection.
+                sink = self._request_sink(kind, tasks)
                 self._groups.append(await client.listen(endpoint.subject, sink, queue=QUEUE))
 
     def detach(self) -> None:
-        """See `ConnectionUser.detach`. Clients that wait for an answer repeat their requests."""
+        """Forget the connection that was lost. Clients that wait for an answer repeat their requests."""
         self._client = self._streams = None
         self._groups.clear()
-        self._held.clear()
-        self._held_bytes = 0
+        self._open_requests.clear()
+        self._open_bytes = 0
 
     async def leave(self) -> None:
-        """See `ConnectionUser.leave`: leave the queue group."""
+        """Leave the queue group, so that no new request comes."""
         self._is_stopping = True
         client = self._client
         while client is not None and self._groups:
             await client.forget(self._groups.pop())
 
     async def shut(self) -> None:
-        """See `ConnectionUser.shut`: answer 503 to what is held."""
-        for number in list(self._held):
-            if (request := self._let_go(number)) is not None:
+        """Answer 503 to the requests that still wait."""
+        for number in list(self._open_requests):
+            if (request := self._release(number)) is not None:
                 await self._publish(request, refusal(STOPPING, request), "")
 
-    def _teller(
-        self, say: Callable[[], bytes], tasks: Tasks
+    def _info_sink(
+        self, answer: Callable[[], bytes], tasks: Tasks
     ) -> Callable[[bytes, bytes, bytes, bytes], None]:
-        """Return a sink that answers with what `say` returns."""
+        """Return a sink that answers with what `answer` returns."""
 
         def sink(subject: bytes, reply: bytes, _data: bytes, _headers: bytes) -> None:
-            place, client = reply.decode(errors="replace"), self._client
-            if client is not None and may_be_answered(place):
-                tasks.start(client.publish(place, say()), name=subject.decode(errors="replace"))
+            reply_subject, client = reply.decode(errors="replace"), self._client
+            if client is not None and may_be_answered(reply_subject):
+                tasks.start(
+                    client.publish(reply_subject, answer()), name=subject.decode(errors="replace")
+                )
 
         return sink
 
-    def _taker(self, kind: Kind, tasks: Tasks) -> Callable[[bytes, bytes, bytes, bytes], None]:
+    def _request_sink(
+        self, kind: Kind, tasks: Tasks
+    ) -> Callable[[bytes, bytes, bytes, bytes], None]:
         """Return a sink that serves requests."""
         endpoint = self._endpoints[kind]
 
@@ -195,41 +200,42 @@ class Gateway:
                 endpoint.done(0, f"{request.reply!r} is no inbox")
                 return
             size = len(data) + len(raw_headers)
-            if len(self._held) >= MAX_REQUESTS or self._held_bytes + size > MAX_HELD_BYTES:
+            if len(self._open_requests) >= MAX_REQUESTS or self._open_bytes + size > MAX_HELD_BYTES:
                 endpoint.done(0, TOO_MANY.message)
                 client = self._client
                 # A refusal does not wait: no backlog grows for a client that asks faster than hosts answer.
                 if client is not None and client.pending_data_size <= PENDING_BYTES:
-                    refusing = self._publish(request, refusal(TOO_MANY, request), "")
-                    tasks.start(refusing, name=request.subject)
+                    coro = self._publish(request, refusal(TOO_MANY, request), "")
+                    tasks.start(coro, name=request.subject)
                 return
             number = next(self._numbers)
-            self._held[number] = _Held(request, size)
-            self._held_bytes += size
+            self._open_requests[number] = _OpenRequest(request, size)
+            self._open_bytes += size
             tasks.start(self._serve(kind, number, request), name=request.subject)
 
         return sink
 
-    def _let_go(self, number: int) -> GatewayRequest | None:
-        """Return a request that was held until now; None: it was released by another task."""
-        held = self._held.pop(number, None)
-        if held is None:
+    def _release(self, number: int) -> GatewayRequest | None:
+        """Return an open request and close it, or None if another task has done that."""
+        open_request = self._open_requests.pop(number, None)
+        if open_request is None:
             return None
-        self._held_bytes -= held.size
-        return held.request
+        self._open_bytes -= open_request.size
+        return open_request.request
 
     async def _serve(self, kind: Kind, number: int, request: GatewayRequest) -> None:
-        """Do what is asked and answer, unless another task did meanwhile."""
+        """Execute a request and answer, unless another task has answered meanwhile."""
         now = asyncio.get_running_loop().time
-        began, problem = now(), None
+        started_at, problem = now(), None
         try:
             answer = await self._answer(kind, request)
         except Exception as exc:  # noqa: BLE001 - the boundary: the sender gets the error, the log too
             problem = problem_of(exc)
             answer = refusal(problem, request)
         finally:
-            is_held = self._let_go(number) is not None
-        self._endpoints[kind].done(now() - began, None if problem is None else problem.message)
+            # `shut` may have answered meanwhile: a request gets one answer.
+            is_held = self._release(number) is not None
+        self._endpoints[kind].done(now() - started_at, None if problem is None else problem.message)
         if answer is not None and is_held:
             await self._publish(request, answer, "")
 
@@ -237,17 +243,17 @@ class Gateway:
         if len(request.data) > MAX_BODY_BYTES:
             raise RequestError(too_large(len(request.data)))
         if kind == "ask":
-            return self._fitting(await self._verbs.ask(request))
+            return self._check_size(await self._verbs.ask(request))
         origin = parse_api(self._subjects, request.subject)
         streams = self._streams
         if origin.verb != EVENTS or streams is None:
-            return self._fitting(await self._verbs.api(request, origin))
+            return self._check_size(await self._verbs.api(request, origin))
         if len(streams) >= MAX_STREAMS:
             raise RequestError(TOO_MANY)
         await streams.serve(request, origin)
         return None
 
-    def _fitting(self, answer: GatewayAnswer) -> GatewayAnswer:
+    def _check_size(self, answer: GatewayAnswer) -> GatewayAnswer:
         """Return the answer, if it is not larger than the broker takes."""
         client = self._client
         limit = (1 << 20 if client is None else client.max_payload) - HEADROOM_BYTES
@@ -331,9 +337,9 @@ class MicroService:
     """Answers ``$SRV.PING``, ``$SRV.INFO`` and ``$SRV.STATS``.
 
     Args:
-        host: What is said of it.
+        host: The facts that the answers show.
         namespace: The namespace of the deployment.
-        endpoints: Its subjects.
+        endpoints: The subjects of the service.
     """
 
     def __init__(self, host: HostFacts, namespace: str, endpoints: Iterable[Endpoint]) -> None:
@@ -341,36 +347,42 @@ class MicroService:
         self._id = token(host.owner)
 
     def answers(self) -> dict[str, Callable[[], bytes]]:
-        """Return what answers requests, by subject."""
+        """Return the functions that answer requests, by subject."""
         verbs = (
             (service.ServiceVerb.PING, self._ping),
             (service.ServiceVerb.INFO, self._info),
             (service.ServiceVerb.STATS, self._stats),
         )
-        places = ((None, None), (NAME, None), (NAME, self._id))
+        targets = ((None, None), (NAME, None), (NAME, self._id))
         return {
-            service.control_subject(verb, *place): say for verb, say in verbs for place in places
+            service.control_subject(verb, *target): answer
+            for verb, answer in verbs
+            for target in targets
         }
 
-    def _who(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         host = self._host
         facts = {
             "namespace": self._namespace,
             "host": host.owner,
             "serves": ",".join(host.serves()),
         }
-        found = {name: text[:_MAX_METADATA] for name, text in facts.items()}
-        return {"id": self._id, "name": NAME, "version": host.version, "metadata": found}
+        metadata = {name: text[:_MAX_METADATA] for name, text in facts.items()}
+        return {"id": self._id, "name": NAME, "version": host.version, "metadata": metadata}
 
     def _ping(self) -> bytes:
-        return json.dumps(service.ServicePing(**self._who()).to_dict()).encode()
+        return json.dumps(service.ServicePing(**self._identity()).to_dict()).encode()
 
     def _info(self) -> bytes:
-        endpoints = [one.info() for one in self._endpoints]
-        found = service.ServiceInfo(**self._who(), description=_DESCRIPTION, endpoints=endpoints)
-        return json.dumps(found.to_dict()).encode()
+        endpoints = [endpoint.info() for endpoint in self._endpoints]
+        info = service.ServiceInfo(
+            **self._identity(), description=_DESCRIPTION, endpoints=endpoints
+        )
+        return json.dumps(info.to_dict()).encode()
 
     def _stats(self) -> bytes:
-        endpoints = [one.stats() for one in self._endpoints]
-        found = service.ServiceStats(**self._who(), started=self._host.started, endpoints=endpoints)
-        return json.dumps(found.to_dict()).encode()
+        endpoints = [endpoint.stats() for endpoint in self._endpoints]
+        stats = service.ServiceStats(
+            **self._identity(), started=self._host.started, endpoints=endpoints
+        )
+        return json.dumps(stats.to_dict()).encode()

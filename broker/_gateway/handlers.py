@@ -66,10 +66,10 @@ class Verbs:
             RequestError: It did not end in time, failed or was cancelled; or see `problem_of`.
         """
         headers = request.headers
-        with _readable("header Actor-Target"):
-            claimed = bodies.claimed_target(headers)
-        origin = parse_ask(self._subjects, request.subject, claimed)
-        agent_id = _addressed(origin.agent)
+        with _translate_errors("header Actor-Target"):
+            claimed_agent = bodies.claimed_target(headers)
+        origin = parse_ask(self._subjects, request.subject, claimed_agent)
+        agent_id = _check_addressable(origin.agent)
         caller = Caller(agent_id.tenant, origin.publisher, origin.sees)
         timeout_s = _seconds(headers.get(names.TIMEOUT, TIMEOUT_S), f"header {names.TIMEOUT}")
         run_id: RunId | None = None
@@ -82,10 +82,10 @@ class Verbs:
                 del order  # a run may take an hour, and there may be many
                 if run_id == own_run_id:  # its own run needs no check
                     caller = replace(caller, sees="tenant")
-                ended = await self._front.result(caller, run_id)
+                run_result = await self._front.result(caller, run_id)
         except TimeoutError:
             raise _timed_out(timeout_s, run_id) from None
-        return _answer_of(ended, request, agent_id)
+        return _answer_of(run_result, request, agent_id)
 
     async def api(self, request: GatewayRequest, origin: ApiOrigin) -> GatewayAnswer:
         """Execute a request `api.v1.….VERB` and return its result.
@@ -95,15 +95,15 @@ class Verbs:
         """
         verb = self._verbs.get(origin.verb)
         if verb is None:
-            known = ", ".join(sorted((*self._verbs, "events")))
-            raise malformed(f"there is no verb {origin.verb!r}; there are {known}")
+            verb_names = ", ".join(sorted((*self._verbs, "events")))
+            raise malformed(f"there is no verb {origin.verb!r}; there are {verb_names}")
         fields = Fields.of(request)
         fields.trace = bodies.metadata_from_outside(request.headers)
         caller = Caller(origin.tenant, origin.publisher, origin.sees)
         return result(await verb(caller, fields), request)
 
     async def _submit(self, caller: Caller, fields: Fields) -> JsonValue:
-        agent_id = _addressed(fields.agent("agent", caller))
+        agent_id = _check_addressable(fields.agent("agent", caller))
         order = Order(
             agent_id=agent_id,
             payload=fields.take("payload"),
@@ -121,22 +121,22 @@ class Verbs:
         fields.refuse_others()
         try:
             async with asyncio.timeout(timeout_s):
-                ended = await self._front.result(caller, run_id)
+                run_result = await self._front.result(caller, run_id)
         except TimeoutError:
             raise _timed_out(timeout_s, run_id) from None
         return {
             "run": run_id,
-            "status": str(ended.status),
-            "output": ended.output,
-            "error": ended.error,
+            "status": str(run_result.status),
+            "output": run_result.output,
+            "error": run_result.error,
         }
 
     async def _status(self, caller: Caller, fields: Fields) -> JsonValue:
         run_id = fields.run()
         fields.refuse_others()
         summary = await self._front.status(caller, run_id)
-        dumped: JsonValue = summary.model_dump(mode="json")
-        return dumped
+        body: JsonValue = summary.model_dump(mode="json")
+        return body
 
     async def _cancel(self, caller: Caller, fields: Fields) -> JsonValue:
         run_id = fields.run()
@@ -149,13 +149,16 @@ class Verbs:
         payload = fields.take("payload", None)
         message_id = _message_id(fields.text("id", None))
         fields.refuse_others()
-        accepted = await self._front.signal(
+        is_accepted = await self._front.signal(
             caller, run_id, str(name), payload, message_id=message_id
         )
-        return {"accepted": accepted}
+        return {"accepted": is_accepted}
 
     async def _follow(self, caller: Caller, fields: Fields) -> JsonValue:
-        agent_id, topic = _addressed(fields.agent("agent", caller)), fields.topic("topic", caller)
+        agent_id, topic = (
+            _check_addressable(fields.agent("agent", caller)),
+            fields.topic("topic", caller),
+        )
         mode = fields.text("mode", "eager")
         fields.refuse_others()
         if mode not in _MODES:
@@ -164,7 +167,10 @@ class Verbs:
         return {}
 
     async def _unfollow(self, caller: Caller, fields: Fields) -> JsonValue:
-        agent_id, topic = _addressed(fields.agent("agent", caller)), fields.topic("topic", caller)
+        agent_id, topic = (
+            _check_addressable(fields.agent("agent", caller)),
+            fields.topic("topic", caller),
+        )
         fields.take("mode", None)
         fields.refuse_others()
         return {"followed": await self._front.unfollow(caller, agent_id, topic)}
@@ -180,8 +186,8 @@ _REQUIRED: Final[Any] = object()
 class Fields:
     """The fields of a request's body, each taken once."""
 
-    def __init__(self, found: dict[str, JsonValue]) -> None:
-        self._found = found
+    def __init__(self, values: dict[str, JsonValue]) -> None:
+        self._remaining = values
         self.trace: dict[str, str] = {}
         """Trace context of the request, from its headers."""
 
@@ -198,7 +204,7 @@ class Fields:
 
         Clients of many languages send null for a field that they leave out.
         """
-        value = self._found.pop(name, default)
+        value = self._remaining.pop(name, default)
         if value is _REQUIRED:
             raise malformed(f"field {name!r} is missing")
         return default if value is None and default is not _REQUIRED else value
@@ -240,16 +246,18 @@ class Fields:
         """Return small text values."""
         value = self.take(name, None) or {}
         is_small = isinstance(value, dict) and len(value) <= MAX_METADATA
-        if not is_small or not all(type(one) is str for one in value.values()):  # type: ignore[union-attr] # checked
+        if not is_small or not all(type(v) is str for v in value.values()):  # type: ignore[union-attr] # checked
             raise malformed(f"field {name!r} is not an object of at most {MAX_METADATA} texts")
-        if reserved := SET_BY_RUNTIME.intersection(value):  # type: ignore[arg-type] # checked
-            raise malformed(f"{name}: {min(reserved)!r} is set by the runtime: choose another key")
+        if reserved_keys := SET_BY_RUNTIME.intersection(value):  # type: ignore[arg-type] # checked
+            raise malformed(
+                f"{name}: {min(reserved_keys)!r} is set by the runtime: choose another key"
+            )
         return {key: str(text)[:1024] for key, text in value.items()}  # type: ignore[union-attr] # checked
 
     def refuse_others(self) -> None:
         """Check that every field was taken: one that is misspelt shall not be ignored."""
-        if self._found:
-            raise malformed(f"unknown field {min(self._found)!r}")
+        if self._remaining:
+            raise malformed(f"unknown field {min(self._remaining)!r}")
 
 
 def _order_of(request: GatewayRequest, agent_id: AgentId, caller: Caller) -> Order:
@@ -266,7 +274,7 @@ def _order_of(request: GatewayRequest, agent_id: AgentId, caller: Caller) -> Ord
 
 def _body_of(request: GatewayRequest, default: JsonValue) -> JsonValue:
     """Return the body as JSON data; where there is none, the default."""
-    with _readable("the body"):
+    with _translate_errors("the body"):
         return (
             bodies.json_data(bodies.parse_body(request.data, request.headers))
             if request.data
@@ -275,7 +283,7 @@ def _body_of(request: GatewayRequest, default: JsonValue) -> JsonValue:
 
 
 @contextmanager
-def _readable(what: str) -> Iterator[None]:
+def _translate_errors(what: str) -> Iterator[None]:
     """Let whatever decoders raise about bytes be the sender's mistake."""
     try:
         yield
@@ -283,7 +291,7 @@ def _readable(what: str) -> Iterator[None]:
         raise malformed(f"{what} cannot be read: {str(exc)[:200]}") from exc
 
 
-def _addressed(agent_id: AgentId) -> AgentId:
+def _check_addressable(agent_id: AgentId) -> AgentId:
     if agent_id.key.startswith("~"):
         message = "a key that begins with '~' cannot be addressed from outside"
         remedy = "Choose another key."
@@ -291,8 +299,8 @@ def _addressed(agent_id: AgentId) -> AgentId:
     return agent_id
 
 
-def _message_id(given: str | None) -> str:
-    return bodies.outsiders_id(given) if given else secrets.token_hex(16)
+def _message_id(text: str | None) -> str:
+    return bodies.outsiders_id(text) if text else secrets.token_hex(16)
 
 
 def _seconds(value: JsonValue, what: str) -> float:
@@ -339,34 +347,36 @@ def _timed_out(timeout_s: float, run_id: RunId | None) -> RequestError:
     return RequestError(Problem(408, "timeout", message, remedy, run_id))
 
 
-def _answer_of(ended: RunResult, request: GatewayRequest, agent_id: AgentId) -> GatewayAnswer:
+def _answer_of(run_result: RunResult, request: GatewayRequest, agent_id: AgentId) -> GatewayAnswer:
     """Return a run's output as the answer.
 
     Raises:
         RequestError: It failed or was cancelled.
     """
-    words = str((ended.error or {}).get("message") or "")
-    details: JsonValue = ended.error
-    if ended.status is RunStatus.COMPLETED:
-        more = {"Actor_Run": ended.run_id, "Actor_Status": str(ended.status)}
-        event = _cloud_event(request.headers, ended, agent_id)
-        return result(ended.output, request, **more, **event)
+    words = str((run_result.error or {}).get("message") or "")
+    details: JsonValue = run_result.error
+    if run_result.status is RunStatus.COMPLETED:
+        more = {"Actor_Run": run_result.run_id, "Actor_Status": str(run_result.status)}
+        event = _cloud_event(request.headers, run_result, agent_id)
+        return result(run_result.output, request, **more, **event)
     code, type_ = 422, "run_failed"
     message = f"the run failed: {words}"
     remedy = "Correct what it complains about, and ask again with another id."
-    if ended.status is RunStatus.CANCELLED:
+    if run_result.status is RunStatus.CANCELLED:
         code, type_ = 499, "run_cancelled"
         message, remedy = f"the run was cancelled: {words}", "Ask again with another id."
-    raise RequestError(Problem(code, type_, message, remedy, ended.run_id, details))
+    raise RequestError(Problem(code, type_, message, remedy, run_result.run_id, details))
 
 
-def _cloud_event(headers: Mapping[str, str], ended: RunResult, agent_id: AgentId) -> dict[str, str]:
+def _cloud_event(
+    headers: Mapping[str, str], run_result: RunResult, agent_id: AgentId
+) -> dict[str, str]:
     """Return the `ce_` headers of the answer, if the request was a CloudEvent; else none."""
     if not any(name in headers for name in _CLOUD_EVENT):
         return {}
     source = names.header_value(f"/agents/{agent_id}")
     return {
-        "ce_id": ended.run_id,
+        "ce_id": run_result.run_id,
         "ce_source": source,
         "ce_type": "callboard.run.completed",
         "ce_specversion": "1.0",

@@ -41,8 +41,8 @@ class CoreSubjects:
         self._subjects = subjects
         self._outgoing: deque[tuple[str, bytes, str]] = deque(maxlen=MAX_OUTGOING)
         self._handlers: dict[str, list[Handler]] = {}
-        self._changed: set[str] = set()
-        self._subscribed: dict[str, Subscription] = {}
+        self._changed_subjects: set[str] = set()
+        self._subscriptions: dict[str, Subscription] = {}
         self._work = asyncio.Event()
         self._client: NatsConnection | None = None
 
@@ -56,7 +56,7 @@ class CoreSubjects:
         client = self._client
         if client is None:
             return
-        waits = self._changed or self._outgoing
+        waits = self._changed_subjects or self._outgoing
         if waits or not client.publish_now(subject, data, reply):
             self._outgoing.append((subject, data, reply))
             self._work.set()
@@ -77,34 +77,34 @@ class CoreSubjects:
         return forget
 
     def _change(self, subject: str) -> None:
-        self._changed.add(subject)
+        self._changed_subjects.add(subject)
         self._work.set()
 
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
-        """See `ConnectionUser.attach`."""
+        """Subscribe on a new connection to the subjects that have handlers; `tasks` end with it."""
         del inbox
-        self._subscribed, self._changed = {}, set(self._handlers)
+        self._subscriptions, self._changed_subjects = {}, set(self._handlers)
         self._client = client
         self._work.set()
         tasks.start(self._pump(client), name="core subjects")
 
     def detach(self) -> None:
-        """See `ConnectionUser.detach`."""
+        """Forget the connection that was lost, and the messages that wait to be sent."""
         self._client = None
         self._outgoing.clear()
 
     async def leave(self) -> None:
-        """See `ConnectionUser.leave`. Nothing is done: runs that execute here still publish their pieces."""
+        """Do nothing: runs that execute here still publish their pieces."""
 
     async def shut(self) -> None:
-        """See `ConnectionUser.shut`: no caller waits for an answer."""
+        """Do nothing: no caller waits for an answer."""
 
     async def _pump(self, client: NatsConnection) -> None:
         while not client.lost.is_set():
             await self._work.wait()
             self._work.clear()
-            while self._changed:
-                await self._adjust(client, self._changed.pop())
+            while self._changed_subjects:
+                await self._adjust(client, self._changed_subjects.pop())
             while self._outgoing:
                 subject, data, reply = self._outgoing.popleft()
                 # One message less is no harm; no pump is.
@@ -113,45 +113,45 @@ class CoreSubjects:
 
     async def _adjust(self, client: NatsConnection, subject: str) -> None:
         """Subscribe if this process has subscribers, else unsubscribe."""
-        known = self._subscribed.get(subject)
-        if subject in self._handlers and known is None:
+        subscription = self._subscriptions.get(subject)
+        if subject in self._handlers and subscription is None:
 
             def sink(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
                 for handler in tuple(self._handlers.get(subject, ())):
                     handler(data)
 
-            self._subscribed[subject] = await client.listen(subject, sink)
-        elif subject not in self._handlers and known is not None:
-            del self._subscribed[subject]
-            await client.forget(known)
+            self._subscriptions[subject] = await client.listen(subject, sink)
+        elif subject not in self._handlers and subscription is not None:
+            del self._subscriptions[subject]
+            await client.forget(subscription)
 
 
 class NatsLogHints(CoreSubjects):
-    """See `LogHints`."""
+    """The `LogHints` of NATS: one subject for followed logs, and one for each log."""
 
     def __init__(self, subjects: Subjects) -> None:
         super().__init__(subjects)
-        self._followed = FollowedLogs(asyncio.get_running_loop().time)
+        self._followed_logs = FollowedLogs(asyncio.get_running_loop().time)
 
     def say_followed(self, run_id: RunId) -> None:
-        """See `LogHints.say_followed`. It is sent after the subscription of `follow`."""
+        """Tell other processes that this one follows a log, after the subscription of `follow`."""
         self._send(hint_subject(self._subjects, "follow"), run_id.encode())
 
     def follow(
         self, run_id: RunId, on_growth: Callable[[Sequence[RunLogEntry]], None]
     ) -> Callable[[], None]:
-        """See `LogHints.follow`."""
+        """Call `on_growth` when another process says that the log has grown; return what ends that."""
         return self._subscribe_local(
-            self._of_log(run_id), lambda data: on_growth(_entries(data, run_id))
+            self._of_log(run_id), lambda data: on_growth(_parse_entries(data, run_id))
         )
 
     def takes_entries(self, run_id: RunId) -> bool:
-        """See `LogHints.takes_entries`."""
-        return self._client is not None and self._followed.includes(run_id)
+        """Return True if a process follows the log: a hint of growth has the entries with it."""
+        return self._client is not None and self._followed_logs.includes(run_id)
 
     def announce_growth(self, run_id: RunId, entries: Sequence[RunLogEntry] = ()) -> None:
-        """See `LogHints.announce_growth`."""
-        if self._followed.includes(run_id):
+        """Tell the processes that follow the log, if one has said so lately, which entries it has got."""
+        if self._followed_logs.includes(run_id):
             self._send(self._of_log(run_id), _data_of(entries))
 
     def _of_log(self, run_id: RunId) -> str:
@@ -160,7 +160,7 @@ class NatsLogHints(CoreSubjects):
     @override
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
         def note(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
-            self._followed.note(RunId(data.decode(errors="replace")))
+            self._followed_logs.note(RunId(data.decode(errors="replace")))
 
         await client.listen(hint_subject(self._subjects, "follow"), note)
         await super().attach(client, inbox, tasks)
@@ -174,7 +174,7 @@ def _data_of(entries: Sequence[RunLogEntry]) -> bytes:
     return to_json({"from": entries[0].seq, "entries": rows})
 
 
-def _entries(data: bytes, run_id: RunId) -> Sequence[RunLogEntry]:
+def _parse_entries(data: bytes, run_id: RunId) -> Sequence[RunLogEntry]:
     """Return the entries of a hint; none if it has no entries, or is of another version."""
     if not data:
         return ()

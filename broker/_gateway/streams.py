@@ -61,17 +61,17 @@ class EventStreams:
         self._name = inbox.split(".")[-2]
         """Random, so that streams of two hosts are distinguished."""
         self._numbers = itertools.count(1)
-        self._renewed: dict[str, float] = {}
+        self._renewed_at: dict[str, float] = {}
         self._limits: dict[str, asyncio.Timeout] = {}
         self._now = asyncio.get_running_loop().time
 
     def __len__(self) -> int:
-        return len(self._renewed)
+        return len(self._renewed_at)
 
     def renew(self, stream: str) -> None:
         """The reader of this stream is there."""
-        if stream in self._renewed:
-            self._renewed[stream] = self._now()
+        if stream in self._renewed_at:
+            self._renewed_at[stream] = self._now()
 
     def renew_named(self, data: bytes) -> None:
         """The reader of the stream that this body names is there, if that is one of these.
@@ -87,7 +87,7 @@ class EventStreams:
     def end(self, stream: str) -> None:
         """The reader of this stream has gone."""
         limit = self._limits.get(stream)
-        if self._renewed.pop(stream, None) is not None and limit is not None:
+        if self._renewed_at.pop(stream, None) is not None and limit is not None:
             limit.reschedule(self._now())
 
     async def serve(self, request: GatewayRequest, origin: ApiOrigin) -> None:
@@ -101,7 +101,7 @@ class EventStreams:
         fields.refuse_others()
         caller = Caller(origin.tenant, origin.publisher, origin.sees)
         stream = str(next(self._numbers))
-        self._renewed[stream] = self._now()
+        self._renewed_at[stream] = self._now()
         try:
             await self._front.status(caller, run_id)  # before the first beat: is there such a run?
             # The limit is left last: until then, and not longer, `end` may set it.
@@ -114,16 +114,16 @@ class EventStreams:
                     async for event in events:
                         await self._publish(request, _page(event, request), "")
         except TimeoutError:
-            if stream in self._renewed:
+            if stream in self._renewed_at:
                 raise
         finally:
-            self._renewed.pop(stream, None)
+            self._renewed_at.pop(stream, None)
             self._limits.pop(stream, None)
 
     async def _beat(self, request: GatewayRequest, stream: str) -> None:
         """Send heartbeats of the stream, and end it when the client does not answer."""
         beat = GatewayAnswer(b"", {names.EVENT: "beat", names.STREAM: f"{self._name}.{stream}"})
-        while self._now() - self._renewed.get(stream, 0.0) < FORGET_AFTER_S:
+        while self._now() - self._renewed_at.get(stream, 0.0) < FORGET_AFTER_S:
             await self._publish(request, beat, f"{self._inbox}.{stream}")
             await asyncio.sleep(BEAT_EVERY_S)
         self.end(stream)
@@ -147,7 +147,7 @@ def _page(event: RunEvent, request: GatewayRequest) -> GatewayAnswer:
 
 
 class NatsDeltaBus(CoreSubjects):
-    """See `DeltaBus`."""
+    """The `DeltaBus` of NATS. Deltas and ends of a run have a subject each; nothing is stored."""
 
     def __init__(self, subjects: Subjects) -> None:
         super().__init__(subjects)
@@ -158,86 +158,90 @@ class NatsDeltaBus(CoreSubjects):
         """Questions for whole answers, by their number, and what takes the answers."""
 
     def publish(self, delta: Delta) -> None:
-        """See `DeltaBus.publish`."""
+        """Publish a piece for readers in other processes; return at once, never raise."""
         if self._client is not None:
             self._send(self._subjects.live(delta.agent_id, delta.run_id), _data_of(delta))
 
     def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
-        """See `DeltaBus.announce_end`."""
+        """Tell other processes that a run has ended; return at once, never raise."""
         self._send(self._subjects.live_end(agent_id, run_id), b"")
 
     async def subscribe(
         self, agent_id: AgentId, run_id: RunId, *, whole: bool = False
     ) -> AsyncGenerator[Delta | None, None]:
-        """See `DeltaBus.subscribe`."""
-        waiting: deque[Delta | None] = deque(maxlen=MAX_BEHIND)
-        came = asyncio.Event()
+        """Yield the pieces of a run from now on, until closed; a slow reader misses the oldest.
+
+        With `whole`, ask other processes for the answers that are under way there. Each comes whole, after its
+        pieces up to `Delta.n` and before later ones; None follows the last one.
+        """
+        deltas: deque[Delta | None] = deque(maxlen=MAX_BEHIND)
+        news = asyncio.Event()
 
         def take(data: bytes) -> None:
-            if (delta := _delta(data, agent_id, run_id)) is not None:
+            if (delta := _parse_delta(data, agent_id, run_id)) is not None:
                 put(delta)
 
         def take_answer(data: bytes) -> None:
             put(None) if data == _ALL_ANSWERED else take(data)
 
         def put(delta: Delta | None) -> None:
-            waiting.append(delta)
-            came.set()
+            deltas.append(delta)
+            news.set()
 
         forget = self._subscribe_local(self._subjects.live(agent_id, run_id), take)
         question = str(next(self._numbers))
         if whole:
-            asked = to_json({"agent": str(agent_id), "run": run_id})
-            self._questions[question] = asked, take_answer
+            body = to_json({"agent": str(agent_id), "run": run_id})
+            self._questions[question] = body, take_answer
             self._ask(question)
         try:
             while True:
-                await came.wait()
-                came.clear()
-                while waiting:
-                    yield waiting.popleft()
+                await news.wait()
+                news.clear()
+                while deltas:
+                    yield deltas.popleft()
         finally:
             self._questions.pop(question, None)
             forget()
 
     def answer_by(self, open_answers: Callable[[AgentId, RunId], Sequence[Delta]]) -> None:
-        """See `DeltaBus.answer_by`."""
+        """Answer processes that ask for the open answers of a run by what this function returns."""
         self._open_answers = open_answers
 
     def watch_end(
         self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
     ) -> Callable[[], None]:
-        """See `DeltaBus.watch_end`."""
+        """Call `on_end` when another process announces the run's end; return what ends the watch."""
         return self._subscribe_local(self._subjects.live_end(agent_id, run_id), lambda _: on_end())
 
     @override
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
         self._inbox = f"{inbox}.open"
-        await client.listen(f"{self._inbox}.*", self._answered)
-        await client.listen(hint_subject(self._subjects, "open"), self._asked)
+        await client.listen(f"{self._inbox}.*", self._on_answer)
+        await client.listen(hint_subject(self._subjects, "open"), self._on_question)
         await super().attach(client, inbox, tasks)
         for question in self._questions:
             self._ask(question)
 
     def _ask(self, question: str) -> None:
         """Ask all processes, after the subscription to the pieces that follow the answer."""
-        asked, _ = self._questions[question]
-        self._send(hint_subject(self._subjects, "open"), asked, f"{self._inbox}.{question}")
+        body, _ = self._questions[question]
+        self._send(hint_subject(self._subjects, "open"), body, f"{self._inbox}.{question}")
 
-    def _answered(self, subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
+    def _on_answer(self, subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
         question = self._questions.get(subject.rpartition(b".")[2].decode())
         if question is not None:
             question[1](data)
 
-    def _asked(self, _subject: bytes, reply: bytes, data: bytes, _headers: bytes) -> None:
+    def _on_question(self, _subject: bytes, reply: bytes, data: bytes, _headers: bytes) -> None:
         """Send the answers after the pieces that they contain, and before later pieces."""
         try:
-            asked = json.loads(data)
-            found = self._open_answers(AgentId.parse(asked["agent"]), RunId(asked["run"]))
+            question = json.loads(data)
+            deltas = self._open_answers(AgentId.parse(question["agent"]), RunId(question["run"]))
         except (ValueError, TypeError, KeyError, RecursionError, ContractError):
             return  # of another version
-        if found and reply:
-            for delta in found:
+        if deltas and reply:
+            for delta in deltas:
                 self._send(reply.decode(), _data_of(delta))
             self._send(reply.decode(), _ALL_ANSWERED)
 
@@ -257,14 +261,14 @@ def _data_of(delta: Delta) -> bytes:
     return to_json(facts)
 
 
-def _delta(data: bytes, agent_id: AgentId, run_id: RunId) -> Delta | None:
+def _parse_delta(data: bytes, agent_id: AgentId, run_id: RunId) -> Delta | None:
     # Of another host, perhaps of another version: what cannot be read is nothing to show.
     try:
         facts = json.loads(data)
         if facts["kind"] not in _KINDS:
             return None
-        found = facts.get("data")
-        check_json(found, where="delta")
+        delta_data = facts.get("data")
+        check_json(delta_data, where="delta")
         return Delta(
             run_id=run_id,
             agent_id=agent_id,
@@ -273,7 +277,7 @@ def _delta(data: bytes, agent_id: AgentId, run_id: RunId) -> Delta | None:
             n=int(facts["n"]),
             kind=facts["kind"],
             text=str(facts["text"]),
-            data=found,
+            data=delta_data,
             is_whole=bool(facts.get("whole")),
             after=None if facts.get("after") is None else int(facts["after"]),
         )

@@ -134,25 +134,25 @@ class Backlog:
         """
         tenants = self._tenants
         tenants.move_to_end(self._tenant_of(self._order[0].subject), last=False)
-        taken: list[Delivered] = []
+        messages: list[Delivered] = []
         length = 0
-        while tenants and len(taken) < limit and length < limit_bytes:
-            tenant, messages = next(iter(tenants.items()))
-            taken.append(messages.popleft())
-            length += taken[-1].length
-            if not messages:
+        while tenants and len(messages) < limit and length < limit_bytes:
+            tenant, queue = next(iter(tenants.items()))
+            messages.append(queue.popleft())
+            length += messages[-1].length
+            if not queue:
                 del tenants[tenant]
             elif len(tenants) > 1:
                 tenants.move_to_end(tenant)
         self.length -= length
-        self._count -= len(taken)
-        self.size -= sum(map(_size_of, taken))
-        self._ahead.update(message.sequence for message in taken)
+        self._count -= len(messages)
+        self.size -= sum(map(_size_of, messages))
+        self._ahead.update(message.sequence for message in messages)
         last = self._order[0]  # the oldest is among what was handed out
         while self._order and self._order[0].sequence in self._ahead:
             last = self._order.popleft()
             self._ahead.remove(last.sequence)
-        return taken, Reached(last.sequence, last.stored_ns, last.reply)
+        return messages, Reached(last.sequence, last.stored_ns, last.reply)
 
 
 def _size_of(message: Delivered) -> int:
@@ -179,10 +179,13 @@ class BodyBudget:
         if self._now() >= self._until or len(self._reported) > MAX_SENDERS:
             self._until = self._now() + PERIOD_S
             self._reported.clear()
-        reported, letter = self._reported[received.sender], (received.agent_id, content.problem)
-        if letter in reported:
+        reported_letters, letter = (
+            self._reported[received.sender],
+            (received.agent_id, content.problem),
+        )
+        if letter in reported_letters:
             return replace(received, content=Undecodable(content.problem, b""))
-        if len(reported) < REASONS_OF_ONE:
-            reported.add(letter)
+        if len(reported_letters) < REASONS_OF_ONE:
+            reported_letters.add(letter)
             return received
         return replace(received, content=Undecodable(TOO_MANY, b""))

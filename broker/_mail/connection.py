@@ -33,17 +33,17 @@ _NUDGES: Final = frozenset({"run", "mail", "signal", "cancel", "fanout", "shards
 
 
 class JetStreamConnection:
-    """See `MailConnection`. Made by `JetStreamTransport.connect`, which closes it too.
+    """The `MailConnection` of JetStream. Made by `JetStreamTransport.connect`, which closes it too.
 
     Args:
-        client: Connected.
-        requests: Open on it.
+        client: A connected client; `close` closes it.
+        requests: Calls over this client, opened.
         subjects: The deployment's names.
         streams: The streams' names on the server.
         ensure: Function that creates missing streams and corrects their settings.
         inbox: Prefix of reply subjects of this connection.
         serial: Function that returns a number that no other consumer of this process has.
-        on_suspect: See `Transport.connect`.
+        on_suspect: Called when another server of the cluster is lost.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class JetStreamConnection:
         if owner is None:
             return
 
-        def nudged(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
+        def on_message(_subject: bytes, _reply: bytes, data: bytes, _headers: bytes) -> None:
             if (nudge := _parse_nudge(data)) is not None:
                 on_nudge(nudge)
 
-        await self._client.listen(self._subjects.host(owner), nudged)
+        await self._client.listen(self._subjects.host(owner), on_message)
 
     async def close(self) -> None:
         """Delete this connection's consumers and close it, within a few seconds."""
@@ -107,7 +107,14 @@ class JetStreamConnection:
         self._pulls.denied(subject, words)
 
     async def send(self, row: OutboxRow) -> int:
-        """See `MailConnection.send`. Cancelling it leaves open whether the broker has it."""
+        """Publish a row and return the stream sequence under which the broker stored it.
+
+        If it is cancelled, whether the broker has it is unknown.
+
+        Raises:
+            ContractError: The broker will never take it, however often it is sent.
+            BrokerError: It was not stored, or that is unknown.
+        """
         target = row.message.target
         try:
             headers, body = encode(row)
@@ -125,7 +132,7 @@ class JetStreamConnection:
             raise UnpublishableError(str(exc)) from exc
 
     def read(self, lease: ShardLease, cursor: Cursor) -> AsyncGenerator[MailBatch, None]:
-        """See `MailConnection.read`."""
+        """Yield the messages of a shard after `cursor` and then new ones, contiguous, in batches."""
         reader = ShardReader(
             self._pulls,
             lease,
@@ -150,24 +157,27 @@ class JetStreamConnection:
                 del self._readers[key]
 
     def ack(self, batch: MailBatch) -> None:
-        """See `MailConnection.ack`. It goes out when the reader takes its next step."""
+        """Tell the broker that the batch is in rows. It goes out when the reader takes its next step."""
         reader = self._readers.get((batch.lease.shard, batch.lease.epoch))
         if reader is not None and batch.received:
             reader.acked(batch.upto.sequence)
 
     async def nudge(self, owner: HostIncarnation, nudge: Nudge) -> None:
-        """See `MailConnection.nudge`."""
+        """Hint another host that something changed; the hint may be lost."""
         agent = None if nudge.agent_id is None else str(nudge.agent_id)
         facts = [nudge.kind, agent, nudge.run_id, *([nudge.shard] if nudge.shard else ())]
         body = json.dumps(facts).encode()
         await self._requests.tell("a nudge", self._subjects.host(owner), body)
 
     async def lost(self) -> None:
-        """See `MailConnection.lost`."""
+        """Return when the connection is lost."""
         await self._client.lost.wait()
 
     async def stream_state(self, *, read_only: bool = False) -> StreamState:
-        """See `MailConnection.stream_state`. Streams that were deleted are created again."""
+        """Return the state of the stream MAIL. Streams that were deleted are created again.
+
+        With `read_only` nothing is changed: the leaders of stream and cluster have answered.
+        """
         if read_only:
             await self._requests.api_or_raise("STREAM.NAMES", {})
         else:
@@ -188,42 +198,49 @@ class JetStreamConnection:
         )
 
     async def stored_at(self, sequence: int) -> datetime | None:
-        """See `MailConnection.stored_at`."""
-        found = await self._requests.stored(self._mail, {"seq": sequence})
-        return None if found is None else instant_of(parse_nanoseconds(found["time"]))
+        """Return when this message of the stream MAIL was stored; None if it is not there."""
+        message = await self._requests.stored(self._mail, {"seq": sequence})
+        return None if message is None else instant_of(parse_nanoseconds(message["time"]))
 
     async def forget_stream(self, state: StreamState) -> None:
-        """See `MailConnection.forget_stream`. The connection is given up."""
+        """Delete the stream MAIL if it is still this one, and give the connection up."""
         if (await self._state()).created == state.created:
+            # Only the stream that was judged: another host may have deleted it, and made it anew, meanwhile.
             await self._requests.api_or_raise(f"STREAM.DELETE.{self._mail}", {})
         self._client.give_up(f"stream {self._mail} was rolled back, and is made anew")
 
     async def waiting(self) -> Sequence[AgentId]:
-        """See `MailConnection.waiting`. An agent behind a hash is returned as one of its shard."""
+        """Return the agents that have messages in the stream MAIL.
+
+        An agent whose subject holds a hash is returned as an agent of its shard.
+        """
         agents: list[AgentId] = []
-        strange = seen = 0
+        strange_count = seen_count = 0
         total = 1
-        while seen < total:
-            asked = {"subjects_filter": self._subjects.prefixed("mail.>"), "offset": seen}
-            page = await self._requests.api_or_raise(f"STREAM.INFO.{self._mail}", asked)
+        while seen_count < total:
+            query = {"subjects_filter": self._subjects.prefixed("mail.>"), "offset": seen_count}
+            page = await self._requests.api_or_raise(f"STREAM.INFO.{self._mail}", query)
             subjects: dict[str, int] = page["state"].get("subjects") or {}
             for n, subject in enumerate(subjects, 1):
                 if n % PAUSE_AFTER == 0:
+                    # There may be a subject for each agent: other tasks get the event loop in between.
                     await asyncio.sleep(0)
                 if self._subjects.is_post(subject):
                     continue  # a reader of messages has shards for all topics
                 try:
                     agents.append(mailbox_of(self._subjects, subject))
                 except SubjectError:
-                    strange += 1
-            seen += len(subjects)
+                    strange_count += 1
+            seen_count += len(subjects)
             total = page.get("total", 0) if subjects else 0
-        if strange:
-            _log.warning("the stream MAIL has subjects of no agent", extra={"subjects": strange})
+        if strange_count:
+            _log.warning(
+                "the stream MAIL has subjects of no agent", extra={"subjects": strange_count}
+            )
         return agents
 
     async def purge(self, below: int) -> int:
-        """See `MailConnection.purge`."""
+        """Remove all messages with a smaller sequence; return their number."""
         if below <= 1:
             return 0  # A purge below 0 would remove every message of the stream.
         what = f"STREAM.PURGE.{self._mail}"

@@ -81,14 +81,14 @@ class Pulls:
 
     async def open(self) -> None:
         """Subscribe to the inbox, so that delivered messages reach their readers."""
-        await self._client.listen(f"{self._inbox}.>", self._arrived)
+        await self._client.listen(f"{self._inbox}.>", self._on_message)
 
     async def close(self) -> None:
         """Delete the consumers that are left, without waiting."""
         for consumer in tuple(self._readers):
             await self.drop_consumer(consumer.decode())
 
-    def _arrived(self, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+    def _on_message(self, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if reply.startswith(_ACK):
             consumer, count, sequence, number, stored_ns = parse_ack_subject(reply)
             self.stored(sequence, stored_ns)
@@ -152,9 +152,9 @@ class Pulls:
         answer = await self._requests.api_or_raise(what, body, limit_s=CREATE_LIMIT_S)
         # The server answers with the old one if a consumer of this name and configuration exists,
         # and older servers do so whatever its configuration.
-        made = answer["config"]
-        if any(made.get(key) != config[key] for key in ("filter_subject", "opt_start_seq")):
-            problem = f"it reads {made.get('filter_subject')} from {made.get('opt_start_seq')}"
+        actual = answer["config"]
+        if any(actual.get(key) != config[key] for key in ("filter_subject", "opt_start_seq")):
+            problem = f"it reads {actual.get('filter_subject')} from {actual.get('opt_start_seq')}"
             remedy = "Delete that consumer: its name is one of ours."
             raise RefusedError(self._client.address, what, problem, remedy)
         return int(answer.get("num_pending", 0))
@@ -178,13 +178,14 @@ class Pulls:
             try:
                 await self._client.publish(subject, body, reply)
             except (NatsError, OSError) as exc:
+                # Not repeated: on the next connection readers begin anew behind their cursors.
                 self._client.give_up(str(exc))
 
     async def first_stored(self, filter_subject: str, sequence: int) -> int | None:
         """Return the first sequence, from `sequence` on, that is stored under the filter."""
-        which = {"seq": sequence, "next_by_subj": filter_subject}
-        found = await self._requests.stored(self._stream, which)
-        return None if found is None else int(found["seq"])
+        query = {"seq": sequence, "next_by_subj": filter_subject}
+        message = await self._requests.stored(self._stream, query)
+        return None if message is None else int(message["seq"])
 
     async def whole(self, message: Delivered) -> Delivered:
         """Return the message with its headers and data, read from the stream where they were let go.
@@ -194,11 +195,11 @@ class Pulls:
         """
         if not message.let_go_bytes:
             return message
-        found = await self._requests.stored(self._stream, {"seq": message.sequence}) or {}
-        if parse_nanoseconds(found.get("time", _NEVER)) != message.stored_ns:
+        stored_message = await self._requests.stored(self._stream, {"seq": message.sequence}) or {}
+        if parse_nanoseconds(stored_message.get("time", _NEVER)) != message.stored_ns:
             self._client.give_up(f"stream {self._stream} lost message {message.sequence}")
             self.check()
-        headers, data = (b64decode(found.get(part, "")) for part in ("hdrs", "data"))
+        headers, data = (b64decode(stored_message.get(part, "")) for part in ("hdrs", "data"))
         return message._replace(headers=headers, data=data, let_go_bytes=0)
 
     async def check_stream(self) -> None:

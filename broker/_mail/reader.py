@@ -116,7 +116,7 @@ class ShardReader:
         self._last = 0
         """The consumer's number of the last message that came in order."""
         self._buffer = Backlog(tenant_of)
-        self._newest = b""
+        self._newest_reply = b""
         """The reply subject of the last message. It also holds the number of messages left."""
         self._outstanding = 0
         """The number of requested messages that have not come."""
@@ -124,29 +124,29 @@ class ShardReader:
         """The number of messages that wait in the stream, as far as is known."""
         self._has_permit = False
         self._is_next_oversize = False
-        self._broken = ""
+        self._broken_reason = ""
         """The reason why the consumer is of no use any more."""
         self._is_unchecked = False
-        self._denied: BrokerError | None = None
-        self._unacked: deque[tuple[int, bytes]] = deque()
+        self._denied_error: BrokerError | None = None
+        self._unacked_batches: deque[tuple[int, bytes]] = deque()
         """Last sequence and reply subject of each batch that was handed out."""
         self._ack = b""
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time
         self._active_at = self._prove_at = self._now()
         self._budget = BodyBudget(self._now)
-        self._fruitless = 0
+        self._fruitless_count = 0
 
     def delivered(self, count: int, number: int, message: Delivered) -> None:
         """Take a message: the `number`-th of its consumer, delivered the `count`-th time."""
-        if self._broken:
+        if self._broken_reason:
             return
         if count != 1 or number != self._last + 1:
             self._break(f"delivery {count} of number {number} came after number {self._last}")
             return
         self._last = number
         self._outstanding -= 1
-        self._newest = message.reply
+        self._newest_reply = message.reply
         self._pulls.buffered_bytes += self._buffer.add(message)
         self._active_at = self._now()
         self._wake.set()
@@ -159,24 +159,24 @@ class ShardReader:
             if last > self._last:
                 self._break(f"number {last} was delivered, number {self._last} came last")
         elif code in {404, 408} or _PENDING in headers:
-            left = int(headers.get(_PENDING, batch))
-            self._is_next_oversize = left == batch and "MaxBytes" in words
+            remaining = int(headers.get(_PENDING, batch))
+            self._is_next_oversize = remaining == batch and "MaxBytes" in words
             if code in {404, 408}:
                 self._backlog = 0
-            self._outstanding -= left
+            self._outstanding -= remaining
             self._wake.set()
         else:
             self._break(f"{code} {words}")
 
     def acked(self, upto: int) -> None:
         """Acknowledge, with the next step, the messages that were delivered up to this sequence."""
-        while self._unacked and self._unacked[0][0] <= upto:
-            self._ack = self._unacked.popleft()[1]
+        while self._unacked_batches and self._unacked_batches[0][0] <= upto:
+            self._ack = self._unacked_batches.popleft()[1]
             self._wake.set()
 
     def denied(self, error: BrokerError) -> None:
         """Let the next step raise this error: the server denies pull requests."""
-        self._denied = error
+        self._denied_error = error
         self._wake.set()
 
     def wake(self) -> None:
@@ -189,11 +189,11 @@ class ShardReader:
         self._wake.set()
 
     def _break(self, why: str) -> None:
-        self._broken = self._broken or why
+        self._broken_reason = self._broken_reason or why
         self._wake.set()
 
     async def batches(self) -> AsyncGenerator[MailBatch, None]:
-        """See `MailConnection.read`."""
+        """Yield the messages of the shard after the cursor and then new ones, contiguous, until closed."""
         try:
             await self._create()
             while True:
@@ -203,13 +203,14 @@ class ShardReader:
                     await self._pulls.acknowledge(reply)
                 if self._buffer:
                     size = self._buffer.size
-                    taken, reached = self._buffer.take(MAX_BATCH, BATCH_BYTES)
+                    messages, position = self._buffer.take(MAX_BATCH, BATCH_BYTES)
                     self._pulls.buffered_bytes -= size - self._buffer.size
                     if not self._outstanding and self._pulls.has_room:
                         self._release()
                     await self._ask()
-                    yield self._batch([await self._pulls.whole(one) for one in taken], reached)
-                elif self._broken:
+                    yield self._batch([await self._pulls.whole(m) for m in messages], position)
+                # Only with an empty buffer: what came in order before the fault is handed out first.
+                elif self._broken_reason:
                     await self._recreate()
                 else:
                     if self._is_unchecked:
@@ -217,7 +218,7 @@ class ShardReader:
                         self._is_unchecked = False
                         self._outstanding += 1
                         await self._pulls.ask(self._consumer, 1, b'{"batch":1,"no_wait":true}')
-                    await self._ask(is_permitted=await self._permitted())
+                    await self._ask(is_permitted=await self._may_ask())
                     await self._wait()
                     behind = self._upto.sequence
                     if self._now() >= self._prove_at and await self._prove_idle():
@@ -227,15 +228,15 @@ class ShardReader:
             self._pulls.buffered_bytes -= self._buffer.size
             await self._pulls.drop_consumer(self._consumer)
 
-    def _batch(self, taken: list[Delivered], reached: Reached) -> MailBatch:
-        received = tuple(self._received(one) for one in taken)
+    def _batch(self, messages: list[Delivered], position: Reached) -> MailBatch:
+        received = tuple(self._decode(m) for m in messages)
         behind = self._upto.sequence
-        self._unacked.append((reached.sequence, reached.reply))
-        self._advance(reached.sequence, reached.stored_ns)
-        self._backlog = parse_pending(self._newest)
+        self._unacked_batches.append((position.sequence, position.reply))
+        self._advance(position.sequence, position.stored_ns)
+        self._backlog = parse_pending(self._newest_reply)
         return MailBatch(self._lease, self._upto, received, behind)
 
-    def _received(self, message: Delivered) -> Received:
+    def _decode(self, message: Delivered) -> Received:
         wire = Wire(
             subject=message.subject.decode(errors="replace"),
             headers=parse_headers(message.headers) if message.headers else {},
@@ -249,7 +250,7 @@ class ShardReader:
         self._upto = Cursor(self._upto.stream_epoch, sequence, instant_of(stored_ns))
         self._prove_at = self._now() + PROVE_EVERY_S
 
-    async def _permitted(self) -> bool:
+    async def _may_ask(self) -> bool:
         """Return whether to ask now. With a backlog, wait for a permit; the one before is released first."""
         if not (self._backlog and self._outstanding):
             self._release()
@@ -284,7 +285,7 @@ class ShardReader:
         room = MAX_BUFFERED - len(self._buffer) - self._outstanding
         is_full = self._buffer.size > KEEP_BYTES and not reads_ahead
         is_full = is_full or self._buffer.length > AHEAD_BYTES
-        if self._outstanding > ASK_AGAIN_AT or is_full or room <= 0 or self._broken:
+        if self._outstanding > ASK_AGAIN_AT or is_full or room <= 0 or self._broken_reason:
             return
         batch = 1 if self._is_next_oversize else min(room, MAX_ASK if reads_ahead else MAX_BATCH)
         times = max(1, ASK_AHEAD // max(1, self._pulls.asking)) if reads_ahead else 1
@@ -306,8 +307,8 @@ class ShardReader:
             if self._now() >= self._active_at + SILENT_S:
                 self._break(f"silent for {SILENT_S:g} s")
         self._wake.clear()
-        if self._denied is not None:
-            raise self._denied
+        if self._denied_error is not None:
+            raise self._denied_error
 
     async def _prove_idle(self) -> bool:
         """Advance the cursor to the newest message of the stream, if none before it is for this shard.
@@ -321,11 +322,11 @@ class ShardReader:
         """
         self._prove_at = self._now() + PROVE_EVERY_S
         sequence, stored_ns = self._pulls.newest
-        if sequence <= self._upto.sequence or self._buffer or self._broken:
+        if sequence <= self._upto.sequence or self._buffer or self._broken_reason:
             return False
         last = self._last
         first = await self._pulls.first_stored(self._filter, self._upto.sequence + 1)
-        if (first is not None and first <= sequence) or self._last != last or self._broken:
+        if (first is not None and first <= sequence) or self._last != last or self._broken_reason:
             return False
         self._advance(sequence, stored_ns)
         return True
@@ -334,7 +335,7 @@ class ShardReader:
         for tries_left in reversed(range(CREATE_TRIES)):
             self._consumer = consumer_name(self._lease, self._serial())
             self._last = self._outstanding = 0
-            self._broken = ""
+            self._broken_reason = ""
             self._is_next_oversize = self._is_unchecked = False
             try:
                 self._backlog = await self._pulls.create_consumer(
@@ -364,14 +365,14 @@ class ShardReader:
 
     async def _recreate(self) -> None:
         self._release()
-        facts = {"shard": self._lease.shard, "consumer": self._consumer, "why": self._broken}
+        facts = {"shard": self._lease.shard, "consumer": self._consumer, "why": self._broken_reason}
         _log.warning("a shard's consumer is made anew", extra=facts)
         await self._pulls.drop_consumer(self._consumer)
         # Acks of the old one would be taken for nothing.
-        self._unacked.clear()
+        self._unacked_batches.clear()
         self._ack = b""
-        self._fruitless = 0 if self._last else self._fruitless + 1
-        if self._fruitless > 1:
-            await asyncio.sleep(min(0.05 * 2**self._fruitless, MAX_PAUSE_S))
+        self._fruitless_count = 0 if self._last else self._fruitless_count + 1
+        if self._fruitless_count > 1:
+            await asyncio.sleep(min(0.05 * 2**self._fruitless_count, MAX_PAUSE_S))
         await self._pulls.check_stream()
         await self._create()

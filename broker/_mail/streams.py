@@ -65,11 +65,11 @@ class StreamPlan:
         """Return the stream EDGE: messages of external clients, synced before their PubAck, kept 7 days."""
         # A stream without sources has a window of at least 100 ms in which two publishers' messages
         # of the same id, even of two tenants, are one. So it has a source, which is always empty.
-        nothing = self.subjects.prefixed("dead.v1.none.none.none.none")
+        empty_subject = self.subjects.prefixed("dead.v1.none.none.none.none")
         return self._stream(
             name,
             (EXTERNAL, _SIGNALS, _OUTSIDE_POSTS),
-            sources=[_source(self.subjects.stream("DEAD"), filter_subject=nothing)],
+            sources=[_source(self.subjects.stream("DEAD"), filter_subject=empty_subject)],
             discard="new",
             max_age=_nanoseconds(timedelta(days=7)),
             max_msg_size=EDGE_MAX_MESSAGE_BYTES,
@@ -81,11 +81,11 @@ class StreamPlan:
         """Return the stream MAIL: the mailboxes of all agents, and posts of external clients."""
         prefixed = self.subjects.prefixed
         partition = f"{{{{partition({self.subjects.partitions},1,2,3)}}}}"
-        stored = prefixed(
+        mailbox = prefixed(
             f"mail.{{{{wildcard(2)}}}}.{partition}.{{{{wildcard(1)}}}}.{{{{wildcard(3)}}}}"
         )
         inboxes = prefixed("agent.v1.*.*.*.in")
-        transforms = [{"src": prefixed(src), "dest": stored} for src in (EXTERNAL, _SIGNALS)]
+        transforms = [{"src": prefixed(src), "dest": mailbox} for src in (EXTERNAL, _SIGNALS)]
         post = (
             f"mail.{TOPICS}.{partition}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}.{{{{wildcard(3)}}}}"
         )
@@ -93,7 +93,7 @@ class StreamPlan:
         return self._stream(
             self.subjects.stream("MAIL"),
             ("agent.v1.*.*.*.in", "mail.*.*.*.*", f"mail.{TOPICS}.*.*.*.*"),
-            subject_transform={"src": inboxes, "dest": stored},
+            subject_transform={"src": inboxes, "dest": mailbox},
             # Posts are a source of their own: with one transform more the other one would begin again,
             # with all that EDGE holds.
             sources=[
@@ -108,7 +108,7 @@ class StreamPlan:
             compression="s2",
             deny_delete=False,
             deny_purge=False,
-            **self._held_elsewhere(),
+            **self._persist_mode(),
         )
 
     def topic(self, edge: str) -> Config:
@@ -121,7 +121,7 @@ class StreamPlan:
             (POSTS,),
             sources=[_source(edge, subject_transforms=[transform])],
             max_age=_nanoseconds(self.topic_max_age),
-            **self._held_elsewhere(),
+            **self._persist_mode(),
         )
 
     def dead(self) -> Config:
@@ -158,7 +158,7 @@ class StreamPlan:
             **rest,
         }
 
-    def _held_elsewhere(self) -> Config:
+    def _persist_mode(self) -> Config:
         """Return the setting that is 14 times faster and may lose the last milliseconds."""
         return {"persist_mode": "async"} if self.replicas == 1 else {}
 
@@ -196,7 +196,7 @@ async def ensure(
     deployment: str,
     replicas: int = 1,
     mail_max_bytes: int = -1,
-    hurried: Api | None = None,
+    hurried_api: Api | None = None,
 ) -> StreamNames:
     """Create or update the streams. Idempotent, and safe when several hosts do it at once.
 
@@ -206,8 +206,8 @@ async def ensure(
         subjects: The deployment's names.
         deployment: Id of the database to which the messages belong.
         replicas: 1, or 3 on a cluster.
-        mail_max_bytes: See `StreamPlan`.
-        hurried: As `api`, with less patience, for streams without which messages between agents move. One
+        mail_max_bytes: Limit of the stream MAIL; -1 for what the server has.
+        hurried_api: As `api`, with less patience, for streams without which messages between agents move. One
             that does not answer is passed over: a cluster that lost a server is choosing its leader.
 
     Raises:
@@ -217,20 +217,21 @@ async def ensure(
     plan = StreamPlan(
         subjects=subjects, deployment=deployment, replicas=replicas, mail_max_bytes=mail_max_bytes
     )
-    silent = await _check_all(api, plan, hurried)
-    await _make(api, plan.dead(), silent)
+    silent_streams = await _check_all(api, plan, hurried_api)
+    await _make(api, plan.dead(), silent_streams)
     for _ in range(_ATTEMPTS):
-        edge = await _edge(api, plan, silent)
+        edge = await _edge(api, plan, silent_streams)
         topic, mail = plan.topic(edge), plan.mail(edge)
-        await _make(api, topic, silent)
+        await _make(api, topic, silent_streams)
         await _make(api, mail)
+        # Another host may have made EDGE anew meanwhile: MAIL and TOPIC would read from one that is gone.
         if await _edge_name(api, subjects) == edge:
             return StreamNames(mail["name"], edge, topic["name"], subjects.stream("DEAD"))
     msg = f"the stream of {subjects.prefixed(EXTERNAL)} is deleted again and again"
     raise BrokerError(msg)
 
 
-async def _check_all(api: Api, plan: StreamPlan, hurried: Api | None) -> frozenset[str]:
+async def _check_all(api: Api, plan: StreamPlan, hurried_api: Api | None) -> frozenset[str]:
     """Refuse before anything is made: a host with the wrong database leaves no trace.
 
     Returns the names of streams that exist and do not answer within a short time limit.
@@ -239,24 +240,26 @@ async def _check_all(api: Api, plan: StreamPlan, hurried: Api | None) -> frozens
     others = [(plan.subjects.stream(name), pattern) for name, pattern in _OTHERS]
     if (edge := await _edge_name(api, plan.subjects)) is not None:
         others.append((edge, EXTERNAL))
-    silent = set[str]()
+    silent_streams = set[str]()
     for name, pattern in others:
         try:
-            _check(await _config(hurried or api, name), plan)
+            _check(await _config(hurried_api or api, name), plan)
         except JetStreamOffError:
-            if hurried is not None and name in await _names(api, plan.subjects.prefixed(pattern)):
-                silent.add(name)
+            if hurried_api is not None and name in await _names(
+                api, plan.subjects.prefixed(pattern)
+            ):
+                silent_streams.add(name)
             else:
                 _check(await _config(api, name), plan)
-    return frozenset(silent)
+    return frozenset(silent_streams)
 
 
-def _check(found: Config | None, plan: StreamPlan) -> None:
-    if found is not None:
-        _check_deployment(found, plan.deployment)
+def _check(config: Config | None, plan: StreamPlan) -> None:
+    if config is not None:
+        _check_deployment(config, plan.deployment)
 
 
-async def _edge(api: Api, plan: StreamPlan, silent: frozenset[str]) -> str:
+async def _edge(api: Api, plan: StreamPlan, silent_streams: frozenset[str]) -> str:
     """Return the name of the one stream that holds what external clients publish; make it if need be."""
     prefix = plan.subjects.stream("EDGE") + "_"
     for _ in range(_ATTEMPTS):
@@ -269,14 +272,14 @@ async def _edge(api: Api, plan: StreamPlan, silent: frozenset[str]) -> str:
             if _code(answer) in (_OVERLAP, _NAME_IN_USE):
                 continue
             _raise_for_stream(answer, config["name"])
-            if differs := differing(answer["config"], config):
-                raise _not_taken(config["name"], differs)
+            if differences := differing(answer["config"], config):
+                raise _unsupported_settings(config["name"], differences)
             return str(config["name"])
         if not name.startswith(prefix):
             pattern = plan.subjects.prefixed(EXTERNAL)
             remedy = "Take the subject away from it, or give this deployment another namespace."
             raise StreamMismatchError(name, f"holds {pattern}", remedy)
-        if name in silent:
+        if name in silent_streams:
             return name
         if await _config(api, name) is not None:
             await _make(api, plan.edge(name))
@@ -305,47 +308,51 @@ async def _config(api: Api, name: str) -> Config | None:
     return config
 
 
-async def _make(api: Api, wanted: Config, silent: frozenset[str] = frozenset()) -> None:
+async def _make(api: Api, config: Config, silent_streams: frozenset[str] = frozenset()) -> None:
     """Create the stream, or update what differs; settings not named here stay as they are."""
-    name, differs = wanted["name"], list[str]()
-    if name in silent:
+    name, differences = config["name"], list[str]()
+    if name in silent_streams:
         return
     for _ in range(_ATTEMPTS):
-        found = await _config(api, name)
-        if found is not None:
-            _check_deployment(found, wanted["metadata"]["deployment"])
-        if found is None or differing(found, wanted):
-            wanted = await _within_account(api, wanted)
-        if found is None:
-            answer = await api(f"STREAM.CREATE.{name}", wanted)
-        elif not differing(found, wanted):
+        existing = await _config(api, name)
+        if existing is not None:
+            _check_deployment(existing, config["metadata"]["deployment"])
+        if existing is None or differing(existing, config):
+            config = await _within_account(api, config)
+        if existing is None:
+            answer = await api(f"STREAM.CREATE.{name}", config)
+        elif not differing(existing, config):
             return
         else:
-            metadata = {**found.get("metadata", {}), **wanted["metadata"]}
-            ours = {name: value for name, value in wanted.items() if name not in OPERATORS}
-            changed = {**found, **ours, "metadata": metadata}
-            answer = await api(f"STREAM.UPDATE.{name}", changed)
+            metadata = {**existing.get("metadata", {}), **config["metadata"]}
+            our_settings = {name: value for name, value in config.items() if name not in OPERATORS}
+            new_config = {**existing, **our_settings, "metadata": metadata}
+            answer = await api(f"STREAM.UPDATE.{name}", new_config)
         if _code(answer) in (_NAME_IN_USE, _NOT_FOUND):
             continue  # another host was faster
         _raise_for_stream(answer, name)
-        if not (differs := differing(answer["config"], wanted)):
+        if not (differences := differing(answer["config"], config)):
             return
-    if differs:
-        raise _not_taken(name, differs)
+    if differences:
+        raise _unsupported_settings(name, differences)
     msg = f"stream {name} is made and deleted again and again"
     raise BrokerError(msg)
 
 
-async def _within_account(api: Api, wanted: Config) -> Config:
+async def _within_account(api: Api, config: Config) -> Config:
     """Return the configuration with no more consumers than the server gives this account."""
-    if "max_consumers" not in wanted:
-        return wanted
+    if "max_consumers" not in config:
+        return config
     account = await api("INFO", {})
     _raise_for(account, "INFO")
-    tier = account.get("tiers", {}).get(f"R{wanted['num_replicas']}", account)
-    allowed = int(tier.get("limits", {}).get("max_consumers", 0))
-    most = min(wanted["max_consumers"], allowed) if allowed > 0 else wanted["max_consumers"]
-    return {**wanted, "max_consumers": most}
+    tier = account.get("tiers", {}).get(f"R{config['num_replicas']}", account)
+    account_limit = int(tier.get("limits", {}).get("max_consumers", 0))
+    count = (
+        min(config["max_consumers"], account_limit)
+        if account_limit > 0
+        else config["max_consumers"]
+    )
+    return {**config, "max_consumers": count}
 
 
 def _raise_for_stream(answer: Mapping[str, Any], name: str) -> None:
@@ -359,13 +366,13 @@ def _raise_for_stream(answer: Mapping[str, Any], name: str) -> None:
     _raise_for(answer, name)
 
 
-def _not_taken(name: str, differs: list[str]) -> StreamMismatchError:
-    problem = f"the server does not take {', '.join(differs)}"
+def _unsupported_settings(name: str, differences: list[str]) -> StreamMismatchError:
+    problem = f"the server does not take {', '.join(differences)}"
     return StreamMismatchError(name, problem, "nats-server 2.14 or newer is needed.")
 
 
-def _check_deployment(found: Config, deployment: str) -> None:
-    owner = found.get("metadata", {}).get("deployment")
+def _check_deployment(config: Config, deployment: str) -> None:
+    owner = config.get("metadata", {}).get("deployment")
     if owner not in (None, deployment):
         problem = f"belongs to the database {owner}, this one is {deployment}"
         remedy = (
@@ -373,7 +380,7 @@ def _check_deployment(found: Config, deployment: str) -> None:
             "is gone for good: delete this namespace's streams; what external clients published and no "
             "host has read is then lost."
         )
-        raise StreamMismatchError(str(found["name"]), problem, remedy)
+        raise StreamMismatchError(str(config["name"]), problem, remedy)
 
 
 def _remedy(name: str) -> str:
@@ -385,24 +392,24 @@ def _remedy(name: str) -> str:
     return "Stop the hosts, delete the stream and start them: what is in it is held elsewhere too."
 
 
-def differing(found: Mapping[str, Any], wanted: Config) -> list[str]:
+def differing(existing: Mapping[str, Any], config: Config) -> list[str]:
     """Return the names of settings that are not as wanted; the server leaves out what is empty."""
     return sorted(
         name
-        for name, value in wanted.items()
-        if name not in OPERATORS and not _agrees(found.get(name), value)
+        for name, value in config.items()
+        if name not in OPERATORS and not _agrees(existing.get(name), value)
     )
 
 
-def _agrees(found: Any, wanted: Any) -> bool:
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(
-            _agrees(found.get(key), value) for key, value in wanted.items()
+def _agrees(actual: Any, expected: Any) -> bool:
+    if isinstance(expected, dict):
+        return isinstance(actual, dict) and all(
+            _agrees(actual.get(key), value) for key, value in expected.items()
         )
-    if isinstance(wanted, list):
-        same = isinstance(found, list) and len(found) == len(wanted)
-        return same and all(map(_agrees, found, wanted))
-    return bool(found == wanted) or not (found or wanted)
+    if isinstance(expected, list):
+        is_same_length = isinstance(actual, list) and len(actual) == len(expected)
+        return is_same_length and all(map(_agrees, actual, expected))
+    return bool(actual == expected) or not (actual or expected)
 
 
 def _code(answer: Mapping[str, Any]) -> int:

@@ -25,7 +25,7 @@ HURRIED_S: Final = 0.5
 
 
 class JetStreamTransport:
-    """See `Transport`.
+    """The `Transport` of NATS JetStream.
 
     Args:
         servers: ``nats://HOST:PORT``, or several of one cluster; or a `ConnectOptions`, which says how to log
@@ -81,26 +81,38 @@ class JetStreamTransport:
         on_nudge: Callable[[Nudge], None],
         on_suspect: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[JetStreamConnection, None]:
-        """See `Transport.connect`. Leaving the block closes the connection within seconds."""
+        """Connect, and create or update the streams. Tries once.
+
+        Leaving the block closes the connection within seconds.
+
+        Args:
+            deployment: Id of the database that belongs to these streams.
+            on_nudge: Called on the event loop for hints of other hosts.
+            on_suspect: Called there when another server of the cluster is lost.
+
+        Raises:
+            BrokerError: No server answers.
+            ContractError: The streams belong to another deployment, or the server takes only small messages.
+        """
         async with connected(self._server, self._inbox_prefix) as (requests, inbox):
             client = requests.client
             if client.max_payload < NEEDED_PAYLOAD_BYTES:
                 raise SmallServerError(client.address, client.max_payload, NEEDED_PAYLOAD_BYTES)
-            making = partial(
+            ensure_streams = partial(
                 ensure,
                 requests.api,
                 self._subjects,
                 deployment=deployment,
                 replicas=self._replicas,
-                hurried=partial(requests.api, limit_s=HURRIED_S),
+                hurried_api=partial(requests.api, limit_s=HURRIED_S),
             )
-            streams = await making()
+            streams = await ensure_streams()
             connection = JetStreamConnection(
                 client,
                 requests,
                 subjects=self._subjects,
                 streams=streams,
-                ensure=making,
+                ensure=ensure_streams,
                 inbox=inbox,
                 serial=self._serial.__next__,
                 on_suspect=on_suspect,

@@ -101,11 +101,11 @@ class NatsConnection(NatsClient):
         """Called when the cluster has lost a server other than this connection's."""
         self.is_encrypted: bool = False
         """True if the server requires encryption, and the connection uses it."""
-        self._others: frozenset[str] = frozenset()
+        self._other_urls: frozenset[str] = frozenset()
         self.wants_tls = False
         """True if a server without encryption is refused before anything is sent to it."""
         self._sinks: dict[int, Sink] = {}
-        self._why = ""
+        self._lost_reason = ""
         self.reported: Exception | None = None
         """The last error that nats-py reported beside the calls."""
 
@@ -134,7 +134,7 @@ class NatsConnection(NatsClient):
 
     def give_up(self, why: str) -> None:
         """Count the connection as lost, and say why."""
-        self._why = self._why or why
+        self._lost_reason = self._lost_reason or why
         if not self.lost.is_set():
             self.lost.set()
             if self.on_lost is not None:
@@ -142,7 +142,7 @@ class NatsConnection(NatsClient):
 
     def lost_error(self, doing: str) -> ConnectionLostError:
         """Return what to raise when something needs the connection that is lost."""
-        why = self._why or str(self.reported or self.last_error or "it was closed")
+        why = self._lost_reason or str(self.reported or self.last_error or "it was closed")
         problem = f"the connection is lost: {why}"
         return ConnectionLostError(self.address, doing, problem, "Connect again.")
 
@@ -168,13 +168,13 @@ class NatsConnection(NatsClient):
 
     async def on_error(self, error: Exception) -> None:
         """Remember what nats-py reports beside the calls; map refused subjects to their callers."""
-        denied = _DENIED.search(str(error))
-        if denied is None:
+        denial = _DENIED.search(str(error))
+        if denial is None:
             self.reported = error
-        elif denied[1] == "subscription":
+        elif denial[1] == "subscription":
             self.give_up(str(error))
         elif self.on_denied is not None:
-            self.on_denied(denied[2], str(error))
+            self.on_denied(denial[2], str(error))
 
     @override
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
@@ -183,12 +183,12 @@ class NatsConnection(NatsClient):
         if initial_connection and self.wants_tls and not info.get("tls_required"):
             raise NatsError(NO_ENCRYPTION)
         await super()._process_info(info, initial_connection)
-        asks = info.get("tls_verify") or (info.get("auth_required") and not self.is_guest)
-        self.admits_anybody = not asks
+        needs_login = info.get("tls_verify") or (info.get("auth_required") and not self.is_guest)
+        self.admits_anybody = not needs_login
         self.is_encrypted = self.is_encrypted or bool(info.get("tls_required"))
-        others, before = frozenset(info.get("connect_urls") or ()), self._others
-        self._others = others
-        if before - others and self.on_server_gone is not None:
+        other_urls, previous_urls = frozenset(info.get("connect_urls") or ()), self._other_urls
+        self._other_urls = other_urls
+        if previous_urls - other_urls and self.on_server_gone is not None:
             self.on_server_gone()
         self._max_payload = info.get("max_payload", self._max_payload)  # nats-py reads it once
 
@@ -266,14 +266,14 @@ def _cancellable() -> Iterator[None]:
     """
     task = asyncio.current_task()
     assert task is not None
-    before = task.cancelling()
+    cancel_count = task.cancelling()
     try:
         yield
     except Exception as exc:
-        if task.cancelling() > before:
+        if task.cancelling() > cancel_count:
             raise asyncio.CancelledError from exc
         raise
-    if task.cancelling() > before:
+    if task.cancelling() > cancel_count:
         raise asyncio.CancelledError
 
 
@@ -341,22 +341,22 @@ def _check_login(server: ConnectOptions) -> None:
         problem = "the package nkeys is not installed"
         raise UnreachableError(server.address, doing, problem, "Install callboard[nats].")
     try:
-        found = Path(path).read_bytes()
+        content = Path(path).read_bytes()
     except OSError as exc:
         problem = f"cannot read {path}: {exc.strerror or exc}"
         raise UnreachableError(server.address, doing, problem, remedy) from None
-    if not _is_seed(_SEED.search(found)):
+    if not _is_seed(_SEED.search(content)):
         problem = f"{path} holds no seed of a user (SU and 56 more characters)"
         raise UnreachableError(server.address, doing, problem, remedy)
 
 
-def _is_seed(found: re.Match[bytes] | None) -> bool:
+def _is_seed(match: re.Match[bytes] | None) -> bool:
     import nkeys  # noqa: PLC0415 - only a login with a key needs it
 
-    if found is None:
+    if match is None:
         return False
     try:
-        nkeys.from_seed(bytearray(found[0])).wipe()
+        nkeys.from_seed(bytearray(match[0])).wipe()
     except (nkeys.NkeysError, ValueError):
         return False
     return True
@@ -441,21 +441,21 @@ class ReconnectingConnection:
 
     async def run(self) -> None:
         """Open the connection and serve its users until cancelled. After a loss, connect again."""
-        backoff, said = Backoff(0.1, 5.0), ""
+        backoff, logged_problem = Backoff(0.1, 5.0), ""
         while True:
             try:
                 await self._serve()
-                said = ""
+                logged_problem = ""
                 backoff.reset()
             except Exception as exc:  # noqa: BLE001 - without it, no client can ask this host any more
                 is_known = isinstance(exc, BrokerError | NatsError | OSError)
-                if str(exc) != said:
+                if str(exc) != logged_problem:
                     _log.warning(
                         "outside services cannot be served",
                         extra={"error": str(exc)},
                         exc_info=None if is_known else exc,
                     )
-                said = str(exc)
+                logged_problem = str(exc)
             await asyncio.sleep(backoff.next_s())
 
     async def _serve(self) -> None:
@@ -488,13 +488,13 @@ class ReconnectingConnection:
             await client.shut()
 
     async def leave(self) -> None:
-        """See `ConnectionUser.leave`."""
+        """Have no user accept new requests, and wait until the server knows."""
         for user in self._users:
             await user.leave()
         await self._flush()
 
     async def shut(self) -> None:
-        """See `ConnectionUser.shut`."""
+        """Have all users notify the callers that still wait, and send that."""
         for user in self._users:
             await user.shut()
         await self._flush()

@@ -92,7 +92,7 @@ class Permissions:
                 them, when they are lost, and when MAIL was rolled back.
         """
         at, mail = self._at, Subjects(self.namespace).stream("MAIL")
-        making = ["STREAM.CREATE.*", "STREAM.UPDATE.*", f"STREAM.DELETE.{mail}"]
+        stream_changes = ["STREAM.CREATE.*", "STREAM.UPDATE.*", f"STREAM.DELETE.{mail}"]
         api = [
             "INFO",
             "STREAM.NAMES",
@@ -102,7 +102,7 @@ class Permissions:
             f"CONSUMER.CREATE.{mail}.>",
             f"CONSUMER.DELETE.{mail}.*",
             f"CONSUMER.MSG.NEXT.{mail}.*",
-            *(making if makes_streams else ()),
+            *(stream_changes if makes_streams else ()),
         ]
         return UserGrant(
             publish=(
@@ -128,7 +128,7 @@ class Permissions:
         deployment's traffic. It can neither publish as a host or an external client nor read with
         consumers. But a client that may change streams can have the server publish for it.
         """
-        heard = ("agent.v1.>", "topic.v1.>", "dead.v1.>", "run.v1.>", "ask.v1.>")
+        heard_subjects = ("agent.v1.>", "topic.v1.>", "dead.v1.>", "run.v1.>", "ask.v1.>")
         api = (
             "INFO",
             "STREAM.NAMES",
@@ -146,7 +146,7 @@ class Permissions:
         )
         return UserGrant(
             publish=(*(f"$JS.API.{what}" for what in api), "$SRV.>"),
-            subscribe=(*(f"{inbox}.>" for inbox in ADMIN_INBOXES), *self._at(*heard)),
+            subscribe=(*(f"{inbox}.>" for inbox in ADMIN_INBOXES), *self._at(*heard_subjects)),
         )
 
     def outsider(
@@ -173,30 +173,33 @@ class Permissions:
         Raises:
             InvalidNameError: No such names can be.
         """
-        own, place = token(_checked("publisher", publisher)), _tenant(tenant)
-        reached = tuple(token(AgentId(one, "k").type) for one in types) or ("*",)
+        publisher_token, tenant_token = (
+            token(_check_publisher("publisher", publisher)),
+            _tenant_token(tenant),
+        )
+        type_tokens = tuple(token(AgentId(name, "k").type) for name in types) or ("*",)
         patterns = [
             pattern
-            for type_ in reached
+            for type_ in type_tokens
             for pattern in (
-                f"agent.v1.{place}.{type_}.*.ext.{own}",
-                f"ask.v1.{place}.{type_}.*.{own}",
+                f"agent.v1.{tenant_token}.{type_}.*.ext.{publisher_token}",
+                f"ask.v1.{tenant_token}.{type_}.*.{publisher_token}",
             )
         ]
         # A subject that names no type would reach all of them.
         verbs = _OF_RUNS if types else ("*",)
-        patterns += [f"topic.v1.{place}.*.*.ext.{own}"]
-        patterns += [f"api.v1.{place}.{own}.{verb}" for verb in verbs]
-        heard: tuple[str, ...] = ()
+        patterns += [f"topic.v1.{tenant_token}.*.*.ext.{publisher_token}"]
+        patterns += [f"api.v1.{tenant_token}.{publisher_token}.{verb}" for verb in verbs]
+        heard_subjects: tuple[str, ...] = ()
         if sees == "tenant":
-            for type_ in reached:
-                patterns.append(f"agent.v1.{place}.{type_}.*.sig.{own}.*.*")
-                patterns.append(f"ask.v1.{place}.{type_}.*.{own}.tenant")
-            patterns += [] if types else [f"api.v1.{place}.{own}.*.tenant"]
-            heard = tuple(f"run.v1.{place}.{type_}.*.*" for type_ in reached)
+            for type_ in type_tokens:
+                patterns.append(f"agent.v1.{tenant_token}.{type_}.*.sig.{publisher_token}.*.*")
+                patterns.append(f"ask.v1.{tenant_token}.{type_}.*.{publisher_token}.tenant")
+            patterns += [] if types else [f"api.v1.{tenant_token}.{publisher_token}.*.tenant"]
+            heard_subjects = tuple(f"run.v1.{tenant_token}.{type_}.*.*" for type_ in type_tokens)
         return UserGrant(
             publish=self._at(*patterns),
-            subscribe=(f"{inbox or inbox_of(publisher)}.>", *self._at(*heard)),
+            subscribe=(f"{inbox or inbox_of(publisher)}.>", *self._at(*heard_subjects)),
             # Only to say that it still listens: a stream of events asks for that.
             responses=10,
             responses_s=60,
@@ -210,17 +213,17 @@ class Permissions:
         Raises:
             InvalidNameError: There cannot be such a tenant.
         """
-        place = _tenant(tenant)
-        stored = (
-            f"agent.v1.{place}.*.*.ext.*",
-            f"agent.v1.{place}.*.*.sig.*.*.*",
-            f"topic.v1.{place}.*.*.ext.*",
+        tenant_token = _tenant_token(tenant)
+        stored_subjects = (
+            f"agent.v1.{tenant_token}.*.*.ext.*",
+            f"agent.v1.{tenant_token}.*.*.sig.*.*.*",
+            f"topic.v1.{tenant_token}.*.*.ext.*",
         )
-        asks = self._at(f"ask.v1.{place}.*.*.*", f"ask.v1.{place}.*.*.*.tenant")
-        apis = self._at(f"api.v1.{place}.*.*", f"api.v1.{place}.*.*.tenant")
-        (runs,) = self._at(f"run.v1.{place}.*.*.*")
+        asks = self._at(f"ask.v1.{tenant_token}.*.*.*", f"ask.v1.{tenant_token}.*.*.*.tenant")
+        apis = self._at(f"api.v1.{tenant_token}.*.*", f"api.v1.{tenant_token}.*.*.tenant")
+        (runs,) = self._at(f"run.v1.{tenant_token}.*.*.*")
         return (
-            *(Export(subject=subject) for subject in self._at(*stored)),
+            *(Export(subject=subject) for subject in self._at(*stored_subjects)),
             *(Export(subject=ask, threshold_s=REPLY_LIMIT_S) for ask in asks),
             *(Export(subject=api, streams=True, threshold_s=REPLY_LIMIT_S) for api in apis),
             Export(subject=runs, kind="stream"),
@@ -238,8 +241,8 @@ def may_be_answered(reply: str) -> bool:
     (`UserGrant.responses`). Who is allowed to ask would be allowed whatever hosts are, and more: to delete a
     stream, to speak as another publisher.
     """
-    place = _OTHER_CLUSTER.sub("", reply, count=1)
-    return place.startswith(_INBOXES) and place.partition(".")[0] not in ADMIN_INBOXES
+    inbox = _OTHER_CLUSTER.sub("", reply, count=1)
+    return inbox.startswith(_INBOXES) and inbox.partition(".")[0] not in ADMIN_INBOXES
 
 
 def inbox_of(publisher: str) -> str:
@@ -251,10 +254,10 @@ def inbox_of(publisher: str) -> str:
     Raises:
         InvalidNameError: See `Permissions.outsider`.
     """
-    return f"_INBOX_{token(_checked('publisher', publisher))}"
+    return f"_INBOX_{token(_check_publisher('publisher', publisher))}"
 
 
-def _checked(what: str, name: str) -> str:
+def _check_publisher(what: str, name: str) -> str:
     if f"_INBOX_{name}" in ADMIN_INBOXES:
         rule = "another name: the reply subjects of that one are those of hosts or of the admin"
         raise InvalidNameError(what, name, rule)
@@ -264,5 +267,5 @@ def _checked(what: str, name: str) -> str:
     return name
 
 
-def _tenant(tenant: str) -> str:
+def _tenant_token(tenant: str) -> str:
     return token(AgentId("t", "k", tenant).tenant)

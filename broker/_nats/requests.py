@@ -78,7 +78,7 @@ class Requests:
     async def open(self) -> None:
         """Begin to take answers, and to hear what becomes of the connection."""
         self.client.on_lost, self.client.on_denied = self.fail_all, self.denied
-        await self.client.listen(f"{self._inbox}.*", self._came)
+        await self.client.listen(f"{self._inbox}.*", self._on_answer)
 
     async def publish(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
         """Publish to a stream and return the sequence under which it was stored.
@@ -112,14 +112,14 @@ class Requests:
             BrokerError: No answer came within `limit_s`, 5 seconds when left out.
         """
         subject = f"$JS.API.{what}"
-        asked, again_s = json.dumps(body).encode(), AGAIN_S if what.startswith(_READS) else None
+        payload, again_s = json.dumps(body).encode(), AGAIN_S if what.startswith(_READS) else None
         answer = await self._ask(
-            what, subject, asked, limit_s=limit_s or API_LIMIT_S, again_s=again_s
+            what, subject, payload, limit_s=limit_s or API_LIMIT_S, again_s=again_s
         )
-        found = self._object(what, answer.data)
-        if (error := found.get("error", {})).get("err_code") in _OFF:
+        response = self._object(what, answer.data)
+        if (error := response.get("error", {})).get("err_code") in _OFF:
             raise refused(self.client, what, error)
-        return found
+        return response
 
     async def api_or_raise(
         self, what: str, body: dict[str, Any], *, limit_s: float | None = None
@@ -134,19 +134,19 @@ class Requests:
             raise refused(self.client, what, answer["error"])
         return answer
 
-    async def stored(self, stream: str, which: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a message of a stream by the server's answer; None: there is none.
+    async def stored(self, stream: str, query: dict[str, Any]) -> dict[str, Any] | None:
+        """Return a message of a stream as the server's answer has it, or None if there is none.
 
         Raises:
             BrokerError: It cannot be read.
         """
         what = f"STREAM.MSG.GET.{stream}"
-        answer = await self.api(what, which)
+        answer = await self.api(what, query)
         error = answer.get("error", {})
         if error and error.get("err_code") != _NO_MESSAGE:
             raise refused(self.client, what, error)
-        found: dict[str, Any] | None = answer.get("message")
-        return found
+        message: dict[str, Any] | None = answer.get("message")
+        return message
 
     async def _ask(
         self,
@@ -171,12 +171,12 @@ class Requests:
 
     def _object(self, doing: str, answer: bytes) -> dict[str, Any]:
         try:
-            found = json.loads(answer)
+            value = json.loads(answer)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            value = None
+        if not isinstance(value, dict):
             raise self._no_answer_of_jetstream(doing, answer)
-        return found
+        return value
 
     def _no_answer_of_jetstream(self, doing: str, answer: bytes) -> errors.ServerError:
         problem = f"the answer is none of JetStream's: {answer[:80]!r}"
@@ -214,15 +214,16 @@ class Requests:
             else:
                 future.set_result(reply)
 
-        def expired() -> None:
+        def expire() -> None:
             remedy = "Try again; if that persists, look at the server's load and log."
             words = f"no answer within {limit_s:g} s"
             take(errors.NoAnswerError(self.client.address, doing, words, remedy))
 
-        limit = self._loop.call_later(limit_s, expired)
+        limit = self._loop.call_later(limit_s, expire)
         token, reply = self._expect(subject, take)
         try:
             await self.tell(doing, subject, body, reply=reply, headers=headers)
+            # `wait` leaves the future as it is when the time is over; `wait_for` would cancel it.
             while again_s is not None and not (await asyncio.wait([future], timeout=again_s))[0]:
                 await self.tell(doing, subject, body, reply=reply, headers=headers)
             return await future
@@ -285,27 +286,31 @@ class Requests:
 
     def denied(self, subject: str, words: str) -> None:
         """Fail the calls that wait for answers from this subject (in lower case)."""
-        for asked, taker in tuple(self._takers.values()):
-            if asked == subject:
-                taker(not_permitted(self.client, asked, words))
+        for request_subject, taker in tuple(self._takers.values()):
+            if request_subject == subject:
+                taker(not_permitted(self.client, request_subject, words))
 
     def fail_all(self) -> None:
         """Fail every call: the connection is lost."""
         for subject, taker in tuple(self._takers.values()):
             taker(self.client.lost_error(f"waiting for {subject}"))
 
-    def _came(self, subject: bytes, _reply: bytes, data: bytes, headers: bytes) -> None:
-        asked, taker = self._takers.get(subject[self._skip :], ("", None))
+    def _on_answer(self, subject: bytes, _reply: bytes, data: bytes, headers: bytes) -> None:
+        request_subject, taker = self._takers.get(subject[self._skip :], ("", None))
         if taker is None:
             return
         address = self.client.address
         if not headers.startswith(_NO_RESPONDERS):
             taker(Reply(data, headers))
-        elif asked.startswith("$js.api."):  # it is in lower case
-            taker(errors.JetStreamOffError(address, asked, "JetStream is off", TURN_ON, 503))
+        elif request_subject.startswith("$js.api."):  # it is in lower case
+            taker(
+                errors.JetStreamOffError(address, request_subject, "JetStream is off", TURN_ON, 503)
+            )
         else:
             remedy = "See that JetStream is on and that the streams are there (`callboard doctor`)."
-            taker(errors.RefusedError(address, asked, "nobody there takes it", remedy, 503))
+            taker(
+                errors.RefusedError(address, request_subject, "nobody there takes it", remedy, 503)
+            )
 
 
 def _size(body: bytes, headers: Mapping[str, str] | None) -> str:

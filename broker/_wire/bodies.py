@@ -131,9 +131,9 @@ def trace_context(source: Mapping[str, str]) -> dict[str, str]:
 
 def metadata_from_outside(headers: Mapping[str, str]) -> dict[str, str]:
     """Return attributes of a CloudEvent and the trace context, cut to a sane length."""
-    found = trace_context(headers)
+    metadata = trace_context(headers)
     for name in _CLOUD_EVENT:
         value = headers.get(name)
         if value and TEXT.fullmatch(value):
-            found[name] = value[:_MAX_ATTRIBUTE]
-    return found
+            metadata[name] = value[:_MAX_ATTRIBUTE]
+    return metadata

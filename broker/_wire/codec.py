@@ -78,15 +78,15 @@ def encode(row: OutboxRow) -> tuple[dict[str, str], bytes]:
     }
     if row.dead_letter is not None:
         headers[wire_headers.KIND] = DEAD_KIND
-        letter = derive_id("dead", str(message.target), sender, message.id)
-        headers[wire_headers.MESSAGE_ID] = letter  # clients' ids are not unique in a stream
+        letter_id = derive_id("dead", str(message.target), sender, message.id)
+        headers[wire_headers.MESSAGE_ID] = letter_id  # clients' ids are not unique in a stream
         headers[wire_headers.REASON] = header_value(row.dead_letter)
-    place = message.target
-    if not isinstance(place, AgentId):
+    target = message.target
+    if not isinstance(target, AgentId):
         headers[wire_headers.KIND] = POST_KIND
-        place = place_of(place)
-    if has_hash(place):
-        headers[wire_headers.TARGET] = header_value(str(place))
+        target = place_of(target)
+    if has_hash(target):
+        headers[wire_headers.TARGET] = header_value(str(target))
     if len(body) > MAX_MAIL_BYTES:
         headers[wire_headers.SIZE] = str(len(body))
         body = body[:KEPT_BYTES]
@@ -97,9 +97,9 @@ def encode(row: OutboxRow) -> tuple[dict[str, str], bytes]:
 
 def _pack(body: dict[str, JsonValue]) -> tuple[bytes, str]:
     try:
-        packed: bytes = msgpack.packb(body)
-        if len(packed) <= MAX_MAIL_BYTES:
-            return packed, wire_headers.MSGPACK
+        packed_body: bytes = msgpack.packb(body)
+        if len(packed_body) <= MAX_MAIL_BYTES:
+            return packed_body, wire_headers.MSGPACK
     except (OverflowError, ValueError, TypeError):  # an integer of more than 64 bits, for example
         pass
     # Short floats are longer as msgpack, and a payload's limit is one of JSON.
@@ -117,13 +117,15 @@ class Decoder:
         source = wire.headers.get(wire_headers.STREAM_SOURCE)
         try:
             if source is None:
-                return self._mail(wire)
+                return self._decode_mail(wire)
             is_post = self._subjects.is_post(wire.subject)
-            return self._post(wire, source) if is_post else self._sourced(wire, source)
+            return (
+                self._decode_post(wire, source) if is_post else self._decode_sourced(wire, source)
+            )
         except (ContractError, ValueError, RecursionError, OverflowError) as exc:
-            return self._undecodable(wire, source, str(exc))
+            return self._make_undecodable(wire, source, str(exc))
 
-    def _mail(self, wire: Wire) -> Received:
+    def _decode_mail(self, wire: Wire) -> Received:
         """Decode what a host published."""
         headers = wire.headers
         agent = wire_subjects.parse_stored(
@@ -139,7 +141,7 @@ class Decoder:
             raise BadMessageError(f"header {wire_headers.SENDER} is not the body's {sender!r}")
         return Received(wire.sequence, agent, sender, message.id, message)
 
-    def _sourced(self, wire: Wire, source: str) -> Received:
+    def _decode_sourced(self, wire: Wire, source: str) -> Received:
         """Decode what an external client sent to an agent, and EDGE passed on."""
         origin = self._origin(wire, source, bodies.claimed_target(wire.headers))
         agent = origin.agent
@@ -159,7 +161,7 @@ class Decoder:
             content = _message_from_outside(wire, agent, sender, message_id)
         return Received(wire.sequence, agent, sender, message_id, content, sourced=True)
 
-    def _post(self, wire: Wire, source: str) -> Received:
+    def _decode_post(self, wire: Wire, source: str) -> Received:
         """Decode what an external client posted to a topic, and EDGE passed on."""
         origin = self._post_origin(wire, source, bodies.claimed_target(wire.headers))
         message_id = _id_from_outside(wire, source)
@@ -169,26 +171,26 @@ class Decoder:
         return Received(wire.sequence, letters, sender, message_id, post, sourced=True)
 
     def _post_origin(
-        self, wire: Wire, source: str, claimed: AgentId | None
+        self, wire: Wire, source: str, claimed_agent: AgentId | None
     ) -> wire_subjects.PostOrigin:
         """Return what the origin subject of a post says."""
-        topic = wire_subjects.parse_stored_post(self._subjects, wire.subject, claimed)
-        origin = wire_subjects.parse_post_origin(self._subjects, _parts(source)[4], claimed)
+        topic = wire_subjects.parse_stored_post(self._subjects, wire.subject, claimed_agent)
+        origin = wire_subjects.parse_post_origin(self._subjects, _parts(source)[4], claimed_agent)
         if origin.topic != topic:
             raise BadMessageError(f"posted to {origin.topic}, stored for {topic}")
         return origin
 
     def _origin(
-        self, wire: Wire, source: str, claimed: AgentId | None
+        self, wire: Wire, source: str, claimed_agent: AgentId | None
     ) -> wire_subjects.AgentOrigin:
         """Return what the origin subject says."""
-        agent = wire_subjects.parse_stored(self._subjects, wire.subject, claimed)
-        origin = wire_subjects.parse_origin(self._subjects, _parts(source)[4], claimed)
+        agent = wire_subjects.parse_stored(self._subjects, wire.subject, claimed_agent)
+        origin = wire_subjects.parse_origin(self._subjects, _parts(source)[4], claimed_agent)
         if origin.agent != agent:
             raise BadMessageError(f"published to {origin.agent}, stored for {agent}")
         return origin
 
-    def _undecodable(self, wire: Wire, source: str | None, problem: str) -> Received:
+    def _make_undecodable(self, wire: Wire, source: str | None, problem: str) -> Received:
         """Return the same for the same bytes at the same position, however often they are read."""
         stream, number = self._subjects.stream("MAIL"), str(wire.sequence)
         agent = self._dead_letter_agent(wire.subject)
@@ -196,7 +198,7 @@ class Decoder:
         if source is None:
             # With its true sender and id the ingest finds its outbox row, which must go: the rest
             # of what that sender sent waits after it.
-            sender, message_id = _named_by_host(wire.headers) or (sender, None)
+            sender, message_id = _claims_of_host(wire.headers) or (sender, None)
         else:
             with contextlib.suppress(ContractError):
                 stream, number, *_ = _parts(source)
@@ -204,8 +206,8 @@ class Decoder:
             # one tells whose it is.
             for is_believed in (False, True):
                 with contextlib.suppress(ContractError, ValueError):
-                    claimed = bodies.claimed_target(wire.headers) if is_believed else None
-                    agent, sender = self._named_from_outside(wire, source, claimed)
+                    claimed_agent = bodies.claimed_target(wire.headers) if is_believed else None
+                    agent, sender = self._claims_of_client(wire, source, claimed_agent)
         if message_id is None:
             message_id = derive_id("undecodable", stream, number, _digest(wire.data))
         problem = problem[:_MAX_PROBLEM].replace("\x00", "")
@@ -223,14 +225,14 @@ class Decoder:
         except ContractError:
             return NOBODY
 
-    def _named_from_outside(
-        self, wire: Wire, source: str, claimed: AgentId | None
+    def _claims_of_client(
+        self, wire: Wire, source: str, claimed_agent: AgentId | None
     ) -> tuple[AgentId, str]:
         """Return the owner of the dead letter, and its sender."""
         if self._subjects.is_post(wire.subject):
-            topic, publisher = self._post_origin(wire, source, claimed)
+            topic, publisher = self._post_origin(wire, source, claimed_agent)
             return letters_of(topic), sender_of("ext", publisher)
-        origin = self._origin(wire, source, claimed)
+        origin = self._origin(wire, source, claimed_agent)
         return origin.agent, sender_of("ext", origin.publisher)
 
 
@@ -298,9 +300,9 @@ def _metadata(value: JsonValue) -> dict[str, str]:
 
 def _id_from_outside(wire: Wire, source: str) -> str:
     """Return the publisher's id; of a message without one, made of its position in EDGE."""
-    found = wire.headers.get(wire_headers.MESSAGE_ID) or wire.headers.get("ce-id")
-    if found:
-        return bodies.outsiders_id(found)
+    message_id = wire.headers.get(wire_headers.MESSAGE_ID) or wire.headers.get("ce-id")
+    if message_id:
+        return bodies.outsiders_id(message_id)
     stream, number, *_ = _parts(source)
     return derive_id("edge", stream, number, _digest(wire.data))
 
@@ -335,7 +337,7 @@ def _message_from_outside(
     )
 
 
-def _named_by_host(headers: Mapping[str, str]) -> tuple[str, str] | None:
+def _claims_of_host(headers: Mapping[str, str]) -> tuple[str, str] | None:
     """Return sender and id that a host set, if they could be true."""
     sender, message_id = headers.get(wire_headers.SENDER), headers.get(wire_headers.MESSAGE_ID)
     if not sender or not message_id:
@@ -344,8 +346,8 @@ def _named_by_host(headers: Mapping[str, str]) -> tuple[str, str] | None:
         sender, message_id = header_text(sender), bodies.checked_id(header_text(message_id))
     except (BadMessageError, ValueError):
         return None
-    named = sender.startswith(_SENDERS) and TEXT.fullmatch(sender) is not None
-    return (sender, message_id) if named else None
+    is_valid = sender.startswith(_SENDERS) and TEXT.fullmatch(sender) is not None
+    return (sender, message_id) if is_valid else None
 
 
 def _digest(data: bytes) -> str:

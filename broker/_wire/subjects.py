@@ -138,13 +138,13 @@ class Subjects:
 
     def stored(self, agent: AgentId) -> str:
         """Return the subject under which the stream MAIL stores messages for the agent."""
-        return self.prefixed(_stored(agent, self.partitions))
+        return self.prefixed(_stored_subject(agent, self.partitions))
 
     def stored_post(self, topic: TopicId) -> str:
         """Return the subject under which the stream MAIL stores posts of external clients to the topic."""
-        place = place_of(topic)
-        partition = partition_hash(place) % self.partitions
-        return self.prefixed(f"mail.{TOPICS}.{partition}.{address_of(place)}")
+        topic_agent = place_of(topic)
+        partition = partition_hash(topic_agent) % self.partitions
+        return self.prefixed(f"mail.{TOPICS}.{partition}.{address_of(topic_agent)}")
 
     def is_post(self, subject: str) -> bool:
         """Return True if the stream MAIL stored a post of an external client here."""
@@ -187,6 +187,7 @@ def hint_subject(subjects: Subjects, about: Literal["open", "follow", "log"], ru
     return subjects.prefixed(f"host.v1.~{about}{token(run)}")
 
 
+# Every message of an agent needs its address, whose parts are escaped or hashed.
 @lru_cache(maxsize=1024)
 def address_of(agent: AgentId) -> str:
     """Return the tokens ``<tenant>.<type>.<key>`` of the agent."""
@@ -194,7 +195,7 @@ def address_of(agent: AgentId) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _stored(agent: AgentId, partitions: int) -> str:
+def _stored_subject(agent: AgentId, partitions: int) -> str:
     partition = partition_hash(agent) % partitions
     return f"mail.{token(agent.type)}.{partition}.{token(agent.tenant)}.{token(agent.key)}"
 
@@ -248,32 +249,34 @@ class PostOrigin(NamedTuple):
     publisher: str
 
 
-def parse_stored(subjects: Subjects, subject: str, claimed: AgentId | None = None) -> AgentId:
+def parse_stored(subjects: Subjects, subject: str, claimed_agent: AgentId | None = None) -> AgentId:
     """Return the agent for which the stream MAIL stored this.
 
     Args:
         subjects: The deployment's subjects.
         subject: What the server says where it is stored.
-        claimed: The receiver that the message names; needed if the subject has a hash.
+        claimed_agent: The receiver that the message names; needed if the subject has a hash.
 
     Raises:
         SubjectError: It is no stored subject of this deployment, does not name the agent, or
             is not the one of the agent claimed.
     """
-    agent = _parse_stored(subjects, subject) if claimed is None else claimed
+    agent = _parse_stored(subjects, subject) if claimed_agent is None else claimed_agent
     if subjects.stored(agent) != subject:
         raise SubjectError(subject, f"is not the mailbox of {agent}")
     return agent
 
 
 @lru_cache(maxsize=1024)
-def parse_origin(subjects: Subjects, subject: str, claimed: AgentId | None = None) -> AgentOrigin:
+def parse_origin(
+    subjects: Subjects, subject: str, claimed_agent: AgentId | None = None
+) -> AgentOrigin:
     """Return what the origin subject of a sourced message says.
 
     Args:
         subjects: The deployment's subjects.
         subject: The subject to which the external client published it.
-        claimed: The receiver that the message names; needed if the subject has a hash.
+        claimed_agent: The receiver that the message names; needed if the subject has a hash.
 
     Raises:
         SubjectError: It is neither a message nor a signal of an external client, does not
@@ -284,7 +287,10 @@ def parse_origin(subjects: Subjects, subject: str, claimed: AgentId | None = Non
         raise SubjectError(
             subject, "is neither ….ext.<publisher> nor ….sig.<publisher>.<run>.<name>"
         )
-    agent, publisher = _addressed(subject, tokens[:3], claimed), _publisher_of(tokens[4])
+    agent, publisher = (
+        _addressed_agent(subject, tokens[:3], claimed_agent),
+        _publisher_of(tokens[4]),
+    )
     if tokens[3] == "ext":
         return AgentOrigin(agent, publisher)
     run_id = RunId(checked_name("run", _untoken_or_hash(tokens[5])))
@@ -293,13 +299,15 @@ def parse_origin(subjects: Subjects, subject: str, claimed: AgentId | None = Non
     )  # a hash is no name
 
 
-def parse_stored_post(subjects: Subjects, subject: str, claimed: AgentId | None = None) -> TopicId:
+def parse_stored_post(
+    subjects: Subjects, subject: str, claimed_agent: AgentId | None = None
+) -> TopicId:
     """Return the topic to which an external client posted what the stream MAIL stored here.
 
     Args:
         subjects: The deployment's subjects.
         subject: What the server says where it is stored.
-        claimed: Where the message says it belongs, with the names of the topic; needed where the
+        claimed_agent: Where the message says it belongs, with the names of the topic; needed where the
             subject holds a hash.
 
     Raises:
@@ -309,21 +317,21 @@ def parse_stored_post(subjects: Subjects, subject: str, claimed: AgentId | None 
     tokens = _tokens(subjects, subject, f"mail.{TOPICS}")
     if len(tokens) != 4:  # noqa: PLR2004
         raise SubjectError(subject, f"is not mail.{TOPICS}.<p>.<tenant>.<type>.<source>")
-    topic = _topic(subject, tokens[1:], claimed)
+    topic = _topic(subject, tokens[1:], claimed_agent)
     if subjects.stored_post(topic) != subject:
         raise SubjectError(subject, f"is not where posts to {topic} are stored")
     return topic
 
 
 def parse_post_origin(
-    subjects: Subjects, subject: str, claimed: AgentId | None = None
+    subjects: Subjects, subject: str, claimed_agent: AgentId | None = None
 ) -> PostOrigin:
     """Return what the origin subject of a sourced post says.
 
     Args:
         subjects: The deployment's subjects.
         subject: The subject to which the external client published it.
-        claimed: See `parse_stored_post`.
+        claimed_agent: The names of the topic as the message has them; needed if the subject has a hash.
 
     Raises:
         SubjectError: It is no post of an external client, does not name the topic, or is not for the topic
@@ -332,16 +340,18 @@ def parse_post_origin(
     tokens = _tokens(subjects, subject, "topic.v1")
     if len(tokens) != 5 or tokens[3] != "ext":  # noqa: PLR2004
         raise SubjectError(subject, "is not topic.v1.<tenant>.<type>.<source>.ext.<publisher>")
-    return PostOrigin(_topic(subject, tokens[:3], claimed), _publisher_of(tokens[4]))
+    return PostOrigin(_topic(subject, tokens[:3], claimed_agent), _publisher_of(tokens[4]))
 
 
-def parse_ask(subjects: Subjects, subject: str, claimed: AgentId | None = None) -> AgentOrigin:
+def parse_ask(
+    subjects: Subjects, subject: str, claimed_agent: AgentId | None = None
+) -> AgentOrigin:
     """Return the client and the agent of a request subject.
 
     Args:
         subjects: The deployment's subjects.
         subject: The request's subject.
-        claimed: Whom the request says it is for; needed where the subject holds a hash.
+        claimed_agent: Whom the request says it is for; needed where the subject holds a hash.
 
     Raises:
         SubjectError: It is no such subject, does not name the agent, or addresses another one.
@@ -349,7 +359,10 @@ def parse_ask(subjects: Subjects, subject: str, claimed: AgentId | None = None) 
     tokens, sees = _sight(_tokens(subjects, subject, "ask.v1"), 4)
     if len(tokens) != 4:  # noqa: PLR2004
         raise SubjectError(subject, "is not ask.v1.<tenant>.<type>.<key>.<publisher>[.tenant]")
-    agent, publisher = _addressed(subject, tokens[:3], claimed), _publisher_of(tokens[3])
+    agent, publisher = (
+        _addressed_agent(subject, tokens[:3], claimed_agent),
+        _publisher_of(tokens[3]),
+    )
     return AgentOrigin(agent, publisher, sees=sees)
 
 
@@ -390,17 +403,19 @@ def _parse_stored(subjects: Subjects, subject: str, *, hashes: bool = False) -> 
     return agent
 
 
-def _addressed(subject: str, address: Sequence[str], claimed: AgentId | None) -> AgentId:
-    """Return the agent of these tokens. A token may be a hash, so `claimed` is compared with them."""
-    agent = _agent(subject, address) if claimed is None else claimed
+def _addressed_agent(
+    subject: str, address: Sequence[str], claimed_agent: AgentId | None
+) -> AgentId:
+    """Return the agent of these tokens. A token may be a hash, so `claimed_agent` is compared with them."""
+    agent = _agent(subject, address) if claimed_agent is None else claimed_agent
     if address_of(agent) != ".".join(address):
         raise SubjectError(subject, f"does not address {agent}")
     return agent
 
 
-def _topic(subject: str, address: Sequence[str], claimed: AgentId | None) -> TopicId:
-    place = _addressed(subject, address, claimed)
-    return TopicId(place.type, place.key, place.tenant)
+def _topic(subject: str, address: Sequence[str], claimed_agent: AgentId | None) -> TopicId:
+    topic_agent = _addressed_agent(subject, address, claimed_agent)
+    return TopicId(topic_agent.type, topic_agent.key, topic_agent.tenant)
 
 
 def _tokens(subjects: Subjects, subject: str, head: str) -> list[str]:
@@ -418,8 +433,8 @@ def _sight(tokens: list[str], count: int) -> tuple[list[str], Sight]:
 
 
 def _agent(subject: str, address: Sequence[str], *, hashes: bool = False) -> AgentId:
-    read = _untoken_or_hash if hashes else untoken
-    tenant, type_, key = map(read, address)
+    parse_token = _untoken_or_hash if hashes else untoken
+    tenant, type_, key = map(parse_token, address)
     try:
         return AgentId(type_, key, tenant)
     except InvalidNameError as exc:

@@ -46,31 +46,33 @@ def write_whole(
         create_only: True: if the file exists, leave it unchanged and return False.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")  # noqa: TID251 - no value of a run
+    temp_path = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")  # noqa: TID251 - no value of a run
     try:
-        with beside.open("xb") as file:
+        with temp_path.open("xb") as file:
             file.write(content)
             fault("file written")
+            # Synced before it gets its name: else a loss of power may leave the name with none of the bytes.
             file.flush()
             os.fsync(file.fileno())
         fault("file synced")
         if create_only:
             try:
-                os.link(beside, path)
+                # A link fails if another process has made the file first; a rename would replace that file.
+                os.link(temp_path, path)
             except FileExistsError:
                 return False
         else:
-            beside.replace(path)
+            temp_path.replace(path)
         fault("file renamed")
     finally:
         with suppress(FileNotFoundError):
-            beside.unlink()
+            temp_path.unlink()
     sync_folder(path.parent)
     return True
 
 
-def removed(path: Path) -> bool:
-    """Remove a file; whether it was there."""
+def remove_file(path: Path) -> bool:
+    """Remove a file; return True if it was there."""
     try:
         path.unlink()
     except FileNotFoundError:
@@ -103,6 +105,8 @@ def appending(path: Path) -> Iterator[FileIO]:
             is_new = True
         with FileIO(descriptor, "a+") as file:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Another process may have replaced or removed the file while this one waited for the lock: a line
+            # that is written to the old file is lost.
             if not _is_at(descriptor, path):
                 continue
             if is_new:
@@ -132,6 +136,7 @@ def append_lines(
     """Append a line for each value; on the disk when this returns, unless it is not to be `synced`."""
     content = "".join(f"{row_text(row)}\n" for row in rows).encode()
     half = len(content) // 2
+    # In two writes for tests only: a process that dies between them leaves half a line.
     if fault is not no_fault:
         _write(file, content[:half])
         fault("half a line written")
@@ -153,8 +158,8 @@ def mend(file: FileIO) -> None:
         return
     start = _last_line(file, end)
     file.seek(start)
-    torn = file.read()
-    if _values(torn) is not None:
+    partial_line = file.read()
+    if _values(partial_line) is not None:
         file.seek(0, os.SEEK_END)
         _write(file, b"\n")
     else:
@@ -163,17 +168,20 @@ def mend(file: FileIO) -> None:
     file.seek(0, os.SEEK_END)
 
 
-def cut_hole(file: FileIO, kept: int) -> int:
+def cut_hole(file: FileIO, synced_count: int) -> int:
     """Cut off a file of lines at the first line with a NUL; return the number of bytes cut off.
 
     A loss of power leaves NULs in place of blocks that were not synced, and may leave later blocks. No value
-    has a NUL. The first `kept` values are synced: a NUL in them is another damage, and nothing is cut off.
+    has a NUL. The first `synced_count` values are synced: a NUL in them is other damage; nothing is cut off.
     """
     file.seek(0)
     content = file.read()
     hole = content.find(b"\0")
     start = content.rfind(b"\n", 0, hole) + 1
-    if hole < 0 or sum(len(_values(one) or ()) for one in content[:start].split(b"\n")) < kept:
+    if (
+        hole < 0
+        or sum(len(_values(line) or ()) for line in content[:start].split(b"\n")) < synced_count
+    ):
         return 0
     file.truncate(start)
     os.fsync(file.fileno())
@@ -181,7 +189,7 @@ def cut_hole(file: FileIO, kept: int) -> int:
 
 
 def last_value(file: FileIO, name: str) -> Any:
-    """Return the last value of a file of whole lines, of which no other line is read; None: it has no line.
+    """Return the last value of a file of whole lines, or None if it has no line. No other line is read.
 
     Args:
         file: The file, as `appending` yields it.
@@ -215,33 +223,33 @@ def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
     except FileNotFoundError:
         return [], offset, False
     lines = content.split(b"\n")
-    torn = lines.pop()
+    partial_line = lines.pop()
     rows: list[Any] = []
-    shared = False
+    is_line_shared = False
     for number, line in enumerate(lines, 1):
-        found = _values(line)
-        if found is None:
+        values = _values(line)
+        if values is None:
             problem = f"line {number} after byte {offset} is not JSON"
             raise LedgerBrokenError(str(path), problem)
-        shared = shared or len(found) > 1
-        rows += found
-    if torn and (last := _values(torn)) is not None:
-        return rows + last, offset + len(content), shared
-    return rows, offset + len(content) - len(torn), shared
+        is_line_shared = is_line_shared or len(values) > 1
+        rows += values
+    if partial_line and (last := _values(partial_line)) is not None:
+        return rows + last, offset + len(content), is_line_shared
+    return rows, offset + len(content) - len(partial_line), is_line_shared
 
 
 def _values(line: bytes) -> list[Any] | None:
     """Return the values on a line: more than one where a writer died between a record and its line end."""
-    decoder, found, at = json.JSONDecoder(), [], 0
+    decoder, values, at = json.JSONDecoder(), [], 0
     try:
         text = line.decode()
         while text[at:].strip():
             at += len(text[at:]) - len(text[at:].lstrip())
             value, at = decoder.raw_decode(text, at)
-            found.append(value)
+            values.append(value)
     except ValueError:
         return None
-    return found
+    return values
 
 
 def _last_line(file: FileIO, end: int) -> int:
@@ -250,8 +258,8 @@ def _last_line(file: FileIO, end: int) -> int:
     while at:
         step = min(at, 65_536)
         file.seek(at - step)
-        found = file.read(step).rfind(b"\n")
-        if found >= 0:
-            return at - step + found + 1
+        newline = file.read(step).rfind(b"\n")
+        if newline >= 0:
+            return at - step + newline + 1
         at -= step
     return 0

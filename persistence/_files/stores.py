@@ -51,7 +51,7 @@ from persistence._files.atomic import (
     file_name,
     last_value,
     read_lines,
-    removed,
+    remove_file,
     sync_folder,
     write_whole,
 )
@@ -83,18 +83,23 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
         self._folder, self._fault = Path(folder), fault
         self._folder.mkdir(parents=True, exist_ok=True)
         TrailingRuns.__init__(self, self._folder / "locks", timeout_s=busy_s)
-        self._known: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
+        self._cache: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
         self._guard = threading.Lock()
 
     def save(self, run: RunState) -> None:
-        """See `RunStore.save`."""
+        """Write the run's checkpoint to its file, as a whole and synced."""
         text = row_text(run.told())
         self._fault("run encoded")
         write_whole(self._path(run.run_id), text.encode(), fault=self._fault)
-        self._later.pop(run.run_id, None)
+        self._unwritten_runs.pop(run.run_id, None)
 
     def load(self, run_id: str) -> RunState | None:
-        """See `RunStore.load`."""
+        """Return the last checkpoint of a run, or None if there is no such run.
+
+        Raises:
+            LedgerBrokenError: The file holds no run.
+            GraphError: The file is that of a run whose id differs in upper and lower case.
+        """
         path = self._path(run_id)
         try:
             run = RunState.from_dict(json.loads(path.read_bytes()))
@@ -105,19 +110,19 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
         if run.run_id != run_id:  # a file system that takes upper and lower case for the same
             problem = f"the folder has run {run.run_id!r} under this name. Use another id"
             raise GraphError(f"run {run_id!r}", problem)
-        return self._shown(run)
+        return self._newest_state(run)
 
     def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
-        """See `CreatingRunStore.create_if_absent`."""
+        """Return the run of this id, and True if this call made it. Of many calls at once, one does."""
         content = row_text(run.told()).encode()
-        made = write_whole(self._path(run.run_id), content, fault=self._fault, create_only=True)
-        found = self.load(run.run_id)
-        assert found is not None
-        return found, made
+        is_new = write_whole(self._path(run.run_id), content, fault=self._fault, create_only=True)
+        stored_run = self.load(run.run_id)
+        assert stored_run is not None
+        return stored_run, is_new
 
     def delete(self, run_id: str) -> bool:
-        """See `DeletableRunStore.delete`."""
-        return removed(self._path(run_id))
+        """Remove the run's file; return True if there was one."""
+        return remove_file(self._path(run_id))
 
     @override
     def lock(self, run_id: str, *, wait: bool = True) -> AbstractContextManager[None]:
@@ -127,46 +132,47 @@ class JsonFileRunStore(RunShelf, TrailingRuns):
     def list_event_waiters(
         self, *, wait_keys: Sequence[str], limit: int = 10_000
     ) -> list[RunState]:
-        """See `EventWaitStore.list_event_waiters`."""
+        """Return runs that wait for one of these keys now, the last updated first."""
         keys = {*wait_keys}
-        found = [run for run in self._all() if keys & event_keys(run)]
-        return [one.copied() for one in RunChoice().chosen(found, limit)]
+        runs = [run for run in self._all() if keys & event_keys(run)]
+        return [r.copied() for r in RunChoice().chosen(runs, limit)]
 
     def _path(self, run_id: str) -> Path:
         return self._folder / file_name("run_", run_id, ".json")
 
     @override
     def _all(self) -> list[RunState]:
-        seen: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
+        cache: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
         with self._guard:
             for entry in os.scandir(self._folder):
                 if entry.name.startswith("run_") and entry.name.endswith(".json"):
-                    found = self._read(entry)
-                    if found is not None:
-                        seen[entry.name] = found
-            self._known = seen
-        runs = [run for name, (_, row) in seen.items() if (run := self._listed(name, row))]
+                    marked_row = self._read(entry)
+                    if marked_row is not None:
+                        cache[entry.name] = marked_row
+            self._cache = cache
+        runs = [run for name, (_, row) in cache.items() if (run := self._run_for_list(name, row))]
         return sorted(runs, key=lambda run: run.created_at)
 
-    def _listed(self, name: str, row: dict[str, Any]) -> RunState | None:
+    def _run_for_list(self, name: str, row: dict[str, Any]) -> RunState | None:
         try:
-            return self._shown(RunState.from_dict(row))
+            return self._newest_state(RunState.from_dict(row))
         except (KeyError, TypeError, ValueError) as exc:
-            _complain(name, exc)
+            _log_unreadable_run(name, exc)
             return None
 
     def _read(self, entry: os.DirEntry[str]) -> tuple[tuple[int, ...], dict[str, Any]] | None:
         try:
             stat = entry.stat()
+            # Each write makes a new file, so two writes of one instant and one size differ in the inode.
             mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            known = self._known.get(entry.name)
-            if known is not None and known[0] == mark:
-                return known
+            cached_row = self._cache.get(entry.name)
+            if cached_row is not None and cached_row[0] == mark:
+                return cached_row
             return mark, json.loads(Path(entry.path).read_bytes())
         except FileNotFoundError:
             return None  # deleted meanwhile
         except ValueError as exc:
-            _complain(entry.path, exc)
+            _log_unreadable_run(entry.path, exc)
             return None
 
 
@@ -186,7 +192,7 @@ class JsonlLedgerStore(LedgerShelf):
     def __init__(self, folder: str | Path, *, fault: Fault = no_fault) -> None:
         self._folder, self._fault = Path(folder), fault
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._places: dict[str, tuple[int, int]] = {}
+        self._read_positions: dict[str, tuple[int, int]] = {}
         self._guard = threading.Lock()
         self._path = lru_cache(PATHS)(self._path_of)
 
@@ -209,18 +215,18 @@ class JsonlLedgerStore(LedgerShelf):
         with appending(path) as file:
             lost = cut_hole(file, kept)
         with self._guard:
-            self._places.pop(run_id, None)
+            self._read_positions.pop(run_id, None)
         if lost:
             _log.warning("#TRUNCATION a loss of power left %d bytes", lost, extra={"run": run_id})
         return bool(lost)
 
     def append_chained(self, record: StepRecord) -> None:
-        """See `ChainableLedgerStore.append_chained`."""
+        """Append a record, linked by its hash to the last one of its run. Synced on return."""
         row, path = record.told(), self._path(record.run_id)
         with appending(path) as file:
             last = last_value(file, str(path))
-            before = None if last is None else last.get("record_hash")
-            append_lines(file, [chained(row, before)], fault=self._fault)
+            previous_hash = None if last is None else last.get("record_hash")
+            append_lines(file, [chained(row, previous_hash)], fault=self._fault)
 
     @override
     def list(self, run_id: str) -> list[dict[str, Any]]:
@@ -231,13 +237,13 @@ class JsonlLedgerStore(LedgerShelf):
         self, *, run_id: str, after: int, limit: int = 1000
     ) -> tuple[Sequence[dict[str, Any]], int]:
         with self._guard:
-            known, offset = self._places.get(run_id, (0, 0))
-        if known > after:
-            known, offset = 0, 0
+            row_count, offset = self._read_positions.get(run_id, (0, 0))
+        if row_count > after:
+            row_count, offset = 0, 0
         rows, behind = self._read(run_id, offset)
         with self._guard:
-            self._places[run_id] = known + len(rows), behind
-        page = rows[after - known :][:limit]
+            self._read_positions[run_id] = row_count + len(rows), behind
+        page = rows[after - row_count :][:limit]
         return page, after + len(page)
 
     @override
@@ -245,11 +251,11 @@ class JsonlLedgerStore(LedgerShelf):
         return len(self.list(run_id))
 
     def delete(self, run_id: str) -> int:
-        """See `DeletableLedgerStore.delete`."""
+        """Remove the records of a run; return their number."""
         count = self.count(run_id)
         with self._guard:
-            self._places.pop(run_id, None)
-        return count if removed(self._path(run_id)) else 0
+            self._read_positions.pop(run_id, None)
+        return count if remove_file(self._path(run_id)) else 0
 
     def _append(self, records: Sequence[StepRecord], *, synced: bool) -> None:
         rows = [record.told() for record in records]
@@ -262,8 +268,8 @@ class JsonlLedgerStore(LedgerShelf):
         return self._folder / file_name("ledger_", run_id, ".jsonl")
 
     def _read(self, run_id: str, offset: int) -> tuple[Rows, int]:
-        rows, behind, shared = read_lines(self._path(run_id), offset)
-        if shared:
+        rows, behind, is_line_shared = read_lines(self._path(run_id), offset)
+        if is_line_shared:
             _log.warning("#FALLBACK records of a ledger share a line", extra={"run": run_id})
         return rows, behind
 
@@ -279,34 +285,36 @@ class JsonlCommandStore:
         self._path = Path(folder) / "commands.jsonl"
 
     def append(self, record: CommandRecord) -> CommandAppendResult:
-        """See `CommandStore.append`."""
+        """Append a command, unless one with its id is there. Synced on return."""
         row: dict[str, Any] = durable_copy(record.to_dict(), "command")
         with appending(self._path) as file:
-            known = self._rows()
-            for one in known:
-                if one["command_id"] == record.command_id:
-                    return CommandAppendResult(accepted=False, duplicate=True, seq=one["seq"])
-            seq = len(known) + 1
+            rows = self._rows()
+            for existing in rows:
+                if existing["command_id"] == record.command_id:
+                    return CommandAppendResult(accepted=False, duplicate=True, seq=existing["seq"])
+            seq = len(rows) + 1
             append_lines(file, [row | {"seq": seq}])
         return CommandAppendResult(accepted=True, duplicate=False, seq=seq)
 
     def list_after(self, *, after: int, limit: int = 1000) -> tuple[list[CommandRecord], int]:
-        """See `CommandStore.list_after`."""
+        """Return at most `limit` commands after `after`, and the cursor for the next call."""
         rows = [row for row in self._rows()[after:] if "run_id" in row][: max(limit, 0)]
         page = [CommandRecord(**row) for row in rows]
         return page, page[-1].seq if page else after
 
     def get_last_seq(self) -> int:
-        """See `CommandStore.get_last_seq`."""
+        """Return the position of the last command; 0 if there is none."""
         return len(self._rows())
 
     def delete(self, run_id: str) -> int:
-        """See `DeletableCommandStore.delete`: the file is written anew, whole or not at all."""
+        """Remove the commands to a run; return their number. The file is replaced as a whole."""
         if not self._path.exists():
             return 0
         with appending(self._path):
             rows = self._rows()
             seqs = [row["seq"] for row in rows if row.get("run_id") == run_id]
+            # A line with number and id stays for each: numbers are positions in the file, and the id of a
+            # removed command is still a duplicate.
             if seqs:
                 rows = [
                     {"seq": row["seq"], "command_id": row["command_id"]}
@@ -328,12 +336,12 @@ class JsonFileCommandCursorStore:
         self._path = Path(path)
 
     def load(self) -> int:
-        """See `CommandCursorStore.load`."""
+        """Return the position up to which the reader has carried out commands; 0 at first."""
         rows = read_lines(self._path)[0]
         return int(rows[0]["cursor"]) if rows else 0
 
     def save(self, cursor: int) -> None:
-        """See `CommandCursorStore.save`."""
+        """Write the position of the reader. Synced on return."""
         write_whole(self._path, f"{row_text({'cursor': cursor})}\n".encode())
 
 
@@ -345,17 +353,17 @@ class JsonSnapshotStore:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, snapshot: Snapshot) -> None:
-        """See `SnapshotStore.save`."""
+        """Write a snapshot to its file. It replaces one with its id."""
         text = row_text(durable_copy(snapshot.to_dict(), "snapshot", deepest=WRAPPED))
         write_whole(self._path(snapshot.snapshot_id), text.encode())
 
     def load(self, snapshot_id: str) -> Snapshot | None:
-        """See `SnapshotStore.load`."""
+        """Return a snapshot, or None if there is none with this id."""
         return _read(self._path(snapshot_id))
 
     def delete(self, snapshot_id: str) -> bool:
-        """See `SnapshotStore.delete`."""
-        return removed(self._path(snapshot_id))
+        """Remove a snapshot; return True if there was one."""
+        return remove_file(self._path(snapshot_id))
 
     def list(
         self,
@@ -365,9 +373,20 @@ class JsonSnapshotStore:
         query: str | None = None,
         limit: int = 100,
     ) -> list[Snapshot]:
-        """See `SnapshotStore.list`."""
-        found = [one for path in self._folder.glob("snapshot_*.json") if (one := _listed(path))]
-        return chosen_snapshots(found, run_id=run_id, tag=tag, query=query, limit=limit)
+        """Return the snapshots that match every given filter, the newest first.
+
+        Args:
+            run_id: Only of this run.
+            tag: Only with this tag.
+            query: Only with this text in the name or the description.
+            limit: Maximum number of snapshots.
+        """
+        snapshots = [
+            snapshot
+            for path in self._folder.glob("snapshot_*.json")
+            if (snapshot := _snapshot_for_list(path))
+        ]
+        return chosen_snapshots(snapshots, run_id=run_id, tag=tag, query=query, limit=limit)
 
     def _path(self, snapshot_id: str) -> Path:
         return self._folder / file_name("snapshot_", snapshot_id, ".json")
@@ -389,21 +408,24 @@ class FileArtifactStore(ArtifactShelf):
         self._folder = Path(folder) / "artifacts"
         self._refs, self._blobs = self._folder / "refs", self._folder / "blobs"
         self._fault = fault
-        for one in (self._refs, self._blobs):
-            one.mkdir(parents=True, exist_ok=True)
+        for subfolder in (self._refs, self._blobs):
+            subfolder.mkdir(parents=True, exist_ok=True)
         self._take_over_older()
 
     @override
     def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
-        with self._locked(fcntl.LOCK_SH):
-            known = self.get_metadata(metadata.artifact_id)
-            if known is not None:
-                return known
+        # Shared: stores wait only for `gc` and changes. `gc` would remove bytes whose description is not
+        # written yet.
+        with self._lock(fcntl.LOCK_SH):
+            existing = self.get_metadata(metadata.artifact_id)
+            if existing is not None:
+                return existing
             blob = self._blob(metadata.blob_id)
             if blob.exists():
                 sync_folder(self._blobs)  # its writer may not have come to that
             else:
                 write_whole(blob, content, fault=self._fault, create_only=True)
+            # Bytes first: a crash in between leaves bytes that `gc` removes, not a description without bytes.
             if self._write_ref(metadata, create_only=True):
                 return metadata
             return self.get_metadata(metadata.artifact_id) or metadata
@@ -412,13 +434,13 @@ class FileArtifactStore(ArtifactShelf):
     def _change(
         self, artifact_id: str, change: Callable[[ArtifactMetadata], ArtifactMetadata]
     ) -> ArtifactMetadata | None:
-        with self._locked(fcntl.LOCK_EX):
-            found = self.get_metadata(artifact_id)
-            if found is None:
+        with self._lock(fcntl.LOCK_EX):
+            metadata = self.get_metadata(artifact_id)
+            if metadata is None:
                 return None
-            changed = change(found)
-            self._write_ref(changed)
-        return changed
+            new_metadata = change(metadata)
+            self._write_ref(new_metadata)
+        return new_metadata
 
     @override
     def load(self, artifact_id: str) -> Artifact | None:
@@ -443,50 +465,56 @@ class FileArtifactStore(ArtifactShelf):
 
     @override
     def delete(self, artifact_id: str) -> bool:
-        """See `ArtifactStore.delete`; the bytes stay until `gc`: they may be those of another one, too."""
-        with self._locked(fcntl.LOCK_EX):
-            return removed(self._ref(artifact_id))
+        """Remove the description. The bytes stay until `gc`: another artifact may have the same ones."""
+        with self._lock(fcntl.LOCK_EX):
+            return remove_file(self._ref(artifact_id))
 
     def gc(self, *, dry_run: bool = True) -> dict[str, Any]:
-        """See `CollectableArtifactStore.gc`; while it looks, nothing is stored."""
-        with self._locked(fcntl.LOCK_EX):
-            descriptions = [self._listed(path) for path in self._refs.glob("*.meta")]
+        """Remove the bytes that no artifact names, and return numbers and sizes. Meanwhile, nothing is stored.
+
+        Args:
+            dry_run: Only count them.
+        """
+        with self._lock(fcntl.LOCK_EX):
+            descriptions = [self._metadata_for_list(path) for path in self._refs.glob("*.meta")]
             used_blobs = {metadata.blob_id for metadata in descriptions if metadata is not None}
             blobs = [*self._blobs.glob("*.bin")]
-            left = [(blob, blob.stat().st_size) for blob in blobs if blob.stem not in used_blobs]
+            unused_blobs = [
+                (blob, blob.stat().st_size) for blob in blobs if blob.stem not in used_blobs
+            ]
             if (
                 None in descriptions
             ):  # any of the bytes may belong to a description that cannot be read
-                left = []
-            torn = [*self._blobs.glob("*.tmp"), *self._refs.glob("*.tmp")]
+                unused_blobs = []
+            partial_files = [*self._blobs.glob("*.tmp"), *self._refs.glob("*.tmp")]
             if not dry_run:
-                for one in (*torn, *(blob for blob, _ in left)):
-                    removed(one)
+                for file in (*partial_files, *(blob for blob, _ in unused_blobs)):
+                    remove_file(file)
         return {
             "dry_run": dry_run,
             "blobs_total": len(blobs),
             "blobs_referenced": len(used_blobs),
-            "blobs_deleted": len(left),
-            "bytes_reclaimed": sum(size for _, size in left),
+            "blobs_deleted": len(unused_blobs),
+            "bytes_reclaimed": sum(size for _, size in unused_blobs),
         }
 
     @override
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
-        descriptions = [self._listed(path) for path in self._refs.glob("*.meta")]
+        descriptions = [self._metadata_for_list(path) for path in self._refs.glob("*.meta")]
         newest = sorted(
             (metadata for metadata in descriptions if metadata),
-            key=lambda one: (one.created_at, one.artifact_id),
+            key=lambda m: (m.created_at, m.artifact_id),
             reverse=True,
         )
         return newest[: limit if limit > 0 else None]
 
     def content_path(self, artifact_id: str) -> Path | None:
-        """Return the file of the bytes, which is not to be changed; None: they are not there."""
+        """Return the file of the bytes, which is not to be changed, or None if they are not there."""
         metadata = self.get_metadata(artifact_id)
         blob = None if metadata is None else self._blob(metadata.blob_id)
         return blob if blob is not None and blob.exists() else None
 
-    def _listed(self, path: Path) -> ArtifactMetadata | None:
+    def _metadata_for_list(self, path: Path) -> ArtifactMetadata | None:
         """Return a description for a list. One that cannot be read is named in the log, and hides no other."""
 
         def log(unreadable: Unreadable) -> None:
@@ -499,7 +527,7 @@ class FileArtifactStore(ArtifactShelf):
         """Put the artifacts of a folder of an older release, two files each, into their places."""
         if not any(self._folder.glob("*.json")):
             return
-        with self._locked(fcntl.LOCK_EX):
+        with self._lock(fcntl.LOCK_EX):
             for about in self._folder.glob("*.json"):
                 metadata = ArtifactMetadata.from_dict(json.loads(about.read_bytes()))
                 content = about.with_suffix(".bin")
@@ -514,7 +542,7 @@ class FileArtifactStore(ArtifactShelf):
         return write_whole(path, text.encode(), fault=self._fault, create_only=create_only)
 
     @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
+    def _lock(self, how: int) -> Iterator[None]:
         """Keep other processes and threads away: all of them, or those that do not share."""
         with (self._folder / "lock").open("ab") as file:
             fcntl.flock(file, how)
@@ -527,12 +555,12 @@ class FileArtifactStore(ArtifactShelf):
         return self._blobs / f"{checked_artifact_id(blob_id)}.bin"
 
 
-def _complain(name: str, exc: Exception) -> None:
+def _log_unreadable_run(name: str, exc: Exception) -> None:
     """Name a file that is no run: it hides no other run from a list."""
     _log.error("a run cannot be read", extra={"file": name, "problem": str(exc)})
 
 
-def _listed(path: Path) -> Snapshot | None:
+def _snapshot_for_list(path: Path) -> Snapshot | None:
     """Return a snapshot for a list. A file that is none is named in the log, and hides no other."""
     try:
         return _read(path)

@@ -58,17 +58,17 @@ _PROBLEM_CHARS: Final = 200
 
 def is_missing_object(exc: Exception) -> bool:
     """Return True if the bucket exists and the object does not."""
-    return isinstance(exc, FileNotFoundError) and _found(_CODE, exc) != _NO_BUCKET
+    return isinstance(exc, FileNotFoundError) and _first_group(_CODE, exc) != _NO_BUCKET
 
 
 def translate_objects(exc: Exception, doing: str, where: str) -> PersistenceError:
     """Return the `PersistenceError` for an error of the client. Its text has no key and no signature."""
-    said, code, status = str(exc), _found(_CODE, exc), _found(_STATUS, exc)
-    if any(host in said for host in _NO_KEYS):
+    text, code, status = str(exc), _first_group(_CODE, exc), _first_group(_STATUS, exc)
+    if any(host in text for host in _NO_KEYS):
         return BucketRefusedError(doing, where, "there are no keys", _KEYS)
-    problem = " ".join(filter(None, (status, code, _found(_MESSAGE, exc))))
+    problem = " ".join(filter(None, (status, code, _first_group(_MESSAGE, exc))))
     if not problem:
-        line = said.partition("\n")[0].rpartition(" - ")[
+        line = text.partition("\n")[0].rpartition(" - ")[
             2
         ]  # without the request's address before it
         problem = line.strip()[:_PROBLEM_CHARS] or "no reason was given"
@@ -84,13 +84,13 @@ def translate_objects(exc: Exception, doing: str, where: str) -> PersistenceErro
 
 def translate_folder(exc: Exception, doing: str, where: str) -> PersistenceError:
     """Return the same for a folder. Its path is in the error; the names of files are not."""
-    found = re.search(r"[A-Z][a-z ]+ \(os error \d+\)", str(exc))
-    problem = found[0] if found else getattr(exc, "strerror", None) or type(exc).__name__
+    match = re.search(r"[A-Z][a-z ]+ \(os error \d+\)", str(exc))
+    problem = match[0] if match else getattr(exc, "strerror", None) or type(exc).__name__
     return BucketRefusedError(
         doing, where, problem, "Check the folder's rights, and the room on its disk"
     )
 
 
-def _found(pattern: re.Pattern[str], exc: Exception) -> str:
-    found = pattern.search(str(exc))
-    return found[1] if found else ""
+def _first_group(pattern: re.Pattern[str], exc: Exception) -> str:
+    match = pattern.search(str(exc))
+    return match[1] if match else ""

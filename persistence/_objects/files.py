@@ -251,7 +251,7 @@ class Bucket:
         """Keep the joined pieces as a new object; a few are held in memory. Their own error comes out."""
         failures: list[Exception] = []
 
-        async def forwarded() -> AsyncIterator[bytes]:
+        async def forward_pieces() -> AsyncIterator[bytes]:
             try:
                 async for piece in pieces:
                     yield piece
@@ -262,8 +262,13 @@ class Bucket:
         try:
             with self._doing("uploading", name) as client:
                 await obstore.put_async(
-                    client, name, forwarded(), chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+                    client,
+                    name,
+                    forward_pieces(),
+                    chunk_size=PART_BYTES,
+                    max_concurrency=PARTS_AT_ONCE,
                 )
+        # The client raises an error of its own in place of one of `pieces`: the caller gets the original.
         except Exception:
             if failures:
                 raise failures[0] from None
@@ -315,14 +320,15 @@ class Bucket:
 
     async def _get(self, name: str) -> bytes:
         with self._doing("downloading", name) as client:
-            found = await obstore.get_async(client, name)
-            size, etag = found.meta["size"], found.meta["e_tag"]
+            response = await obstore.get_async(client, name)
+            size, etag = response.meta["size"], response.meta["e_tag"]
             if size <= PART_BYTES:
-                return bytes(await found.bytes_async())
-            del found  # what it has not read yet
+                return bytes(await response.bytes_async())
+            del response  # what it has not read yet
             data = bytearray()
             while len(data) < size:
                 part = (len(data), min(len(data) + PART_BYTES, size))
+                # Of this version only: parts of two versions are a file that nobody uploaded.
                 options: GetOptions = {"range": part, "if_match": etag}
                 data += await (await obstore.get_async(client, name, options=options)).bytes_async()
             return bytes(data)

@@ -53,8 +53,8 @@ class S3Settings:
 
     Attributes:
         bucket: Its name; 3 to 63 of ``a-z 0-9 . -``. It has to exist.
-        endpoint: ``https://host:port`` of a server that speaks S3; None: Amazon's, by region.
-        access_key: The user's id; None: as the environment of the process says (``AWS_ACCESS_KEY_ID``,
+        endpoint: ``https://host:port`` of a server that speaks S3; None for Amazon's, by region.
+        access_key: The user's id; None for that of the process's environment (``AWS_ACCESS_KEY_ID``,
             or the role of its container or machine).
         secret_key: The user's secret; given if and only if `access_key` is.
         region: The bucket's region; servers other than Amazon's mostly ignore it.
@@ -101,8 +101,8 @@ class S3Settings:
     def _check_endpoint(self) -> None:
         if self.endpoint is None:
             return
-        found = _ENDPOINT.fullmatch(self.endpoint)
-        if found is None or not 0 < int(found[1] or 1) <= _LAST_PORT:
+        match = _ENDPOINT.fullmatch(self.endpoint)
+        if match is None or not 0 < int(match[1] or 1) <= _LAST_PORT:
             # It is not quoted: it may contain keys.
             remedy = "Write https://host:port, without a path, and the keys apart"
             raise BucketSettingsError("the endpoint", "it is not the address of a server", remedy)

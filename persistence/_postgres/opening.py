@@ -76,8 +76,8 @@ async def open_postgres_store(
         lease_s: Seconds of ownership after a heartbeat.
         heartbeat_s: Seconds between heartbeats.
         outage_s: Seconds for which calls wait for a server that went away.
-        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
-        artifact_bytes: See `open_store`.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
+        artifact_bytes: A bucket or folder for the bytes of new artifacts; None if they are rows.
 
     Raises:
         DatabaseUrlError: The server refuses this user or database, or the URL is not one.
@@ -106,9 +106,9 @@ async def open_store(
     Args:
         settings: Settings of the store.
         artifact_bytes: A bucket or folder for the bytes of new artifacts, the same for all that use the schema;
-            None: they are rows. Turns of conversations are always rows.
+            None if they are rows. Turns of conversations are always rows.
     """
-    async with _migrated(settings) as link:
+    async with _open_link(settings) as link:
         # From here on a server that goes away, or hangs, is waited for.
         applied = [row["version"] for row in await link.fetch("opening", SQL_SELECT_APPLIED)]
         clock = PostgresClock(await read_clock(link))
@@ -135,7 +135,7 @@ async def open_postgres_history(
         url: See `open_postgres_store`, whose errors it raises; so for the others.
         schema: The schema; made if it is missing.
         outage_s: Seconds for which calls wait for a server that went away.
-        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
     """
     async with open_links(
         url, "history", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s
@@ -168,7 +168,7 @@ async def open_links(
         name: Name of the program, as the server shows it.
         schema: The schema; made if it is missing.
         outage_s: Seconds for which calls wait for a server that went away.
-        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
         extra: Settings of the sessions.
         limits: Others of `StoreSettings`.
     """
@@ -180,7 +180,7 @@ async def open_links(
         start_wait_s=start_wait_s,
         **limits,
     )
-    async with _migrated(settings):
+    async with _open_link(settings):
         links = Links(settings, ServerOutage(settings), settings.readers, extra)
     try:
         yield links
@@ -189,12 +189,12 @@ async def open_links(
 
 
 @asynccontextmanager
-async def _migrated(settings: StoreSettings) -> AsyncIterator[Link]:
+async def _open_link(settings: StoreSettings) -> AsyncIterator[Link]:
     """Yield a link to a schema that has been brought to what hosts need."""
     connection = await wait_for_server(settings)
     link = Link(settings, ServerOutage(settings), first=connection)
     try:
-        with _migrating(settings):
+        with _translate_errors(settings):
             await migrate(connection, settings.schema, connect=partial(connect, settings))
         yield link
     finally:
@@ -213,19 +213,21 @@ async def bring_up_to_date(settings: StoreSettings, *, whole: bool = False) -> l
         RefusedError: The server refused a migration.
     """
     connection = await wait_for_server(settings)
-    another = partial(connect, settings)
+    connect_another = partial(connect, settings)
     try:
-        with _migrating(settings):
-            done = await migrate(connection, settings.schema, connect=another)
+        with _translate_errors(settings):
+            applied_names = await migrate(connection, settings.schema, connect=connect_another)
             if whole:
-                done += await catch_up(connection, settings.schema, connect=another)
+                applied_names += await catch_up(
+                    connection, settings.schema, connect=connect_another
+                )
     finally:
         await shut(connection)
-    return done
+    return applied_names
 
 
 @contextmanager
-def _migrating(settings: StoreSettings) -> Iterator[None]:
+def _translate_errors(settings: StoreSettings) -> Iterator[None]:
     try:
         yield
     except DRIVER_ERRORS as exc:
@@ -256,21 +258,21 @@ async def wait_for_server(settings: StoreSettings) -> Connection:
     """
     check_url(settings.url)
     loop = asyncio.get_running_loop()
-    begun, said, backoff = loop.time(), 0.0, Backoff()
+    started_at, next_log_s, backoff = loop.time(), 0.0, Backoff()
     while True:
         try:
             return await connect(settings)
         except (ValueError, *DRIVER_ERRORS) as exc:
-            if (bad := bad_url(settings.url, exc)) is not None:
-                raise bad from exc
+            if (url_error := bad_url(settings.url, exc)) is not None:
+                raise url_error from exc
             if not is_lost(exc):
                 raise translate(exc, "connecting") from exc
-            waited = loop.time() - begun
+            waited_s = loop.time() - started_at
             limit = settings.start_wait_s
-            if limit is not None and waited + backoff.pause_s > limit:
+            if limit is not None and waited_s + backoff.pause_s > limit:
                 raise DatabaseUnreachableError(address(settings), limit, str(exc)) from exc
-            if waited >= said:
-                said = waited + SAY_EVERY_S
+            if waited_s >= next_log_s:
+                next_log_s = waited_s + SAY_EVERY_S
                 _log.warning(
                     "waiting for PostgreSQL",
                     extra={"server": address(settings), "problem": str(exc)},
@@ -305,7 +307,7 @@ async def open_postgres_vectors(
         embedder: Computes embeddings of documents that have none.
         schema: The schema; made if it is missing.
         outage_s: Seconds for which calls wait for a server that went away.
-        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
     """
     async with open_links(
         url, "vectors", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX
@@ -345,18 +347,18 @@ async def open_age_graph(
     Raises:
         AGEMissingError: The database has no AGE that this user may use; the message has the remedy.
     """
-    opened = partial(
+    open_graph_links = partial(
         open_links, url, "graph", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s
     )
     async with (
-        opened(extra=BY_INDEX) as links,
-        opened(extra=CYPHER_SESSION) as queries,
-        opened(answer_s=COPY_S, readers=1) as copying,
+        open_graph_links(extra=BY_INDEX) as links,
+        open_graph_links(extra=CYPHER_SESSION) as query_links,
+        open_graph_links(answer_s=COPY_S, readers=1) as copy_links,
     ):
         store = AGEGraphStore(
             StoreTables(links, "graphs"),
-            StoreTables(copying, "graphs_cypher"),
-            StoreTables(queries, "graphs_cypher"),
+            StoreTables(copy_links, "graphs_cypher"),
+            StoreTables(query_links, "graphs_cypher"),
             tenant=tenant,
         )
         await store.make_ready()
@@ -381,7 +383,7 @@ async def open_postgres_files(
         scope: A name within the tenant, for example of an application; 1,000 bytes at most.
         schema: The schema; made if it is missing.
         outage_s: Seconds for which calls wait for a server that went away.
-        start_wait_s: Seconds to wait for a server that is not there yet; None: for ever.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
     """
     async with open_links(
         url, "files", schema=schema, outage_s=outage_s, start_wait_s=start_wait_s, extra=BY_INDEX

@@ -82,22 +82,37 @@ class PostgresStore(RunStore):
         """The database's time, for all that is compared with rows."""
         self._outage = outage = ServerOutage(settings)
         self._links = links = Links(settings, outage, settings.readers)
+        # One for each use: a slow statement of one does not hold up the others.
         self._keyed = [Link(settings, outage, KEYED) for _ in range(6)]
         self._keyed_links = keyed_links = Links(settings, outage, settings.readers, KEYED)
-        reading, arriving, answering, mailing, following, expanding = self._keyed
+        (
+            reading_link,
+            arriving_link,
+            answering_link,
+            mailing_link,
+            following_link,
+            expanding_link,
+        ) = self._keyed
         artifacts = PostgresArtifacts(links, artifact_bytes)
         # Rows, so that no host needs a bucket to read a conversation.
         large_turns = PostgresArtifacts(links)
         self._listener = listener = Listener(settings, outage)
-        notified = NotifiedLogs(settings, links, listener)
-        self._log_readers = log_readers = LogReaders(notified)
-        self.reads: Reads = Reads(settings, links, reading, log_readers)
-        self.lists: Lists = Lists(links, answering)
+        notified_logs = NotifiedLogs(settings, links, listener)
+        self._log_readers = log_readers = LogReaders(notified_logs)
+        self.reads: Reads = Reads(settings, links, reading_link, log_readers)
+        self.lists: Lists = Lists(links, answering_link)
         transcripts = Transcripts(links, large_turns.of)
-        self._fact_readers = readers = FactReaders(reading, listener, settings.sessions_channel)
+        self._fact_readers = readers = FactReaders(
+            reading_link, listener, settings.sessions_channel
+        )
         sessions = PostgresSessions(links, keyed_links, transcripts, readers)
         self.arrivals: Arrivals = Arrivals(
-            settings, links, arriving, answering, reads=self.reads, on_session=readers.wake
+            settings,
+            links,
+            arriving_link,
+            answering_link,
+            reads=self.reads,
+            on_session=readers.wake,
         )
         self.followed: PostgresFollowedRuns = PostgresFollowedRuns(log_readers, readers)
         self.arrivals.on_begun = self.followed.begin
@@ -110,18 +125,20 @@ class PostgresStore(RunStore):
             on_foreign=self.arrivals.nudge,
             artifacts_of=large_turns.of,
         )
-        readers.writers = (arriving, self.commits.link)
+        readers.writers = (arriving_link, self.commits.link)
         self.shards: ShardLeases = ShardLeases(settings, links, clock)
-        self.backlog: PostgresBacklog = PostgresBacklog(links, answering, clock)
-        self.operators: Operators = Operators(settings.owner, links, answering, self.reads)
+        self.backlog: PostgresBacklog = PostgresBacklog(links, answering_link, clock)
+        self.operators: Operators = Operators(settings.owner, links, answering_link, self.reads)
         self.retention: Retention = Retention(settings.owner, links, artifacts.remove_objects)
         self.insight: Insight = Insight(settings, links)
-        self.follows = self.posts = follows = Follows(settings, links, following, expanding)
+        self.follows = self.posts = follows = Follows(
+            settings, links, following_link, expanding_link
+        )
         self.schedules, self.limits = PostgresSchedules(settings, links), PostgresLimits(links)
         self.data: PostgresDataStores = PostgresDataStores(
             links, transcripts, sessions, artifacts, retention=self.retention
         )
-        self.mail: Mail = Mail(settings, links, mailing, on_foreign=self.arrivals.nudge)
+        self.mail: Mail = Mail(settings, links, mailing_link, on_foreign=self.arrivals.nudge)
         self.outbox: Outbox = Outbox(links, self.commits, limit=settings.group_limit)
         self.group_size: Histogram = self.commits.group_size
         """Histogram of the number of commits that were committed together."""
@@ -135,7 +152,7 @@ class PostgresStore(RunStore):
             *self.mail.batchers,
             *self.outbox.batchers,
             *follows.batchers,
-            *notified.batchers,
+            *notified_logs.batchers,
         )
 
     @cached_property
@@ -184,13 +201,13 @@ class PostgresStore(RunStore):
         """Ask for the database's time now and then, until cancelled; for who sends no heartbeats."""
         while True:
             await asyncio.sleep(TIME_EVERY_S)
-            asked = self.clock.monotonic()
+            asked_at = self.clock.monotonic()
             try:
                 now = await self.schedules.now()
             except PersistenceError as exc:
                 _log.debug("the database's time could not be read; trying again", exc_info=exc)
             else:
-                self.clock.observe(Reading(now, asked, self.clock.monotonic()))
+                self.clock.observe(Reading(now, asked_at, self.clock.monotonic()))
 
     @override
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:

@@ -172,26 +172,27 @@ class Line:
         self._pool = redis.connection_pool
         self._queue: deque[Command] = deque()
         self._queued_bytes = 0
-        self._sent: deque[Command] = deque()
+        self._sent_commands: deque[Command] = deque()
         self._sent_bytes = 0
         self._writer: asyncio.StreamWriter | None = None
-        self._wanted = asyncio.Event()
+        self._wake = asyncio.Event()
         self._is_stopping = False
 
     def send(self, command: Command) -> None:
         """Write the command now. Queue it if earlier commands wait for answers or there is no connection."""
+        # Behind the commands that wait already: the order of commands stays.
         if self._queue or not self._write(command):
             self._queue.append(command)
             self._queued_bytes += len(command.packed)
             while len(self._queue) > QUEUE_LIMIT or self._queued_bytes > QUEUE_BYTES:
                 self._dequeue().done(OverflowError("the queue is full"))
-        self._wanted.set()
+        self._wake.set()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Connect and read replies while the block lasts. At its end, commands without a reply fail."""
         self._is_stopping = False
-        self._wanted.set()  # connects before the first command
+        self._wake.set()  # connects before the first command
 
         def stop() -> None:
             self._is_stopping = True
@@ -203,12 +204,12 @@ class Line:
         try:
             # Cancelling is not enough: redis-py 8 swallows it in some moments (measured).
             while not self._is_stopping:
-                await self._wanted.wait()
-                await self._connected()
+                await self._wake.wait()
+                await self._use_connection()
         finally:
             self._give_up(LineClosedError())
 
-    async def _connected(self) -> None:
+    async def _use_connection(self) -> None:
         """Make a connection and use it until it is lost."""
         connection: AbstractConnection | None = None
         try:
@@ -217,7 +218,8 @@ class Line:
         except Exception as exc:  # noqa: BLE001 - whatever it is, no host may end because of Redis
             if connection is None:
                 self._give_up(exc)
-                self._wanted.clear()
+                # There is no server: connect again with the next command, not in a loop.
+                self._wake.clear()
             else:
                 self._send_again(exc)
         finally:
@@ -236,27 +238,27 @@ class Line:
         while not self._is_stopping:
             while self._queue and self._write(self._queue[0]):
                 self._dequeue()
-            if not self._sent:
-                self._wanted.clear()
-                await self._wanted.wait()
+            if not self._sent_commands:
+                self._wake.clear()
+                await self._wake.wait()
                 continue
             try:
                 reply: Reply = await connection.read_response()
             except ResponseError as exc:
                 reply = exc
-            command = self._sent.popleft()
+            command = self._sent_commands.popleft()
             self._sent_bytes -= len(command.packed)
             command.done(reply)
             if isinstance(reply, ReadOnlyError) and now() - opened_at > RENEW_S:
                 raise reply  # the address may lead to another primary by now
 
     def _write(self, command: Command) -> bool:
-        is_ahead = len(self._sent) >= SENT_LIMIT or self._sent_bytes >= SENT_BYTES
+        is_ahead = len(self._sent_commands) >= SENT_LIMIT or self._sent_bytes >= SENT_BYTES
         if self._writer is None or self._writer.is_closing() or is_ahead:
             return False
         command.tries += 1
         self._writer.write(command.packed)
-        self._sent.append(command)
+        self._sent_commands.append(command)
         self._sent_bytes += len(command.packed)
         return True
 
@@ -267,8 +269,8 @@ class Line:
 
     def _send_again(self, problem: Exception) -> None:
         """Put what has no reply in front of the queue; what was lost before is given up."""
-        sent, self._sent, self._sent_bytes = self._sent, deque(), 0
-        for command in reversed(sent):
+        commands, self._sent_commands, self._sent_bytes = self._sent_commands, deque(), 0
+        for command in reversed(commands):
             if command.tries < TRIES:
                 self._queue.appendleft(command)
                 self._queued_bytes += len(command.packed)
@@ -276,8 +278,8 @@ class Line:
                 command.done(problem)
 
     def _give_up(self, problem: Exception) -> None:
-        commands = [*self._sent, *self._queue]
-        self._sent.clear()
+        commands = [*self._sent_commands, *self._queue]
+        self._sent_commands.clear()
         self._queue.clear()
         self._sent_bytes = self._queued_bytes = 0
         for command in commands:

@@ -256,7 +256,7 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         self._read = redis.register_script(READ)
         self._clear = redis.register_script(CLEAR)
         self._clear_run = redis.register_script(CLEAR_RUN)
-        self._seen: OrderedDict[tuple[AgentId, str], _SessionMark] = OrderedDict()
+        self._marks: OrderedDict[tuple[AgentId, str], _SessionMark] = OrderedDict()
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE)
 
     def keys_of(self, agent_id: AgentId, session_id: str) -> tuple[str, str]:
@@ -286,9 +286,10 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         run_id: str = "",
     ) -> None:
         check_name_of("a run's id", run_id)
-        words: list[str | bytes | int] = [self._ttl_ms, self._kept_ms, run_id.encode()]
+        words: list[str | bytes | int] = [self._ttl_ms, self._mark_ttl_ms, run_id.encode()]
         for message in messages:
             text = _text_of(message)
+            # A turn without an id gets one here: sent again after a lost reply, it is added once.
             key = f"a{secrets.token_hex(16)}" if message.turn is None else f"g{message.turn}"
             words += (key.encode(), text)
         if messages:
@@ -303,23 +304,24 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
         end = _FARTHEST if limit is None else min(offset + limit, _FARTHEST)
         texts = await self._page(session, min(offset, _FARTHEST), end, PART_BYTES)
         if texts is None:  # turns were taken out between two parts
+            # In one part, which no other call can come between.
             texts = await self._page(session, min(offset, _FARTHEST), end, _FARTHEST)
         try:
             return [ChatMessage.model_validate(from_json(text)) for text in texts or ()]
         except ValueError as exc:
-            raise _lost(session, Code.DAMAGED) from exc
+            raise _lost_error(session, Code.DAMAGED) from exc
 
     @override
     async def clear(self, agent_id: AgentId, *, session_id: str) -> None:
         session = (agent_id, session_id)
-        await self._ask("clearing a session", self._clear, session, self._kept_ms)
-        self._seen.pop(session, None)
+        await self._ask("clearing a session", self._clear, session, self._mark_ttl_ms)
+        self._marks.pop(session, None)
 
     @override
     async def clear_run(self, agent_id: AgentId, *, session_id: str, run_id: str) -> None:
         if run_id:
             check_name_of("a run's id", run_id)
-            words = (self._kept_ms, run_id.encode())
+            words = (self._mark_ttl_ms, run_id.encode())
             session = (agent_id, session_id)
             await self._ask("clearing turns of a run", self._clear_run, session, *words)
 
@@ -333,22 +335,22 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
     ) -> EraseCount:
-        """See `Erasable.erase`. Sessions in Redis are removed; their marks stay and record the erase.
+        """Sessions in Redis are removed; their marks stay and record the erase.
 
         Keys are found by SCAN, about `limit` at a time. A mark, whose key has the names of agent
         and session, stays for twice the TTL.
         """
-        found, after = await self._scan(what, cursor, limit)
-        for agent_id, session_id in found:
+        sessions, after = await self._scan(what, cursor, limit)
+        for agent_id, session_id in sessions:
             await self.clear(agent_id, session_id=session_id)
-        return EraseCount({"sessions": len(found)}, after)
+        return EraseCount({"sessions": len(sessions)}, after)
 
     @override
     async def count(self, what: EraseRequest) -> dict[str, int]:
         count, cursor, is_done = 0, None, False
         while not is_done:
-            found, cursor = await self._scan(what, cursor, ERASE_BATCH)
-            count, is_done = count + len(found), cursor is None
+            sessions, cursor = await self._scan(what, cursor, ERASE_BATCH)
+            count, is_done = count + len(sessions), cursor is None
         return {"sessions": count}
 
     async def _scan(
@@ -359,20 +361,22 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
             return [], None
         if what.agent is not None and what.session is not None:
             session = (what.agent, what.session)
-            there = await self._redis_call(
+            key_count = await self._redis_call(
                 "looking for a session", "EXISTS", self.keys_of(*session)[0]
             )
-            return ([session] if there else []), None
+            return ([session] if key_count else []), None
         stem = f"{self.namespace}:history:{{"
-        named = "" if what.tenant == DEFAULT_TENANT else f"{what.tenant}%3A"
-        agent = named if what.agent is None else f"{quote(str(what.agent), safe='/')}:"
+        tenant_prefix = "" if what.tenant == DEFAULT_TENANT else f"{what.tenant}%3A"
+        agent = tenant_prefix if what.agent is None else f"{quote(str(what.agent), safe='/')}:"
         words = (cursor or "0", "MATCH", f"{stem}{agent}*:turns", "COUNT", limit)
         after, keys = await self._redis_call("looking for sessions", "SCAN", *words)
         tags = (key.decode().removeprefix(stem).removesuffix("}:turns") for key in keys)
         parts = (tag.partition(":") for tag in tags)
-        sessions = [(AgentId.parse(unquote(one)), unquote(name)) for one, _, name in parts]
+        sessions = [
+            (AgentId.parse(unquote(agent_tag)), unquote(name)) for agent_tag, _, name in parts
+        ]
         after = int(after)
-        return [one for one in sessions if what.covers(one[0])], str(after) if after else None
+        return [s for s in sessions if what.covers(s[0])], str(after) if after else None
 
     async def _redis_call(self, doing: str, *words: str | int) -> Any:
         try:
@@ -382,13 +386,13 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
             raise translate_redis(exc, doing) from exc
 
     @property
-    def _kept_ms(self) -> int:
+    def _mark_ttl_ms(self) -> int:
         return MARK_TTLS * self._ttl_ms
 
     async def _page(
         self, session: tuple[AgentId, str], first: int, end: int, room: int
     ) -> list[bytes] | None:
-        """Return turns from one number to before another; None: others were taken out meanwhile."""
+        """Return turns from one number to before another, or None if others were taken out meanwhile."""
         texts: list[bytes] = []
         began, version = 0, 0
         while True:
@@ -396,9 +400,9 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
             reply = await self._ask("reading a session", self._read, session, *part)
             if reply[0] == Code.MOVED:
                 return None
-            _, began, _, _, version, count, *found = reply
-            texts += found
-            if not found or first + len(texts) >= min(end, count):
+            _, began, _, _, version, count, *part_texts = reply
+            texts += part_texts
+            if not part_texts or first + len(texts) >= min(end, count):
                 return texts
 
     async def _ask(
@@ -411,27 +415,30 @@ class RedisHistoryProvider(HistoryProvider, Erasable):
             RedisUnreachableError: Redis is away, or slow.
             RedisRefusedError: Redis refuses the script.
         """
-        seen = self._seen.get(session, _SessionMark())
+        mark = self._marks.get(session, _SessionMark())
         keys = self.keys_of(*session)
-        told = (seen.began, seen.added, seen.expires, *words)
+        args = (mark.began, mark.added, mark.expires, *words)
         try:
             async with self._slots:
-                reply: list[Any] = await script(keys=keys, args=told)
+                reply: list[Any] = await script(keys=keys, args=args)
         except REDIS_ERRORS as exc:
             raise translate_redis(exc, doing) from exc
         if reply[0] < 0:
-            raise _lost(session, Code(reply[0]))
+            raise _lost_error(session, Code(reply[0]))
         if len(reply) > 1 and reply[1]:
             self._remember(session, _SessionMark(*reply[1 : _EXPIRES + 1]))
         return reply
 
-    def _remember(self, session: tuple[AgentId, str], sight: _SessionMark) -> None:
-        known = self._seen.get(session, sight)
-        if (sight.began, sight.added) >= (known.began, known.added):  # else the reply was overtaken
-            self._seen[session] = sight
-        self._seen.move_to_end(session)
-        if len(self._seen) > SESSIONS_REMEMBERED:
-            self._seen.popitem(last=False)
+    def _remember(self, session: tuple[AgentId, str], mark: _SessionMark) -> None:
+        previous = self._marks.get(session, mark)
+        if (mark.began, mark.added) >= (
+            previous.began,
+            previous.added,
+        ):  # else the reply was overtaken
+            self._marks[session] = mark
+        self._marks.move_to_end(session)
+        if len(self._marks) > SESSIONS_REMEMBERED:
+            self._marks.popitem(last=False)
 
 
 @asynccontextmanager
@@ -462,5 +469,5 @@ def _text_of(message: ChatMessage) -> bytes:
         raise NotSerializableError("turn", type(message).__name__, str(exc)) from exc
 
 
-def _lost(session: tuple[AgentId, str], code: Code) -> HistoryLostError:
+def _lost_error(session: tuple[AgentId, str], code: Code) -> HistoryLostError:
     return HistoryLostError(str(session[0]), session[1], _PROBLEMS[code])

@@ -76,18 +76,18 @@ class RedisJournal:
             yield
 
     def keep(self, key: str, payload: dict[str, JsonValue]) -> None:
-        """See `ResultCache.keep`. On return the result is sent, or queued if Redis is away or slow.
+        """Send a result to Redis, or queue it if Redis is away or slow; return at once, never raise.
 
         Values over 1 MiB are not kept; a full queue drops its oldest.
         """
         self._put(f"{self.namespace}:result:{key}", payload)
 
     async def find(self, key: str) -> dict[str, JsonValue] | None:
-        """See `ResultCache.find`. None also when Redis does not answer within 250 ms."""
+        """Return the result under `key`, or None if there is none or Redis does not answer within 250 ms."""
         return await self._get(f"{self.namespace}:result:{key}")
 
     async def record(self, result: EffectResult) -> None:
-        """See `Journal.record`. Sent, not awaited: best effort, since the log is the truth."""
+        """Send the result of an effect and do not wait for Redis, since the log is the truth."""
         self._put(
             f"{self.namespace}:journal:{result.effect_id}",
             {
@@ -99,15 +99,15 @@ class RedisJournal:
         )
 
     async def lookup(self, effect_id: EffectId) -> EffectResult | None:
-        """See `Journal.lookup`. None also when Redis does not answer within 250 ms."""
-        found = await self._get(f"{self.namespace}:journal:{effect_id}")
-        if found is None:
+        """Return the result of an effect, or None if there is none or Redis does not answer within 250 ms."""
+        record = await self._get(f"{self.namespace}:journal:{effect_id}")
+        if record is None:
             return None
-        error, artifact = found.get("error_type"), found.get("artifact_ref")
+        error, artifact = record.get("error_type"), record.get("artifact_ref")
         return EffectResult(
             effect_id,
-            "ok" if found.get("status") == "ok" else "error",
-            found.get("value"),
+            "ok" if record.get("status") == "ok" else "error",
+            record.get("value"),
             None if error is None else str(error),
             None if artifact is None else str(artifact),
         )
@@ -121,13 +121,14 @@ class RedisJournal:
         if len(text) > MAX_VALUE_BYTES:
             self.counters.oversized += 1
             return
+        # NX: a value is written once, so a command that is sent again after a lost reply changes nothing.
         command = pack(b"SET", name.encode(), text, b"NX", b"EX", self._ttl)
-        self._line.send(Command(command, self._written))
+        self._line.send(Command(command, self._on_reply))
 
-    def _written(self, reply: Reply) -> None:
+    def _on_reply(self, reply: Reply) -> None:
         if isinstance(reply, Exception):
             self.counters.dropped += 1
-            self._gone(reply)
+            self._log_outage(reply)
         else:
             self.counters.kept += 1
             if self._is_gone:
@@ -137,30 +138,30 @@ class RedisJournal:
     async def _get(self, name: str) -> dict[str, JsonValue] | None:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-        def done(reply: Reply) -> None:
+        def set_answer(reply: Reply) -> None:
             if not answer.done():
                 answer.set_result(reply)
 
-        self._line.send(Command(pack(b"GET", name.encode()), done))
+        self._line.send(Command(pack(b"GET", name.encode()), set_answer))
         try:
             async with asyncio.timeout(LOOKUP_LIMIT_S):
                 reply = await answer
         except TimeoutError:
-            self._gone(TimeoutError(f"no answer within {LOOKUP_LIMIT_S * 1000:g} ms"))
+            self._log_outage(TimeoutError(f"no answer within {LOOKUP_LIMIT_S * 1000:g} ms"))
             return None
         if isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE"):
-            self._unusable(name, str(reply))
+            self._log_unusable(name, str(reply))
             return None
         if isinstance(reply, Exception):
-            self._gone(reply)
+            self._log_outage(reply)
             return None
         try:
             return None if reply is None else decode(name, reply)
         except ValueError as exc:
-            self._unusable(name, str(exc))
+            self._log_unusable(name, str(exc))
             return None
 
-    def _gone(self, problem: Exception) -> None:
+    def _log_outage(self, problem: Exception) -> None:
         if not self._is_gone and not isinstance(problem, LineClosedError):
             self._is_gone = True
             _log.warning(
@@ -168,7 +169,7 @@ class RedisJournal:
                 extra={"problem": f"{type(problem).__name__}: {problem}"},
             )
 
-    def _unusable(self, name: str, problem: str) -> None:
+    def _log_unusable(self, name: str, problem: str) -> None:
         if not self._is_logged_unusable:
             self._is_logged_unusable = True
             _log.warning(
@@ -199,21 +200,21 @@ def encode(name: str, payload: dict[str, JsonValue]) -> bytes:
     return _digest(name, text) + b" " + text
 
 
-def decode(name: str, stored: object) -> dict[str, JsonValue]:
+def decode(name: str, data: object) -> dict[str, JsonValue]:
     """Return what `encode` was given.
 
     Raises:
         ValueError: It is not exactly what was stored under this name.
     """
-    if not isinstance(stored, bytes):
+    if not isinstance(data, bytes):
         raise ValueError("it is not a string of bytes")  # noqa: TRY004 - one error for all damage
-    digest, _, text = stored.partition(b" ")
+    digest, _, text = data.partition(b" ")
     if digest != _digest(name, text):
         raise ValueError("its digest does not fit")
-    found = from_json(text)
-    if not isinstance(found, dict):
+    payload = from_json(text)
+    if not isinstance(payload, dict):
         raise ValueError("it is not an object")  # noqa: TRY004 - one error for all damage
-    return found
+    return payload
 
 
 def _digest(name: str, text: bytes) -> bytes:

@@ -78,8 +78,8 @@ class SqliteDatabase:
     ) -> None:
         self.path, self.busy_s, self.fault = Path(path), busy_s, fault
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._own = threading.local()
-        self._all: list[sqlite3.Connection] = []
+        self._thread_local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
         with translated(self.path, busy_s):
             connection = self.connection()
             connection.executescript(TABLES)
@@ -87,17 +87,18 @@ class SqliteDatabase:
 
     def connection(self) -> sqlite3.Connection:
         """Return the connection of this thread. Outside of `transaction` each statement is its own."""
-        found: sqlite3.Connection | None = getattr(self._own, "connection", None)
-        if found is None:
-            found = sqlite3.connect(
+        connection: sqlite3.Connection | None = getattr(self._thread_local, "connection", None)
+        if connection is None:
+            # Without implicit transactions. Other threads: `close` closes the connections of all of them.
+            connection = sqlite3.connect(
                 self.path, timeout=self.busy_s, isolation_level=None, check_same_thread=False
             )
-            found.row_factory = sqlite3.Row
-            found.execute("pragma journal_mode = wal")
-            found.execute(SYNCED)
-            self._own.connection = found
-            self._all.append(found)
-        return found
+            connection.row_factory = sqlite3.Row
+            connection.execute("pragma journal_mode = wal")
+            connection.execute(SYNCED)
+            self._thread_local.connection = connection
+            self._connections.append(connection)
+        return connection
 
     def read(self, statement: str, parameters: Any = ()) -> list[sqlite3.Row]:
         """Return the rows of one statement.
@@ -123,20 +124,21 @@ class SqliteDatabase:
             connection = self.connection()
         if connection.in_transaction:
             return nullcontext(connection)
-        return self._begun(connection) if synced else self._unsynced(connection)
+        return self._begin(connection) if synced else self._begin_unsynced(connection)
 
     @contextmanager
-    def _unsynced(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    def _begin_unsynced(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         connection.executescript(UNSYNCED)
         try:
-            with self._begun(connection):
+            with self._begin(connection):
                 yield connection
         finally:
             connection.executescript(SYNCED)
 
     @contextmanager
-    def _begun(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    def _begin(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         with translated(self.path, self.busy_s):
+            # Not deferred: one that reads first and writes later is refused if another has written meanwhile.
             connection.execute("begin immediate")
             try:
                 yield connection
@@ -149,7 +151,7 @@ class SqliteDatabase:
 
     def close(self) -> None:
         """Close the connections of all threads, which use this no more."""
-        for connection in self._all:
+        for connection in self._connections:
             connection.close()
-        self._all.clear()
-        self._own = threading.local()
+        self._connections.clear()
+        self._thread_local = threading.local()

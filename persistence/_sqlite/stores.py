@@ -105,7 +105,7 @@ class SqliteRunStore(TrailingRuns):
     """The runs of a file; see `actors._kernel.workflow.stores`.
 
     Attributes:
-        grouped: See `GroupingRunStore.grouped`: one transaction of the file.
+        grouped: Joins the writes of this thread in its block into one transaction of the file.
     """
 
     def __init__(self, database: SqliteDatabase) -> None:
@@ -115,15 +115,15 @@ class SqliteRunStore(TrailingRuns):
         super().__init__(path.with_name(f"{path.name}.locks"), timeout_s=database.busy_s)
 
     def save(self, run: RunState) -> None:
-        """See `RunStore.save`."""
+        """Write the run's checkpoint, with the waits of its branches."""
         row = _row(run)
         with self._database.transaction() as connection:
             connection.execute(SQL_SAVE_RUN, row)
             _keep_branch_waits(connection, run)
-        self._later.pop(run.run_id, None)
+        self._unwritten_runs.pop(run.run_id, None)
 
     def load(self, run_id: str) -> RunState | None:
-        """See `RunStore.load`."""
+        """Return the last checkpoint of a run, or None if there is no such run."""
         try:
             rows = self._database.read(SQL_LOAD_RUN, (run_id,))
         except UnicodeEncodeError:  # half a surrogate pair, which is in no row
@@ -131,18 +131,18 @@ class SqliteRunStore(TrailingRuns):
         return self._run_of(rows[0]["state_json"]) if rows else None
 
     def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
-        """See `CreatingRunStore.create_if_absent`."""
+        """Return the run of this id, and True if this call made it. Of many calls at once, one does."""
         row = _row(run)
         with self._database.transaction() as connection:
-            made = connection.execute(SQL_CREATE_RUN, row).rowcount == 1
-            if made:
+            is_new = connection.execute(SQL_CREATE_RUN, row).rowcount == 1
+            if is_new:
                 _keep_branch_waits(connection, run)
-        found = self.load(run.run_id)
-        assert found is not None
-        return found, made
+        stored_run = self.load(run.run_id)
+        assert stored_run is not None
+        return stored_run, is_new
 
     def delete(self, run_id: str) -> bool:
-        """See `DeletableRunStore.delete`."""
+        """Remove a run; return True if there was one."""
         with self._database.transaction() as connection:
             connection.execute(SQL_FORGET_BRANCH_WAITS, (run_id,))
             return connection.execute(SQL_DELETE_RUN, (run_id,)).rowcount == 1
@@ -155,11 +155,11 @@ class SqliteRunStore(TrailingRuns):
         workflow_id: str | None = None,
         limit: int = 100,
     ) -> list[RunState]:
-        """See `QueryableRunStore.list_runs`."""
-        return self._listed(status=status, reason=wait_reason, workflow=workflow_id, limit=limit)
+        """Return the runs that match every given filter, the last updated first."""
+        return self._list(status=status, reason=wait_reason, workflow=workflow_id, limit=limit)
 
     def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
-        """See `QueryableRunStore.list_due_wait_until`."""
+        """Return waiting runs whose instant or deadline is `now_iso` or earlier, the earliest first."""
         return self._read(SQL_LIST_DUE, (now_iso, limit))
 
     def list_page(
@@ -171,7 +171,15 @@ class SqliteRunStore(TrailingRuns):
         wait_reason: WaitReason | None = None,
         due_by: str | None = None,
     ) -> list[RunState]:
-        """See `PagedRunStore.list_page`."""
+        """Return the runs that match every given filter and whose ids come after `after`, in order of ids.
+
+        Args:
+            after: An id; the empty text for the first page.
+            limit: Maximum number of runs.
+            status: Only runs with this status.
+            wait_reason: Only runs that wait, or of which a branch waits, for this kind.
+            due_by: Only waiting runs whose instant or deadline is this one or earlier.
+        """
         filters = {"status": status, "reason": wait_reason, "due": due_by}
         statement = SQL_LIST_PAGE if due_by is None else SQL_LIST_DUE_PAGE
         return self._read(statement, {**filters, "after": after, "limit": limit})
@@ -179,7 +187,7 @@ class SqliteRunStore(TrailingRuns):
     def list_children(
         self, *, parent_run_id: str, status: RunStatus | None = None
     ) -> list[RunState]:
-        """See `QueryableRunStore.list_children`."""
+        """Return the runs that a run started, in the order in which they were made."""
         return self._read(SQL_LIST_CHILDREN, (parent_run_id, status, status))
 
     def list_run_index(
@@ -191,27 +199,27 @@ class SqliteRunStore(TrailingRuns):
         root_only: bool = False,
         limit: int = 100,
     ) -> list[dict[str, Any]]:
-        """See `QueryableRunIndexStore.list_run_index`."""
-        found = self._listed(
+        """Return rows of runs without their variables, the last updated first: see `index_row`."""
+        runs = self._list(
             status=status, workflow=workflow_id, session=session_id, root=root_only, limit=limit
         )
-        return [index_row(run) for run in found]
+        return [index_row(run) for run in runs]
 
     def list_event_waiters(
         self, *, wait_keys: Sequence[str], limit: int = 10_000
     ) -> list[RunState]:
-        """See `EventWaitStore.list_event_waiters`."""
+        """Return runs that wait for one of these keys now, the last updated first."""
         return self._read(SQL_LIST_WAITERS, {"keys": json.dumps([*wait_keys]), "limit": limit})
 
-    def _listed(self, **chosen: Any) -> list[RunState]:
+    def _list(self, **filters: Any) -> list[RunState]:
         blank = dict.fromkeys(("status", "reason", "workflow", "session"))
-        return self._read(SQL_LIST_RUNS, {**blank, "root": False, **chosen})
+        return self._read(SQL_LIST_RUNS, {**blank, "root": False, **filters})
 
     def _read(self, statement: str, parameters: Any) -> list[RunState]:
         rows = self._database.read(statement, parameters)
-        return [run for row in rows if (run := self._listed_row(row["state_json"])) is not None]
+        return [run for row in rows if (run := self._run_for_list(row["state_json"])) is not None]
 
-    def _listed_row(self, text: str) -> RunState | None:
+    def _run_for_list(self, text: str) -> RunState | None:
         """Return a run for a list. One that cannot be read is named in the log, and hides no other."""
         try:
             return self._run_of(text)
@@ -220,33 +228,33 @@ class SqliteRunStore(TrailingRuns):
             return None
 
     def _run_of(self, text: str) -> RunState:
-        return self._shown(RunState.from_dict(json.loads(text)))
+        return self._newest_state(RunState.from_dict(json.loads(text)))
 
 
 def _keep_branch_waits(connection: sqlite3.Connection, run: RunState) -> None:
     connection.execute(SQL_FORGET_BRANCH_WAITS, (run.run_id,))
     if run.fork is not None:
         rows = [
-            (run.run_id, place, wait.reason, wait.wait_key)
-            for place, wait in enumerate(open_waits(run))
+            (run.run_id, index, wait.reason, wait.wait_key)
+            for index, wait in enumerate(open_waits(run))
         ]
         connection.executemany(SQL_ADD_BRANCH_WAIT, rows)
 
 
 def _row(run: RunState) -> tuple[Any, ...]:
-    told = run.told()
+    record = run.told()
     wait = open_wait(run)
     return (
         run.run_id,
         run.workflow_id,
-        told["status"],
+        record["status"],
         wait and wait.reason,
         wait and wait.wait_key,
         wait and wait.until,
         run.parent_run_id,
         run.session_id,
         run.updated_at,
-        row_text(told),
+        row_text(record),
     )
 
 
@@ -275,7 +283,7 @@ class SqliteLedgerStore(LedgerShelf):
 
     @override
     def append_many(self, records: Sequence[StepRecord]) -> None:
-        """See `PagedLedgerStore.append_many`: all of them in one transaction."""
+        """Append all records in one transaction."""
         self._keep(records, synced=True)
 
     @override
@@ -289,12 +297,12 @@ class SqliteLedgerStore(LedgerShelf):
             connection.execute(SQL_REWRITE_HEAD, (run_id,))
 
     def append_chained(self, record: StepRecord) -> None:
-        """See `ChainableLedgerStore.append_chained`."""
+        """Append a record, linked by its hash to the last one of its run."""
         row = record.told()
         with self._database.transaction() as connection:
             last = connection.execute(SQL_LAST, (record.run_id,)).fetchone()
-            before = json.loads(last["record_json"]).get("record_hash") if last else None
-            _append(connection, record.run_id, [row_text(chained(row, before))])
+            previous_hash = json.loads(last["record_json"]).get("record_hash") if last else None
+            _append(connection, record.run_id, [row_text(chained(row, previous_hash))])
 
     @override
     def list(self, run_id: str) -> list[dict[str, Any]]:
@@ -313,7 +321,7 @@ class SqliteLedgerStore(LedgerShelf):
         return int(self._database.read(SQL_COUNT, (run_id,))[0]["n"])
 
     def delete(self, run_id: str) -> int:
-        """See `DeletableLedgerStore.delete`."""
+        """Remove the records of a run; return their number."""
         with self._database.transaction() as connection:
             connection.execute(SQL_DELETE_HEAD, (run_id,))
             return connection.execute(SQL_DELETE, (run_id,)).rowcount
@@ -364,15 +372,15 @@ class SqliteCommandStore:
         self._database = database
 
     def append(self, record: CommandRecord) -> CommandAppendResult:
-        """See `CommandStore.append`."""
+        """Write a command, unless one with its id is there."""
         text = json.dumps(durable_copy(record.to_dict(), "command"), ensure_ascii=False)
         with self._database.transaction() as connection:
-            made = connection.execute(SQL_APPEND_COMMAND, (record.command_id, text)).rowcount == 1
+            is_new = connection.execute(SQL_APPEND_COMMAND, (record.command_id, text)).rowcount == 1
             row = connection.execute(SQL_PLACE_OF_COMMAND, (record.command_id,)).fetchone()
-        return CommandAppendResult(accepted=made, duplicate=not made, seq=row["seq"])
+        return CommandAppendResult(accepted=is_new, duplicate=not is_new, seq=row["seq"])
 
     def list_after(self, *, after: int, limit: int = 1000) -> tuple[list[CommandRecord], int]:
-        """See `CommandStore.list_after`."""
+        """Return at most `limit` commands after `after`, and the cursor for the next call."""
         rows = self._database.read(SQL_LIST_COMMANDS, (after, limit))
         page = [
             CommandRecord(**json.loads(row["record_json"]) | {"seq": row["seq"]}) for row in rows
@@ -380,12 +388,12 @@ class SqliteCommandStore:
         return page, page[-1].seq if page else after
 
     def delete(self, run_id: str) -> int:
-        """See `DeletableCommandStore.delete`."""
+        """Remove the commands to a run; return their number. Their ids and positions stay taken."""
         with self._database.transaction() as connection:
             return connection.execute(SQL_BLANK_COMMANDS, (run_id,)).rowcount
 
     def get_last_seq(self) -> int:
-        """See `CommandStore.get_last_seq`."""
+        """Return the position of the last command; 0 if there is none."""
         return int(self._database.read(SQL_LAST_COMMAND)[0]["seq"])
 
 
@@ -396,12 +404,12 @@ class SqliteCommandCursorStore:
         self._database, self._consumer_id = database, consumer_id
 
     def load(self) -> int:
-        """See `CommandCursorStore.load`."""
+        """Return the position up to which the reader has carried out commands; 0 at first."""
         rows = self._database.read(SQL_LOAD_CURSOR, (self._consumer_id,))
         return int(rows[0]["cursor"]) if rows else 0
 
     def save(self, cursor: int) -> None:
-        """See `CommandCursorStore.save`."""
+        """Write the position of the reader."""
         with self._database.transaction() as connection:
             connection.execute(SQL_SAVE_CURSOR, (self._consumer_id, cursor))
 
@@ -422,7 +430,7 @@ class SqliteSnapshotStore:
         self._database = database
 
     def save(self, snapshot: Snapshot) -> None:
-        """See `SnapshotStore.save`."""
+        """Write a snapshot. It replaces one with its id."""
         text = json.dumps(
             durable_copy(snapshot.to_dict(), "snapshot", deepest=WRAPPED), ensure_ascii=False
         )
@@ -431,12 +439,12 @@ class SqliteSnapshotStore:
             connection.execute(SQL_SAVE_SNAPSHOT, row)
 
     def load(self, snapshot_id: str) -> Snapshot | None:
-        """See `SnapshotStore.load`."""
+        """Return a snapshot, or None if there is none with this id."""
         rows = self._database.read(SQL_LOAD_SNAPSHOT, (snapshot_id,))
         return _snapshot(rows[0]) if rows else None
 
     def delete(self, snapshot_id: str) -> bool:
-        """See `SnapshotStore.delete`."""
+        """Remove a snapshot; return True if there was one."""
         with self._database.transaction() as connection:
             return connection.execute(SQL_DELETE_SNAPSHOT, (snapshot_id,)).rowcount == 1
 
@@ -448,17 +456,24 @@ class SqliteSnapshotStore:
         query: str | None = None,
         limit: int = 100,
     ) -> list[Snapshot]:
-        """See `SnapshotStore.list`."""
+        """Return the snapshots that match every given filter, the newest first.
+
+        Args:
+            run_id: Only of this run.
+            tag: Only with this tag.
+            query: Only with this text in the name or the description.
+            limit: Maximum number of snapshots.
+        """
         rows = self._database.read(SQL_LIST_SNAPSHOTS, (run_id, run_id))
-        found = [one for row in rows if (one := _listed(row)) is not None]
-        return chosen_snapshots(found, run_id=run_id, tag=tag, query=query, limit=limit)
+        snapshots = [snapshot for row in rows if (snapshot := _snapshot_for_list(row)) is not None]
+        return chosen_snapshots(snapshots, run_id=run_id, tag=tag, query=query, limit=limit)
 
 
 def _snapshot(row: Any) -> Snapshot:
     return Snapshot(**json.loads(row["snapshot_json"]))
 
 
-def _listed(row: Any) -> Snapshot | None:
+def _snapshot_for_list(row: Any) -> Snapshot | None:
     """Return a snapshot for a list. A row that cannot be read is named in the log, and hides no other."""
     try:
         return _snapshot(row)
@@ -496,21 +511,21 @@ class SqliteArtifactStore(ArtifactShelf):
         name = metadata.artifact_id
         with self._database.transaction() as connection:
             connection.execute(SQL_KEEP, (name, metadata.run_id, _text(metadata), content))
-        kept = self.get_metadata(name)
-        assert kept is not None
-        return kept
+        stored_metadata = self.get_metadata(name)
+        assert stored_metadata is not None
+        return stored_metadata
 
     @override
     def _change(
         self, artifact_id: str, change: Callable[[ArtifactMetadata], ArtifactMetadata]
     ) -> ArtifactMetadata | None:
         with self._database.transaction() as connection:
-            found = self.get_metadata(artifact_id)
-            if found is None:
+            metadata = self.get_metadata(artifact_id)
+            if metadata is None:
                 return None
-            changed = change(found)
-            connection.execute(SQL_CHANGE, (_text(changed), artifact_id))
-        return changed
+            new_metadata = change(metadata)
+            connection.execute(SQL_CHANGE, (_text(new_metadata), artifact_id))
+        return new_metadata
 
     @override
     def load(self, artifact_id: str) -> Artifact | None:
@@ -551,7 +566,7 @@ class SqliteArtifactStore(ArtifactShelf):
         return _artifacts_of(self._database.read(SQL_LIST_ARTIFACTS, (run_id, run_id, EVERY_ROW)))
 
     def content_path(self, artifact_id: str) -> None:
-        """Return None: the bytes are in no file of their own."""
+        """Return None, because the bytes are in no file of their own."""
         del artifact_id
 
 

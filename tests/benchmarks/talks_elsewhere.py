@@ -89,7 +89,7 @@ async def serve(postgres_url: str, nats_url: str, name: str) -> None:
         await nats.connect(nats_url) as line,
     ):
         committer: Any = cast("PostgresStore", runtime.store).commits
-        answered = committer._committed
+        answered = committer._answer_committed
 
         def committed(unit: Any, *found: Any) -> None:
             now = time.monotonic_ns()
@@ -97,7 +97,7 @@ async def serve(postgres_url: str, nats_url: str, name: str) -> None:
                 commits[f"{unit.first.lease.run_id}:{seq}"] = now
             answered(unit, *found)
 
-        committer._committed = committed
+        committer._answer_committed = committed
         _say("ready")
         while order := (await asyncio.to_thread(sys.stdin.readline)).strip():
             if order == "commits":

@@ -237,10 +237,10 @@ def short_losses_add_up(patch: pytest.MonkeyPatch) -> None:
     seen = Contact.seen
 
     def counts_on(self: Contact, is_connected: bool, now: float) -> Any:
-        since = self._otherwise_since
+        since = self._changed_since
         found = seen(self, is_connected, now)
-        if is_connected and self._has_it:
-            self._otherwise_since = since
+        if is_connected and self._has_broker:
+            self._changed_since = since
         return found
 
     patch.setattr(Contact, "seen", counts_on)

@@ -136,7 +136,7 @@ class _PostgresPart(Erasable):
 
     Attributes:
         links: Connections, each for one statement at a time.
-        erased_as: See `Erasable`.
+        erased_as: Name of the store in a report of an erase.
         scopes: Scopes of which this store has rows.
         step: Function that removes a batch of such rows.
     """
@@ -180,7 +180,7 @@ async def _erase_turns(
         return EraseCount()
     [row] = await links.fetch("erasing turns", SQL_ERASE_TURNS, agent, what.session, limit)
     rows = _rows(row, "sessions turns runs entries letters")
-    return EraseCount(rows, _behind(agent, what, cursor, more=row["more"]))
+    return EraseCount(rows, _cursor_after(agent, what, cursor, more=row["more"]))
 
 
 async def _erase_runs(
@@ -204,29 +204,31 @@ async def _erase_sessions(
         return EraseCount()
     args = (agent, what.agent is None, limit)
     [row] = await links.fetch("erasing sessions", SQL_ERASE_SESSIONS, *args)
-    return EraseCount(_rows(row, "sessions facts"), _behind(agent, what, cursor, more=row["more"]))
+    return EraseCount(
+        _rows(row, "sessions facts"), _cursor_after(agent, what, cursor, more=row["more"])
+    )
 
 
 async def _erase_agents(
     links: Links, what: EraseRequest, cursor: str | None, limit: int, *, retention: RetentionStore
 ) -> EraseCount:
     """Remove state, follows and mailboxes; see `RetentionStore.forget_agent`."""
-    found = _agent(what) or await _next_agent(links, what.tenant, cursor)
-    if found is None:
+    agent_text = _agent(what) or await _next_agent(links, what.tenant, cursor)
+    if agent_text is None:
         return EraseCount()
-    agent = AgentId.parse(found)
-    gone = await retention.forget_agent(agent, limit=limit)
-    if gone.open_run is not None:
+    agent = AgentId.parse(agent_text)
+    report = await retention.forget_agent(agent, limit=limit)
+    if report.open_run is not None:
         remedy = "it began during the erase: erase again to finish, with cancel=True to stop it"
-        raise OpenRunsError(str(agent), gone.open_run, remedy)
+        raise OpenRunsError(str(agent), report.open_run, remedy)
     rows = {
-        "state": gone.state,
-        "follows": gone.follows,
-        "messages": gone.messages,
-        "letters": gone.letters,
-        "runs": gone.runs,
+        "state": report.state,
+        "follows": report.follows,
+        "messages": report.messages,
+        "letters": report.letters,
+        "runs": report.runs,
     }
-    return EraseCount(rows, _behind(found, what, cursor, more=gone.more))
+    return EraseCount(rows, _cursor_after(agent_text, what, cursor, more=report.more))
 
 
 async def _erase_snapshots(
@@ -278,8 +280,8 @@ async def _erase_artifacts(
     del cursor
     scope = None if what.agent is None else agent_scope(what.agent)
     [row] = await links.fetch("erasing artifacts", SQL_ERASE_ARTIFACTS, what.tenant, scope, limit)
-    removed = await remove_objects(limit)
-    is_done = not row["more"] and removed < limit
+    removed_count = await remove_objects(limit)
+    is_done = not row["more"] and removed_count < limit
     return EraseCount(_rows(row, "artifacts"), None if is_done else _AGAIN)
 
 
@@ -289,8 +291,8 @@ async def _erase_memories(
     about, slot = ("", "") if cursor is None else from_json(cursor)
     args = (what.tenant, memory_scopes(what), limit, about, slot)
     [row] = await links.fetch("erasing memories", SQL_ERASE_MEMORIES, *args)
-    place = to_json((row["about"] or "", row["slot"] or "")).decode()
-    return EraseCount(_rows(row, "versions"), place if row["versions"] == limit else None)
+    next_cursor = to_json((row["about"] or "", row["slot"] or "")).decode()
+    return EraseCount(_rows(row, "versions"), next_cursor if row["versions"] == limit else None)
 
 
 async def _erase_documents(
@@ -299,8 +301,8 @@ async def _erase_documents(
     collection, id_ = ("", "") if cursor is None else from_json(cursor)
     args = (what.tenant, what.about, collection, id_, limit)
     [row] = await links.fetch("erasing documents", SQL_ERASE_DOCUMENTS, *args)
-    place = to_json((row["collection"] or "", row["id"] or "")).decode()
-    return EraseCount(_rows(row, "documents"), place if row["more"] else None)
+    next_cursor = to_json((row["collection"] or "", row["id"] or "")).decode()
+    return EraseCount(_rows(row, "documents"), next_cursor if row["more"] else None)
 
 
 async def _erase_graph(
@@ -326,7 +328,7 @@ async def _erase_indexes(
     return EraseCount(_rows(row, "indexes"), str(tries) if row["more"] else None)
 
 
-def _behind(agent: str, what: EraseRequest, cursor: str | None, *, more: bool) -> str | None:
+def _cursor_after(agent: str, what: EraseRequest, cursor: str | None, *, more: bool) -> str | None:
     """Return the cursor after an agent. If the agent has more rows, the next batch reads it again."""
     if what.agent is not None:
         return _AGAIN if more else None
@@ -393,20 +395,22 @@ class Retention(RetentionStore):
 
     @override
     async def forget_old(self, *, older_than_s: float | None, limit: int = 2000) -> int:
-        """See `RetentionStore.forget_old`. Ids of messages that ended an hour ago move to a table of ids."""
+        """Ids of messages that ended an hour ago move to a table of ids."""
         args = (_span(older_than_s), limit)
-        taken = int(await self._links.value("forgetting", SQL_FORGET_OLD, *args))
+        removed_count = int(await self._links.value("forgetting", SQL_FORGET_OLD, *args))
         [row] = await self._links.fetch("forgetting ids", SQL_FORGET_IDS, self._id, limit)
         self._id = row["last"] or b""
-        if taken < limit:
+        if removed_count < limit:
             await self._remove_objects(limit)
-        taken += int(row["taken"])
+        removed_count += int(row["taken"])
         if older_than_s is None:
-            return taken
-        taken += int(await self._links.value("forgetting audit rows", SQL_FORGET_AUDIT, *args))
+            return removed_count
+        removed_count += int(
+            await self._links.value("forgetting audit rows", SQL_FORGET_AUDIT, *args)
+        )
         [row] = await self._links.fetch("forgetting usage", SQL_FORGET_USAGE, self._total, *args)
         self._total = row["last"] or FIRST_TOTAL
-        return taken + int(row["taken"])
+        return removed_count + int(row["taken"])
 
     @override
     async def forget_agent(

@@ -121,19 +121,19 @@ class Operators(OperatorStore):
 
     @override
     async def redrive_run(self, run_id: RunId) -> Submitted:
-        dead = await self._reads.run(run_id)
-        if dead is None or dead.swept:
+        failed_run = await self._reads.run(run_id)
+        if failed_run is None or failed_run.swept:
             raise UnknownRunError(run_id)
         new_id = RunId(derive_id("redrive", run_id))
         log = await self._keyed.fetch("reading", SQL_FIRST_MESSAGES, run_id)
         messages = [_message_again(row, run_id) for row in log]
-        (row,), again = await self._keyed.fetch_once_or_again(
+        (row,), may_be_done = await self._keyed.fetch_once_or_again(
             "redriving a run",
             SQL_REDRIVE_RUN,
             self._me,
             run_id,
             new_id,
-            *_own_terms(dead.supervision, new_id),
+            *_own_terms(failed_run.supervision, new_id),
             *columns(((m.sender or "", m.id, message_text(m, m.sender)) for m in messages), 3),
         )
         if row["given"]:
@@ -141,14 +141,14 @@ class Operators(OperatorStore):
         if row["status"] != RunStatus.FAILED.value:
             raise IllegalTransitionError(run_id, row["status"], RunStatus.PENDING)
         first = None
-        if (row["fresh"] or again) and messages:
+        if (row["fresh"] or may_be_done) and messages:
             sender = messages[0].sender or ""
-            first = Arrived(messages[0], sender, dead.agent_id, row["arrival"], new_id)
+            first = Arrived(messages[0], sender, failed_run.agent_id, row["arrival"], new_id)
         return Submitted(new_id, first, row["local"])
 
     @override
     async def discard(self, ids: Sequence[int]) -> int:
-        """See `OperatorStore.discard`. After a lost answer the returned number may be too small."""
+        """After a lost answer the returned number may be too small."""
         return int(
             await self._links.value("discarding dead letters", SQL_DISCARD_LETTERS, list(ids))
         )
@@ -170,7 +170,7 @@ def _own_terms(terms: Supervision | None, run_id: RunId) -> tuple[str | None, ti
     return terms.as_root(run_id).model_dump_json(), limit
 
 
-def _message_again(row: Row, dead: RunId) -> Message:
+def _message_again(row: Row, failed_run_id: RunId) -> Message:
     """Return a copy of a dead run's message with a new id, so that it is not dropped as a duplicate."""
     message = read_or(
         row["payload"],
@@ -178,9 +178,9 @@ def _message_again(row: Row, dead: RunId) -> Message:
         lambda _: None,
     )
     if message is None:
-        msg = f"a message of run {dead} cannot be read: restore its log, or send the message again"
+        msg = f"a message of run {failed_run_id} cannot be read: restore its log, or send the message again"
         raise ContractError(msg)
-    return replace(message, id=derive_id("redrive", message.id, dead))
+    return replace(message, id=derive_id("redrive", message.id, failed_run_id))
 
 
 def _redriven_message(row: Row) -> Message:

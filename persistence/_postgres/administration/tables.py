@@ -76,8 +76,8 @@ class TenantRows(Erasable):
         if what.scope is not EraseScope.TENANT:
             return EraseCount()
         args = (what.tenant, limit)
-        gone = await self._links.value(f"erasing {self.kind}", self.sql_erase, *args)
-        return EraseCount({self.kind: gone}, "+" if gone == limit else None)
+        count = await self._links.value(f"erasing {self.kind}", self.sql_erase, *args)
+        return EraseCount({self.kind: count}, "+" if count == limit else None)
 
     @override
     async def count(self, what: EraseRequest) -> Mapping[str, int]:
@@ -135,10 +135,10 @@ class PostgresAudit(AuditStore):
     ) -> list[AuditRow]:
         check_name_of("thing", thing or "")
         args = (tenant, after, limit)
-        wanted = (
+        query = (
             (SQL_LIST_AUDIT, *args) if thing is None else (SQL_LIST_AUDIT_OF_THING, *args, thing)
         )
-        return [_audit_row(row) for row in await self._links.fetch("listing audit rows", *wanted)]
+        return [_audit_row(row) for row in await self._links.fetch("listing audit rows", *query)]
 
 
 def _text(facts: Facts | None) -> str | None:
@@ -387,8 +387,8 @@ class PostgresRunSnapshots(RunSnapshotStore):
     ) -> list[RunSnapshot]:
         apps = None if among.apps is None else [*among.apps]
         word, after = among.query and among.query.casefold(), among.after
-        place = (None, None) if after is None else (after.created_at, after.id)
-        args = (tenant, apps, among.tag, word, *place, limit)
+        position = (None, None) if after is None else (after.created_at, after.id)
+        args = (tenant, apps, among.tag, word, *position, limit)
         statement = (
             (SQL_LIST_SNAPSHOTS, *args)
             if among.run is None
@@ -499,8 +499,8 @@ class PostgresFlowBundles(FlowBundleStore, TenantRows):
 
     @override
     async def list(self, tenant: str, bundle: str | None = None) -> list[FlowBundleRow]:
-        wanted = (SQL_LIST_FLOWS, tenant) if bundle is None else (SQL_LIST_VERSIONS, tenant, bundle)
-        rows = await self._links.fetch("listing flows", *wanted)
+        query = (SQL_LIST_FLOWS, tenant) if bundle is None else (SQL_LIST_VERSIONS, tenant, bundle)
+        rows = await self._links.fetch("listing flows", *query)
         return [_bundle(row) for row in rows]
 
     @override

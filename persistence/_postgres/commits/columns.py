@@ -40,7 +40,7 @@ def commit_arguments(units: list[Unit]) -> list[Column]:
     fences, numbers = fences_of(units)
     commits: list[tuple[object, ...]] = []
     # spawned runs, bound messages, sent messages, signals, answers, state
-    rest: tuple[list[tuple[object, ...]], ...] = ([], [], [], [], [], [])
+    groups_of_rows: tuple[list[tuple[object, ...]], ...] = ([], [], [], [], [], [])
     for i, (unit, fence) in enumerate(zip(units, numbers, strict=True), 1):
         write, parts = unit.first, unit.parts
         head = (write.lease.run_id, fence, str(write.lease.agent_id), write.expected)
@@ -52,50 +52,50 @@ def commit_arguments(units: list[Unit]) -> list[Column]:
             *(parts.spawned, parts.bound, parts.sent),
             *(parts.signals, parts.answers, parts.state),
         )
-        for rows, more in zip(rest, groups, strict=True):
+        for rows, more in zip(groups_of_rows, groups, strict=True):
             if more:
                 rows += [(i, *row) for row in more]
     widths = (14, 5, 6, 3, 3, 4)
-    tail = (columns(rows, width) for rows, width in zip(rest, widths, strict=True))
+    tail = (columns(rows, width) for rows, width in zip(groups_of_rows, widths, strict=True))
     return [*fences, *columns(commits, 16), *entry_columns(units), *chain.from_iterable(tail)]
 
 
 def relation_arguments(units: list[Unit]) -> tuple[str | None, list[str]]:
     """Return arguments of `commit_runs`: what few commits have, and the runs that it names."""
-    related = [
+    numbered_parts = [
         (i, parts)
         for i, unit in enumerate(units, 1)
         if (parts := unit.parts) is not None and parts.relations is not None
     ]
-    if not related:
+    if not numbered_parts:
         return None, []
     argument = relations_argument(
-        (i, parts.relations) for i, parts in related if parts.relations is not None
+        (i, parts.relations) for i, parts in numbered_parts if parts.relations is not None
     )
-    return argument, [run_id for _, parts in related for run_id in parts.named]
+    return argument, [run_id for _, parts in numbered_parts for run_id in parts.named]
 
 
 def transcripts_argument(units: list[Unit]) -> str | None:
-    """Return what the commits write of conversations as one JSON argument; None: nothing."""
-    found: dict[str, list[JsonValue]] = {}
+    """Return what the commits write of conversations as one JSON argument, or None if nothing."""
+    rows_by_name: dict[str, list[JsonValue]] = {}
     for i, unit in enumerate(units, 1):
         if (parts := unit.parts) is not None and parts.transcripts is not None:
             for name, rows in parts.transcripts.items():
-                found.setdefault(name, []).extend(
+                rows_by_name.setdefault(name, []).extend(
                     i if row is None else {"t": i, **row} for row in rows
                 )
-    return json_text(found, "turns") if found else None
+    return json_text(rows_by_name, "turns") if rows_by_name else None
 
 
 def usage_argument(units: list[Unit]) -> str | None:
-    """Return the answers of models that the units record as one JSON argument; None: there are none."""
-    found = [
+    """Return the answers of models that the units record as one JSON argument, or None if there are none."""
+    usage_rows = [
         {"t": i, **row}
         for i, unit in enumerate(units, 1)
         for call in unit.calls
         for row in call.args.usage
     ]
-    return json_text(found, "usage") if found else None
+    return json_text(usage_rows, "usage") if usage_rows else None
 
 
 def fences_of(units: list[Unit]) -> tuple[list[Column], list[int]]:
@@ -157,16 +157,16 @@ def is_usual(commit: Commit, *, brokered: bool) -> bool:
 
 
 def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
-    """Return the arguments of `commit_fast`; None: a commit is not for it."""
+    """Return the arguments of `commit_fast`, or None if a commit is not for it."""
     if any(unit.log_from is not None or not unit.calls[-1].args.is_usual for unit in units):
         return None
     fences, numbers = fences_of(units)
     commits: Rows = []
-    ending: list[str] = []
+    completed_runs: list[str] = []
     # created runs, bound messages, sent messages, signals, answers, state, replies
-    rest: tuple[Rows, ...] = ([], [], [], [], [], [], [])
-    created, bound, sent, signals, answers, state, replies = rest
-    waiting: list[str] = []
+    groups_of_rows: tuple[Rows, ...] = ([], [], [], [], [], [], [])
+    created_rows, bound_rows, sent_rows, signals, answers, state, replies = groups_of_rows
+    waiting_runs: list[str] = []
     waits: Rows = []
     for i, (unit, fence) in enumerate(zip(units, numbers, strict=True), 1):
         lease, parts = unit.first.lease, unit.parts
@@ -179,29 +179,29 @@ def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
         commits.append((*head, parts.creates, status, attempt, wake, wake_at, result))
         if parts.creates:
             # hash, priority and retry policy; then all from the root on
-            created += [(i, *row[3:6], *row[7:]) for row in parts.spawned]
+            created_rows += [(i, *row[3:6], *row[7:]) for row in parts.spawned]
         elif status == RunStatus.COMPLETED.value:
-            ending.append(run_id)
-        bound += [(i, sender, key) for _, _, sender, key in parts.bound]
-        sent += parts.sent
+            completed_runs.append(run_id)
+        bound_rows += [(i, sender, key) for _, _, sender, key in parts.bound]
+        sent_rows += parts.sent
         signals += parts.signals
         answers += parts.answers
         state += parts.state
         if (relations := parts.relations) is not None:
             replies += [(i, *row.values()) for row in relations["answers"]]
             if WAITING in relations:
-                waiting.append(run_id)
+                waiting_runs.append(run_id)
                 waits += [(run_id, *(row[name] for name in _WAIT)) for row in relations["waits"]]
     _, *entries = entry_columns(units)
-    tail = zip(rest, (10, 3, 5, 2, 2, 3, 8), strict=True)
+    tail = zip(groups_of_rows, (10, 3, 5, 2, 2, 3, 8), strict=True)
     return [
         *fences,
         sorted(_types_of(units)),
         *columns(commits, 10),
-        ending,
+        completed_runs,
         *entries,
         *chain.from_iterable(columns(rows, width) for rows, width in tail),
-        waiting,
+        waiting_runs,
         *columns(waits, 8),
         transcripts_argument(units),
         usage_argument(units),
@@ -211,10 +211,10 @@ def fast_arguments(units: list[Unit]) -> list[Column | str | None] | None:
 def _types_of(units: list[Unit]) -> set[str]:
     """The types of agents that get rows: they are not declared anew meanwhile."""
 
-    def found() -> Iterator[str]:
+    def types() -> Iterator[str]:
         for unit in units:
             if unit.parts is not None and unit.parts.creates:
                 yield unit.first.lease.agent_id.type
             yield from (out.target.type for out in unit.outgoing)
 
-    return set(found())
+    return set(types())

@@ -130,7 +130,7 @@ class Committer(CommitStore):
         self._append_fault, self._commit_fault = armed("append"), armed("commit")
         self.on_posted: Callable[[Sequence[OutboxRow]], None] | None = None
         """Called with new outbox rows, by `n`, before their commits are answered."""
-        self._refused: set[WriteCall] = set()
+        self._refused_calls: set[WriteCall] = set()
         self.groups = self.fast = self.written = 0
         self.group_size: Histogram = Histogram(SIZES)
 
@@ -151,12 +151,12 @@ class Committer(CommitStore):
             await self._put_apart(write)
             if incarnation != self._incarnations and write.expected < 0:
                 return Conflict(-1)  # see `refuse_beginnings`, which could not know of it
-        result = await self._batcher.call(write)
-        if isinstance(result, Ended):
-            return Missing((f"run {commit.lease.run_id} has ended {result.status}",))
-        if isinstance(result, Unknown):
+        verdict = await self._batcher.call(write)
+        if isinstance(verdict, Ended):
+            return Missing((f"run {commit.lease.run_id} has ended {verdict.status}",))
+        if isinstance(verdict, Unknown):
             return Missing((f"run {commit.lease.run_id}",))
-        return result
+        return verdict
 
     async def _put_apart(self, write: Write) -> None:
         """Store what turns are too large for a row. Waits for the server as long as commits do."""
@@ -166,6 +166,7 @@ class Committer(CommitStore):
         while True:
             try:
                 rows, agent = write.parts.transcripts, write.lease.agent_id
+                # Before the commit is grouped: an upload of one call must not hold up the group.
                 await put_apart(rows, agent, self._artifacts_of)
             except StoreUnreachableError:
                 await asyncio.sleep(backoff.next_s())
@@ -191,8 +192,8 @@ class Committer(CommitStore):
         far again meanwhile, another way.
         """
         self._incarnations += 1
-        self._refused = {call for call in self._batcher.under_way if call.args.expected < 0}
-        for call in self._refused:
+        self._refused_calls = {call for call in self._batcher.under_way if call.args.expected < 0}
+        for call in self._refused_calls:
             call.answer(Conflict(-1))
         self._batcher.flush_again()
 
@@ -203,19 +204,22 @@ class Committer(CommitStore):
 
     async def _send(self, units: list[Unit]) -> None:
         """Have every call of the units answered, whatever happens on the way."""
-        passing, unsure = 0, False
+        passing_errors, is_outcome_unknown = 0, False
         while units:
             try:
                 connection = await self.link.connection(FOR_EVER)
-                if self._refused:
-                    units = [unit for unit in units if self._refused.isdisjoint(unit.calls)]
-                if unsure:
+                if self._refused_calls:
+                    # `refuse_beginnings` has answered the others: the database has lost what they begin from.
+                    units = [unit for unit in units if self._refused_calls.isdisjoint(unit.calls)]
+                if is_outcome_unknown:
+                    # The server may have committed the group whose answer was lost: sent again, each
+                    # commit would be in conflict with itself.
                     units = await self._settle(connection, units)
                 if not units:
                     return
                 rows = await self._round_trip(connection, units)
             except DRIVER_ERRORS as exc:
-                if is_passing(exc) and (passing := passing + 1) < PASSING_RETRIES:
+                if is_passing(exc) and (passing_errors := passing_errors + 1) < PASSING_RETRIES:
                     continue
                 if is_full(exc) and not is_lost(exc):
                     await self._put_off(units, exc)
@@ -223,12 +227,12 @@ class Committer(CommitStore):
                 if not self.link.lose(exc):
                     await self._one_by_one(units, exc)
                     return
-                unsure = True
+                is_outcome_unknown = True
             else:
                 if self._outage.trouble is not None and not self._batcher.is_putting_off:
                     self._outage.writes()
                     self._backoff.reset()
-                await self._answer(units, rows, resent=unsure)
+                await self._answer(units, rows, is_resent=is_outcome_unknown)
                 return
 
     async def _put_off(self, units: list[Unit], exc: Exception) -> None:
@@ -238,6 +242,7 @@ class Committer(CommitStore):
         others are tried without it.
         """
         calls = [call for unit in units for call in unit.calls]
+        # For want of memory, for example, one large commit may be too much, and the others are not.
         if len(calls) > 1 and getattr(exc, "sqlstate", "") not in EVERYBODY:
             await self._one_by_one(units, exc)
             return
@@ -257,43 +262,52 @@ class Committer(CommitStore):
         self.groups += 1
         self.written += len(units)
         self.group_size.observe(len(units))
-        asked = self._hand_over.asked(units)
+        written_args = self._hand_over.written_args(units)
         if are_appends(units):
             with self._append_fault:
-                return await write_appends(connection, units, self._settings, asked)
+                return await write_appends(connection, units, self._settings, written_args)
         with self._commit_fault:
-            rows, is_fast = await write_commits(connection, units, self._settings, asked)
+            rows, is_fast = await write_commits(connection, units, self._settings, written_args)
         self.fast += is_fast
         return rows
 
-    async def _answer(self, units: list[Unit], rows: list[Row], *, resent: bool) -> None:
-        found = Verdicts(units, rows)
-        refused = found.refused
-        arrivals = self._route(units, found.routed) if found.routed else {}
-        nudged = nudges_by_unit(units, found.nudges, self._on_foreign) if found.nudges else {}
-        if found.posted:
-            self._post(units, found.posted)
+    async def _answer(self, units: list[Unit], rows: list[Row], *, is_resent: bool) -> None:
+        verdicts = Verdicts(units, rows)
+        refusals = verdicts.refusals
+        arrivals = self._route(units, verdicts.routed) if verdicts.routed else {}
+        nudges_by_number = (
+            nudges_by_unit(units, verdicts.nudges, self._on_foreign) if verdicts.nudges else {}
+        )
+        if verdicts.posted:
+            self._post(units, verdicts.posted)
         for i, unit in enumerate(units, 1):
-            if i in refused:
+            if i in refusals:
                 continue
             cancel, wake = None, False
-            if (note := found.notes.get(i)) is not None:
+            if (note := verdicts.notes.get(i)) is not None:
                 cancel, wake = note["detail"], note["wake"]
             last = Committed(
-                unit.last, cancel, tuple(arrivals.get(i, ())), wake, tuple(found.cycles.get(i, ()))
+                unit.last,
+                cancel,
+                tuple(arrivals.get(i, ())),
+                wake,
+                tuple(verdicts.cycles.get(i, ())),
             )
-            if i in nudged:
-                nudges, spawned = tuple(nudged[i].nudges), tuple(nudged[i].spawned)
+            if i in nudges_by_number:
+                nudges, spawned = (
+                    tuple(nudges_by_number[i].nudges),
+                    tuple(nudges_by_number[i].spawned),
+                )
                 last = replace(last, nudges=nudges, spawned=spawned)
-            self._committed(unit, last, found.written.get(i))
-        if refused:
-            await self._refuse([(units[i - 1], refused[i]) for i in refused], resent=resent)
+            self._answer_committed(unit, last, verdicts.written.get(i))
+        if refusals:
+            await self._refuse([(units[i - 1], refusals[i]) for i in refusals], is_resent=is_resent)
 
-    async def _refuse(self, verdicts: list[tuple[Unit, WriteResult]], *, resent: bool) -> None:
+    async def _refuse(self, verdicts: list[tuple[Unit, WriteResult]], *, is_resent: bool) -> None:
         """Answer refused calls. Merged calls are sent one by one; calls that were sent before are looked up."""
         doubtful: list[Unit] = []
         for unit, verdict in verdicts:
-            if resent and isinstance(verdict, Conflict | Ended):
+            if is_resent and isinstance(verdict, Conflict | Ended):
                 # Sent twice, and the first one was executed after all.
                 doubtful.append(unit)
             elif len(unit.calls) == 1:
@@ -307,7 +321,9 @@ class Committer(CommitStore):
                 for call in unit.calls:
                     await self._send([Unit(call)])
 
-    def _committed(self, unit: Unit, last: Committed, written: Written | None = None) -> None:
+    def _answer_committed(
+        self, unit: Unit, last: Committed, written: Written | None = None
+    ) -> None:
         """Answer every call of the unit; the commit that closes it gets `last`."""
         self._hand_over.give(unit, written)  # before the run goes on, which may take a while
         seq = unit.first.expected
@@ -316,13 +332,13 @@ class Committer(CommitStore):
             call.answer(Committed(seq) if call.args.commit is None else last)
 
     def _route(self, units: list[Unit], rows: list[Row]) -> dict[int, list[Arrived]]:
-        sent = _sent_by(units)
+        sent_messages = _sent_by(units)
         arrivals: dict[int, list[Arrived]] = {}
         for row in rows:
-            i, out = sent[row["agent"], row["sender"], row["message_id"]]
+            i, out = sent_messages[row["agent"], row["sender"], row["message_id"]]
             agent = cast("AgentId", out.target)
-            arrived = Arrived(_message_of(out), out.sender, agent, row["arrival"])
-            arrivals.setdefault(i, []).append(arrived)
+            arrival = Arrived(_message_of(out), out.sender, agent, row["arrival"])
+            arrivals.setdefault(i, []).append(arrival)
             owner = row["owner"]
             if owner is not None and owner != units[i - 1].first.lease.owner:
                 self._on_foreign(owner, Nudge("mail", agent))
@@ -332,19 +348,20 @@ class Committer(CommitStore):
         """Pass outbox rows to the publisher, which may ignore them."""
         if self.on_posted is None:
             return
-        sent = _sent_by(units)
-        posted: list[OutboxRow] = []
+        sent_messages = _sent_by(units)
+        outbox_rows: list[OutboxRow] = []
         for row in rows:
             if row["outcome"] == "dead":
                 parts = units[row["turn"] - 1].parts
                 reason = None if parts is None else cast("str", parts.then[-1])
                 message = message_from_text(row["detail"])
-                posted.append(OutboxRow(row["arrival"], message, reason))
+                outbox_rows.append(OutboxRow(row["arrival"], message, reason))
             else:
-                _, out = sent[row["agent"], row["sender"], row["message_id"]]
-                posted.append(OutboxRow(row["arrival"], _message_of(out)))
-        posted.sort(key=lambda row: row.n)
-        self.on_posted(posted)
+                _, out = sent_messages[row["agent"], row["sender"], row["message_id"]]
+                outbox_rows.append(OutboxRow(row["arrival"], _message_of(out)))
+        # The publisher keeps the order of a sender's messages by `n`.
+        outbox_rows.sort(key=lambda row: row.n)
+        self.on_posted(outbox_rows)
 
     async def _settle(self, connection: Connection, units: list[Unit]) -> list[Unit]:
         """Answer the commits whose entries are in the log already; return the others.
@@ -352,54 +369,63 @@ class Committer(CommitStore):
         A commit without entries cannot be found in the log. It is returned, since a second write of it changes
         nothing.
         """
-        asked = [unit for unit in units if unit.rows]
-        found = await connection.fetch(
+        units_with_rows = [unit for unit in units if unit.rows]
+        log_rows = await connection.fetch(
             SQL_FIND_COMMITS,
-            [unit.first.lease.run_id for unit in asked],
-            [unit.last for unit in asked],
+            [unit.first.lease.run_id for unit in units_with_rows],
+            [unit.last for unit in units_with_rows],
             timeout=self._settings.answer_s,
         )
-        there = [
-            (asked[row["i"] - 1], row)
-            for row in found
-            if asked[row["i"] - 1].rows[-1] == (row["kind"], row["position"], row["payload"])
+        written_units = [
+            (units_with_rows[row["i"] - 1], row)
+            for row in log_rows
+            if units_with_rows[row["i"] - 1].rows[-1]
+            == (row["kind"], row["position"], row["payload"])
         ]
-        done = [unit for unit, _ in there]
+        done_units = [unit for unit, _ in written_units]
         keys = [
-            (str(out.target), out.sender, out.message.id) for unit in done for out in unit.outgoing
+            (str(out.target), out.sender, out.message.id)
+            for unit in done_units
+            for out in unit.outgoing
         ]
-        routed = await connection.fetch(SQL_FIND_ROUTED, *columns(keys, 3)) if keys else []
-        arrivals = self._route(done, routed)
+        routed_rows = await connection.fetch(SQL_FIND_ROUTED, *columns(keys, 3)) if keys else []
+        arrivals = self._route(done_units, routed_rows)
         if keys and self._settings.brokered:
-            self._post(done, await connection.fetch(SQL_FIND_POSTED, *columns(keys, 3)))
-        nudges = await self._nudges_again(connection, done)
-        for i, (unit, row) in enumerate(there, 1):
+            self._post(done_units, await connection.fetch(SQL_FIND_POSTED, *columns(keys, 3)))
+        nudges = await self._nudges_again(connection, done_units)
+        for i, (unit, row) in enumerate(written_units, 1):
             cancel, wake = row["cancel_requested"], bool(row["wake"])
-            routed_here = tuple(arrivals.get(i, ()))
-            nudged = tuple(nudges[i].nudges) if i in nudges else ()
-            self._committed(unit, Committed(unit.last, cancel, routed_here, wake, nudges=nudged))
-        left = set(map(id, units)) - set(map(id, done))
-        return [unit for unit in units if id(unit) in left]
+            arrivals_of_unit = tuple(arrivals.get(i, ()))
+            unit_nudges = tuple(nudges[i].nudges) if i in nudges else ()
+            self._answer_committed(
+                unit, Committed(unit.last, cancel, arrivals_of_unit, wake, nudges=unit_nudges)
+            )
+        remaining_ids = set(map(id, units)) - set(map(id, done_units))
+        return [unit for unit in units if id(unit) in remaining_ids]
 
     async def _nudges_again(
-        self, connection: Connection, done: list[Unit]
+        self, connection: Connection, done_units: list[Unit]
     ) -> dict[int, CommitNudges]:
         """Return the nudges of commits that were written before. The next scans find cycles of waits."""
-        if not done:
+        if not done_units:
             return {}
-        runs = [unit.first.lease.run_id for unit in done]
-        named = [run_id for unit in done if unit.parts is not None for run_id in unit.parts.named]
-        rows = await connection.fetch(SQL_FIND_NUDGES, runs, named, timeout=self._settings.answer_s)
-        return nudges_by_unit(done, rows, self._on_foreign)
+        done_run_ids = [unit.first.lease.run_id for unit in done_units]
+        run_ids = [
+            run_id for unit in done_units if unit.parts is not None for run_id in unit.parts.named
+        ]
+        rows = await connection.fetch(
+            SQL_FIND_NUDGES, done_run_ids, run_ids, timeout=self._settings.answer_s
+        )
+        return nudges_by_unit(done_units, rows, self._on_foreign)
 
 
 def _sent_by(units: list[Unit]) -> dict[tuple[str, str, str], tuple[int, Outgoing]]:
     """Each outgoing message by its key, with the number of the first unit that sends it."""
-    sent: dict[tuple[str, str, str], tuple[int, Outgoing]] = {}
+    sent_messages: dict[tuple[str, str, str], tuple[int, Outgoing]] = {}
     for i, unit in enumerate(units, 1):
         for out in unit.outgoing:
-            sent.setdefault((str(out.target), out.sender, out.message.id), (i, out))
-    return sent
+            sent_messages.setdefault((str(out.target), out.sender, out.message.id), (i, out))
+    return sent_messages
 
 
 def _message_of(out: Outgoing) -> Message:

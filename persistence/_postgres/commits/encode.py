@@ -157,7 +157,7 @@ def loaded_of(row: Row) -> LoadedRun:
         return LoadedRun(run, (), unreadable=run.unreadable)
     return read_or(
         row,
-        lambda row: LoadedRun(run, _log_of(run, row), _bound_to(run, row)),
+        lambda row: LoadedRun(run, _log_of(run, row), _bound_messages(run, row)),
         lambda problem: LoadedRun(run, (), unreadable=f"log or messages: {problem}"),
     )
 
@@ -170,7 +170,7 @@ def _log_of(run: RunRow, row: Row) -> tuple[RunLogEntry, ...]:
     return tuple(RunLogEntry(run.run_id, *line) for line in lines)
 
 
-def _bound_to(run: RunRow, row: Row) -> tuple[Arrived, ...]:
+def _bound_messages(run: RunRow, row: Row) -> tuple[Arrived, ...]:
     if row["arrivals"] is None:
         return ()
     bound = zip(row["arrivals"], row["senders"], from_json(row["bodies"]), strict=True)

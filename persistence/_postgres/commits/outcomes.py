@@ -95,17 +95,17 @@ select 1 as turn, c.kind as detail, r.agent, r.run_id as message_id, null::bigin
 class Verdicts:
     """The rows of one group: what was refused, whom to notify, and what became of messages."""
 
-    __slots__ = ("cycles", "notes", "nudges", "posted", "refused", "routed", "written")
+    __slots__ = ("cycles", "notes", "nudges", "posted", "refusals", "routed", "written")
 
     def __init__(self, units: list[Unit], rows: list[Row]) -> None:
-        self.refused: dict[int, WriteResult] = {}
+        self.refusals: dict[int, WriteResult] = {}
         self.notes: dict[int, Row] = {}
         self.cycles: dict[int, list[WaitCycle]] = {}
         self.nudges: list[Row] = []
         self.routed: list[Row] = []
         self.posted: list[Row] = []
         self.written: dict[int, Written] = {}
-        withdrawn: set[tuple[str, str, str]] = set()
+        withdrawn_keys: set[tuple[str, str, str]] = set()
         for row in rows:
             outcome, number = row["outcome"], row["turn"]
             if outcome == "routed":
@@ -117,7 +117,7 @@ class Verdicts:
             elif outcome == "note":
                 self.notes[number] = row
             elif outcome == "withdrawn":
-                withdrawn.add(_key(row))
+                withdrawn_keys.add(_key(row))
             elif outcome in ("entries", "fact"):
                 self.written.setdefault(number, Written()).take(row)
             elif outcome == "cycle":
@@ -126,10 +126,10 @@ class Verdicts:
                 cycle = WaitCycle(lease.run_id, lease.agent_id, row["detail"], agents)
                 self.cycles.setdefault(number, []).append(cycle)
             else:
-                self.refused[number] = _refusal(row, units[number - 1], self.refused.get(number))
-        if withdrawn:  # they never left
-            self.routed = [row for row in self.routed if _key(row) not in withdrawn]
-            self.posted = [row for row in self.posted if _key(row) not in withdrawn]
+                self.refusals[number] = _refusal(row, units[number - 1], self.refusals.get(number))
+        if withdrawn_keys:  # they never left
+            self.routed = [row for row in self.routed if _key(row) not in withdrawn_keys]
+            self.posted = [row for row in self.posted if _key(row) not in withdrawn_keys]
         if len(self.cycles) > 1:
             self.cycles = _one_run_each(self.cycles)
 
@@ -146,7 +146,7 @@ def nudges_by_unit(
     units: list[Unit], rows: list[Row], on_foreign: Callable[[str, Nudge], None]
 ) -> dict[int, CommitNudges]:
     """Return the nudges for this host, by the number of the commit; pass the others to `on_foreign`."""
-    found: dict[int, CommitNudges] = {}
+    nudges_by_number: dict[int, CommitNudges] = {}
     for row in rows:
         owner = row["owner"]
         if owner is None:
@@ -154,29 +154,29 @@ def nudges_by_unit(
         number: int = row["turn"]
         unit = units[number - 1]
         nudge = nudge_of(row["detail"], row["agent"], row["message_id"])
-        nudges = found.setdefault(number, CommitNudges())
+        nudges = nudges_by_number.setdefault(number, CommitNudges())
         if owner != unit.first.lease.owner:
             on_foreign(owner, nudge)
         elif nudge.kind == "run" and row["arrival"] is not None:
             nudges.spawned.append((unit.child(nudge.run_id), row["arrival"]))
         else:
             nudges.nudges[nudge] = None
-    return found
+    return nudges_by_number
 
 
 def _key(row: Row) -> tuple[str, str, str]:
     return row["agent"], row["sender"], row["message_id"]
 
 
-def _one_run_each(found: dict[int, list[WaitCycle]]) -> dict[int, list[WaitCycle]]:
+def _one_run_each(cycles_by_number: dict[int, list[WaitCycle]]) -> dict[int, list[WaitCycle]]:
     """Return the cycles without what several commits of a group say of one: the greatest run fails."""
-    fails: dict[tuple[AgentId, ...], str] = {}
-    for cycle in (cycle for cycles in found.values() for cycle in cycles):
+    failing_run: dict[tuple[AgentId, ...], str] = {}
+    for cycle in (cycle for cycles in cycles_by_number.values() for cycle in cycles):
         agents = _from_the_least(cycle.agents)
-        fails[agents] = max(cycle.run_id, fails.get(agents, ""))
+        failing_run[agents] = max(cycle.run_id, failing_run.get(agents, ""))
     return {
-        number: [c for c in cycles if fails[_from_the_least(c.agents)] == c.run_id]
-        for number, cycles in found.items()
+        number: [c for c in cycles if failing_run[_from_the_least(c.agents)] == c.run_id]
+        for number, cycles in cycles_by_number.items()
     }
 
 
@@ -186,7 +186,7 @@ def _from_the_least(agents: tuple[AgentId, ...]) -> tuple[AgentId, ...]:
 
 
 def _refusal(  # noqa: PLR0911 - one each
-    row: Row, unit: Unit, before: WriteResult | None
+    row: Row, unit: Unit, previous: WriteResult | None
 ) -> WriteResult:
     match row["outcome"]:
         case "lease":
@@ -198,19 +198,19 @@ def _refusal(  # noqa: PLR0911 - one each
         case "conflict":
             return Conflict(row["actual"])
         case "answered":
-            there = before.keys if isinstance(before, Answered) else ()
-            return Answered((*there, row["detail"]))
+            answered_keys = previous.keys if isinstance(previous, Answered) else ()
+            return Answered((*answered_keys, row["detail"]))
         case "over":
-            places = before.positions if isinstance(before, OverBudget) else ()
-            return OverBudget((*places, row["detail"]), row["message_id"])
-        case "early" if not isinstance(before, Missing):
-            keys = before.keys if isinstance(before, OutOfOrder) else ()
+            positions = previous.positions if isinstance(previous, OverBudget) else ()
+            return OverBudget((*positions, row["detail"]), row["message_id"])
+        case "early" if not isinstance(previous, Missing):
+            keys = previous.keys if isinstance(previous, OutOfOrder) else ()
             if (sender := row.get("sender")) is not None:  # an append names none
                 keys = (*keys, MessageKey(unit.first.lease.agent_id, sender, row["detail"]))
             verdict: WriteResult = OutOfOrder(keys)
         case _:
-            known = before.what if isinstance(before, Missing) else ()
-            verdict = Missing((*known, row["detail"]))
+            missing_parts = previous.what if isinstance(previous, Missing) else ()
+            verdict = Missing((*missing_parts, row["detail"]))
     return verdict
 
 
@@ -244,15 +244,15 @@ def _call(function: str, count: int, first: int = 1) -> str:
     return f"select * from {function}({args})"  # noqa: S608
 
 
-def _asking(statement: str, count: int) -> str:
+def _with_written(statement: str, count: int) -> str:
     """Return a statement with these arguments that also calls `written`, behind its own function."""
     return f"{statement} union all {_call('written', 5, count + 1)}"
 
 
 SQL_COMMIT_RUNS: Final = _call("commit_runs", COMMIT_ARGUMENTS + 6)
-SQL_COMMIT_RUNS_ASKED: Final = _asking(SQL_COMMIT_RUNS, COMMIT_ARGUMENTS + 6)
+SQL_COMMIT_RUNS_ASKED: Final = _with_written(SQL_COMMIT_RUNS, COMMIT_ARGUMENTS + 6)
 SQL_COMMIT_FAST: Final = _call("commit_fast", FAST_ARGUMENTS)
-SQL_COMMIT_FAST_ASKED: Final = _asking(SQL_COMMIT_FAST, FAST_ARGUMENTS)
+SQL_COMMIT_FAST_ASKED: Final = _with_written(SQL_COMMIT_FAST, FAST_ARGUMENTS)
 _GENERAL: Final = "general"
 """The outcome of the one row that says: nothing was written, `commit_runs` decides."""
 _NOT_THERE: Final = "CB002"
@@ -265,40 +265,48 @@ def are_appends(units: list[Unit]) -> bool:
 
 
 async def write_appends(
-    connection: Connection, units: list[Unit], settings: StoreSettings, asked: Asked | None
+    connection: Connection,
+    units: list[Unit],
+    settings: StoreSettings,
+    written_args: WrittenArgs | None,
 ) -> list[Row]:
-    """Write a group of appends; return what its function says of it, and what is `asked` of `written`."""
+    """Write a group of appends; return the rows of its function, then those of `written` if asked for."""
     args = append_arguments(units)
-    if asked is None:
+    if written_args is None:
         return await connection.fetch(SQL_APPEND_ENTRIES, *args, timeout=settings.answer_s)
-    return await connection.fetch(SQL_APPEND_ASKED, *args, *asked, timeout=settings.answer_s)
+    return await connection.fetch(SQL_APPEND_ASKED, *args, *written_args, timeout=settings.answer_s)
 
 
 async def write_commits(
-    connection: Connection, units: list[Unit], settings: StoreSettings, asked: Asked | None
+    connection: Connection,
+    units: list[Unit],
+    settings: StoreSettings,
+    written_args: WrittenArgs | None,
 ) -> tuple[list[Row], bool]:
     """Write any group; return what its function says of it, and whether that was the fast path.
 
-    What is `asked` of `written` comes behind.
+    With `written_args`, the rows of `written` come last.
     """
-    timeout, more = settings.answer_s, asked or ()
-    if (args_or_none := fast_arguments(units)) is not None:
-        statement = SQL_COMMIT_FAST if asked is None else SQL_COMMIT_FAST_ASKED
-        rows = await _fast(connection, statement, [*args_or_none, *more], timeout)
+    timeout, extra_args = settings.answer_s, written_args or ()
+    if (fast_args := fast_arguments(units)) is not None:
+        statement = SQL_COMMIT_FAST if written_args is None else SQL_COMMIT_FAST_ASKED
+        rows = await _fast(connection, statement, [*fast_args, *extra_args], timeout)
         if rows is not None:
             return rows, True
     args = commit_arguments(units)
     mode = (settings.brokered, settings.local_delivery)
-    rare = (*relation_arguments(units), transcripts_argument(units), usage_argument(units))
-    statement = SQL_COMMIT_RUNS if asked is None else SQL_COMMIT_RUNS_ASKED
-    found = await connection.fetch(statement, *args, *mode, *rare, *more, timeout=timeout)
-    return found, False
+    rare_args = (*relation_arguments(units), transcripts_argument(units), usage_argument(units))
+    statement = SQL_COMMIT_RUNS if written_args is None else SQL_COMMIT_RUNS_ASKED
+    general_rows = await connection.fetch(
+        statement, *args, *mode, *rare_args, *extra_args, timeout=timeout
+    )
+    return general_rows, False
 
 
 async def _fast(
     connection: Connection, statement: str, args: Sequence[object], timeout: float
 ) -> list[Row] | None:
-    """Return the rows of the fast path; None: it has written nothing, for something is not as usual."""
+    """Return the rows of the fast path, or None if it wrote nothing because something is not as usual."""
     try:
         rows: list[Row] = await connection.fetch(statement, *args, timeout=timeout)
     except DRIVER_ERRORS as exc:
@@ -308,7 +316,7 @@ async def _fast(
     return None if rows and rows[0]["outcome"] == _GENERAL else rows
 
 
-Asked: TypeAlias = "Sequence[Sequence[object]]"
+WrittenArgs: TypeAlias = "Sequence[Sequence[object]]"
 """The arguments of `written`."""
 
 MAX_HANDED_CHARS: Final = 64 * 1024
@@ -321,7 +329,7 @@ class Written:
     """Answer of a statement about a commit that it has written.
 
     Attributes:
-        at: The instant of the commit's entries; None: nobody reads them.
+        at: The instant of the commit's entries, or None if nobody reads them.
         facts: The last facts of the commit's session, by number.
     """
 
@@ -355,12 +363,12 @@ class HandOver:
     on_entries: Callable[[RunId, Sequence[RunLogEntry]], None]
     on_facts: Callable[[AgentId, Sequence[SessionFact]], None]
 
-    def asked(self, units: Sequence[Unit]) -> Asked | None:
-        """Return what has to be asked of a statement that writes these commits; None: nobody reads them."""
-        rows = [row for i, unit in enumerate(units, 1) if (row := self._asked_of(i, unit))]
+    def written_args(self, units: Sequence[Unit]) -> WrittenArgs | None:
+        """Return the arguments of `written` for these commits, or None if nobody reads them."""
+        rows = [row for i, unit in enumerate(units, 1) if (row := self._written_row(i, unit))]
         return columns(rows, 5) if rows else None
 
-    def _asked_of(self, number: int, unit: Unit) -> tuple[object, ...] | None:
+    def _written_row(self, number: int, unit: Unit) -> tuple[object, ...] | None:
         lease, commit = unit.first.lease, unit.calls[-1].args.commit
         facts = () if commit is None or commit.session is None else commit.session.facts
         is_log_read = bool(unit.rows) and self.is_log_read(lease.run_id)
@@ -381,17 +389,17 @@ class HandOver:
 
 
 def _entries(unit: Unit, at: datetime) -> tuple[RunLogEntry, ...]:
-    run_id, first, said = unit.first.lease.run_id, unit.first.expected + 1, _said(unit)
+    run_id, first, turns = unit.first.lease.run_id, unit.first.expected + 1, _session_turns(unit)
     return tuple(
-        RunLogEntry(run_id, seq, kind, position, from_json(text), at, said)
+        RunLogEntry(run_id, seq, kind, position, from_json(text), at, turns)
         for seq, (kind, position, text) in enumerate(unit.rows, first)
     )
 
 
-def _said(unit: Unit) -> Mapping[str, ChatMessage] | None:
+def _session_turns(unit: Unit) -> Mapping[str, ChatMessage] | None:
     """Return the turns of a commit that are nodes of a session, as readers would read them.
 
-    None: they have to be read, because they are cleared or large.
+    None if readers have to read them, because they are cleared or large.
     """
     rows = None if unit.parts is None else unit.parts.transcripts
     if rows is None or rows.keys().isdisjoint(("turns", "artifacts", "clear")):

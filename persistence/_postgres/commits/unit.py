@@ -63,7 +63,7 @@ FEW_WAITS: Final = 16
 """Largest number of waits that a commit replaces as a whole; of more it writes the changes."""
 
 _ANY_ORDER: Final = "any_order"
-"""See `Commit.any_order`."""
+"""Mark of commits whose bound messages may overtake older ones."""
 
 TranscriptRows: TypeAlias = "dict[str, list[dict[str, JsonValue] | None]]"
 """Rows by name: ``turns``, ``artifacts`` (of turns that are kept apart), ``cuts``, ``kept`` (conversations of
@@ -124,23 +124,23 @@ def relations_of(commit: Commit) -> Relations | None:
 
 def relations_argument(relations_of_commits: Iterable[tuple[int, Relations]]) -> str | None:
     """Return JSON with the rows of these commits, each with its commit's number; None if there are no rows."""
-    merged: dict[str, list[Any]] = {}
+    rows_by_name: dict[str, list[Any]] = {}
     for number, relations in relations_of_commits:
         for name, rows in relations.items():
             if not rows:
                 continue
             if name in (WAITING, _MUST, _ANY_ORDER):
-                merged.setdefault(name, []).append(number)
+                rows_by_name.setdefault(name, []).append(number)
             else:
-                merged.setdefault(name, []).extend({"t": number, **row} for row in rows)
-    return json_text(merged, "turn") if merged else None
+                rows_by_name.setdefault(name, []).extend({"t": number, **row} for row in rows)
+    return json_text(rows_by_name, "turn") if rows_by_name else None
 
 
 def runs_named(relations: Relations) -> list[str]:
     """Return the ids of runs that this commit answers or begins to wait for. The commit locks them, too."""
-    named: list[str] = [answer["run"] for answer in relations["answers"]]
-    named += [wait["target"] for wait in relations.get("waits", ()) if wait["target"] is not None]
-    return named
+    run_ids: list[str] = [answer["run"] for answer in relations["answers"]]
+    run_ids += [wait["target"] for wait in relations.get("waits", ()) if wait["target"] is not None]
+    return run_ids
 
 
 def text_or_none(value: JsonValue, where: str) -> str | None:
@@ -171,20 +171,20 @@ def _answers(commit: Commit) -> list[RelationRow]:
     ]
 
 
-def _waits(waits: Sequence[Wait], known: Sequence[Wait] | None) -> dict[str, list[RelationRow]]:
-    """Return the rows that change a run's waits. A wait that did not change is the same object in `known`."""
-    if known is None or len(waits) <= FEW_WAITS:
+def _waits(waits: Sequence[Wait], previous: Sequence[Wait] | None) -> dict[str, list[RelationRow]]:
+    """Return the rows that change a run's waits. An unchanged wait is the same object in `previous`."""
+    if previous is None or len(waits) <= FEW_WAITS:
         return {WAITING: [{}], "waits": [_wait(wait) for wait in waits]}
-    before, now = set(map(id, known)), set(map(id, waits))
-    new = [wait for wait in waits if id(wait) not in before]
-    changed = {(wait.position, wait.key) for wait in new}
-    gone = [
+    previous_ids, current_ids = set(map(id, previous)), set(map(id, waits))
+    new_waits = [wait for wait in waits if id(wait) not in previous_ids]
+    changed_keys = {(wait.position, wait.key) for wait in new_waits}
+    removed_waits = [
         {"position": wait.position, "key": wait.key}
-        for wait in known
-        if id(wait) not in now and (wait.position, wait.key) not in changed
+        for wait in previous
+        if id(wait) not in current_ids and (wait.position, wait.key) not in changed_keys
     ]
-    must: list[RelationRow] = [{}] if any(wait.must for wait in waits) else []
-    return {"waits": [_wait(wait) for wait in new], "gone": gone, _MUST: must}
+    must_mark: list[RelationRow] = [{}] if any(wait.must for wait in waits) else []
+    return {"waits": [_wait(wait) for wait in new_waits], "gone": removed_waits, _MUST: must_mark}
 
 
 def _wait(wait: Wait) -> RelationRow:
@@ -201,15 +201,15 @@ def _wait(wait: Wait) -> RelationRow:
 
 
 def _spends(commit: Commit) -> list[RelationRow]:
-    spent = commit.budget
-    if spent is None:
+    spend = commit.budget
+    if spend is None:
         return []
     return [
         {
-            "tokens": spent.tokens,
-            "cost_usd": spent.cost_usd,
-            "turns": spent.turns,
-            "place": spent.position,
+            "tokens": spend.tokens,
+            "cost_usd": spend.cost_usd,
+            "turns": spend.turns,
+            "place": spend.position,
         }
     ]
 
@@ -235,7 +235,7 @@ def _post(out: Outgoing) -> RelationRow:
 
 
 def transcript_rows(commit: Commit) -> TranscriptRows | None:
-    """Return the commit's turns, cuts and cleared sessions, by name; None: it has none of them."""
+    """Return the commit's turns, cuts and cleared sessions, by name; None if it has none of them."""
     rows: TranscriptRows = {}
     key = commit.lease.agent_id.key
     if commit.turns:
@@ -299,8 +299,11 @@ def _message_text(message: ChatMessage) -> str:
 
 
 def _changes_text(changes: Mapping[str, ChatMessage | None]) -> str:
-    found = {turn: None if one is None else message_json(one) for turn, one in changes.items()}
-    return json_text(found, "turn")
+    messages = {
+        turn: None if message is None else message_json(message)
+        for turn, message in changes.items()
+    }
+    return json_text(messages, "turn")
 
 
 async def put_apart(rows: TranscriptRows, agent: AgentId, artifacts_of: ArtifactsOf) -> None:
@@ -315,15 +318,22 @@ async def put_apart(rows: TranscriptRows, agent: AgentId, artifacts_of: Artifact
         assert row is not None
         body = row["body"]
         assert isinstance(body, str)
+        # A character has at most 4 bytes: most bodies are known to be small without being encoded.
         if 4 * len(body) <= MAX_ROW_BYTES or len(data := body.encode()) <= MAX_ROW_BYTES:
             continue
         words = f"{agent}\n{row['session']}\n{row['id']}"
         scope = f"turn:{hashlib.sha256(words.encode(errors='surrogatepass')).hexdigest()}"
+        # Before the row that names it: a crash in between leaves an artifact without a pin, which is collected.
         ref = await artifacts_of(agent.tenant, scope).store(data, content_type="application/json")
-        short = {"role": from_json(body)["role"], "artifact": ref.model_dump(mode="json")}
-        row["body"], row["artifact"] = json_text(short, "turn"), scope
-        named = {"scope": scope, "artifact": ref.id, "session": row["session"], "turn": row["id"]}
-        rows.setdefault("artifacts", []).append(named)
+        body_reference = {"role": from_json(body)["role"], "artifact": ref.model_dump(mode="json")}
+        row["body"], row["artifact"] = json_text(body_reference, "turn"), scope
+        artifact_row = {
+            "scope": scope,
+            "artifact": ref.id,
+            "session": row["session"],
+            "turn": row["id"],
+        }
+        rows.setdefault("artifacts", []).append(artifact_row)
 
 
 class Ended:
@@ -518,17 +528,17 @@ class Unit:
 def units_of(calls: list[WriteCall]) -> tuple[list[Unit], list[WriteCall]]:
     """Return what can be sent at once, one unit a run, and the calls that have to wait for it."""
     units: dict[str, Unit] = {}
-    later: list[WriteCall] = []
-    held: set[str] = set()
+    later_calls: list[WriteCall] = []
+    blocked_runs: set[str] = set()
     for call in calls:
         run_id = call.args.lease.run_id
         unit = units.get(run_id)
         if unit is None:
             units[run_id] = Unit(call)
-        elif run_id in held or not unit.take(call):
-            held.add(run_id)
-            later.append(call)
-    return list(units.values()), later
+        elif run_id in blocked_runs or not unit.take(call):
+            blocked_runs.add(run_id)
+            later_calls.append(call)
+    return list(units.values()), later_calls
 
 
 def then_columns(then: Then, attempt: int) -> ThenColumns:
@@ -540,8 +550,8 @@ def then_columns(then: Then, attempt: int) -> ThenColumns:
             text = json_text(wake.to_json(), "wake set")
             return ("SUSPENDED", attempt, text, wake.at, None, None, None, None, None)
         case Retry(at, error, retry_from, _):
-            failed = json_text(error, "error")
-            return ("PENDING", attempt, None, at, None, None, failed, retry_from, None)
+            error_text = json_text(error, "error")
+            return ("PENDING", attempt, None, at, None, None, error_text, retry_from, None)
         case Finish(status, result, error, dead_letter):
             if not status.is_terminal:
                 msg = f"Finish takes a status a run ends with, not {status}"
@@ -574,7 +584,7 @@ def check_commit(commit: Commit) -> None:
 
 
 def usage_row(agent: AgentId, payload: Mapping[str, JsonValue]) -> UsageRow | None:
-    """Return the usage row of an `llm.call` entry with this payload; None: the entry records an error."""
+    """Return the usage row of an `llm.call` entry with this payload, or None if the entry records an error."""
     answer = answer_of(payload)
     if answer is None:
         return None

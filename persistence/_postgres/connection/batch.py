@@ -47,7 +47,7 @@ class Batcher(Generic[A, R]):
     Args:
         flush: Answers the calls of a group.
         limit: Maximum number of calls of a group.
-        choose: Function that splits the calls into the next group, of at least one, and the rest; None: all.
+        choose: Splits the calls into the next group, of at least one, and the rest; None to take all.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Batcher(Generic[A, R]):
         | None = None,
     ) -> None:
         self._flush, self._limit, self._choose = flush, limit, choose
-        self._waiting: list[Batched[A, R]] = []
+        self._waiting_calls: list[Batched[A, R]] = []
         self._group: list[Batched[A, R]] = []
-        self._deferred: list[Batched[A, R]] = []
+        self._deferred_calls: list[Batched[A, R]] = []
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._closing = False
+        self._is_closing = False
 
     def call(self, args: A) -> asyncio.Future[R]:
         """Return the future of this call's answer.
@@ -72,12 +72,12 @@ class Batcher(Generic[A, R]):
         Raises:
             PersistenceError: The store is closed.
         """
-        if self._closing:
+        if self._is_closing:
             raise PersistenceError("the store is closed")
         future: asyncio.Future[R] = self._loop.create_future()
-        if not self._waiting:
+        if not self._waiting_calls:
             self._wake.set()
-        self._waiting.append(Batched(args, future))
+        self._waiting_calls.append(Batched(args, future))
         return future
 
     async def run(self) -> None:
@@ -87,33 +87,33 @@ class Batcher(Generic[A, R]):
         """
         try:
             while True:
-                while self._waiting:
+                while self._waiting_calls:
                     self._take_group()
                     await self._flush_one(self._group)
                     self._group = []
-                if self._closing:
+                if self._is_closing:
                     return
                 self._wake.clear()
                 await self._wake.wait()
         finally:
-            self._closing = True
+            self._is_closing = True
             for call in self.under_way:
                 call.fail(PersistenceError("the store was closed; the outcome is unknown"))
 
     def _take_group(self) -> None:
-        if len(self._waiting) <= self._limit:
-            self._group, self._waiting = self._waiting, []
+        if len(self._waiting_calls) <= self._limit:
+            self._group, self._waiting_calls = self._waiting_calls, []
         else:
-            self._group = self._waiting[: self._limit]
-            del self._waiting[: self._limit]
+            self._group = self._waiting_calls[: self._limit]
+            del self._waiting_calls[: self._limit]
         if self._choose is not None:
-            self._group, left = self._choose(self._group)
-            self._waiting[:0] = left
+            self._group, later_calls = self._choose(self._group)
+            self._waiting_calls[:0] = later_calls
 
     @property
     def under_way(self) -> list[Batched[A, R]]:
         """The calls that were not flushed to the end: the present group, waiting calls, and calls to repeat."""
-        return self._group + self._waiting + self._deferred
+        return self._group + self._waiting_calls + self._deferred_calls
 
     async def _flush_one(self, group: list[Batched[A, R]]) -> None:
         """Have every call of the group answered; one that is refused does not fail the others."""
@@ -121,6 +121,7 @@ class Batcher(Generic[A, R]):
             await self._flush(group)
         except Exception as exc:  # noqa: BLE001 - every caller gets it
             if isinstance(exc, RefusedError) and len(group) > 1:
+                # The server refuses the statement as a whole: tried alone, only the call that is wrong fails.
                 for call in group:
                     if not call.future.done():
                         await self._flush_one([call])
@@ -129,23 +130,23 @@ class Batcher(Generic[A, R]):
 
     def put_back(self, calls: list[Batched[A, R]], pause_s: float) -> None:
         """Let calls of the group under way be flushed again after a pause; others go on meanwhile."""
-        if not self._deferred:
+        if not self._deferred_calls:
             self._loop.call_later(pause_s, self.flush_again)
-        self._deferred += calls
+        self._deferred_calls += calls
 
     @property
     def is_putting_off(self) -> bool:
         """True if calls wait to be flushed again."""
-        return bool(self._deferred)
+        return bool(self._deferred_calls)
 
     def flush_again(self) -> None:
         """Flush what was put back now, before all that waits."""
-        self._waiting[:0], self._deferred = self._deferred, []
+        self._waiting_calls[:0], self._deferred_calls = self._deferred_calls, []
         self._wake.set()
 
     def close(self) -> None:
         """Take no more calls; `run` returns after the last of them."""
-        self._closing = True
+        self._is_closing = True
         self._wake.set()
 
 
@@ -163,26 +164,26 @@ def lookups(
     Args:
         fetch: Returns the rows of different questions.
         read: Function that makes a question's answer from its rows.
-        by: The column that holds the question; None: `i` holds its position among them, from 1 on.
+        by: The column that holds the question; None if `i` holds its position among them, from 1 on.
         limit: Maximum number of different questions of a group.
     """
 
     async def flush(calls: list[Batched[A, R]]) -> None:
-        asked = list(dict.fromkeys(call.args for call in calls))
-        found: dict[A, list[Row]] = {question: [] for question in asked}
-        for row in await fetch(asked):
-            found[asked[row["i"] - 1] if by is None else row[by]].append(row)
+        questions = list(dict.fromkeys(call.args for call in calls))
+        rows_by_question: dict[A, list[Row]] = {question: [] for question in questions}
+        for row in await fetch(questions):
+            rows_by_question[questions[row["i"] - 1] if by is None else row[by]].append(row)
         for call in calls:
             try:
-                answer = read(call.args, found[call.args])
+                answer = read(call.args, rows_by_question[call.args])
             except Exception as exc:  # noqa: BLE001 - a row that cannot be read fails its callers alone
                 call.fail(exc)
             else:
                 call.answer(answer)
 
     def choose(calls: list[Batched[A, R]]) -> tuple[list[Batched[A, R]], list[Batched[A, R]]]:
-        asked = set(islice(dict.fromkeys(call.args for call in calls), limit))
-        now = [call for call in calls if call.args in asked]
-        return now, [call for call in calls if call.args not in asked]
+        questions = set(islice(dict.fromkeys(call.args for call in calls), limit))
+        current_calls = [call for call in calls if call.args in questions]
+        return current_calls, [call for call in calls if call.args not in questions]
 
     return Batcher(flush, limit=MOST_CALLS, choose=choose)

@@ -82,27 +82,27 @@ async def connect(settings: StoreSettings, extra: Mapping[str, str] | None = Non
     Raises:
         DatabaseUrlError: What answers is a pooler that does not pass the session's settings on.
     """
-    asked = {"search_path": f'"{settings.schema}"', **_SESSION, **(extra or {})}
+    session_settings = {"search_path": f'"{settings.schema}"', **_SESSION, **(extra or {})}
     connection = await asyncpg.connect(
         settings.url,
         timeout=CONNECT_TIMEOUT_S,
         max_cached_statement_lifetime=0,
         connection_class=TypedConnection,
-        server_settings={"application_name": f"callboard {settings.owner}", **asked},
+        server_settings={"application_name": f"callboard {settings.owner}", **session_settings},
     )
     try:
-        await _check_session(connection, settings.url, asked)
+        await _check_session(connection, settings.url, session_settings)
     except BaseException:
         connection.terminate()
         raise
     return connection
 
 
-async def _check_session(connection: Connection, url: str, asked: Mapping[str, str]) -> None:
-    rows = await connection.fetch(SQL_SESSION, [*asked], timeout=CONNECT_TIMEOUT_S)
+async def _check_session(connection: Connection, url: str, expected: Mapping[str, str]) -> None:
+    rows = await connection.fetch(SQL_SESSION, [*expected], timeout=CONNECT_TIMEOUT_S)
     for name, value in rows:
-        if value != asked[name]:
-            raise pooled(url, f"{name} is {value}, and {asked[name]} was asked for")
+        if value != expected[name]:
+            raise pooled(url, f"{name} is {value}, and {expected[name]} was asked for")
 
 
 class Link:
@@ -164,6 +164,7 @@ class Link:
         connection = await connect(self._settings, self._extra)
         try:
             if self._backend is not None:
+                # A statement of the lost connection has ended before anybody asks what became of it.
                 await connection.fetch(SQL_END_PREDECESSOR, *self._backend)
             row = await connection.fetchrow(SQL_WHO_AM_I)
             assert row is not None
@@ -220,14 +221,15 @@ class Link:
 
         While a server is full, other callers use the connection between two tries.
         """
-        attempt = partial(self.attempt, doing, sql, *args)
-        return await _until_capacity(self._settings, self._outage, attempt)
+        try_once = partial(self.attempt, doing, sql, *args)
+        return await _until_capacity(self._settings, self._outage, try_once)
 
     async def attempt(
-        self, doing: str, sql: LiteralString, *args: object, deadline: float, again: bool
+        self, doing: str, sql: LiteralString, *args: object, deadline: float, may_be_done: bool
     ) -> Attempted:
         """Execute; return rows, or the error of a full server, and if an earlier try may have been executed."""
-        passing = 0
+        passing_errors = 0
+        # The driver refuses a second statement while one is under way.
         async with self._lock:
             while True:
                 connection = await self.connection(deadline)
@@ -236,21 +238,23 @@ class Link:
                 except asyncio.CancelledError:
                     self._forget()  # the cancel request under way could hit the next statement
                     raise
+                # Whatever the driver raises: `lose` decides, and closes a connection whose state is unknown.
                 except Exception as exc:
-                    if is_passing(exc) and (passing := passing + 1) < PASSING_RETRIES:
+                    if is_passing(exc) and (passing_errors := passing_errors + 1) < PASSING_RETRIES:
                         continue
                     if is_full(exc) and not is_lost(exc):
-                        return exc, again
+                        return exc, may_be_done
                     if not self.lose(exc):
                         raise (
-                            _unsure(self._settings, exc, deadline)
-                            if again
+                            _unknown_outcome(self._settings, exc, deadline)
+                            if may_be_done
                             else translate(exc, doing)
                         ) from exc
-                    again = True
+                    # The statement may have been executed before its answer was lost.
+                    may_be_done = True
                     self.check_time(deadline, exc)
                 else:
-                    return rows, again
+                    return rows, may_be_done
 
     def _forget(self) -> None:
         if self._connection is not None:
@@ -277,26 +281,30 @@ async def _until_capacity(
 ) -> tuple[list[Row], bool]:
     """Return what `attempt` does, which is called again while the server has no capacity."""
     deadline = asyncio.get_running_loop().time() + settings.outage_s
-    backoff, had_no_room, again = Backoff(), False, False
+    backoff, was_full, may_be_done = Backoff(), False, False
     while True:
-        done, again = await attempt(deadline=deadline, again=again)
-        if not isinstance(done, asyncpg.PostgresError):
-            if had_no_room:
+        result, may_be_done = await attempt(deadline=deadline, may_be_done=may_be_done)
+        if not isinstance(result, asyncpg.PostgresError):
+            if was_full:
                 outage.writes()
-            return done, again
-        had_no_room = True
-        outage.refuses(done)
+            return result, may_be_done
+        was_full = True
+        outage.refuses(result)
         if asyncio.get_running_loop().time() > deadline:
-            if again:
-                raise _unsure(settings, done, deadline) from done
-            raise DatabaseFullError(address(settings), settings.outage_s, want_of(done)) from done
+            if may_be_done:
+                raise _unknown_outcome(settings, result, deadline) from result
+            raise DatabaseFullError(
+                address(settings), settings.outage_s, want_of(result)
+            ) from result
         await asyncio.sleep(backoff.next_s())
 
 
-def _unsure(settings: StoreSettings, exc: Exception, deadline: float) -> DatabaseUnreachableError:
+def _unknown_outcome(
+    settings: StoreSettings, exc: Exception, deadline: float
+) -> DatabaseUnreachableError:
     """The statement is refused now; the answer to an earlier try of it was lost."""
-    left_s = deadline - asyncio.get_running_loop().time()
-    waited_s = round(settings.outage_s - left_s, 1)
+    remaining_s = deadline - asyncio.get_running_loop().time()
+    waited_s = round(settings.outage_s - remaining_s, 1)
     problem = f"its answer was lost, and sent again it was refused: {exc}"
     return DatabaseUnreachableError(address(settings), waited_s, problem)
 
@@ -324,17 +332,17 @@ class Links:
         return self._settings.outage_s
 
     async def fetch(self, doing: str, sql: LiteralString, *args: object) -> list[Row]:
-        """See `Link.fetch`."""
+        """Return the rows of a statement, by the first link that is free. For errors see `Link.fetch`."""
         attempt = partial(self._attempt, doing, sql, *args)
         rows, _ = await _until_capacity(self._settings, self._outage, attempt)
         return rows
 
     async def _attempt(
-        self, doing: str, sql: LiteralString, *args: object, deadline: float, again: bool
+        self, doing: str, sql: LiteralString, *args: object, deadline: float, may_be_done: bool
     ) -> Attempted:
         link = await self._free.get()
         try:
-            return await link.attempt(doing, sql, *args, deadline=deadline, again=again)
+            return await link.attempt(doing, sql, *args, deadline=deadline, may_be_done=may_be_done)
         finally:
             self._free.put_nowait(link)
 
@@ -365,43 +373,44 @@ class ServerOutage:
     """
 
     def __init__(self, settings: StoreSettings) -> None:
-        self._where = address(settings)
-        self._since: float | None = None
-        self._over_at = 0.0
+        self._address = address(settings)
+        self._began_at: float | None = None
+        self._ended_at = 0.0
         self._full_since = 0.0
-        self._full: str | None = None
-        self._refused: str | None = None
+        self._full_problem: str | None = None
+        self._refused_problem: str | None = None
         self.incarnation: datetime | None = None
         self.on_new_incarnation: Callable[[], None] = lambda: None
 
     def meets(self, incarnation: datetime) -> None:
         """Note whose connection was made."""
-        known, self.incarnation = self.incarnation, incarnation
-        if known not in {None, incarnation}:
+        previous, self.incarnation = self.incarnation, incarnation
+        if previous not in {None, incarnation}:
             self.on_new_incarnation()
 
     @property
     def trouble(self) -> str | None:
         """The reason why a server that answers takes nothing; None if no reason is known."""
-        return self._full or self._refused
+        return self._full_problem or self._refused_problem
 
     def refuses(self, problem: BaseException) -> None:
         """Note that the server had no capacity for a statement."""
-        if self._full is None:
+        if self._full_problem is None:
             self._full_since = asyncio.get_running_loop().time()
             _log.warning(
                 "PostgreSQL refuses to write; calls wait for it",
-                extra={"server": self._where, "problem": want_of(problem)},
+                extra={"server": self._address, "problem": want_of(problem)},
             )
-        self._full = f"refuses to write: {want_of(problem)}"
+        self._full_problem = f"refuses to write: {want_of(problem)}"
 
     def writes(self) -> None:
         """Note that the server took a statement for which it had no capacity before."""
-        if self._full is not None:
-            self._full = None
+        if self._full_problem is not None:
+            self._full_problem = None
             away_s = asyncio.get_running_loop().time() - self._full_since
             _log.warning(
-                "PostgreSQL writes again", extra={"server": self._where, "away_s": round(away_s, 3)}
+                "PostgreSQL writes again",
+                extra={"server": self._address, "away_s": round(away_s, 3)},
             )
 
     def begins(self, problem: BaseException, opened_at: float | None = None) -> None:
@@ -410,24 +419,24 @@ class ServerOutage:
         One that is older than the end of the last outage was lost in that one already.
         """
         if is_full(problem):
-            self._refused = f"refuses connections: {want_of(problem)}"
-        if self._since is None and (opened_at is None or opened_at > self._over_at):
-            self._since = asyncio.get_running_loop().time()
+            self._refused_problem = f"refuses connections: {want_of(problem)}"
+        if self._began_at is None and (opened_at is None or opened_at > self._ended_at):
+            self._began_at = asyncio.get_running_loop().time()
             _log.warning(
                 "connection to PostgreSQL lost; calls wait for it",
-                extra={"server": self._where, "problem": f"{type(problem).__name__}: {problem}"},
+                extra={"server": self._address, "problem": f"{type(problem).__name__}: {problem}"},
             )
 
     def ends(self) -> None:
         """Note that a connection was made."""
-        self._refused = None
-        if self._since is not None:
-            self._over_at = asyncio.get_running_loop().time()
-            away_s = self._over_at - self._since
-            self._since = None
+        self._refused_problem = None
+        if self._began_at is not None:
+            self._ended_at = asyncio.get_running_loop().time()
+            away_s = self._ended_at - self._began_at
+            self._began_at = None
             _log.warning(
                 "connection to PostgreSQL is back",
-                extra={"server": self._where, "away_s": round(away_s, 3)},
+                extra={"server": self._address, "away_s": round(away_s, 3)},
             )
 
 
@@ -447,7 +456,7 @@ class StoreSettings:
         blocked_s: Seconds for which a blocked event loop keeps the shard of the agent that blocks it.
         outage_s: Seconds for which calls wait for a server that went away, then PersistenceError.
         answer_s: Time limit of a statement in seconds; then its connection counts as lost.
-        start_wait_s: Seconds for which opening waits for a server that is not there yet; None: for ever.
+        start_wait_s: Seconds to wait for a server that is not there yet; None if there is no limit.
         group_limit: Most calls that one round trip carries.
         readers: Connections for reads and rare writes.
         capacity: The host's share of the shards, relative to other hosts, in any unit they share.
@@ -516,7 +525,7 @@ else:
 FIRST_UNSTABLE_OID: Final = 10_000
 """Below it the same number is the same type on every server (PostgreSQL's transam.h)."""
 
-_known: dict[int, asyncpg.Record] = {}
+_known_types: dict[int, asyncpg.Record] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,8 +543,8 @@ class TypedConnection(_Base):
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> Any:
         """Return rows on these types, and the statement that asked for them; the driver's own hook."""
         oids = set(typeoids)
-        if oids <= _known.keys():
-            return [_known[oid] for oid in oids], _NoStatement()
+        if oids <= _known_types.keys():
+            return [_known_types[oid] for oid in oids], _NoStatement()
         rows, statement = await super()._introspect_types(oids, timeout)  # type: ignore[misc]
-        _known.update({row["oid"]: row for row in rows if row["oid"] < FIRST_UNSTABLE_OID})
+        _known_types.update({row["oid"]: row for row in rows if row["oid"] < FIRST_UNSTABLE_OID})
         return rows, statement

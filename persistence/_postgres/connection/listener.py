@@ -49,17 +49,17 @@ class Listener:
         self._settings, self._outage = settings, outage
         self.hook: Callable[[Nudge], None] | None = None
         self.listening = asyncio.Event()
-        self._wanted: dict[str, Callable[[str, int], None]] = {}
+        self._channels: dict[str, Callable[[str, int], None]] = {}
         self._changed = asyncio.Event()
 
     def follow(self, channel: str, hear: Callable[[str, int], None]) -> None:
         """Listen on one more channel: `hear(payload, pid)` is called for each notification, with its sender."""
-        self._wanted[channel] = hear
+        self._channels[channel] = hear
         self._changed.set()
 
     def leave(self, channel: str) -> None:
         """Hear nothing more of such a channel."""
-        self._wanted.pop(channel, None)
+        self._channels.pop(channel, None)
         self._changed.set()
 
     async def run(self) -> None:
@@ -81,10 +81,10 @@ class Listener:
             await asyncio.sleep(backoff.next_s())
 
     async def _listen(self, connection: Connection) -> None:
-        gone = asyncio.Event()
+        connection_lost = asyncio.Event()
 
         def end(_: object) -> None:
-            gone.set()
+            connection_lost.set()
             self._changed.set()
 
         connection.add_termination_listener(end)
@@ -94,14 +94,14 @@ class Listener:
         self.listening.set()
         # What was said while nobody listened is lost: let the host look for itself.
         self.publish(Nudge("shards"))
-        followed = set[str]()
+        followed_channels = set[str]()
         while True:
             self._changed.clear()
-            if gone.is_set():
+            if connection_lost.is_set():
                 break
-            for channel in sorted(self._wanted.keys() - followed):
+            for channel in sorted(self._channels.keys() - followed_channels):
                 await connection.add_listener(channel, self._on_payload)
-                followed.add(channel)
+                followed_channels.add(channel)
             try:
                 async with asyncio.timeout(self._settings.answer_s):
                     await self._changed.wait()
@@ -109,13 +109,13 @@ class Listener:
                 # A route that drops everything looks like silence: ask now and then.
                 await connection.execute("select 1", timeout=self._settings.answer_s)
                 # Where there was no reader for a while, not before: readers come and go by the second.
-                for channel in followed - self._wanted.keys():
+                for channel in followed_channels - self._channels.keys():
                     await connection.remove_listener(channel, self._on_payload)
-                    followed.discard(channel)
+                    followed_channels.discard(channel)
         raise ConnectionError("the listening connection was closed")
 
     def _on_payload(self, _connection: object, pid: int, channel: str, payload: object) -> None:
-        if (hear := self._wanted.get(channel)) is not None:
+        if (hear := self._channels.get(channel)) is not None:
             hear(str(payload), pid)
 
     def _on_notification(
@@ -146,19 +146,19 @@ class Reading(NamedTuple):
     """A reading of the database's clock, and the times of `time.monotonic` before and after it."""
 
     now: datetime
-    asked: float
-    answered: float
+    asked_at: float
+    answered_at: float
 
 
 async def read_clock(link: Link) -> Reading:
     """Ask the database what time it is."""
-    asked = time.monotonic()
+    asked_at = time.monotonic()
     [row] = await link.fetch("reading the clock", SQL_READ_CLOCK)
-    return Reading(row["now"], asked, time.monotonic())
+    return Reading(row["now"], asked_at, time.monotonic())
 
 
 class PostgresClock:
-    """See `Clock`. The machine's wall clock has no part in it.
+    """The `Clock` of hosts on PostgreSQL. The machine's wall clock has no part in it.
 
     It shows a lower bound of the database's time: an instant that has passed here has passed there. An
     instant that a statement reported as passed has passed here, too. A new reading changes the clock only if
@@ -169,22 +169,25 @@ class PostgresClock:
     """
 
     def __init__(self, first: Reading) -> None:
-        self._shown = _Shown(first.now, first.answered)
+        self._shown_time = _ShownTime(first.now, first.answered_at)
 
     def now(self) -> datetime:
-        """See `Clock.now`. The time jumps if the database's clock jumps, or if another server replaces it."""
-        return self._shown.at(time.monotonic())
+        """Return the current instant, in UTC.
+
+        It jumps if the database's clock jumps, or if another server replaces it.
+        """
+        return self._shown_time.at(time.monotonic())
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`."""
+        """Return seconds since an arbitrary start."""
         return time.monotonic()
 
     def observe(self, reading: Reading) -> None:
         """Adjust to a reading of the database's clock. A slow answer gives a lower bound, too."""
-        self._shown = self._shown.agreeing(reading)
+        self._shown_time = self._shown_time.adjust_to(reading)
 
 
-class _Shown(NamedTuple):
+class _ShownTime(NamedTuple):
     """`base` at the monotonic time `since`, and so much more, which it loses while time goes on."""
 
     base: datetime
@@ -196,13 +199,15 @@ class _Shown(NamedTuple):
         lost_s = min(max(passed_s / 2, 0.0), self.ahead_s)
         return self.base + timedelta(seconds=passed_s + self.ahead_s - lost_s)
 
-    def agreeing(self, reading: Reading) -> _Shown:
+    def adjust_to(self, reading: Reading) -> _ShownTime:
         """Return what is shown from now on.
 
         When the answer came the database's clock showed `reading.now` at least, and at most the
         round trip more.
         """
-        over_s = (self.at(reading.answered) - reading.now).total_seconds()
-        if 0 <= over_s <= reading.answered - reading.asked + DRIFT_S:
+        over_s = (self.at(reading.answered_at) - reading.now).total_seconds()
+        if 0 <= over_s <= reading.answered_at - reading.asked_at + DRIFT_S:
             return self
-        return _Shown(reading.now, reading.answered, over_s if 0 < over_s < SLEWED_S else 0.0)
+        return _ShownTime(
+            reading.now, reading.answered_at, over_s if 0 < over_s < SLEWED_S else 0.0
+        )

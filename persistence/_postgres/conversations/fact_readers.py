@@ -72,11 +72,11 @@ class FactReaders:
     def __init__(self, link: Link, listener: Listener, channel: str) -> None:
         self._link, self._listener, self._channel = link, listener, channel
         self.writers: tuple[Link, ...] = ()
-        self._waiting: dict[AgentId, set[Handed[SessionFact]]] = {}
-        self._queued: dict[tuple[AgentId, RunId], SessionFact] = {}
-        self._begun: Begun[AgentId, Handed[SessionFact]] = Begun(lambda _, __: None)
-        self._any = asyncio.Event()
-        self._watched: dict[AgentId, float] = {}
+        self._waiting_readers: dict[AgentId, set[Handed[SessionFact]]] = {}
+        self._queued_facts: dict[tuple[AgentId, RunId], SessionFact] = {}
+        self._begun_readers: Begun[AgentId, Handed[SessionFact]] = Begun(lambda _, __: None)
+        self._has_readers = asyncio.Event()
+        self._watched_at: dict[AgentId, float] = {}
         self._watches = lookups(self._write_watched, lambda _, rows: bool(rows), limit=1)
         self.batchers = (self._watches,)
 
@@ -87,7 +87,7 @@ class FactReaders:
 
     def has(self, agent: AgentId) -> bool:
         """Return True if a session has readers."""
-        return agent in self._waiting or agent in self._begun
+        return agent in self._waiting_readers or agent in self._begun_readers
 
     def begin(self, agent: AgentId, fact: SessionFact) -> None:
         """Keep the facts of a session from that of a submit on, for the caller of the last submit.
@@ -97,19 +97,19 @@ class FactReaders:
         reader = _reader(fact.number)
         reader.has_to_read = False
         reader.hand((fact,))
-        self._begun.put(agent, reader)
+        self._begun_readers.put(agent, reader)
 
     def wake(self, agent: AgentId, facts: Sequence[SessionFact] = ()) -> None:
         """Hand new facts to the readers of a session; none: they read them."""
         for fact in facts:
             if fact.kind == "queued":
-                self._queued[agent, fact.run_id] = fact
-                if len(self._queued) > MOST_QUEUED:
-                    del self._queued[next(iter(self._queued))]
-        for reader in self._waiting.get(agent, ()):
+                self._queued_facts[agent, fact.run_id] = fact
+                if len(self._queued_facts) > MOST_QUEUED:
+                    del self._queued_facts[next(iter(self._queued_facts))]
+        for reader in self._waiting_readers.get(agent, ()):
             reader.hand(facts)
-        if (begun := self._begun.get(agent)) is not None:
-            begun.hand(facts)
+        if (begun_reader := self._begun_readers.get(agent)) is not None:
+            begun_reader.hand(facts)
 
     def forget(self, agent: AgentId) -> None:
         """Drop the facts that are kept for callers of submits: the session is being deleted.
@@ -117,13 +117,13 @@ class FactReaders:
         A deletion in another process is not known here. A caller that begins to read its run within
         `BEGUN_S` gets what was kept for it.
         """
-        self._begun.take(agent)
-        for place in [place for place in self._queued if place[0] == agent]:
-            del self._queued[place]
+        self._begun_readers.take(agent)
+        for key in [key for key in self._queued_facts if key[0] == agent]:
+            del self._queued_facts[key]
 
     def take_queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
         """Return, once, the fact that a run was submitted if this process has submitted it lately."""
-        return self._queued.pop((agent, run_id), None)
+        return self._queued_facts.pop((agent, run_id), None)
 
     def _hear(self, payload: str, pid: int) -> None:
         if not any(link.is_of(pid) for link in self.writers):
@@ -132,11 +132,11 @@ class FactReaders:
     @contextmanager
     def begun(self, agent: AgentId, after: int) -> Iterator[Handed[SessionFact] | None]:
         """Yield the reader that `begin` has kept, if it continues after this fact."""
-        reader = self._begun.get(agent)
+        reader = self._begun_readers.get(agent)
         if reader is None or reader.begin != after + 1:
             yield None
             return
-        self._begun.take(agent)
+        self._begun_readers.take(agent)
         with self._waits(agent, reader):
             yield reader
 
@@ -149,19 +149,19 @@ class FactReaders:
 
     @contextmanager
     def _waits(self, agent: AgentId, reader: Handed[SessionFact]) -> Iterator[None]:
-        if not self._waiting:
+        if not self._waiting_readers:
             self._listener.follow(self._channel, self._hear)
-            self._any.set()
-        readers = self._waiting.setdefault(agent, set())
+            self._has_readers.set()
+        readers = self._waiting_readers.setdefault(agent, set())
         readers.add(reader)
         try:
             yield
         finally:
             readers.discard(reader)
             if not readers:
-                del self._waiting[agent]
-            if not self._waiting:
-                self._any.clear()
+                del self._waiting_readers[agent]
+            if not self._waiting_readers:
+                self._has_readers.clear()
                 self._listener.leave(self._channel)
 
     async def watch(self, agent: AgentId, *, is_there: bool = False) -> bool:
@@ -171,37 +171,38 @@ class FactReaders:
         Return True if it was: facts that were written before may have come without a hint.
         """
         now = asyncio.get_running_loop().time()
-        if now - self._watched.get(agent, -inf) < WATCHED_S:
+        if now - self._watched_at.get(agent, -inf) < WATCHED_S:
             return False
         was_there = await self._watches.call(agent)
         if is_there or was_there:
-            self._watched.pop(agent, None)
-            self._watched[agent] = now
-            if len(self._watched) > MOST_WATCHED:
-                del self._watched[next(iter(self._watched))]
+            # To the end of the order, so that the session that was watched longest ago is forgotten first.
+            self._watched_at.pop(agent, None)
+            self._watched_at[agent] = now
+            if len(self._watched_at) > MOST_WATCHED:
+                del self._watched_at[next(iter(self._watched_at))]
         return True
 
     async def run(self) -> None:
         """Poll for facts without a notification, in one statement for all sessions, until cancelled."""
-        looks = 0
+        poll_count = 0
         while True:
-            await self._any.wait()
+            await self._has_readers.wait()
             await asyncio.sleep(LOOK_S)
-            looks += 1
+            poll_count += 1
             try:
-                await self.look(say=looks % SAY_EVERY == 0)
+                await self.look(say=poll_count % SAY_EVERY == 0)
             except ActorsError as exc:
                 _log.debug("sessions that are followed could not be looked at", exc_info=exc)
-                for agent in self._waiting:  # a caller that reads for itself has the error
+                for agent in self._waiting_readers:  # a caller that reads for itself has the error
                     self.wake(agent)
 
     async def look(self, *, say: bool) -> None:
         """Wake readers that have facts to read; with `say` notify the other processes first."""
-        agents = [str(agent) for agent in self._waiting]
+        agents = [str(agent) for agent in self._waiting_readers]
         if say:
             await self._link.fetch("following sessions", SQL_WATCH_SESSIONS, agents)
         for row in await self._link.fetch("following sessions", SQL_LOOK_AT_SESSIONS, agents):
-            for reader in self._waiting.get(AgentId.parse(row["agent"]), ()):
+            for reader in self._waiting_readers.get(AgentId.parse(row["agent"]), ()):
                 if row["last_fact"] >= reader.begin:
                     reader.hand(())
 
@@ -217,10 +218,10 @@ class PostgresFollowedRuns(FollowedRuns):
     def __init__(self, logs: LogReaders, facts: FactReaders) -> None:
         self._logs, self._facts = logs, facts
 
-    def begin(self, agent: AgentId, queued: SessionFact) -> None:
+    def begin(self, agent: AgentId, queued_fact: SessionFact) -> None:
         """Keep facts and entries of a submitted run for its first reader: see `NewSession.is_followed`."""
-        self._facts.begin(agent, queued)
-        self._logs.begin(queued.run_id)
+        self._facts.begin(agent, queued_fact)
+        self._logs.begin(queued_fact.run_id)
 
     @override
     def entries_of(self, run_id: RunId) -> AbstractContextManager[Handed[RunLogEntry] | None]:

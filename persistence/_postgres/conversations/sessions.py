@@ -185,18 +185,18 @@ class PostgresSessions(SessionStore):
     ) -> list[SessionFact]:
         return await self._facts.call((str(agent), after, limit))
 
-    async def _fetch_facts(self, places: list[tuple[str, int, int]]) -> list[Row]:
-        return await self._keyed.fetch("reading facts", SQL_FACTS, *columns(places, 3))
+    async def _fetch_facts(self, questions: list[tuple[str, int, int]]) -> list[Row]:
+        return await self._keyed.fetch("reading facts", SQL_FACTS, *columns(questions, 3))
 
     @override
     async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
         if (fact := self._readers.take_queued(agent, run_id)) is not None:
             return fact
-        found = await self._queued.call((str(agent), run_id))
-        return found[0] if found else None
+        facts = await self._queued.call((str(agent), run_id))
+        return facts[0] if facts else None
 
-    async def _fetch_queued(self, places: list[tuple[str, RunId]]) -> list[Row]:
-        return await self._keyed.fetch("reading facts", SQL_QUEUED_FACT, *columns(places, 2))
+    async def _fetch_queued(self, questions: list[tuple[str, RunId]]) -> list[Row]:
+        return await self._keyed.fetch("reading facts", SQL_QUEUED_FACT, *columns(questions, 2))
 
     @override
     async def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
@@ -210,15 +210,15 @@ class PostgresSessions(SessionStore):
             await self._readers.watch(agent)
             while True:
                 news.clear()
-                found = reader.take()
-                if reader.has_to_read and not found:
+                facts = reader.take()
+                if reader.has_to_read and not facts:
                     reader.has_to_read = False
-                    found = await self.facts(agent, after=reader.begin - 1, limit=TAIL_PAGE)
-                    reader.has_to_read |= len(found) == TAIL_PAGE
-                for fact in found:
+                    facts = await self.facts(agent, after=reader.begin - 1, limit=TAIL_PAGE)
+                    reader.has_to_read |= len(facts) == TAIL_PAGE
+                for fact in facts:
                     reader.begin = fact.number + 1
                     yield fact
-                if found and not was_there:  # it may have been created after its notification
+                if facts and not was_there:  # it may have been created after its notification
                     was_there = True
                     reader.has_to_read |= await self._readers.watch(agent, is_there=True)
                 if not reader.has_to_read:
@@ -243,12 +243,12 @@ class PostgresSessions(SessionStore):
 
     @override
     async def nodes(self, agent: AgentId, ids: Sequence[str]) -> list[Turn]:
-        named = [one for one in ids if is_name(one)]  # no other text is the id of anything
-        rows = await self._nodes.call((str(agent), agent.key, json_text(named, "ids of nodes")))
+        node_ids = [n for n in ids if is_name(n)]  # no other text is the id of anything
+        rows = await self._nodes.call((str(agent), agent.key, json_text(node_ids, "ids of nodes")))
         return await self._transcripts.turns_of(agent, rows)
 
-    async def _fetch_nodes(self, places: list[tuple[str, str, str]]) -> list[Row]:
-        return await self._keyed.fetch("reading nodes", SQL_NODES, *columns(places, 3))
+    async def _fetch_nodes(self, questions: list[tuple[str, str, str]]) -> list[Row]:
+        return await self._keyed.fetch("reading nodes", SQL_NODES, *columns(questions, 3))
 
     @override
     async def switch(self, agent: AgentId, node: str) -> None:
@@ -422,9 +422,9 @@ class PostgresSessionDirectory(SessionDirectory):
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> bool:
         new = SessionLabel(title=title or "", metadata=metadata or {})
-        folded = None if title is None else new.title.casefold()
+        folded_title = None if title is None else new.title.casefold()
         text = None if metadata is None else _text_of(new.metadata)
-        args = (str(agent), title, folded, text)
+        args = (str(agent), title, folded_title, text)
         return bool(await self._links.fetch("naming a session", SQL_RELABEL_SESSION, *args))
 
     @override
@@ -444,11 +444,11 @@ class PostgresSessionDirectory(SessionDirectory):
             rows = await self._links.fetch(
                 "listing sessions", SQL_FIND_OWN_SESSIONS, *args, wanted.owner
             )
-        found = [session_of(row) for row in rows]
-        if not found or rows[-1]["is_found"]:
-            return FoundSessions(found)
-        last = found.pop()
-        return FoundSessions(found, SessionPlace(last.last_at, last.agent_id))
+        sessions = [session_of(row) for row in rows]
+        if not sessions or rows[-1]["is_found"]:
+            return FoundSessions(sessions)
+        last = sessions.pop()
+        return FoundSessions(sessions, SessionPlace(last.last_at, last.agent_id))
 
     @override
     async def is_deleted(self, agent: AgentId, *, owner: str | None = None) -> bool:

@@ -131,21 +131,21 @@ class Transcripts(TranscriptStore):
         rows = await self._links.fetch("reading a conversation", SQL_VIEW, *args)
         if not rows:
             return SessionView(None, (), {}, 0)
-        own, turns = _split(rows)
-        if own["branches"]:
+        session_row, turns = _split(rows)
+        if session_row["branches"]:
             rows = await self._links.fetch("reading a conversation", SQL_VIEW_PATH, *args)
             if not rows:  # it was cleared meanwhile
                 return SessionView(None, (), {}, 0)
-            own, turns = _split(rows)
+            session_row, turns = _split(rows)
         messages, ordinals = list[ChatMessage](), dict[str, int]()
         for row in turns:
             ordinal, turn, tokens, parent, text, artifact = row  # twice as fast as by their names
             if artifact is not None and (text := await self._text(agent, text, artifact)) is None:
                 continue
-            decode = _known if len(text) <= KEPT_CHARS else _decoded
+            decode = _decode_cached if len(text) <= KEPT_CHARS else _decode
             messages.append(decode(text, turn, tokens, parent))
             ordinals[turn] = ordinal
-        return SessionView(_cut(own), tuple(messages), ordinals, own["turns"])
+        return SessionView(_cut(session_row), tuple(messages), ordinals, session_row["turns"])
 
     @override
     async def page(
@@ -172,13 +172,13 @@ class Transcripts(TranscriptStore):
         self, agent: AgentId, read: ReadTurns, *, after: int, limit: int | None
     ) -> list[Turn]:
         """Return turns with larger ordinals. For each turn without its bytes a later turn is read instead."""
-        found = list[Turn]()
+        turns = list[Turn]()
         while True:
-            missing = None if limit is None else limit - len(found)
-            rows = await read(after, missing)
-            found += await self.turns_of(agent, rows)
-            if missing is None or len(rows) < missing or len(found) == limit:
-                return found
+            missing_count = None if limit is None else limit - len(turns)
+            rows = await read(after, missing_count)
+            turns += await self.turns_of(agent, rows)
+            if missing_count is None or len(rows) < missing_count or len(turns) == limit:
+                return turns
             after = rows[-1]["ordinal"]
 
     async def turns_of(self, agent: AgentId, rows: Sequence[Row]) -> list[Turn]:
@@ -203,8 +203,8 @@ class Transcripts(TranscriptStore):
             return
         rows: TranscriptRows = {"turns": turn_rows(turns, agent.key)}
         await put_apart(rows, agent, self._artifacts_of)
-        found = {name: [{"t": 1, **(row or {})} for row in of] for name, of in rows.items()}
-        text = json_text(found, "turn")
+        writes = {name: [{"t": 1, **(row or {})} for row in of] for name, of in rows.items()}
+        text = json_text(writes, "turn")
         await self._links.fetch("adding turns", SQL_APPEND, text, [run_id], [str(agent)])
 
     @override
@@ -223,7 +223,7 @@ class Transcripts(TranscriptStore):
         return [SessionInfo(*row.values()) for row in rows]
 
     async def _text(self, agent: AgentId, body: str, scope: str) -> bytes | None:
-        """Return a turn that is an artifact as JSON; None: it was cleared meanwhile."""
+        """Return the JSON of a turn that is an artifact, or None if it was cleared meanwhile."""
         ref = ArtifactRef.model_validate(from_json(body)["artifact"])
         try:
             return await self._artifacts_of(agent.tenant, scope).resolve(ref)
@@ -233,17 +233,17 @@ class Transcripts(TranscriptStore):
 
 def _split(rows: Sequence[Row]) -> tuple[dict[str, Any], list[Row]]:
     """Return the session's own row as an object, and its turns by their ordinals."""
-    own, *turns = sorted(rows, key=itemgetter(0))
-    body: str = own["body"]
-    return read_or(body, from_json, lambda _: json.loads(body, parse_int=_short)), turns
+    session_row, *turns = sorted(rows, key=itemgetter(0))
+    body: str = session_row["body"]
+    return read_or(body, from_json, lambda _: json.loads(body, parse_int=_parse_int)), turns
 
 
-def _short(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     """Return an integer; 0 for one that is too long, so that the session's other columns are read."""
     return int(digits) if len(digits) <= MAX_DIGITS else 0
 
 
-def _decoded(text: str | bytes, turn: str, tokens: int | None, parent: str | None) -> ChatMessage:
+def _decode(text: str | bytes, turn: str, tokens: int | None, parent: str | None) -> ChatMessage:
     """Return a turn as `message_of_turn` does."""
     message = _message(text)
     for key, mark in marks_of(turn, tokens, parent).items():
@@ -251,7 +251,7 @@ def _decoded(text: str | bytes, turn: str, tokens: int | None, parent: str | Non
     return message
 
 
-_known = lru_cache(maxsize=KEPT_TURNS)(_decoded)
+_decode_cached = lru_cache(maxsize=KEPT_TURNS)(_decode)
 """The same turns are read for each window of a session."""
 
 

@@ -89,36 +89,39 @@ class PostgresArtifacts(ArtifactStores):
 
     Args:
         links: Connections, each for one statement at a time.
-        elsewhere: Takes the bytes of new artifacts; None: they are kept here, in chunks. References and pins
-            are here. All that use the schema need the same.
+        object_bytes: The store of the bytes of new artifacts, or None if they are kept here, in chunks.
+            References and pins are here. All that use the schema need the same.
     """
 
-    def __init__(self, links: Links, elsewhere: ArtifactBytes | None = None) -> None:
-        self._links, self._elsewhere = links, elsewhere
+    def __init__(self, links: Links, object_bytes: ArtifactBytes | None = None) -> None:
+        self._links, self._object_bytes = links, object_bytes
 
     @override
     def of(self, tenant: str, scope: str) -> PostgresArtifactStore:
-        return PostgresArtifactStore(self._links, tenant, scope, self._elsewhere)
+        return PostgresArtifactStore(self._links, tenant, scope, self._object_bytes)
 
     @override
     async def collect(self, *, grace_s: float, limit: int = 200) -> int:
         grace = timedelta(seconds=grace_s)
-        taken: int = await self._links.value("collecting artifacts", SQL_COLLECT, grace, limit)
-        removed = await self.remove_objects(limit, grace_s=grace_s)
-        return taken or removed
+        collected_count: int = await self._links.value(
+            "collecting artifacts", SQL_COLLECT, grace, limit
+        )
+        removed_count = await self.remove_objects(limit, grace_s=grace_s)
+        return collected_count or removed_count
 
     async def remove_objects(self, limit: int, *, grace_s: float = ARTIFACT_GRACE_S) -> int:
         """Remove objects of artifacts that are gone, and of uploads that began so long ago; return how many.
 
         A crash on the way leaves them to the next call. Without a store of objects nothing is done.
         """
-        if self._elsewhere is None:
+        if self._object_bytes is None:
             return 0
         doing, grace = "removing objects of artifacts", timedelta(seconds=grace_s)
         rows = await self._links.fetch(doing, SQL_TAKE_OBJECTS, grace, limit)
         uploads = [row["upload"] for row in rows]
         for upload in uploads:
-            await self._elsewhere.delete(upload.removeprefix(OBJECT))
+            # The object first, then its row: after a crash in between, the next call finds the row.
+            await self._object_bytes.delete(upload.removeprefix(OBJECT))
         if uploads:
             await self._links.fetch(doing, SQL_FORGET_OBJECTS, uploads)
         return len(uploads)
@@ -131,15 +134,16 @@ class PostgresArtifactStore(ArtifactStore):
     """
 
     def __init__(
-        self, links: Links, tenant: str, scope: str, elsewhere: ArtifactBytes | None = None
+        self, links: Links, tenant: str, scope: str, object_bytes: ArtifactBytes | None = None
     ) -> None:
-        self._links, self._of, self._elsewhere = links, (tenant, scope), elsewhere
+        self._links, self._of, self._object_bytes = links, (tenant, scope), object_bytes
 
     @override
     async def store(
         self, data: bytes, *, content_type: str = "application/octet-stream"
     ) -> ArtifactRef:
         id_ = hashlib.sha256(data).hexdigest()
+        # Known bytes get a new time, so that no collection removes them before the caller has pinned them.
         rows = await self._links.fetch(_STORING, SQL_TOUCH, *self._of, id_)
         if rows:
             return _ref(rows[0])
@@ -154,23 +158,24 @@ class PostgresArtifactStore(ArtifactStore):
         self, pieces: AsyncIterable[bytes], *, content_type: str = "application/octet-stream"
     ) -> ArtifactRef:
         check_name_of("media type of an artifact", content_type)
-        known = _Measured(pieces)
-        if self._elsewhere is None:
+        meter = _PieceMeter(pieces)
+        if self._object_bytes is None:
             upload, count, chunk_bytes = secrets.token_hex(16), 0, CHUNK_BYTES
-            async for chunk in _chunks(known.pieces()):
+            async for chunk in _chunks(meter.pieces()):
                 await self._links.fetch(_STORING, SQL_ADD_CHUNK, upload, count, chunk)
                 count += 1
         else:
-            name = self._elsewhere.new_name(*self._of)
+            name = self._object_bytes.new_name(*self._of)
             upload, count, chunk_bytes = OBJECT + name, 0, 0
+            # The name is a row before the first byte: an object whose writer dies can be found and removed.
             await self._links.fetch(_STORING, SQL_BEGIN_OBJECT, upload)
-            await self._elsewhere.put(name, known.pieces())
-        id_ = known.digest.hexdigest()
-        args = (*self._of, upload, id_, known.size, content_type, count, chunk_bytes)
+            await self._object_bytes.put(name, meter.pieces())
+        id_ = meter.digest.hexdigest()
+        args = (*self._of, upload, id_, meter.size, content_type, count, chunk_bytes)
         await self._links.value(_STORING, SQL_FINISH, *args)
         ref = await self.stat(id_)
         if ref is None:
-            msg = f"an upload of {known.size:,} bytes took so long that it was collected: store it again"
+            msg = f"an upload of {meter.size:,} bytes took so long that it was collected: store it again"
             raise ConflictError(msg)
         return ref
 
@@ -190,9 +195,9 @@ class PostgresArtifactStore(ArtifactStore):
             raise KeyError(artifact_id)
         part, data = _ref(row).part(offset, limit), bytearray()
         if part and row["upload"].startswith(OBJECT):
-            return await self._from_object(artifact_id, row["upload"].removeprefix(OBJECT), part)
+            return await self._read_object(artifact_id, row["upload"].removeprefix(OBJECT), part)
         while len(data) < len(part):
-            data += await self._from(artifact_id, part.start + len(data), part.stop)
+            data += await self._read_chunk(artifact_id, part.start + len(data), part.stop)
         return bytes(data)
 
     @override
@@ -209,8 +214,8 @@ class PostgresArtifactStore(ArtifactStore):
     async def pins(
         self, *, prefix: str = "", after: ArtifactPin | None = None, limit: int = 1000
     ) -> list[ArtifactPin]:
-        place = ("", "") if after is None else (after.ref.id, after.owner)
-        args = (*self._of, prefix, *place, limit)
+        position = ("", "") if after is None else (after.ref.id, after.owner)
+        args = (*self._of, prefix, *position, limit)
         rows = await self._links.fetch("listing pins", SQL_PINS, *args)
         return [ArtifactPin(_ref(row), row["owner"], row["at"]) for row in rows]
 
@@ -222,25 +227,25 @@ class PostgresArtifactStore(ArtifactStore):
         rows = await self._links.fetch("finding an artifact", SQL_STAT, *self._of, artifact_id)
         return rows[0] if rows else None
 
-    async def _from_object(self, artifact_id: str, name: str, part: range) -> bytes:
-        if self._elsewhere is None:
+    async def _read_object(self, artifact_id: str, name: str, part: range) -> bytes:
+        if self._object_bytes is None:
             raise BytesElsewhereError(artifact_id)
         try:
-            return await self._elsewhere.read(name, offset=part.start, limit=len(part))
+            return await self._object_bytes.read(name, offset=part.start, limit=len(part))
         except KeyError:  # it was removed meanwhile
             raise KeyError(artifact_id) from None
 
-    async def _from(self, artifact_id: str, at: int, end: int) -> memoryview:
+    async def _read_chunk(self, artifact_id: str, at: int, end: int) -> memoryview:
         """Return the bytes of the chunk in which `at` is, from there on, and none from `end` on."""
         rows = await self._links.fetch("reading an artifact", SQL_READ, *self._of, artifact_id, at)
         if not rows or rows[0]["data"] is None:  # it was removed meanwhile
             raise KeyError(artifact_id)
         row = rows[0]
-        begins = row["n"] * row["chunk_bytes"]
-        return memoryview(row["data"])[at - begins : end - begins]
+        chunk_start = row["n"] * row["chunk_bytes"]
+        return memoryview(row["data"])[at - chunk_start : end - chunk_start]
 
 
-class _Measured:
+class _PieceMeter:
     """Pieces on their way, with what is known of them when they have passed.
 
     Attributes:
@@ -261,16 +266,16 @@ class _Measured:
 
 async def _chunks(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     """Yield pieces as chunks of one size, the last one perhaps shorter; at least one."""
-    held, is_any = bytearray(), False
+    buffer, has_chunk = bytearray(), False
     async for piece in pieces:
         for at in range(0, len(piece), CHUNK_BYTES):
-            held += memoryview(piece)[at : at + CHUNK_BYTES]
-            if len(held) >= CHUNK_BYTES:
-                yield bytes(memoryview(held)[:CHUNK_BYTES])
-                is_any = True
-                held = held[CHUNK_BYTES:]
-    if held or not is_any:
-        yield bytes(held)
+            buffer += memoryview(piece)[at : at + CHUNK_BYTES]
+            if len(buffer) >= CHUNK_BYTES:
+                yield bytes(memoryview(buffer)[:CHUNK_BYTES])
+                has_chunk = True
+                buffer = buffer[CHUNK_BYTES:]
+    if buffer or not has_chunk:
+        yield bytes(buffer)
 
 
 def _ref(row: Row) -> ArtifactRef:

@@ -99,10 +99,10 @@ select b.conversation, b.agent, b.title, b.tasks::text from task_boards b
 """
 
 _T = TypeVar("_T")
-_Place: TypeAlias = tuple[str, str, str, str]
+_CallKey: TypeAlias = tuple[str, str, str, str]
 """Tenant, conversation, agent, and the mark of the call."""
 _Explain: TypeAlias = "Callable[[TaskList], TaskList | None]"
-"""Raises why a change of this board is refused; None: the change has nothing to do."""
+"""Raises why a change of this board is refused; returns None if the change has nothing to do."""
 
 
 class PgTaskBoards(TaskStores):
@@ -140,18 +140,18 @@ class PgTaskStore(TaskStore):
         title: str = "",
         key: str = "",
     ) -> TaskList:
-        place = self._place(conversation_id, agent_id, key)
+        call_key = self._call_key(conversation_id, agent_id, key)
         board_rules.created(conversation_id, agent_id, tasks, title=title, now=None)
-        args = *place, title, _rows(tasks)
+        args = *call_key, title, _rows(tasks)
         rows = await self._tables.fetch("creating a board", SQL_PUT_BOARD, *args)
         if not rows:  # it was made already
-            rows = await self._tables.fetch("reading a board", SQL_SELECT_BOARD, *place)
+            rows = await self._tables.fetch("reading a board", SQL_SELECT_BOARD, *call_key)
         return _board(rows[0])
 
     @override
     async def get_task_list(self, conversation_id: str, agent_id: AgentId) -> TaskList | None:
-        place = self._place(conversation_id, agent_id, "")
-        rows = await self._tables.fetch("reading a board", SQL_SELECT_BOARD, *place)
+        call_key = self._call_key(conversation_id, agent_id, "")
+        rows = await self._tables.fetch("reading a board", SQL_SELECT_BOARD, *call_key)
         return _board(rows[0]) if rows else None
 
     @override
@@ -159,7 +159,7 @@ class PgTaskStore(TaskStore):
         board_rules.check_conversation(conversation_id)
         args = self.tenant, conversation_id
         return [
-            _listed(row)
+            _board_for_list(row)
             for row in await self._tables.fetch("reading boards", SQL_SELECT_BOARDS, *args)
         ]
 
@@ -180,18 +180,20 @@ class PgTaskStore(TaskStore):
             board_rules.with_status, task_id=task_id, status=status, note=note, now=None
         )
         args = patch, [*board_rules.allowed_from(status)]
-        place = self._place(conversation_id, agent_id, key)
-        return _sure(await self._change_task(SQL_CHANGE_TASK, place, task_id, explain, *args))
+        call_key = self._call_key(conversation_id, agent_id, key)
+        return _assert_changed(
+            await self._change_task(SQL_CHANGE_TASK, call_key, task_id, explain, *args)
+        )
 
     @override
     async def add_tasks(
         self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, key: str = ""
     ) -> TaskList:
-        place = self._place(conversation_id, agent_id, key)
+        call_key = self._call_key(conversation_id, agent_id, key)
         board_rules.numbered(tasks, first=0, now=None)
         explain = partial(board_rules.with_tasks, tasks=tasks, now=None)
         args = _rows(tasks), [task.id for task in tasks], board_rules.MAX_TASKS
-        return _sure(await self._change(SQL_ADD_TASKS, place, explain, _board, *args))
+        return _assert_changed(await self._change(SQL_ADD_TASKS, call_key, explain, _board, *args))
 
     @override
     async def increment_retry(
@@ -199,8 +201,8 @@ class PgTaskStore(TaskStore):
     ) -> Task | None:
         explain = partial(board_rules.with_retry, task_id=task_id, now=None)
         args = _patch(TaskStatus.IN_PROGRESS), [*board_rules.RETRIED_FROM]
-        place = self._place(conversation_id, agent_id, key)
-        return await self._change_task(SQL_COUNT_RETRY, place, task_id, explain, *args)
+        call_key = self._call_key(conversation_id, agent_id, key)
+        return await self._change_task(SQL_COUNT_RETRY, call_key, task_id, explain, *args)
 
     @override
     async def force_retry(
@@ -208,18 +210,20 @@ class PgTaskStore(TaskStore):
     ) -> Task:
         explain = partial(board_rules.with_forced_retry, task_id=task_id, now=None)
         args = _patch(TaskStatus.IN_PROGRESS, retry_count=0), [*board_rules.FORCED_FROM]
-        place = self._place(conversation_id, agent_id, key)
-        return _sure(await self._change_task(SQL_CHANGE_TASK, place, task_id, explain, *args))
+        call_key = self._call_key(conversation_id, agent_id, key)
+        return _assert_changed(
+            await self._change_task(SQL_CHANGE_TASK, call_key, task_id, explain, *args)
+        )
 
     @override
     async def settle_conversation(self, conversation_id: str, *, key: str = "") -> list[TaskList]:
         board_rules.check_conversation(conversation_id)
-        args = self.tenant, conversation_id, _call(key)
+        args = self.tenant, conversation_id, _call_mark(key)
         rows = await self._tables.fetch("settling boards", SQL_SETTLE, *args)
         return sorted(map(_board, rows), key=lambda board: board.agent_id)
 
     async def _change_task(
-        self, sql: LiteralString, place: _Place, task_id: str, explain: _Explain, *args: object
+        self, sql: LiteralString, call_key: _CallKey, task_id: str, explain: _Explain, *args: object
     ) -> Task | None:
         board_rules.check_task_id(task_id)
 
@@ -228,45 +232,45 @@ class PgTaskStore(TaskStore):
                 return Task.model_validate_json(row["task"])
             return board_rules.task_of(_board(row), task_id)
 
-        return await self._change(sql, place, explain, task, task_id, *args)
+        return await self._change(sql, call_key, explain, task, task_id, *args)
 
     async def _change(
         self,
         sql: LiteralString,
-        place: _Place,
+        call_key: _CallKey,
         explain: _Explain,
-        found: Callable[[Row], _T],
+        read: Callable[[Row], _T],
         *args: object,
     ) -> _T | None:
         """Return what a statement has changed, or None as `explain` does."""
         for _ in range(TRIES):
-            if rows := await self._tables.fetch("changing a board", sql, *place, *args):
-                return found(rows[0])
-            rows = await self._tables.fetch("reading a board", SQL_SELECT_BOARD, *place)
+            if rows := await self._tables.fetch("changing a board", sql, *call_key, *args):
+                return read(rows[0])
+            rows = await self._tables.fetch("reading a board", SQL_SELECT_BOARD, *call_key)
             if not rows:
-                _, conversation, agent, _ = place
+                _, conversation, agent, _ = call_key
                 raise board_rules.no_board(conversation, AgentId.parse(agent))
             if rows[0]["is_done"]:  # it was made already
-                return found(rows[0])
+                return read(rows[0])
             if explain(_board(rows[0])) is None:
                 return None
-        msg = f"the board of {place[2]} changes so fast that {TRIES} tries failed: call again"
+        msg = f"the board of {call_key[2]} changes so fast that {TRIES} tries failed: call again"
         raise ConflictError(msg)
 
-    def _place(self, conversation_id: str, agent_id: AgentId, key: str) -> _Place:
+    def _call_key(self, conversation_id: str, agent_id: AgentId, key: str) -> _CallKey:
         board_rules.check_place(self.tenant, conversation_id, agent_id)
-        return self.tenant, conversation_id, str(agent_id), _call(key)
+        return self.tenant, conversation_id, str(agent_id), _call_mark(key)
 
 
-def _call(key: str) -> str:
+def _call_mark(key: str) -> str:
     """Return the call's mark: its idempotency key, else a random one."""
     board_rules.check_key(key)
     return key or secrets.token_hex(16)
 
 
 def _rows(tasks: Sequence[Task]) -> str:
-    stamped = {"order", "updated_at"}
-    return to_json([task.model_dump(exclude=stamped) for task in tasks]).decode()
+    stamped_fields = {"order", "updated_at"}
+    return to_json([task.model_dump(exclude=stamped_fields) for task in tasks]).decode()
 
 
 def _patch(status: TaskStatus, **fields: object) -> str:
@@ -283,7 +287,7 @@ def _board(row: Row) -> TaskList:
     )
 
 
-def _listed(row: Row) -> TaskList:
+def _board_for_list(row: Row) -> TaskList:
     """Return a board for a list; of one whose tasks cannot be read the title says so."""
 
     def unreadable(problem: Unreadable) -> TaskList:
@@ -293,6 +297,6 @@ def _listed(row: Row) -> TaskList:
     return read_or(row, _board, unreadable)
 
 
-def _sure(changed: _T | None) -> _T:
-    assert changed is not None, "only a retry at its limit changes nothing"
-    return changed
+def _assert_changed(value: _T | None) -> _T:
+    assert value is not None, "only a retry at its limit changes nothing"
+    return value

@@ -86,6 +86,7 @@ class StoreTables:
             try:
                 return await self._links.fetch(doing, sql, *args)
             except RefusedError as exc:
+                # A database that lost its last commits may have lost these tables: they are made anew below.
                 if exc.sqlstate not in _MISSING:
                     raise
         await self.make()
@@ -102,12 +103,12 @@ class StoreTables:
             Backoff(0.5, 5.0),
             f"tables of {self._name}",
         )
-        begun = loop.time()
+        started_at = loop.time()
         while True:
             try:
                 await self._links.fetch(f"making {tables}", first_use(self._name))
             except RefusedError as exc:
-                waited_s = loop.time() - begun
+                waited_s = loop.time() - started_at
                 if exc.sqlstate != _LOCKED or waited_s > self._links.outage_s:
                     raise
                 if readers := await self._links.fetch("looking for who reads", SQL_READERS):
@@ -125,7 +126,7 @@ def first_use(name: StoreName) -> str:
     for version in range(1, newest + 1):
         file = f"{name}.sql" if version == 1 else f"{name}_{version}.sql"
         steps += _STEP.format(version=version, tables=folder.joinpath(file).read_text("utf-8"))
-    needed = NEEDED.get(name, 1)
+    needed_version = NEEDED.get(name, 1)
     return _FIRST_USE.format(
-        name=name, steps=steps, version=newest, needed=needed, lock_wait_s=LOCK_WAIT_S
+        name=name, steps=steps, version=newest, needed=needed_version, lock_wait_s=LOCK_WAIT_S
     )

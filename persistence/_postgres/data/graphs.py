@@ -110,9 +110,11 @@ class PostgresGraphStore(GraphStore):
         properties = relationship_properties(relationship)
         ends = (relationship.source_id, relationship.target_id)
         args = (self._tenant, relationship.id, relationship.type, *ends, properties)
-        missing = await self._tables.fetch("keeping a relationship", SQL_KEEP_RELATIONSHIP, *args)
-        if missing:
-            raise missing_end(relationship, missing[0]["id"])
+        missing_ends = await self._tables.fetch(
+            "keeping a relationship", SQL_KEEP_RELATIONSHIP, *args
+        )
+        if missing_ends:
+            raise missing_end(relationship, missing_ends[0]["id"])
 
     @override
     async def get_relationship(self, relationship_id: str) -> Relationship | None:
@@ -211,28 +213,28 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
     async def cypher(
         self, query: str, *, parameters: Mapping[str, JsonValue] | None = None
     ) -> list[dict[str, JsonValue]]:
-        """See `CypherCapable.cypher`. A query takes at most 10 s.
+        """A query takes at most 10 s.
 
         Raises:
-            AGEMissingError: See `make_ready`.
+            AGEMissingError: The database has no AGE that this user may use.
             PersistenceError: The database could not be asked.
         """
         values = metadata_text(parameters or {}, what="parameters of a Cypher query")
-        checked = read_query(query, parameters or {})
+        checked_query = read_query(query, parameters or {})
         try:
-            rows = await self._run(checked, values)
+            rows = await self._run(checked_query, values)
         except RefusedError as exc:
             if exc.sqlstate not in _NO_GRAPH:
-                raise _refused(exc) from exc
+                raise _cypher_error(exc) from exc
             await self.make_ready()
             try:
-                rows = await self._run(checked, values)
-            except RefusedError as again:
-                raise _refused(again) from again
+                rows = await self._run(checked_query, values)
+            except RefusedError as second_exc:
+                raise _cypher_error(second_exc) from second_exc
         if len(rows) > MAX_CYPHER_ROWS:
             raise CypherError(f"more than {MAX_CYPHER_ROWS} rows: add LIMIT, or a stricter WHERE")
         return [
-            dict(zip(checked.columns, map(cypher_value, row["columns"]), strict=True))
+            dict(zip(checked_query.columns, map(cypher_value, row["columns"]), strict=True))
             for row in rows
         ]
 
@@ -241,7 +243,7 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
         return await self._queries.fetch("running Cypher", SQL_RUN_CYPHER, *args)
 
 
-def _refused(exc: RefusedError) -> CypherError:
+def _cypher_error(exc: RefusedError) -> CypherError:
     if exc.sqlstate == _TOO_LONG:
         return CypherError(
             f"it took more than {QUERY_S:g} s: bound the lengths of paths, or add LIMIT"
@@ -305,30 +307,30 @@ class CypherQuery:
     columns: Sequence[str]
 
 
-def read_query(query: str, given: Container[str] = ()) -> CypherQuery:
+def read_query(query: str, parameter_names: Container[str] = ()) -> CypherQuery:
     """Return a query that a server may get.
 
     Args:
         query: Its text.
-        given: Names of the parameters that come with it.
+        parameter_names: Names of the parameters that come with it.
 
     Raises:
         InvalidTextError: It is no text, longer than 64 KiB, or has a NUL or half a surrogate pair.
         CypherError: It writes, calls an unknown function, lacks a parameter, or has no columns.
     """
     check_text_of("Cypher query", query)
-    found = list(_tokens(query))
-    text = "".join(" " if one.kind == "space" else one.text for one in found)
-    tokens = [one for one in found if one.kind != "space"]
-    for at, one in enumerate(tokens):
-        if one.word() in _WRITES:
+    all_tokens = list(_tokens(query))
+    text = "".join(" " if token.kind == "space" else token.text for token in all_tokens)
+    tokens = [token for token in all_tokens if token.kind != "space"]
+    for at, token in enumerate(tokens):
+        if token.word() in _WRITES:
             remedy = "change the graph by the store's methods, and write a name in `backticks`"
-            raise CypherError(f"{one.text}: a query only reads; {remedy}")
-        if one.kind == "parameter" and one.text[1:] not in given:
-            raise CypherError(f"parameter {one.text} is not given: pass it in `parameters`")
-        if one.text == "(" and at:
+            raise CypherError(f"{token.text}: a query only reads; {remedy}")
+        if token.kind == "parameter" and token.text[1:] not in parameter_names:
+            raise CypherError(f"parameter {token.text} is not given: pass it in `parameters`")
+        if token.text == "(" and at:
             _check_call(tokens, at)
-        if one.text in {"(", "["}:
+        if token.text in {"(", "["}:
             _check_label(tokens, at)
     return CypherQuery(text, _columns(query, tokens))
 
@@ -336,11 +338,11 @@ def read_query(query: str, given: Container[str] = ()) -> CypherQuery:
 def _tokens(query: str) -> Iterator[_Token]:
     at, end = 0, len(query.rstrip(" \t\n\r\f\v").removesuffix(";"))
     while at < end:
-        found = _TOKEN.match(query, at, end)
-        if found is None or found.lastgroup is None:
+        match = _TOKEN.match(query, at, end)
+        if match is None or match.lastgroup is None:
             raise CypherError(f"character {at + 1} cannot be read: {query[at : at + 20]!r}")
-        yield _Token(found.lastgroup, found.group(), at, found.end())
-        at = found.end()
+        yield _Token(match.lastgroup, match.group(), at, match.end())
+        at = match.end()
 
 
 def _check_call(tokens: Sequence[_Token], at: int) -> None:
@@ -362,11 +364,14 @@ def _check_label(tokens: Sequence[_Token], at: int) -> None:
         rest = rest[1:]
     if not rest[1:] or rest[0].text != ":":
         return
-    label, known = rest[1].text.strip("`"), ENTITY if tokens[at].text == "(" else RELATIONSHIP
-    if label != known:
-        pattern = "(n:{} {{type: '{}'}})" if known == ENTITY else "[r:{} {{type: '{}'}}]"
+    label, expected_label = (
+        rest[1].text.strip("`"),
+        ENTITY if tokens[at].text == "(" else RELATIONSHIP,
+    )
+    if label != expected_label:
+        pattern = "(n:{} {{type: '{}'}})" if expected_label == ENTITY else "[r:{} {{type: '{}'}}]"
         raise CypherError(
-            f"label {label}: types are properties here, write {pattern.format(known, label)}"
+            f"label {label}: types are properties here, write {pattern.format(expected_label, label)}"
         )
 
 
@@ -374,8 +379,8 @@ def _columns(query: str, tokens: Sequence[_Token]) -> list[str]:
     names = [_name(query, item) for item in _items(tokens)]
     if "*" in names:
         raise CypherError("RETURN *: name the columns")
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise CypherError(f"two columns have the name {twice[0]}: write AS after one of them")
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise CypherError(f"two columns have the name {duplicates[0]}: write AS after one of them")
     if len(names) > MAX_COLUMNS:
         raise CypherError(f"{len(names)} columns, more than {MAX_COLUMNS}: return a list or a map")
     return names
@@ -385,19 +390,19 @@ def _items(tokens: Sequence[_Token]) -> list[list[_Token]]:
     """Return what follows the first RETURN that is in no parentheses, apart by commas."""
     items: list[list[_Token]] = []
     depth = 0
-    for one in tokens:
-        depth += (one.text in {"(", "[", "{"}) - (one.text in {")", "]", "}"})
-        if depth == 0 and one.word() == "RETURN":
+    for token in tokens:
+        depth += (token.text in {"(", "[", "{"}) - (token.text in {")", "]", "}"})
+        if depth == 0 and token.word() == "RETURN":
             if items:
                 break
             items.append([])
         elif items:
-            if depth == 0 and one.word() in _AFTER_COLUMNS:
+            if depth == 0 and token.word() in _AFTER_COLUMNS:
                 break
-            if depth == 0 and one.text == ",":
+            if depth == 0 and token.text == ",":
                 items.append([])
-            elif items[-1] or len(items) > 1 or one.word() != "DISTINCT":
-                items[-1].append(one)
+            elif items[-1] or len(items) > 1 or token.word() != "DISTINCT":
+                items[-1].append(token)
     if not items or not all(items):
         raise CypherError(
             "a query ends with RETURN and its columns, for example RETURN n.name AS name"
@@ -433,23 +438,23 @@ def cypher_value(text: str | None) -> JsonValue:
         raise CypherError(f"a row has a value that is no JSON: {text[:40]}") from exc
 
 
-def _as_json(found: re.Match[str]) -> str:
-    if found[1]:
-        return f', "\\u0000": "{found[1]}"}}'
-    return found[0] if found[0].startswith('"') else ""
+def _as_json(match: re.Match[str]) -> str:
+    if match[1]:
+        return f', "\\u0000": "{match[1]}"}}'
+    return match[0] if match[0].startswith('"') else ""
 
 
 def _plain(value: JsonValue) -> JsonValue:
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(v) for v in value]
     if not isinstance(value, dict):
         return value
-    plain = {key: _plain(one) for key, one in value.items()}
+    plain = {key: _plain(v) for key, v in value.items()}
     kind, properties = plain.pop(_KIND, None), plain.get("properties")
     if kind is None or not isinstance(properties, dict):
         return plain
-    own = ("id", "type") if kind == "vertex" else ("id", "type", "source_id", "target_id")
+    own_keys = ("id", "type") if kind == "vertex" else ("id", "type", "source_id", "target_id")
     if plain.get("label") not in {ENTITY, RELATIONSHIP}:
         return plain
-    rest = {key: one for key, one in properties.items() if key not in own}
-    return {**{key: properties.get(key) for key in own}, "properties": rest}
+    rest = {key: v for key, v in properties.items() if key not in own_keys}
+    return {**{key: properties.get(key) for key in own_keys}, "properties": rest}

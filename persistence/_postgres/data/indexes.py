@@ -136,16 +136,16 @@ class SearchIndexes:
     ) -> list[SearchScope]:
         """Return scopes of more than `rows` rows, and those that have an index, the largest first.
 
-        Counts all documents and memories of the tenant; None: of all tenants.
+        Counts all documents and memories of the tenant, or of all tenants if None.
         """
-        found = await self._counted(tenant)
-        keys = list(found)
+        row_counts = await self._count_rows(tenant)
+        keys = list(row_counts)
         columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], [], []]
         states = await self._connection.fetch(SQL_INDEX_STATES, *columns)
         by_key = {keys[row["at"] - 1]: row for row in states}
-        scopes = [_scope(key, count, by_key.get(key)) for key, count in found.items()]
-        large = [one for one in scopes if one.rows > rows or one.state != "none"]
-        return sorted(large, key=lambda one: (-one.rows, one.store, one.tenant, one.name))
+        scopes = [_scope(key, count, by_key.get(key)) for key, count in row_counts.items()]
+        listed_scopes = [s for s in scopes if s.rows > rows or s.state != "none"]
+        return sorted(listed_scopes, key=lambda s: (-s.rows, s.store, s.tenant, s.name))
 
     async def build(
         self, scope: SearchScope, *, memory_mb: int = BUILD_MEMORY_MB, workers: int = 0
@@ -167,7 +167,7 @@ class SearchIndexes:
             PersistenceError: The server refused it.
         """
         await self._check_pgvector()
-        async with self._locked("building an index"):
+        async with self._hold_lock("building an index"):
             return await self._build(scope, memory_mb, workers)
 
     async def drop(self, scope: SearchScope) -> None:
@@ -177,9 +177,9 @@ class SearchIndexes:
             ConflictError: See `build`; so for the others.
             PersistenceError: The server refused it.
         """
-        async with self._locked("dropping an index"):
+        async with self._hold_lock("dropping an index"):
             for row in await self._connection.fetch(
-                SQL_INDEX_STATES, *([one] for one in _key(scope))
+                SQL_INDEX_STATES, *([part] for part in _key(scope))
             ):
                 await self._drop(row["filters"])
                 await self._drop(row["name"])
@@ -217,20 +217,22 @@ class SearchIndexes:
     async def _drop(self, name: str) -> None:
         await self._connection.execute(f"drop index concurrently if exists {name}")
 
-    async def _counted(self, tenant: str | None) -> dict[tuple[str, str, str, int], int]:
+    async def _count_rows(self, tenant: str | None) -> dict[tuple[str, str, str, int], int]:
         """Return the rows of each scope; 0: of one that has an index and no row."""
         names = ["search_indexes", "vector_documents", "memories"]
-        there = {row["name"] for row in await self._connection.fetch(SQL_HAS_TABLES, names)}
-        found: dict[tuple[str, str, str, int], int] = {}
+        existing_tables = {
+            row["name"] for row in await self._connection.fetch(SQL_HAS_TABLES, names)
+        }
+        row_counts: dict[tuple[str, str, str, int], int] = {}
         statements = zip(
             names, (SQL_KNOWN_INDEXES, SQL_DOCUMENT_SCOPES, SQL_MEMORY_SCOPES), strict=True
         )
         for name, statement in statements:
-            if name in there:
+            if name in existing_tables:
                 for row in await self._connection.fetch(statement, tenant):
                     key = (row["on_table"], row["tenant"], row["scope"], row["dimensions"])
-                    found[key] = row.get("rows", 0)
-        return found
+                    row_counts[key] = row.get("rows", 0)
+        return row_counts
 
     async def _check_pgvector(self) -> None:
         version: str | None = await self._connection.fetchval(SQL_PGVECTOR)
@@ -241,7 +243,7 @@ class SearchIndexes:
             raise ContractError(f"an index needs pgvector 0.8 or newer, not {version}: {remedy}")
 
     @asynccontextmanager
-    async def _locked(self, doing: str) -> AsyncIterator[None]:
+    async def _hold_lock(self, doing: str) -> AsyncIterator[None]:
         """Hold the lock of builds and drops of indexes; driver errors become ours."""
         if not await self._connection.fetchval(SQL_LOCK_INDEXES):
             raise ConflictError("another process builds or drops an index: wait for its end")

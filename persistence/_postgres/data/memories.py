@@ -112,17 +112,17 @@ class PostgresLongTermMemory(LongTermMemory):
     @override
     async def search(self, query: MemoryQuery) -> list[Memory]:
         checked = checked_query(query)
-        wanted = None if checked.filter is None else to_json(checked.filter).decode()
+        filter_text = None if checked.filter is None else to_json(checked.filter).decode()
         args = (
             *(self._tenant, query.about, checked.unit.tolist(), checked.words, LEAST_LETTERS),
-            *(query.as_of, query.sources, wanted, checked.candidates, LEAST_CLOSENESS),
+            *(query.as_of, query.sources, filter_text, checked.candidates, LEAST_CLOSENESS),
         )
         rows = await self._tables.fetch("searching memories", SQL_SEARCH_MEMORIES, *args)
-        found = [
+        memories = [
             FoundMemory(memory=_memory(row), meaning=row["meaning"], words=row["wording"])
             for row in rows
         ]
-        return ranked(found, query, checked.candidates)
+        return ranked(memories, query, checked.candidates)
 
     @override
     async def versions(self, key_or_id: str, *, about: str) -> list[Memory]:

@@ -114,8 +114,8 @@ class PgVectorStore(VectorStore):
         check_collection(collection)
         check_hits(limit)
         unit = unit_vector(query_embedding, what="query embedding")
-        wanted = checked_filter(filter, what="filter of a search")
-        text = None if wanted is None else to_json(wanted).decode()
+        metadata_filter = checked_filter(filter, what="filter of a search")
+        text = None if metadata_filter is None else to_json(metadata_filter).decode()
         args = (self._tenant, collection, unit.tolist(), text, limit)
         rows = await self._tables.fetch("searching documents", SQL_SEARCH_DOCUMENTS, *args)
         if rows:
@@ -145,13 +145,13 @@ class PgVectorStore(VectorStore):
         if not documents:
             return
         first, units = documents[0], array("f")
-        for one in documents:
-            units += one.unit
+        for document in documents:
+            units += document.unit
         args = (
             *(self._tenant, collection, len(first.unit)),
-            [one.id for one in documents],
-            [one.content for one in documents],
-            [one.metadata for one in documents],
+            [document.id for document in documents],
+            [document.content for document in documents],
+            [document.metadata for document in documents],
             units.tolist(),
             replacing,
             name := embedder_name(self._embedder),

@@ -161,7 +161,7 @@ class Arrivals(ArrivalStore):
 
     @override
     async def answer(self, answer: Answer) -> SignalOutcome:
-        """See `Arrivals.answer`. After an unknown outcome, an equal answer in the store counts as this one."""
+        """After an unknown outcome, an equal answer in the store counts as this one."""
         result, error = text_or_none(answer.result, "answer"), text_or_none(answer.error, "answer")
         row = (answer.run_id, answer.key, answer.status, result, error, answer.by, answer.last_seq)
         return await self._answers.call(row)
@@ -181,17 +181,19 @@ class Arrivals(ArrivalStore):
         rows = await self._links.fetch("cancelling", SQL_REQUEST_CANCEL, self._me, run_id, reason)
         if not rows and await self._reads.run(run_id) is None:
             raise UnknownRunError(run_id)
-        flagged = [(RunId(row["run_id"]), AgentId.parse(row["agent"])) for row in rows]
-        for _, agent in flagged:
+        cancelled_runs = [(RunId(row["run_id"]), AgentId.parse(row["agent"])) for row in rows]
+        for _, agent in cancelled_runs:
             self._on_session(agent, ())
-        return CancelReport(tuple(flagged))
+        return CancelReport(tuple(cancelled_runs))
 
     async def _flush_submits(self, calls: list[Batched[_Submit, Submitted]]) -> None:
-        queued = [call for call in calls if call.args.mode == "queue"]
-        if queued:
-            await self._send_submits("queue", queued)
+        queue_calls = [call for call in calls if call.args.mode == "queue"]
+        if queue_calls:
+            await self._send_submits("queue", queue_calls)
         for call in calls:
             if call.args.mode != "queue":
+                # One at a time: the function decides by the run that holds the agent, and an earlier
+                # submit of the group may be that run.
                 await self._send_submits(call.args.mode, [call])
 
     async def _send_submits(
@@ -204,10 +206,10 @@ class Arrivals(ArrivalStore):
         else:
             statement = SQL_SUBMIT_RUNS if of_sessions is None else SQL_SUBMIT_TO_SESSIONS
         with self._fault:
-            rows, again = await self._link.fetch_once_or_again(
+            rows, may_be_done = await self._link.fetch_once_or_again(
                 "submitting", statement, self._me, mode, *args, *(of_sessions or (None, None))
             )
-        seen: set[int] = set()
+        seen_arrivals: set[int] = set()
         for row in rows:
             call = calls[row["i"] - 1]
             submit = call.args
@@ -219,14 +221,15 @@ class Arrivals(ArrivalStore):
             if row["busy"]:
                 call.fail(RunConflictError(str(submit.agent_id), run_id))
                 continue
-            arrived = None
+            arrival = None
             # Without an arrival it is known by its id alone.
-            is_new = (row["fresh"] or again) and row["arrival"] is not None
-            if is_new and row["arrival"] not in seen:
-                seen.add(row["arrival"])
-                bound = run_id if mode != "join" or run_id == submit.row[0] else None
-                arrived = Arrived(
-                    submit.message, submit.sender, submit.agent_id, row["arrival"], bound
+            is_new = (row["fresh"] or may_be_done) and row["arrival"] is not None
+            # Several calls may be about one message: it is handed to the agent once.
+            if is_new and row["arrival"] not in seen_arrivals:
+                seen_arrivals.add(row["arrival"])
+                bound_run = run_id if mode != "join" or run_id == submit.row[0] else None
+                arrival = Arrived(
+                    submit.message, submit.sender, submit.agent_id, row["arrival"], bound_run
                 )
             if submit.session is not None:
                 facts: Sequence[SessionFact] = ()
@@ -236,19 +239,19 @@ class Arrivals(ArrivalStore):
                 is_here = row["fresh"] and row["local"] and run_id == submit.row[0]
                 if submit.session.is_followed and is_here and facts and self.on_begun is not None:
                     self.on_begun(submit.agent_id, facts[0])
-            call.answer(Submitted(run_id, arrived, row["local"]))
+            call.answer(Submitted(run_id, arrival, row["local"]))
 
     async def _flush_deliveries(self, calls: list[Batched[_Delivery, list[Arrived]]]) -> None:
-        flat = [row for call in calls for row in call.args.rows]
-        rows, again = await self._link.fetch_once_or_again(
-            "delivering", SQL_DELIVER_MAIL, self._me, *columns(flat, 5)
+        mail_rows = [row for call in calls for row in call.args.rows]
+        rows, may_be_done = await self._link.fetch_once_or_again(
+            "delivering", SQL_DELIVER_MAIL, self._me, *columns(mail_rows, 5)
         )
-        arrivals: list[int | None] = [None] * len(flat)
-        seen: set[int] = set()
+        arrivals: list[int | None] = [None] * len(mail_rows)
+        seen_arrivals: set[int] = set()
         for row in rows:
-            fresh = row["fresh"] or (again and row["state"] == "p")
-            if fresh and row["arrival"] not in seen:
-                seen.add(row["arrival"])
+            is_new = row["fresh"] or (may_be_done and row["state"] == "p")
+            if is_new and row["arrival"] not in seen_arrivals:
+                seen_arrivals.add(row["arrival"])
                 arrivals[row["i"] - 1] = row["arrival"]
         start = 0
         for call in calls:
@@ -265,62 +268,62 @@ class Arrivals(ArrivalStore):
 
     async def _flush_signals(self, calls: list[Batched[_Signal, SignalOutcome]]) -> None:
         args = columns((call.args.row for call in calls), 5)
-        rows, again = await self._link.fetch_once_or_again(
+        rows, may_be_done = await self._link.fetch_once_or_again(
             "signalling", SQL_SEND_SIGNALS, self._me, *args
         )
-        seen: set[tuple[object, ...]] = set()
+        seen_keys: set[tuple[object, ...]] = set()
         for row in rows:
             call = calls[row["i"] - 1]
             run_id, name, _, sender, message_id = call.args.row
             key = (run_id, sender, message_id)
-            accepted = (row["fresh"] or (again and not row["ended"])) and key not in seen
+            is_accepted = (
+                row["fresh"] or (may_be_done and not row["ended"])
+            ) and key not in seen_keys
             if name.startswith(
                 RESERVED
             ):  # of several decisions at once, only the stored one is accepted
-                accepted = (row["fresh"] or again) and row["same"] and key not in seen
-            if accepted:
-                seen.add(key)
-            same = row["same"] and not accepted
-            call.answer(SignalOutcome(accepted, AgentId.parse(row["agent"]), same))
+                is_accepted = (row["fresh"] or may_be_done) and row["same"] and key not in seen_keys
+            if is_accepted:
+                seen_keys.add(key)
+            is_same = row["same"] and not is_accepted
+            call.answer(SignalOutcome(is_accepted, AgentId.parse(row["agent"]), is_same))
         for call in calls:
             if not call.future.done():
                 call.fail(UnknownRunError(call.args.run_id))
 
     async def _flush_answers(self, calls: list[Batched[_Answer, SignalOutcome]]) -> None:
         args = columns((call.args for call in calls), 7)
-        rows, again = await self._keyed.fetch_once_or_again(
+        rows, may_be_done = await self._keyed.fetch_once_or_again(
             "answering", SQL_GIVE_ANSWERS, self._me, *args
         )
-        seen: set[tuple[object, ...]] = set()
+        seen_keys: set[tuple[object, ...]] = set()
         for row in rows:
             call = calls[row["i"] - 1]
-            place = call.args[:2]
-            accepted = (row["fresh"] or (again and row["same"])) and place not in seen
-            if accepted:
-                seen.add(place)
-            call.answer(SignalOutcome(accepted, AgentId.parse(row["agent"])))
+            key = call.args[:2]
+            is_accepted = (row["fresh"] or (may_be_done and row["same"])) and key not in seen_keys
+            if is_accepted:
+                seen_keys.add(key)
+            call.answer(SignalOutcome(is_accepted, AgentId.parse(row["agent"])))
         for call in calls:
             if not call.future.done():
                 call.fail(UnknownRunError(call.args[0]))
 
     async def _flush_nudges(self, calls: list[Batched[tuple[str, Nudge], None]]) -> None:
-        wanted = {(owner, *nudge_row(nudge)) for owner, nudge in (call.args for call in calls)}
+        nudge_rows = {(owner, *nudge_row(nudge)) for owner, nudge in (call.args for call in calls)}
         for call in calls:
             call.answer(None)
-        await self._link.fetch("nudging", SQL_NUDGE, self._me, *columns(wanted, 4))
+        await self._link.fetch("nudging", SQL_NUDGE, self._me, *columns(nudge_rows, 4))
 
 
 def _session_columns(
     sessions: Sequence[NewSession | None],
 ) -> tuple[Sequence[str | None], Sequence[str | None] | None] | None:
-    """Return `r_project` and `r_owner` of `submit_runs`; None: no submit is of a session."""
+    """Return `r_project` and `r_owner` of `submit_runs`, or None if no submit is of a session."""
     if not any(sessions):
         return None
-    projects = [None if one is None else one.project for one in sessions]
-    expected = [None if one is None else one.expected for one in sessions]
-    owners = (
-        [None if one is None else one.owner or "" for one in expected] if any(expected) else None
-    )
+    projects = [None if s is None else s.project for s in sessions]
+    expected = [None if s is None else s.expected for s in sessions]
+    owners = [None if s is None else s.owner or "" for s in expected] if any(expected) else None
     return projects, owners
 
 

@@ -97,7 +97,7 @@ update streams set purged = greatest(purged, $3) where name = $1 and epoch = $2
 
 
 class Mail(MailStore):
-    """See `MailStore`.
+    """A `MailStore` on PostgreSQL.
 
     Args:
         settings: Settings of the store.
@@ -151,8 +151,8 @@ class Mail(MailStore):
     async def cursors(self, leases: Sequence[ShardLease], stream: StreamRecord) -> list[Cursor]:
         shards = [lease.shard for lease in leases]
         rows = await self._links.fetch("reading cursors", SQL_CURSORS, shards, stream.epoch)
-        found = {row["shard"]: Cursor(stream.epoch, row["sequence"], row["at"]) for row in rows}
-        return [found.get(shard) or Cursor(stream.epoch, 0) for shard in shards]
+        cursors = {row["shard"]: Cursor(stream.epoch, row["sequence"], row["at"]) for row in rows}
+        return [cursors.get(shard) or Cursor(stream.epoch, 0) for shard in shards]
 
     @override
     async def account_for(self, agents: Sequence[AgentId]) -> int:
@@ -174,7 +174,7 @@ class Mail(MailStore):
 
     @override
     async def ingest(self, batch: MailBatch) -> IngestOutcome:
-        return await self._batches.call(encoded(batch))
+        return await self._batches.call(encode_batch(batch))
 
     async def _send(self, calls: list[IngestCall]) -> None:
         with self._fault:
@@ -182,36 +182,36 @@ class Mail(MailStore):
 
     async def _round_trip(self, calls: list[IngestCall]) -> None:
         batches = [call.args for call in calls]
-        rows, again = await self._link.fetch_once_or_again(
+        rows, may_be_done = await self._link.fetch_once_or_again(
             "writing messages", SQL_INGEST_MAIL, self._me, *arguments_of(batches)
         )
-        refused: dict[int, IngestOutcome] = {}
-        found: dict[str, list[Row]] = {"arrived": [], "signalled": [], "posted": []}
+        refusals: dict[int, IngestOutcome] = {}
+        rows_by_outcome: dict[str, list[Row]] = {"arrived": [], "signalled": [], "posted": []}
         for row in rows:
             outcome = row["outcome"]
-            if outcome in found:
-                found[outcome].append(row)
+            if outcome in rows_by_outcome:
+                rows_by_outcome[outcome].append(row)
             else:
-                refused[row["batch"]] = LeaseLost() if outcome == "lease" else StaleStream()
-        if again:
-            kept = [batch for i, batch in enumerate(batches, 1) if i not in refused]
-            keys = columns((key for batch in kept for key in batch.messages), 3)
-            found["arrived"] = await self._link.fetch(_AGAIN, SQL_FIND_INGESTED, *keys)
-            keys = columns((key for batch in kept for key in batch.signals), 4)
-            found["signalled"] = await self._link.fetch(_AGAIN, SQL_FIND_SIGNALLED, *keys)
-            keys = columns((key for batch in kept for key in batch.posts), 3)
-            found["posted"] = await self._link.fetch(_AGAIN, SQL_FIND_POSTED, *keys)
-        for i, outcome in refused.items():
+                refusals[row["batch"]] = LeaseLost() if outcome == "lease" else StaleStream()
+        if may_be_done:
+            accepted_batches = [batch for i, batch in enumerate(batches, 1) if i not in refusals]
+            keys = columns((key for batch in accepted_batches for key in batch.messages), 3)
+            rows_by_outcome["arrived"] = await self._link.fetch(_AGAIN, SQL_FIND_INGESTED, *keys)
+            keys = columns((key for batch in accepted_batches for key in batch.signals), 4)
+            rows_by_outcome["signalled"] = await self._link.fetch(_AGAIN, SQL_FIND_SIGNALLED, *keys)
+            keys = columns((key for batch in accepted_batches for key in batch.posts), 3)
+            rows_by_outcome["posted"] = await self._link.fetch(_AGAIN, SQL_FIND_POSTED, *keys)
+        for i, outcome in refusals.items():
             calls[i - 1].answer(outcome)
-        mine = list[ShardId]()  # shards of ours that have followers to reach
-        for row in found["posted"]:
+        own_shards = list[ShardId]()  # shards of ours that have followers to reach
+        for row in rows_by_outcome["posted"]:
             owner, shard = row["sender"], ShardId(row["agent"])
             if owner == self._me:
-                mine.append(shard)
+                own_shards.append(shard)
             elif owner is not None:  # it lives
                 self._on_foreign(owner, Nudge("fanout", shard=shard))
-        answered = [call for call in calls if not call.future.done()]
-        answer_of(answered, found["arrived"], found["signalled"], mine)
+        open_calls = [call for call in calls if not call.future.done()]
+        answer_of(open_calls, rows_by_outcome["arrived"], rows_by_outcome["signalled"], own_shards)
 
 
 GROUP_ROWS: Final = 2000
@@ -237,7 +237,7 @@ class IngestBatch(NamedTuple):
 IngestCall: TypeAlias = "Batched[IngestBatch, IngestOutcome]"
 
 
-def encoded(batch: MailBatch) -> IngestBatch:
+def encode_batch(batch: MailBatch) -> IngestBatch:
     """Return the batch as the rows of its messages, signals, posts and dead letters."""
     mail: dict[Key, tuple[object, ...]] = {}
     messages: dict[Key, Message] = {}
@@ -245,12 +245,12 @@ def encoded(batch: MailBatch) -> IngestBatch:
     posts: dict[Key, tuple[object, ...]] = {}
     for item in batch.received:
         key = (str(item.agent_id), item.sender, item.message_id)
-        where = (key[0], partition_hash(item.agent_id), *key[1:])
+        address = (key[0], partition_hash(item.agent_id), *key[1:])
         content = item.content
         try:
             if isinstance(content, SentSignal):
                 text = json_text(content.payload, f"signal {content.name}")
-                row = (*where, content.run_id, content.name, text)
+                row = (*address, content.run_id, content.name, text)
                 signals.setdefault((*key, content.run_id), row)
                 continue
             if isinstance(content, Message) and isinstance(content.target, TopicId):
@@ -261,18 +261,22 @@ def encoded(batch: MailBatch) -> IngestBatch:
             if key in mail:
                 continue
             if isinstance(content, Message):
-                mail[key] = (*where, message_text(content, item.sender), None, item.sourced)
+                mail[key] = (*address, message_text(content, item.sender), None, item.sourced)
                 messages[key] = content
                 continue
         except NotSerializableError as exc:
+            # It becomes a dead letter: else its batch could never be written, and the shard would stand still.
             content = Undecodable(str(exc), repr(content).encode(errors="replace")[:KEPT_BYTES])
+        # PostgreSQL keeps no NUL in a text.
         problem = content.problem.replace("\x00", "")
-        mail.setdefault(key, (*where, _dead_letter_text(item, content.data), problem, item.sourced))
+        mail.setdefault(
+            key, (*address, _dead_letter_text(item, content.data), problem, item.sourced)
+        )
     return IngestBatch(batch.lease, batch.upto, batch.behind, mail, messages, signals, posts)
 
 
 def _dead_letter_text(item: Received, data: bytes) -> str:
-    """The body of the dead letter that bytes become."""
+    """Return the body of the dead letter that bytes become."""
     payload: JsonValue = {
         "encoding": "base64",
         "data": base64.b64encode(data).decode(),
@@ -288,19 +292,19 @@ def group_of(calls: list[IngestCall]) -> tuple[list[IngestCall], list[IngestCall
     only for the statement under way, even if one client sends thousands of messages to another shard.
     """
     group: list[IngestCall] = []
-    later: list[IngestCall] = []
+    later_calls: list[IngestCall] = []
     shards: set[ShardId] = set()
     count = 0
     for call in calls:
         batch = call.args
         size = len(batch.mail) + len(batch.signals) + len(batch.posts)
         if batch.lease.shard in shards or (group and count + size > GROUP_ROWS):
-            later.append(call)
+            later_calls.append(call)
         else:
             group.append(call)
             count += size
         shards.add(batch.lease.shard)
-    return group, later
+    return group, later_calls
 
 
 def arguments_of(batches: list[IngestBatch]) -> list[Sequence[object]]:
@@ -316,40 +320,43 @@ def arguments_of(batches: list[IngestBatch]) -> list[Sequence[object]]:
         )
         for batch in batches
     ]
-    numbered = list(enumerate(batches, 1))
-    mail = ((i, *row) for i, batch in numbered for row in batch.mail.values())
-    signals = ((i, *row) for i, batch in numbered for row in batch.signals.values())
-    posts = ((i, *row) for i, batch in numbered for row in batch.posts.values())
+    numbered_batches = list(enumerate(batches, 1))
+    mail = ((i, *row) for i, batch in numbered_batches for row in batch.mail.values())
+    signals = ((i, *row) for i, batch in numbered_batches for row in batch.signals.values())
+    posts = ((i, *row) for i, batch in numbered_batches for row in batch.posts.values())
     behind = [batch.behind for batch in batches]
     return [*columns(heads, 6), *columns(mail, 8), *columns(signals, 8), *columns(posts, 6), behind]
 
 
 def answer_of(
-    calls: list[IngestCall], arrived: list[Row], signalled: list[Row], posted: list[ShardId]
+    calls: list[IngestCall],
+    arrived_rows: list[Row],
+    signalled_rows: list[Row],
+    posted_shards: list[ShardId],
 ) -> None:
     """Tell each call which of its messages and signals are new; of posts, the first that had some."""
-    whose: dict[Key, int] = {}
-    runs: dict[str, int] = {}
+    call_of_key: dict[Key, int] = {}
+    call_of_run: dict[str, int] = {}
     for i, call in enumerate(calls):
         for key in call.args.messages:
-            whose.setdefault(key, i)
+            call_of_key.setdefault(key, i)
         for signal in call.args.signals:
-            runs.setdefault(signal[3], i)
+            call_of_run.setdefault(signal[3], i)
     mail: list[list[Arrived]] = [[] for _ in calls]
-    for row in sorted(arrived, key=lambda row: row["arrival"]):
+    for row in sorted(arrived_rows, key=lambda row: row["arrival"]):
         key = (row["agent"], row["sender"], row["message_id"])
-        i = whose[key]
+        i = call_of_key[key]
         message = calls[i].args.messages[key]
         assert isinstance(message.target, AgentId)
         mail[i].append(Arrived(message, row["sender"], message.target, row["arrival"]))
-    woken: list[list[tuple[RunId, AgentId]]] = [[] for _ in calls]
-    for row in signalled:
+    woken_runs: list[list[tuple[RunId, AgentId]]] = [[] for _ in calls]
+    for row in signalled_rows:
         run_id = RunId(row["run_id"])
-        woken[runs[run_id]].append((run_id, AgentId.parse(row["agent"])))
-    for call, messages, signals in zip(calls, mail, woken, strict=True):
+        woken_runs[call_of_run[run_id]].append((run_id, AgentId.parse(row["agent"])))
+    for call, messages, signals in zip(calls, mail, woken_runs, strict=True):
         shards: tuple[ShardId, ...] = ()
         if call.args.posts:
-            shards, posted = tuple(posted), []
+            shards, posted_shards = tuple(posted_shards), []
         call.answer(Ingested(tuple(messages), tuple(signals), shards))
 
 
@@ -365,7 +372,7 @@ SQL_HAND_OVER: Final[LiteralString] = "select n from hand_over($1,$2,$3)"
 
 
 class Outbox(OutboxStore):
-    """See `OutboxStore`.
+    """An `OutboxStore` on PostgreSQL.
 
     Args:
         links: The connections for statements.
@@ -384,17 +391,17 @@ class Outbox(OutboxStore):
     ) -> list[OutboxRow]:
         shards = [lease.shard for lease in leases]
         rows = await self._links.fetch("reading the outbox", SQL_OUTBOX, shards, after, limit)
-        outbox, damaged = list[OutboxRow](), dict[int, Row]()
+        outbox, damaged_rows = list[OutboxRow](), dict[int, Row]()
         for row in rows:
             message = read_or(row["body"], message_from_text, lambda _: None)
             if message is None:
-                damaged[row["n"]] = row
+                damaged_rows[row["n"]] = row
             else:
                 outbox.append(OutboxRow(row["n"], message, row["dead"], row["target_read"]))
-        if damaged:  # their columns still have sender, target and id
-            args = (shards, [*damaged])
+        if damaged_rows:  # their columns still have sender, target and id
+            args = (shards, [*damaged_rows])
             keys = await self._links.fetch("reading the outbox", SQL_OUTBOX_KEYS, *args)
-            outbox += [_unreadable_row(damaged[key["n"]], key) for key in keys]
+            outbox += [_unreadable_row(damaged_rows[key["n"]], key) for key in keys]
             outbox.sort(key=lambda row: row.n)
         return outbox
 
@@ -415,10 +422,10 @@ class Outbox(OutboxStore):
     async def _hand_over(self, calls: list[Batched[OutboxRow, bool]]) -> None:
         rows = (call.args for call in calls)
         keys = columns(((row.message.sender, str(row.message.target), row.n) for row in rows), 3)
-        left = await self._links.fetch("handing messages over", SQL_HAND_OVER, *keys)
-        waiting = {row["n"] for row in left}
+        left_rows = await self._links.fetch("handing messages over", SQL_HAND_OVER, *keys)
+        waiting_numbers = {row["n"] for row in left_rows}
         for call in calls:
-            call.answer(call.args.n not in waiting)
+            call.answer(call.args.n not in waiting_numbers)
 
     @override
     def set_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
@@ -427,10 +434,10 @@ class Outbox(OutboxStore):
 
 def _unreadable_row(row: Row, key: Row) -> OutboxRow:
     kind, _, rest = key["target"].partition(":")
-    place = AgentId.parse(rest if kind in ("dead", "topic") else key["target"])
-    message = stored_message(row["body"], id_=key["message_id"], target=place, sender=key["sender"])
+    agent = AgentId.parse(rest if kind in ("dead", "topic") else key["target"])
+    message = stored_message(row["body"], id_=key["message_id"], target=agent, sender=key["sender"])
     if kind == "topic":
-        message = replace(message, target=TopicId(place.type, place.key, place.tenant))
+        message = replace(message, target=TopicId(agent.type, agent.key, agent.tenant))
     return OutboxRow(row["n"], message, row["dead"], row["target_read"])
 
 

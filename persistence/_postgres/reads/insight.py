@@ -156,7 +156,7 @@ select t.body::text as body,
 
 
 class Insight(InsightStore):
-    """See `InsightStore`. Pages of one type read only that type's rows; other pages read all open runs."""
+    """An `InsightStore` on PostgreSQL. Pages of one type read that type's rows; others read all open runs."""
 
     def __init__(self, settings: StoreSettings, links: Links) -> None:
         self._lease_s, self._links = settings.lease_s, links
@@ -171,9 +171,9 @@ class Insight(InsightStore):
         after: AgentId | None = None,
         limit: int = 100,
     ) -> list[AgentRow]:
-        place = (None, None, None) if after is None else (after.tenant, after.type, after.key)
+        position = (None, None, None) if after is None else (after.tenant, after.type, after.key)
         rows = await self._links.fetch(
-            "reading agents", SQL_AGENTS, type_, tenant, waiting_s, *place, limit
+            "reading agents", SQL_AGENTS, type_, tenant, waiting_s, *position, limit
         )
         return [_agent_of(row) for row in rows]
 
@@ -225,7 +225,7 @@ class Insight(InsightStore):
 
     @override
     async def known_totals(self, *, every_s: float) -> KnownTotals:
-        """See `InsightStore.known_totals`. If a count is due, exactly one host claims it."""
+        """If a count is due, exactly one host claims it."""
         fetch = self._links.fetch
         rows = await fetch("reading totals", SQL_KNOWN_TOTALS, every_s)
         is_mine = (not rows or rows[0]["is_due"]) and bool(

@@ -170,15 +170,15 @@ class Lists(ListStore):
     async def waits(self, run_id: RunId, *, limit: int = 100) -> list[OpenWait]:
         return await self._waits.call((run_id, limit))
 
-    async def _fetch_waits(self, places: list[tuple[RunId, int]]) -> list[Row]:
-        return await self._keyed.fetch("reading", SQL_WAITS, *columns(places, 2))
+    async def _fetch_waits(self, questions: list[tuple[RunId, int]]) -> list[Row]:
+        return await self._keyed.fetch("reading", SQL_WAITS, *columns(questions, 2))
 
     @override
     async def approvals(
         self, among: ApprovalFilter = ANY_APPROVAL, *, limit: int = 100
     ) -> list[OpenWait]:
-        place = among.after or (None, None, None, None)
-        args = (among.run_id, *place, among.key, among.tenant, among.owner, limit)
+        position = among.after or (None, None, None, None)
+        args = (among.run_id, *position, among.key, among.tenant, among.owner, limit)
         statement = SQL_APPROVALS if among.run_id is None else SQL_APPROVALS_OF_RUN
         rows = await self._keyed.fetch("reading approvals", statement, *args)
         return [_open_wait(row) for row in rows]
@@ -191,8 +191,8 @@ class Lists(ListStore):
     async def dead_letters(
         self, *, agent: AgentId | None = None, ids: Sequence[int] = (), limit: int = 100
     ) -> list[DeadLetter]:
-        wanted = None if agent is None else str(agent)
-        rows = await self._links.fetch("reading", SQL_DEAD_LETTERS, wanted, list(ids), limit)
+        agent_text = None if agent is None else str(agent)
+        rows = await self._links.fetch("reading", SQL_DEAD_LETTERS, agent_text, list(ids), limit)
         return [dead_letter_of(row) for row in rows]
 
 
@@ -219,24 +219,24 @@ def list_statement(
         among.type,
         among.tenant,
         among.parent,
-        [one.value for one in status] or None,
+        [s.value for s in status] or None,
         None if agent is None else str(agent),
         None if agent is None else partition_hash(agent),
     ]
     conditions = [
-        absent if value is None else given
-        for (given, absent), value in zip(_FILTERS, values, strict=True)
+        null_condition if value is None else condition
+        for (condition, null_condition), value in zip(_FILTERS, values, strict=True)
     ]
     if parked is not None:
         conditions.append("r.parked is not null" if parked else "r.parked is null")
     # Most runs are completed. Open runs, and runs that ended otherwise, have partial indexes, used here.
     if len(status) == 1 and status[0] in _UNDONE:
         conditions.append("r.ended_as = ($7)[1]")
-    elif status and not any(one.is_terminal for one in status):
+    elif status and not any(s.is_terminal for s in status):
         conditions.append("r.open")
-    chosen = " and ".join(conditions)
+    where = " and ".join(conditions)
     order = " order by r.created_at desc, r.run_id desc limit $10"
-    return "select" + RUN_COLUMNS + "from runs r where " + chosen + order, values
+    return "select" + RUN_COLUMNS + "from runs r where " + where + order, values
 
 
 def _open_wait(row: Row) -> OpenWait:

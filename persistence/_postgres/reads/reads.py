@@ -116,27 +116,27 @@ class Reads(ReadStore):
         self._links, self._keyed, self._readers = links, keyed, readers
         limit = settings.group_limit
         self._loads = lookups(
-            self._asking("reading runs", SQL_LOAD_RUNS),
+            self._fetch_by("reading runs", SQL_LOAD_RUNS),
             lambda _, rows: loaded_of(rows[0]) if rows else None,
             by="run_id",
             limit=limit,
         )
         self._signals = lookups(
-            self._asking("reading", SQL_SIGNALS), _signals, by="run_id", limit=limit
+            self._fetch_by("reading", SQL_SIGNALS), _signals, by="run_id", limit=limit
         )
         self._answers = lookups(
-            self._asking("reading", SQL_ANSWERS), _answers, by="parent", limit=limit
+            self._fetch_by("reading", SQL_ANSWERS), _answers, by="parent", limit=limit
         )
         self._states = lookups(self._fetch_states, _state, limit=limit)
         self._runs = lookups(
-            self._asking("reading", SQL_RUN),
+            self._fetch_by("reading", SQL_RUN),
             lambda _, rows: run_of(rows[0]) if rows else None,
             by="run_id",
             limit=limit,
         )
         self._new = lookups(
             self._fetch_new,
-            lambda place, rows: [entry_of(place[0], row) for row in rows],
+            lambda question, rows: [entry_of(question[0], row) for row in rows],
             limit=limit,
         )
         self.batchers = (
@@ -144,7 +144,7 @@ class Reads(ReadStore):
             *(self._runs, self._new),
         )
 
-    def _asking(
+    def _fetch_by(
         self, doing: str, sql: LiteralString
     ) -> Callable[[list[RunId]], Awaitable[list[Row]]]:
         """Return a function that fetches the rows of runs by a statement."""
@@ -153,8 +153,8 @@ class Reads(ReadStore):
     @override
     async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
         futures = [self._loads.call(run_id) for run_id in run_ids]
-        loaded = [await future for future in futures]
-        return [run for run in loaded if run is not None]
+        loaded_runs = [await future for future in futures]
+        return [run for run in loaded_runs if run is not None]
 
     @override
     async def signals(self, run_id: RunId) -> list[BufferedSignal]:
@@ -174,13 +174,15 @@ class Reads(ReadStore):
     async def answers(self, run_id: RunId) -> list[Answer]:
         return await self._answers.call(run_id)
 
-    async def _fetch_states(self, places: list[tuple[str, str]]) -> list[Row]:
+    async def _fetch_states(self, questions: list[tuple[str, str]]) -> list[Row]:
         sizes = (SMALL_STATE_KEYS, SMALL_STATE_BYTES)
-        return await self._keyed.fetch("reading", SQL_STATE_AT, *columns(places, 2), *sizes)
+        return await self._keyed.fetch("reading", SQL_STATE_AT, *columns(questions, 2), *sizes)
 
-    async def _fetch_new(self, places: list[tuple[RunId, int]]) -> list[Row]:
+    async def _fetch_new(self, questions: list[tuple[RunId, int]]) -> list[Row]:
         """Return the rows of the first entries from these positions on."""
-        return await self._keyed.fetch("reading", SQL_NEW_ENTRIES, *columns(places, 2), NEW_ENTRIES)
+        return await self._keyed.fetch(
+            "reading", SQL_NEW_ENTRIES, *columns(questions, 2), NEW_ENTRIES
+        )
 
     async def _rows(self, sql: LiteralString, *args: object) -> list[Row]:
         return await self._links.fetch("reading", sql, *args)
@@ -313,24 +315,27 @@ class NotifiedLogs:
     def __init__(self, settings: StoreSettings, links: Links, listener: Listener) -> None:
         self._owner, self._links, self._listener = settings.owner, links, listener
         self._of_followed, self._of_growth = settings.followed_channel, settings.growth_channel
-        self._followed = FollowedLogs(asyncio.get_running_loop().time)
+        self._followed_logs = FollowedLogs(asyncio.get_running_loop().time)
         self._readers: dict[RunId, Callable[[Sequence[RunLogEntry]], None]] = {}
-        self._said: Batcher[tuple[str, RunId], None] = Batcher(
+        self._hint_batcher: Batcher[tuple[str, RunId], None] = Batcher(
             self._flush, limit=settings.group_limit
         )
-        self.batchers = (self._said,)
-        listener.follow(self._of_followed, partial(self._hear, self._followed.note))
+        self.batchers = (self._hint_batcher,)
+        listener.follow(self._of_followed, partial(self._hear, self._followed_logs.note))
 
     def say_followed(self, run_id: RunId) -> None:
-        """See `LogHints.say_followed`."""
+        """Tell the other processes that this one follows a log; return at once, never raise."""
         self._say(self._of_followed, run_id)
 
     def follow(
         self, run_id: RunId, on_growth: Callable[[Sequence[RunLogEntry]], None]
     ) -> Callable[[], None]:
-        """See `LogHints.follow`; one for each log."""
+        """Call `on_growth`, without entries, when another process says that the log has grown.
+
+        A log has one such function. Returns the function that ends the calls.
+        """
         if not self._readers:
-            self._listener.follow(self._of_growth, partial(self._hear, self._grew))
+            self._listener.follow(self._of_growth, partial(self._hear, self._on_growth))
         self._readers[run_id] = on_growth
 
         def forget() -> None:
@@ -341,19 +346,19 @@ class NotifiedLogs:
         return forget
 
     def takes_entries(self, run_id: RunId) -> bool:
-        """See `LogHints.takes_entries`: the payload of NOTIFY is too small."""
+        """Return False, because the payload of NOTIFY is too small for entries."""
         del run_id
         return False
 
     def announce_growth(self, run_id: RunId, entries: Sequence[RunLogEntry] = ()) -> None:
-        """See `LogHints.announce_growth`."""
+        """Tell the processes that follow the log, if one has said so lately, that it has grown."""
         del entries
-        if self._followed.includes(run_id):
+        if self._followed_logs.includes(run_id):
             self._say(self._of_growth, run_id)
 
     def _say(self, channel: str, run_id: RunId) -> None:
         try:
-            _ = self._said.call((channel, run_id))  # nobody waits for a hint
+            _ = self._hint_batcher.call((channel, run_id))  # nobody waits for a hint
         except PersistenceError:
             return  # the store is closed
 
@@ -366,16 +371,16 @@ class NotifiedLogs:
         if owner != self._owner:
             take(run_id)
 
-    def _grew(self, run_id: RunId) -> None:
+    def _on_growth(self, run_id: RunId) -> None:
         if (on_growth := self._readers.get(run_id)) is not None:
             on_growth(())
 
     async def _flush(self, calls: list[Batched[tuple[str, RunId], None]]) -> None:
-        said = {call.args for call in calls}
+        hints = {call.args for call in calls}
         for call in calls:
             call.answer(None)
-        channels = [channel for channel, _ in said]
-        payloads = [to_json([self._owner, run_id]).decode() for _, run_id in said]
+        channels = [channel for channel, _ in hints]
+        payloads = [to_json([self._owner, run_id]).decode() for _, run_id in hints]
         await self._links.fetch("hinting that logs grew", SQL_SAY, channels, payloads)
 
 
@@ -401,15 +406,15 @@ class Begun(Generic[K, T]):
 
     def get(self, key: K) -> T | None:
         """Return a reader, and leave it there."""
-        found = self._readers.get(key)
-        return None if found is None else found[0]
+        entry = self._readers.get(key)
+        return None if entry is None else entry[0]
 
     def take(self, key: K) -> T | None:
         """Return a reader, which is then the caller's."""
-        if (found := self._readers.pop(key, None)) is None:
+        if (entry := self._readers.pop(key, None)) is None:
             return None
-        found[1].cancel()
-        return found[0]
+        entry[1].cancel()
+        return entry[0]
 
     def _forget(self, key: K) -> None:
         if (reader := self.take(key)) is not None:
@@ -422,13 +427,13 @@ class _Log:
 
     Attributes:
         readers: The readers here.
-        hints: The hints by which other processes know of the readers and notify of new entries; None: not yet.
+        hints: The hints by which other processes know of the readers and notify of new entries; None at first.
         told_at: The instant of the last notification to the other processes.
     """
 
     readers: set[Handed[RunLogEntry]] = field(default_factory=set)
     hints: LogHints | None = None
-    told_at: float = 0.0
+    notified_at: float = 0.0
     leave: Callable[[], None] = lambda: None
 
 
@@ -442,7 +447,7 @@ class LogReaders:
     def __init__(self, hints: LogHints) -> None:
         self._hints: tuple[LogHints, ...] = (hints,)
         self._logs: dict[RunId, _Log] = {}
-        self._begun = Begun(self._remove)
+        self._begun_readers = Begun(self._remove)
 
     def prefer(self, hints: LogHints) -> None:
         """Exchange hints by these as long as they are connected."""
@@ -473,12 +478,12 @@ class LogReaders:
         """
         reader = self._add(run_id, 0)
         reader.has_to_read = False
-        self._begun.put(run_id, reader)
+        self._begun_readers.put(run_id, reader)
 
     @contextmanager
     def begun(self, run_id: RunId) -> Iterator[Handed[RunLogEntry] | None]:
         """Yield the reader that `begin` has kept, if there is one."""
-        reader = self._begun.take(run_id)
+        reader = self._begun_readers.take(run_id)
         try:
             yield reader
         finally:
@@ -509,12 +514,15 @@ class LogReaders:
     def tell(self, run_id: RunId) -> bool:
         """Tell other processes now and then that a log is read here; return True the first time."""
         log, now = self._logs[run_id], asyncio.get_running_loop().time()
-        chosen = next(hints for hints in self._hints if hints.is_connected)
-        is_new = log.hints is not chosen
+        active_hints = next(hints for hints in self._hints if hints.is_connected)
+        is_new = log.hints is not active_hints
         if is_new:
             log.leave()
-            log.hints, log.leave = chosen, chosen.follow(run_id, partial(self._hand, run_id))
-        if is_new or now - log.told_at > FOLLOWED_S / 3:
-            chosen.say_followed(run_id)
-            log.told_at = now
+            log.hints, log.leave = (
+                active_hints,
+                active_hints.follow(run_id, partial(self._hand, run_id)),
+            )
+        if is_new or now - log.notified_at > FOLLOWED_S / 3:
+            active_hints.say_followed(run_id)
+            log.notified_at = now
         return is_new

@@ -130,12 +130,12 @@ class PostgresBacklog(BacklogStore):
     async def due(
         self, shards: Sequence[ShardId], *, within_s: float, limit: int = 10_000
     ) -> list[Timer]:
-        """Return due timers. `PostgresStore.clock` agrees then that they are due. See `BacklogStore.due`."""
-        asked = self._clock.monotonic()
+        """Return due timers. `PostgresStore.clock` agrees then that they are due."""
+        asked_at = self._clock.monotonic()
         rows = await self._links.fetch("reading", SQL_DUE, list(shards), within_s, limit)
         if rows:
             now = max(row["now"] for row in rows)
-            self._clock.observe(Reading(now, asked, self._clock.monotonic()))
+            self._clock.observe(Reading(now, asked_at, self._clock.monotonic()))
         return [
             Timer(RunId(row["run_id"]), AgentId.parse(row["agent"]), row["wake_at"]) for row in rows
         ]
@@ -154,8 +154,8 @@ class PostgresBacklog(BacklogStore):
             runs, positions = row["run_ids"], row["places"]
             agents = [AgentId.parse(agent) for agent in row["agents"]]
             n = runs.index(max(runs))
-            run_id, cycled = RunId(runs[n]), (*agents[n:], *agents[:n])
-            cycle = WaitCycle(run_id, agents[n], positions[n], cycled)
+            run_id, cycle_agents = RunId(runs[n]), (*agents[n:], *agents[:n])
+            cycle = WaitCycle(run_id, agents[n], positions[n], cycle_agents)
             cycles.setdefault((cycle.run_id, cycle.position), cycle)
         return list(cycles.values())
 

@@ -88,14 +88,14 @@ class Heartbeat:
         self._main: asyncio.AbstractEventLoop | None = None
         self._main_thread = 0
         self._checked_at = self._blocked_s = 0.0
-        self._tick_asked = False
+        self._is_tick_pending = False
         self._connection: Connection | None = None
         self._next_beat = 0.0
-        self._reported: Unable | None = None
+        self._reported_unable: Unable | None = None
         self._broker = Contact(settings.lease_s)
-        self._is_failing = self._is_named = self._is_reporting = False
+        self._is_failing = self._is_blocker_logged = self._is_reporting = False
         self._report: HostReport | None = None
-        self._first, self._stop = threading.Event(), threading.Event()
+        self._first_beat, self._stop = threading.Event(), threading.Event()
 
     @property
     def confirmed_at(self) -> float:
@@ -108,7 +108,7 @@ class Heartbeat:
         return self._confirmed_at + self._settings.lease_s - time.monotonic()
 
     async def __aenter__(self) -> Self:
-        """See `start`."""
+        """Start the thread and return after its first heartbeat, or its first failure."""
         await self.start()
         return self
 
@@ -117,10 +117,11 @@ class Heartbeat:
         self._main = asyncio.get_running_loop()
         self._main_thread = threading.get_ident()
         self._checked_at = time.monotonic()
+        # A daemon, so that it does not keep a process alive whose main thread ended within the block.
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
-        while not self._first.is_set():
-            await asyncio.to_thread(self._first.wait, self._settings.lease_s)
+        while not self._first_beat.is_set():
+            await asyncio.to_thread(self._first_beat.wait, self._settings.lease_s)
 
     async def __aexit__(
         self,
@@ -137,14 +138,14 @@ class Heartbeat:
         with asyncio.Runner() as runner:
             while not self._stop.is_set():
                 self._check_main_loop()
-                unable = self._unable()
-                if time.monotonic() >= self._next_beat or unable != self._reported:
+                unable = self._reason_unable()
+                if time.monotonic() >= self._next_beat or unable != self._reported_unable:
                     self._beat(runner, unable)
-                    self._first.set()
+                    self._first_beat.set()
                 self._stop.wait(POLL_S)
             self._forget()
 
-    def _unable(self) -> Unable | None:
+    def _reason_unable(self) -> Unable | None:
         """Return why this host cannot serve now, if it cannot."""
         patience_s = max(self._settings.lease_s, HAND_OVER_S)
         if self._blocked_s >= min(patience_s, self._settings.blocked_s):
@@ -166,8 +167,9 @@ class Heartbeat:
                 )
             self._is_failing = True
             return
+        # The time before it was sent: the lease then ends on the server no earlier than this host believes.
         self._confirmed_at, self._next_beat = asked_at, asked_at + self._settings.heartbeat_s
-        self._reported = unable
+        self._reported_unable = unable
         if self._is_failing:
             _log.warning("heartbeat is back", extra={"owner": self._owner})
         self._is_failing = False
@@ -177,21 +179,23 @@ class Heartbeat:
             self._on_main(self._deliver)
 
     async def _renew(self, unable: Unable | None) -> HostReport:
-        known = self._host.known()
+        host_leases = self._host.known()
         async with asyncio.timeout(max(self._settings.lease_s / 2, POLL_S)):
             if self._connection is None or self._connection.is_closed():
                 self._connection = await connect(self._settings)
             ahead_s = (self._host.machine.now() - self._clock.now()).total_seconds()
-            asked = self._clock.monotonic()
+            asked_at = self._clock.monotonic()
             rows = await self._connection.fetch(
                 SQL_HEARTBEAT, self._owner, self._settings.lease, ahead_s, unable
             )
-            answered = self._clock.monotonic()
-            report = host_report(rows, known)
-            self._clock.observe(Reading(report.now, asked, answered))
+            answered_at = self._clock.monotonic()
+            report = host_report(rows, host_leases)
+            self._clock.observe(Reading(report.now, asked_at, answered_at))
             if unable == "blocked":
-                unread = unread_leases(rows, known, self._owner, self._settings.lease)
-                return await self._act_for_main(self._connection, [*known, *unread], report)
+                unread_shards = unread_leases(rows, host_leases, self._owner, self._settings.lease)
+                return await self._act_for_main(
+                    self._connection, [*host_leases, *unread_shards], report
+                )
             return report
 
     def _forget(self) -> None:
@@ -204,17 +208,17 @@ class Heartbeat:
         now = time.monotonic()
         self._blocked_s += min(now - self._checked_at, FROZEN_S)
         self._checked_at = now
-        if not self._tick_asked:
+        if not self._is_tick_pending:
             self._blocked_s = 0.0
-            self._tick_asked = True
+            self._is_tick_pending = True
             self._on_main(self._tick)
         is_blocked = self._blocked_s >= BLOCKED_S
-        if is_blocked and not self._is_named:
+        if is_blocked and not self._is_blocker_logged:
             self._name_what_blocks()
-        self._is_named = is_blocked
+        self._is_blocker_logged = is_blocked
 
     def _tick(self) -> None:
-        self._tick_asked = False
+        self._is_tick_pending = False
 
     def _deliver(self) -> None:
         self._is_reporting = False  # first: what comes from now on is reported again
@@ -257,7 +261,7 @@ class Heartbeat:
         return {"agent": agent, "run": blocker.run_id, "place": blocker.place, "owner": self._owner}
 
     async def _act_for_main(
-        self, connection: Connection, owned: Sequence[ShardLease], report: HostReport
+        self, connection: Connection, owned_leases: Sequence[ShardLease], report: HostReport
     ) -> HostReport:
         """Give up what other hosts can serve; return what the main loop is to know when it is back.
 
@@ -267,21 +271,25 @@ class Heartbeat:
         elsewhere meanwhile, and those in which effects would be in doubt.
         """
         blocker = self._blocker(self._main_frame())
-        if not self._tick_asked:
+        if not self._is_tick_pending:
             return replace(report, surplus=())  # it is back
-        wanted = {shard for group in report.surplus for shard in group.shards}
-        gone = [lease for lease in owned if lease.shard in wanted and lease not in report.lost]
+        surplus_shards = {shard for group in report.surplus for shard in group.shards}
+        given_leases = [
+            lease
+            for lease in owned_leases
+            if lease.shard in surplus_shards and lease not in report.lost
+        ]
         is_over = self._blocked_s >= self._settings.blocked_s
         if not is_over:
-            keep = {blocker.shard, *blocker.in_doubt}
-            gone = [lease for lease in gone if lease.shard not in keep]
-        if not gone:
+            kept_shards = {blocker.shard, *blocker.in_doubt}
+            given_leases = [lease for lease in given_leases if lease.shard not in kept_shards]
+        if not given_leases:
             return replace(report, surplus=())
         _log.warning(
             "the event loop stays blocked; other hosts get what they can serve",
-            extra={"shards": [lease.shard for lease in gone], **self._facts(blocker)},
+            extra={"shards": [lease.shard for lease in given_leases], **self._facts(blocker)},
         )
-        for lease in gone:
+        for lease in given_leases:
             if is_over and lease.shard == blocker.shard:
                 await connection.fetch(
                     SQL_GIVE_UP_BLOCKED,
@@ -291,8 +299,8 @@ class Heartbeat:
                     blocker.run_id,
                     blocker.place,
                 )
-        await connection.fetch(SQL_RELEASE_SHARDS, self._owner, *lease_columns(gone))
-        return replace(report, lost=(*report.lost, *gone), surplus=())
+        await connection.fetch(SQL_RELEASE_SHARDS, self._owner, *lease_columns(given_leases))
+        return replace(report, lost=(*report.lost, *given_leases), surplus=())
 
 
 class Contact:
@@ -300,17 +308,17 @@ class Contact:
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._has_it = True
-        self._otherwise_since: float | None = None
+        self._has_broker = True
+        self._changed_since: float | None = None
 
     def seen(self, is_connected: bool, now: float) -> Unable | None:
         """Note how it is at this time of a monotonic clock; return what follows."""
-        if is_connected == self._has_it:
-            self._otherwise_since = None
-        elif self._otherwise_since is None:
-            self._otherwise_since = now
-        elif now - self._otherwise_since >= self._lease_s:
-            self._has_it, self._otherwise_since = is_connected, None
-        if self._has_it:
+        if is_connected == self._has_broker:
+            self._changed_since = None
+        elif self._changed_since is None:
+            self._changed_since = now
+        elif now - self._changed_since >= self._lease_s:
+            self._has_broker, self._changed_since = is_connected, None
+        if self._has_broker:
             return None if is_connected else "unsure"
         return "returning" if is_connected else "broker"

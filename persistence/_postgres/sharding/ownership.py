@@ -56,7 +56,7 @@ class ShardLeases(ShardStore):
 
     def __init__(self, settings: StoreSettings, links: Links, clock: PostgresClock) -> None:
         self._settings, self._links, self._clock = settings, links, clock
-        self._known: dict[HostIncarnation, dict[ShardId, int]] = {}
+        self._owned_epochs: dict[HostIncarnation, dict[ShardId, int]] = {}
         self._modes: dict[str, str] = {}
         self._partitions: dict[str, int] = {}
 
@@ -68,10 +68,10 @@ class ShardLeases(ShardStore):
         modes = {agent.type: "instance" for agent in agents}
         for type_ in types:
             if modes.setdefault(type_, "partitioned") == "instance":
-                raise _one_or_the_other(type_, "instance")
+                raise _mode_error(type_, "instance")
         for type_, mode in modes.items():
             if self._modes.get(type_, mode) != mode:
-                raise _one_or_the_other(type_, self._modes[type_])
+                raise _mode_error(type_, self._modes[type_])
         texts, hashes = [str(agent) for agent in agents], [partition_hash(a) for a in agents]
         try:
             rows = await self._links.fetch(
@@ -79,7 +79,7 @@ class ShardLeases(ShardStore):
             )
         except RefusedError as exc:
             if exc.sqlstate == _OTHER_MODE:
-                raise _one_or_the_other(*exc.problem.split("|")) from exc
+                raise _mode_error(*exc.problem.split("|")) from exc
             raise
         self._modes.update(modes)
         self._partitions.update({row["type"]: row["partitions"] for row in rows})
@@ -110,7 +110,7 @@ class ShardLeases(ShardStore):
         Raises:
             ContractError: Messages in this database go another way than this host's.
         """
-        known = self._known.setdefault(owner, {})
+        owned_epochs = self._owned_epochs.setdefault(owner, {})
         try:
             rows = await self._links.fetch(
                 "claiming shards",
@@ -119,7 +119,7 @@ class ShardLeases(ShardStore):
                 self._settings.lease,
                 list(serves.types),
                 [instance_shard(agent) for agent in serves.agents],
-                list(known),
+                list(owned_epochs),
                 limit,
                 self._settings.capacity,
                 self._settings.brokered,
@@ -129,6 +129,7 @@ class ShardLeases(ShardStore):
                 raise _other_transport(is_brokered=exc.problem == "brokered") from exc
             if exc.sqlstate != _LOCK_NOT_AVAILABLE:
                 raise
+            # Another session has locked the rows: the next scan claims them.
             _log.warning("shards are busy; claiming them with the next try")
             return []
         leases = [
@@ -137,11 +138,11 @@ class ShardLeases(ShardStore):
             )
             for row in rows
         ]
-        known.update({lease.shard: lease.epoch for lease in leases})
-        if late := [row["shard"] for row in rows if row["late"]]:
+        owned_epochs.update({lease.shard: lease.epoch for lease in leases})
+        if late_shards := [row["shard"] for row in rows if row["late"]]:
             _log.warning(
                 "took shards above this host's share: nobody else came for them",
-                extra={"shards": late, "owner": owner},
+                extra={"shards": late_shards, "owner": owner},
             )
         return leases
 
@@ -154,54 +155,54 @@ class ShardLeases(ShardStore):
         )
         # Only after the statement: a claim under way would otherwise enter the shards again as owned.
         for lease in leases:
-            known = self._known.get(lease.owner, {})
-            if known.get(lease.shard) == lease.epoch:
-                del known[lease.shard]
+            owned_epochs = self._owned_epochs.get(lease.owner, {})
+            if owned_epochs.get(lease.shard) == lease.epoch:
+                del owned_epochs[lease.shard]
 
     @override
     async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
-        asked = self._clock.monotonic()
+        asked_at = self._clock.monotonic()
         rows = await self._links.fetch(
             "heartbeat", SQL_HEARTBEAT, owner, self._settings.lease, None, None
         )
         report = host_report(rows, known)
-        self._clock.observe(Reading(report.now, asked, self._clock.monotonic()))
+        self._clock.observe(Reading(report.now, asked_at, self._clock.monotonic()))
         self.apply_report(owner, report)
         return report
 
     def apply_report(self, owner: HostIncarnation, report: HostReport) -> None:
         """Note what a heartbeat said: what was lost or dropped here may be claimed again."""
-        mine = self._known.get(owner, {})
+        owned_epochs = self._owned_epochs.get(owner, {})
         for shard in (*report.unknown, *(lease.shard for lease in report.lost)):
-            mine.pop(shard, None)
+            owned_epochs.pop(shard, None)
 
 
-def host_report(rows: Sequence[Row], known: Sequence[ShardLease]) -> HostReport:
+def host_report(rows: Sequence[Row], host_leases: Sequence[ShardLease]) -> HostReport:
     """Compare what the database says this host owns with what the host thinks."""
     now: datetime = rows[0]["now"]
-    owned = {ShardId(row["shard"]): row["epoch"] for row in rows if row["shard"] is not None}
+    owned_epochs = {ShardId(row["shard"]): row["epoch"] for row in rows if row["shard"] is not None}
     return HostReport(
-        unknown=tuple(sorted(ShardId(row["shard"]) for row in _unread(rows, known))),
-        lost=tuple(lease for lease in known if owned.get(lease.shard) != lease.epoch),
+        unknown=tuple(sorted(ShardId(row["shard"]) for row in _unread_rows(rows, host_leases))),
+        lost=tuple(lease for lease in host_leases if owned_epochs.get(lease.shard) != lease.epoch),
         now=now,
         surplus=_surplus(rows),
     )
 
 
 def unread_leases(
-    rows: Sequence[Row], known: Sequence[ShardLease], owner: HostIncarnation, lease: timedelta
+    rows: Sequence[Row], host_leases: Sequence[ShardLease], owner: HostIncarnation, lease: timedelta
 ) -> list[ShardLease]:
     """Return the leases of shards that the database gave to this host, and the host does not know yet."""
     return [
         ShardLease(ShardId(row["shard"]), owner, row["epoch"], row["now"] + lease)
-        for row in _unread(rows, known)
+        for row in _unread_rows(rows, host_leases)
     ]
 
 
-def _unread(rows: Sequence[Row], known: Sequence[ShardLease]) -> list[Row]:
+def _unread_rows(rows: Sequence[Row], host_leases: Sequence[ShardLease]) -> list[Row]:
     """Return the rows of shards that the host does not know."""
-    thought = {None, *(lease.shard for lease in known)}
-    return [row for row in rows if row["shard"] not in thought]
+    known_shards = {None, *(lease.shard for lease in host_leases)}
+    return [row for row in rows if row["shard"] not in known_shards]
 
 
 def _surplus(rows: Sequence[Row]) -> tuple[Surplus, ...]:
@@ -214,10 +215,12 @@ def _surplus(rows: Sequence[Row]) -> tuple[Surplus, ...]:
     return tuple(Surplus(tuple(sorted(shards)), count) for shards, count in by_type.values())
 
 
-def _one_or_the_other(type_: str, was: str) -> RegistrationError:
-    known, wanted = ("single agents", "a whole type")[:: 1 if was == "instance" else -1]
+def _mode_error(type_: str, present_mode: str) -> RegistrationError:
+    present_use, refused_use = ("single agents", "a whole type")[
+        :: 1 if present_mode == "instance" else -1
+    ]
     return RegistrationError(
-        f"agent type {type_!r} is in use as {known} and cannot be registered as {wanted}: a type "
+        f"agent type {type_!r} is in use as {present_use} and cannot be registered as {refused_use}: a type "
         "is one or the other. Use another type name, or let its runs and messages end and stop "
         "its hosts"
     )
@@ -265,7 +268,7 @@ class Takeover:
     async def run(self) -> None:
         """Watch until cancelled."""
         interval_s = self._settings.heartbeat_s
-        again = Backoff(AGAIN_S, LONGEST_AGAIN_S)
+        claim_backoff = Backoff(AGAIN_S, LONGEST_AGAIN_S)
         try:
             while True:
                 wait_s = interval_s
@@ -276,10 +279,10 @@ class Takeover:
                     left_s = float(row["left_s"])
                     if left_s <= 0:
                         await self._claim()
-                        wait_s = again.next_s()
+                        wait_s = claim_backoff.next_s()
                     else:
                         wait_s = min(left_s + JUST_AFTER_S, interval_s)
-                        again.reset()
+                        claim_backoff.reset()
                 except Exception as exc:  # noqa: BLE001 - nobody else takes over within milliseconds
                     _log.warning("looking for dead hosts is tried again", exc_info=exc)
                 await asyncio.sleep(wait_s)

@@ -80,7 +80,7 @@ class _Post(NamedTuple):
     row: tuple[object, ...]
 
 
-class _Changed(NamedTuple):
+class _ChangeResult(NamedTuple):
     number: int | None
     is_certain: bool
     """False after an unknown outcome: an end may have been written by the first try."""
@@ -97,7 +97,7 @@ class Follows(FollowGraph, PostStore):
         self._settings, self._links = settings, links
         # A chunk takes time: publishers and followers do not wait for it.
         self._link, self._chunks = link, chunks
-        self._changes: Batcher[_Change, _Changed] = Batcher(
+        self._changes: Batcher[_Change, _ChangeResult] = Batcher(
             self._flush_changes, limit=settings.group_limit
         )
         self._posts: Batcher[_Post, tuple[bool, tuple[Nudge, ...]]] = Batcher(
@@ -111,18 +111,18 @@ class Follows(FollowGraph, PostStore):
         self, follower: AgentId, topic: TopicId, *, mode: FollowMode = "eager"
     ) -> Subscription:
         check_follow(follower, topic)
-        changed = await self._changes.call(_change(follower, topic, mode))
-        assert changed.number is not None, "a follow has a number"
-        return Subscription(follower, topic, mode, changed.number)
+        result = await self._changes.call(_change(follower, topic, mode))
+        assert result.number is not None, "a follow has a number"
+        return Subscription(follower, topic, mode, result.number)
 
     @override
     async def unfollow(self, follower: AgentId, topic: TopicId) -> bool:
-        changed = await self._changes.call(_change(follower, topic, None))
-        return changed.number is not None or not changed.is_certain
+        result = await self._changes.call(_change(follower, topic, None))
+        return result.number is not None or not result.is_certain
 
     @override
     async def followers_of(self, topic: TopicId) -> AsyncIterator[Subscription]:
-        """See `FollowGraph.followers_of`. The followers are read in pages, shard by shard."""
+        """The followers are read in pages, shard by shard."""
         shard = follower = ""
         while True:
             rows = await self._links.fetch(
@@ -140,13 +140,13 @@ class Follows(FollowGraph, PostStore):
         rows = await self._links.fetch("reading follows", SQL_FOLLOWING, str(agent_id))
         return sorted(_topic(row["topic"]) for row in rows)
 
-    async def _flush_changes(self, calls: list[Batched[_Change, _Changed]]) -> None:
+    async def _flush_changes(self, calls: list[Batched[_Change, _ChangeResult]]) -> None:
         args = columns((call.args for call in calls), 4)
-        rows, again = await self._link.fetch_once_or_again(
+        rows, may_be_done = await self._link.fetch_once_or_again(
             "changing follows", SQL_FOLLOW_TOPICS, *args
         )
         for row in rows:
-            calls[row["i"] - 1].answer(_Changed(row["number"], not again))
+            calls[row["i"] - 1].answer(_ChangeResult(row["number"], not may_be_done))
 
     @override
     async def publish(self, post: Message) -> tuple[bool, tuple[Nudge, ...]]:
@@ -160,22 +160,22 @@ class Follows(FollowGraph, PostStore):
     ) -> None:
         args = (*columns((call.args.row for call in calls), 5), self._settings.brokered)
         with self._post_fault:
-            rows, again = await self._link.fetch_once_or_again(
+            rows, may_be_done = await self._link.fetch_once_or_again(
                 "publishing", SQL_POST_TO_TOPICS, self._settings.owner, *args
             )
-        fresh: set[int] = set()
+        new_indexes: set[int] = set()
         nudges: dict[int, list[Nudge]] = {}
         for row in rows:
             if row["shard"] is None:
-                fresh.add(row["i"])
+                new_indexes.add(row["i"])
             elif row["owner"] == self._settings.owner:
                 nudge = Nudge("fanout", shard=ShardId(row["shard"]))
                 nudges.setdefault(row["i"], []).append(nudge)
-        seen: set[tuple[str, str, str]] = set()
+        seen_keys: set[tuple[str, str, str]] = set()
         for i, call in enumerate(calls, 1):
             # What was written by a lost first try has its hints in the next scan.
-            is_new = (i in fresh or again) and call.args.key not in seen
-            seen.add(call.args.key)
+            is_new = (i in new_indexes or may_be_done) and call.args.key not in seen_keys
+            seen_keys.add(call.args.key)
             call.answer((is_new, tuple(nudges.get(i, ()))))
 
     @override
@@ -192,21 +192,27 @@ class Follows(FollowGraph, PostStore):
         args = (shards, leases[0].owner, [lease.epoch for lease in leases], limit)
         doing = "bringing posts to followers"
         with self._expand_fault:
-            rows, again = await self._chunks.fetch_once_or_again(doing, SQL_EXPAND_FANOUTS, *args)
-        by: dict[str, list[Row]] = {"lost": [], "more": [], "brought": []}
+            rows, may_be_done = await self._chunks.fetch_once_or_again(
+                doing, SQL_EXPAND_FANOUTS, *args
+            )
+        rows_by_outcome: dict[str, list[Row]] = {"lost": [], "more": [], "brought": []}
         for row in rows:
-            by[row["outcome"]].append(row)
-        lost, more = ({ShardId(row["shard"]) for row in by[key]} for key in ("lost", "more"))
-        lazy: LazyAgents = _lazy(by["brought"])
-        woken = _woken(by["brought"])
-        if again:
+            rows_by_outcome[row["outcome"]].append(row)
+        lost_shards, unfinished_shards = (
+            {ShardId(row["shard"]) for row in rows_by_outcome[key]} for key in ("lost", "more")
+        )
+        lazy: LazyAgents = _lazy(rows_by_outcome["brought"])
+        arrivals_by_shard = _arrivals_by_shard(rows_by_outcome["brought"])
+        if may_be_done:
             lazy = dict.fromkeys(shards)
             tries = 2  # the one that was lost, and the one that was answered; the next scan finds others
-            found = await self._chunks.fetch(doing, SQL_FIND_EXPANDED, list(lazy), tries * limit)
-            woken = {}
-            for row in found:
-                woken.setdefault(ShardId(row["shard"]), []).append(arrived_of(row))
-        return Expanded(woken, lazy, more, lost)
+            inbox_rows = await self._chunks.fetch(
+                doing, SQL_FIND_EXPANDED, list(lazy), tries * limit
+            )
+            arrivals_by_shard = {}
+            for row in inbox_rows:
+                arrivals_by_shard.setdefault(ShardId(row["shard"]), []).append(arrived_of(row))
+        return Expanded(arrivals_by_shard, lazy, unfinished_shards, lost_shards)
 
     @override
     async def lazy(self, shards: Sequence[ShardId]) -> LazyAgents:
@@ -226,9 +232,9 @@ def _change(follower: AgentId, topic: TopicId, mode: FollowMode | None) -> _Chan
     return str(follower), partition_hash(follower), str(topic), mode
 
 
-def _woken(rows: list[Row]) -> dict[ShardId, list[Arrived]]:
+def _arrivals_by_shard(rows: list[Row]) -> dict[ShardId, list[Arrived]]:
     """Return the followers' rows by shard: messages of one post differ in the target only."""
-    woken: dict[ShardId, list[Arrived]] = {}
+    arrivals_by_shard: dict[ShardId, list[Arrived]] = {}
     post: Message | None = None
     for row in rows:
         if not row["agents"]:
@@ -238,13 +244,13 @@ def _woken(rows: list[Row]) -> dict[ShardId, list[Arrived]]:
         if post is None:  # it cannot be read: its receivers' next scans find its rows
             continue
         sender = post.sender or ""
-        woken.setdefault(ShardId(row["shard"]), []).extend(
+        arrivals_by_shard.setdefault(ShardId(row["shard"]), []).extend(
             Arrived(post.copied_to(agent), sender, agent, arrival)
             for agent, arrival in zip(
                 map(AgentId.parse, row["agents"]), row["arrivals"], strict=True
             )
         )
-    return woken
+    return arrivals_by_shard
 
 
 def _lazy(rows: list[Row]) -> dict[ShardId, list[str]]:
@@ -256,5 +262,5 @@ def _lazy(rows: list[Row]) -> dict[ShardId, list[str]]:
 
 
 def _topic(text: str) -> TopicId:
-    place = AgentId.parse(text)
-    return TopicId(place.type, place.key, place.tenant)
+    topic_agent = AgentId.parse(text)
+    return TopicId(topic_agent.type, topic_agent.key, topic_agent.tenant)

@@ -120,8 +120,8 @@ class PostgresSchedules(ScheduleStore):
 
     @override
     async def delete(self, tenant: str, name: str) -> bool:
-        gone = await self._links.fetch("deleting a schedule", SQL_DELETE_SCHEDULE, tenant, name)
-        return bool(gone)
+        rows = await self._links.fetch("deleting a schedule", SQL_DELETE_SCHEDULE, tenant, name)
+        return bool(rows)
 
     @override
     async def due(
@@ -151,19 +151,21 @@ class PostgresSchedules(ScheduleStore):
 
     @override
     async def fire(self, leases: Sequence[ShardLease], ticks: Sequence[Tick]) -> Fired:
-        """Fire all ticks with one statement. See `ScheduleStore.fire`."""
+        """Fire all ticks with one statement."""
         messages = [_message_of(tick) for tick in ticks]
-        held = lease_columns(leases)
-        what = columns(map(_columns_of, ticks, messages), 10)
+        lease_args = lease_columns(leases)
+        tick_args = columns(map(_columns_of, ticks, messages), 10)
         with self._fault:
-            rows = await self._links.fetch("firing schedules", SQL_FIRE_SCHEDULES, *held, *what)
-        arrived = []
+            rows = await self._links.fetch(
+                "firing schedules", SQL_FIRE_SCHEDULES, *lease_args, *tick_args
+            )
+        arrivals = []
         for row in rows:
             message = messages[row["i"] - 1]
             if message is not None and row["arrival"] is not None:
                 agent = ticks[row["i"] - 1].schedule.agent_id
-                arrived.append(Arrived(message, message.sender or "", agent, row["arrival"]))
-        return Fired(sum(row["moved"] for row in rows), tuple(arrived))
+                arrivals.append(Arrived(message, message.sender or "", agent, row["arrival"]))
+        return Fired(sum(row["moved"] for row in rows), tuple(arrivals))
 
     @override
     async def forget_done(self, *, older_than_s: float, limit: int = 1000) -> int:
@@ -173,9 +175,9 @@ class PostgresSchedules(ScheduleStore):
 
 def schedule_of(row: Row) -> Schedule:
     """Return a row of `_COLUMNS`; they are named as the fields."""
-    given = {**row, "agent_id": AgentId.parse(row["agent_id"]), "payload": decoded(row["payload"])}
-    given.pop("in_s", None)
-    return Schedule(**given)
+    fields = {**row, "agent_id": AgentId.parse(row["agent_id"]), "payload": decoded(row["payload"])}
+    fields.pop("in_s", None)
+    return Schedule(**fields)
 
 
 def _message_of(tick: Tick) -> Message | None:
@@ -184,16 +186,16 @@ def _message_of(tick: Tick) -> Message | None:
 
 
 def _columns_of(tick: Tick, message: Message | None) -> tuple[object, ...]:
-    one = tick.schedule
+    schedule = tick.schedule
     sender = None if message is None else message.sender
     return (
-        one.tenant,
-        one.name,
-        one.revision,
+        schedule.tenant,
+        schedule.name,
+        schedule.revision,
         tick.base_at,
         tick.next_at,
-        str(one.agent_id),
-        partition_hash(one.agent_id),
+        str(schedule.agent_id),
+        partition_hash(schedule.agent_id),
         sender,
         None if message is None else message.id,
         None if message is None else message_text(message, sender),
@@ -252,7 +254,9 @@ class PostgresLimits(LimitStore):
             "exchanging places",
             SQL_EXCHANGE_PLACES,
             owner,
-            *columns(((str(one.scope), one.held, one.wanted, one.starts) for one in claims), 4),
+            *columns(
+                ((str(claim.scope), claim.held, claim.wanted, claim.starts) for claim in claims), 4
+            ),
         )
         return [Grant(**{**row, "scope": LimitScope.parse(row["scope"])}) for row in rows]
 

@@ -67,7 +67,7 @@ async def bus(url: str, namespace: str) -> AsyncGenerator[NatsDeltaBus, None]:
 async def subscribed(*buses: NatsDeltaBus) -> None:
     """Return once the server knows what they want to hear."""
     for one in buses:
-        await until(lambda one=one: one._subscribed.keys() == one._handlers.keys(), "subscribed")  # type: ignore[misc]
+        await until(lambda one=one: one._subscriptions.keys() == one._handlers.keys(), "subscribed")  # type: ignore[misc]
         assert one._client is not None
         await one._client.flush()
 
@@ -96,7 +96,7 @@ async def test_pieces_reach_remote_listeners_in_order_and_not_their_sender(
             assert not waiting[0].done()
             waiting[0].cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-        await until(lambda: not there._subscribed and not here._subscribed, "nobody listens")
+        await until(lambda: not there._subscriptions and not here._subscriptions, "nobody listens")
 
     assert [first, *rest] == [delta(n) for n in range(100)]
 
@@ -140,7 +140,7 @@ async def test_who_joins_while_an_answer_streams_has_all_of_it_once(
                 if n % (count // readers) == 1:
                     joining.append(tasks.create_task(joined_text(there, count - 1)))
                 await asyncio.sleep(0.002 if n % 7 == 0 else 0)
-        await until(lambda: not there._subscribed, "nobody listens")
+        await until(lambda: not there._subscriptions, "nobody listens")
 
     assert [one.result() for one in joining] == ["".join(texts)] * readers
     assert not there._questions
@@ -188,7 +188,7 @@ async def test_an_end_is_notified_to_its_watchers(nats_server: TestNats, namespa
         here.announce_end(AGENT, RUN)
         await until(lambda: told == ["there"], "told")
         stop()
-        await until(lambda: not there._subscribed, "no subscription is left")
+        await until(lambda: not there._subscriptions, "no subscription is left")
         here.announce_end(AGENT, RUN)
         await subscribed(here)
 

@@ -63,7 +63,7 @@ async def _api(client: Any, what: str, body: dict[str, Any] | None = None) -> di
 def _intercept(connection: JetStreamConnection, make: Callable[[Sink], Sink]) -> None:
     """Put something between the line and the readers."""
     client = connection._client
-    sid, sink = next((s, k) for s, k in client._sinks.items() if k == connection._pulls._arrived)
+    sid, sink = next((s, k) for s, k in client._sinks.items() if k == connection._pulls._on_message)
     client._sinks[sid] = make(sink)
 
 
@@ -130,7 +130,7 @@ async def test_the_ack_subjects_of_the_next_server_work(tmp_path: Path) -> None:
             await connection.send(row(3, ALICE))
             assert numbers([await waiting]) == [3]
 
-    assert len(reader._unacked[-1][1].split(b".")) > 9
+    assert len(reader._unacked_batches[-1][1].split(b".")) > 9
 
 
 async def test_a_hundred_and_twenty_eight_shards_are_read_at_once(

@@ -26,7 +26,7 @@ async def test_a_second_connection_asks_for_no_type_that_the_first_was_told_of(
         return await ask(self, oids, timeout)
 
     monkeypatch.setattr(asyncpg.Connection, "_introspect_types", counted)
-    monkeypatch.setattr(link, "_known", {})
+    monkeypatch.setattr(link, "_known_types", {})
     settings = StoreSettings(url=postgres_dsn, owner=HostIncarnation("one"), schema=schema)
     told = []
     for _ in range(2):

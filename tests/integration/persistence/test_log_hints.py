@@ -108,7 +108,7 @@ def readers_of(bed: Bed) -> LogReaders:
 
 def is_followed(bed: Bed, run_id: RunId) -> bool:
     """Whether the host was told that another one follows the log."""
-    return any(hints._followed.includes(run_id) for hints in readers_of(bed)._hints)  # type: ignore[attr-defined]
+    return any(hints._followed_logs.includes(run_id) for hints in readers_of(bed)._hints)  # type: ignore[attr-defined]
 
 
 @asynccontextmanager
@@ -206,7 +206,7 @@ async def test_hosts_tell_of_a_log_that_another_one_follows(
     assert other.run_id not in str(pair.ears.said())
     assert bool(pair.ears.notified) == (pair.way == "notify")
     for hints in readers_of(pair.writer)._hints:
-        hints._followed._until.clear()  # type: ignore[attr-defined] # as a minute later
+        hints._followed_logs._until.clear()  # type: ignore[attr-defined] # as a minute later
     pair.ears.forget()
     await run.append(result("9"))
     await pair.ears.have_all(pair.writer)

@@ -114,7 +114,7 @@ async def test_a_host_too_slow_for_the_server_reconnects(
     async with load.host():
         pass  # the streams exist
     await load.publish("crm", 200, padding=32_000)
-    arrived = pulls.Pulls._arrived
+    arrived = pulls.Pulls._on_message
 
     def arrives_slowly(self: pulls.Pulls, *of_message: Any) -> None:
         if is_cut_off():
@@ -127,7 +127,7 @@ async def test_a_host_too_slow_for_the_server_reconnects(
     def is_cut_off() -> bool:
         return "Slow Consumer" in nats.log.read_text()
 
-    monkeypatch.setattr(pulls.Pulls, "_arrived", arrives_slowly)
+    monkeypatch.setattr(pulls.Pulls, "_on_message", arrives_slowly)
     async with load.host() as runtime:
         await load.settle(runtime)
 

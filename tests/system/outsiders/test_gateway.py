@@ -356,7 +356,7 @@ async def test_the_bytes_that_a_host_holds_are_limited(
         assert (await asked).body == n
 
     assert (await crm.ask("echo/big", 1, X_Big="x" * 200_000)).code == 0
-    assert (gateway.held, gateway._held_bytes) == (0, 0)
+    assert (gateway.held, gateway._open_bytes) == (0, 0)
 
 
 async def test_the_send_buffer_of_a_client_that_does_not_read_is_limited(

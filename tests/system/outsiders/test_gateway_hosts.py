@@ -101,7 +101,7 @@ def bus_of(door: Runtime) -> NatsDeltaBus:
 
 async def until_heard(bus: NatsDeltaBus, place: str) -> None:
     """Return once the broker forwards notifications."""
-    await until(lambda: place in bus._subscribed, f"{place} is heard")
+    await until(lambda: place in bus._subscriptions, f"{place} is heard")
     assert bus._client is not None
     await bus._client.flush()
 
@@ -158,7 +158,7 @@ async def test_a_host_without_the_agent_is_notified_of_its_end(
     await crm.api("signal", run=run, name="go", payload="ended elsewhere")
 
     assert (await asked).body == await waiting == "ended elsewhere"
-    await until(lambda: watched not in bus._subscribed, "nobody watches any more")
+    await until(lambda: watched not in bus._subscriptions, "nobody watches any more")
 
 
 async def test_a_stopping_host_answers_ended_runs_and_refers_the_rest(

@@ -51,7 +51,7 @@ async def test_nothing_was_done_only_if_no_attempt_got_through(
         one.is_under_way = why not in {"unreachable", "closed"}
         with contextlib.suppress(MissedError):
             one.pause_after(MissedError(why, "words"))
-    error = one.given_up("nats:4222", 5)
+    error = one.final_error("nats:4222", 5)
 
     assert type(error) is kind
     assert error.id == "m-1"
@@ -62,4 +62,4 @@ async def test_what_a_host_has_taken_before_is_not_called_undone() -> None:
     one = tries(may_be_done=True)
     one.pause_after(MissedError("unserved", "nobody is there"))
 
-    assert type(one.given_up("nats:4222", 5)) is OutcomeUnknownError
+    assert type(one.final_error("nats:4222", 5)) is OutcomeUnknownError

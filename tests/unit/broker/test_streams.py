@@ -103,7 +103,7 @@ class Cluster:
 async def test_a_reader_of_the_stream_mail_waits_for_no_other_streams_leader() -> None:
     """A cluster that lost a server has none for some seconds; without hurry it is waited for."""
     cluster = Cluster("ns_TOPIC", "ns_DEAD", "ns_EDGE_1")
-    names = await ensure(cluster.api, PLAN.subjects, deployment="d1", hurried=cluster.hurried)
+    names = await ensure(cluster.api, PLAN.subjects, deployment="d1", hurried_api=cluster.hurried)
 
     assert (names.mail, names.edge) == ("ns_MAIL", "ns_EDGE_1")
     assert not cluster.leaderless & set(cluster.patient)
@@ -121,5 +121,5 @@ async def test_mails_leader_and_what_is_not_there_are_waited_for(
         del cluster.streams[leaderless]
 
     with pytest.raises(JetStreamOffError):
-        await ensure(cluster.api, PLAN.subjects, deployment="d1", hurried=cluster.hurried)
+        await ensure(cluster.api, PLAN.subjects, deployment="d1", hurried_api=cluster.hurried)
     assert f"STREAM.INFO.{leaderless}" in cluster.patient

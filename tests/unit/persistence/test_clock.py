@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistence._postgres.connection.listener import DRIFT_S, SLEWED_S, Reading, _Shown
+from persistence._postgres.connection.listener import DRIFT_S, SLEWED_S, Reading, _ShownTime
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LEGS_S = st.floats(0, 2)
@@ -18,12 +18,12 @@ def after(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def shown_after(*readings: Reading) -> _Shown:
+def shown_after(*readings: Reading) -> _ShownTime:
     """What is shown after all of them."""
     first = readings[0]
-    shown = _Shown(first.now, first.answered)
+    shown = _ShownTime(first.now, first.answered_at)
     for reading in readings[1:]:
-        shown = shown.agreeing(reading)
+        shown = shown.adjust_to(reading)
     return shown
 
 
@@ -37,7 +37,7 @@ def test_it_is_never_ahead_and_behind_by_the_fastest_answer_at_most(
         readings.append(Reading(after(at + there_s), at, at + there_s + back_s))
         at += pause_s
     shown = shown_after(*readings)
-    when = max(reading.answered for reading in readings)
+    when = max(reading.answered_at for reading in readings)
     behind_s = (after(when) - shown.at(when)).total_seconds()
 
     assert -DRIFT_S < behind_s < min(back_s for _, _, back_s in beats) + 1e-5

@@ -94,20 +94,20 @@ class HostProbes:
         """See `Probes.reasons`."""
         if self.phase != "serving" or self.runtime is None:
             return [{"check": "host", "problem": f"is {self.phase}"}]
-        found = []
+        reasons = []
         if not await self._database_answers(self.runtime):
             problem = f"did not answer within {ANSWER_LIMIT_S:g} s"
-            found.append({"check": "postgres", "problem": problem})
+            reasons.append({"check": "postgres", "problem": problem})
         elif (trouble := getattr(self.runtime.store, "trouble", None)) is not None:
             # Stores without a server have no `trouble`. The server's own text is left out, because clients of
             # this address are not trusted.
-            found.append({"check": "postgres", "problem": str(trouble).partition(" (")[0]})
+            reasons.append({"check": "postgres", "problem": str(trouble).partition(" (")[0]})
         parts = host_of(self.runtime)
         if parts.serves and not parts.worker.env.may_act():
-            found.append({"check": "lease", "problem": "was not renewed in time"})
+            reasons.append({"check": "lease", "problem": "was not renewed in time"})
         if parts.mail is not None and (problem := _broker_problem(parts.mail)):
-            found.append({"check": "nats", "problem": problem})
-        return found
+            reasons.append({"check": "nats", "problem": problem})
+        return reasons
 
     @property
     def is_connected(self) -> bool:
@@ -140,11 +140,11 @@ class HostProbes:
                 return
             insight = self.runtime.store.insight
             try:
-                self.totals = await _known(insight)
+                self.totals = await _read_totals(insight)
                 if self.totals.is_due:
                     self._tasks.start(_count(insight), name="count totals")
                     await self._tasks.settle(limit_s=COUNT_WAIT_S)
-                    self.totals = await _known(insight)
+                    self.totals = await _read_totals(insight)
             except (ActorsError, TimeoutError) as exc:
                 _log_failure(exc)
                 self.totals = None
@@ -158,12 +158,14 @@ def bounded(values: Mapping[str, float], last: Sequence[str] = ()) -> dict[str, 
         values: The values by name.
         last: Names that come after all others, in this order.
     """
-    place = {name: n for n, name in enumerate(last)}
-    names = sorted(values, key=lambda name: (place.get(name, -1), name))
-    kept = {name: float(values[name]) for name in names[:MAX_TYPES]}
+    position = {name: n for n, name in enumerate(last)}
+    names = sorted(values, key=lambda name: (position.get(name, -1), name))
+    values_by_name = {name: float(values[name]) for name in names[:MAX_TYPES]}
     if len(names) > MAX_TYPES:
-        kept[OTHER] = kept.get(OTHER, 0.0) + sum(values[name] for name in names[MAX_TYPES:])
-    return kept
+        values_by_name[OTHER] = values_by_name.get(OTHER, 0.0) + sum(
+            values[name] for name in names[MAX_TYPES:]
+        )
+    return values_by_name
 
 
 def of_model_calls(calls: ModelCounters) -> Iterator[Metric]:
@@ -206,7 +208,7 @@ def cumulative(values: Histogram) -> list[tuple[str, float]]:
     return list(zip(bounds, map(float, accumulate(values.counts)), strict=True))
 
 
-async def _known(insight: InsightStore) -> KnownTotals:
+async def _read_totals(insight: InsightStore) -> KnownTotals:
     async with asyncio.timeout(ANSWER_LIMIT_S):
         return await insight.known_totals(every_s=TOTALS_EVERY_S)
 
@@ -250,14 +252,16 @@ class _HostCollector(Collector):
         is_serving = is_host and probes.phase == "serving"
         yield _gauge("host_draining", "1 if this host drains: it releases its shards.", is_draining)
         yield _gauge("host_serving", "1 if this host serves.", is_serving)
-        known = probes.totals
-        yield _gauge("totals_up", "1 if the database returned the totals below.", known is not None)
-        if known is not None:
-            yield _gauge("totals_age_seconds", "Age of the totals.", known.age_s)
-        if known is not None and known.totals is not None:
-            yield from _of_totals(known.totals)
+        known_totals = probes.totals
+        yield _gauge(
+            "totals_up", "1 if the database returned the totals below.", known_totals is not None
+        )
+        if known_totals is not None:
+            yield _gauge("totals_age_seconds", "Age of the totals.", known_totals.age_s)
+        if known_totals is not None and known_totals.totals is not None:
+            yield from _totals_metrics(known_totals.totals)
         if probes.runtime is not None and is_host:
-            yield from _of_host(probes.runtime, connected=probes.is_connected)
+            yield from _host_metrics(probes.runtime, connected=probes.is_connected)
             ahead = probes.clock.now() - probes.runtime.clock.now()
             text = "Seconds that this machine's clock is ahead of the database's."
             yield _gauge("host_clock_offset_seconds", text, ahead.total_seconds())
@@ -269,17 +273,17 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> prometheus.Metric:
     family = GaugeMetricFamily(f"callboard_{name}", text, labels=[label])
-    return _filled(family, sorted(values.items()))
+    return _fill_family(family, sorted(values.items()))
 
 
 def _counters(
     name: str, text: str, labels: str, values: Iterable[tuple[_Key, float]]
 ) -> prometheus.Metric:
     family = CounterMetricFamily(f"callboard_{name}", text, labels=labels.split())
-    return _filled(family, values)
+    return _fill_family(family, values)
 
 
-def _filled(
+def _fill_family(
     family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[tuple[_Key, float]]
 ) -> prometheus.Metric:
     for key, value in values:
@@ -287,7 +291,7 @@ def _filled(
     return family
 
 
-def _of_totals(totals: Totals) -> Iterator[prometheus.Metric]:
+def _totals_metrics(totals: Totals) -> Iterator[prometheus.Metric]:
     """Yield metrics of the whole deployment. Every host reports the same values: take their maximum."""
     open_runs = {status.lower(): 0.0 for status in RunStatus if not status.is_terminal}
     open_runs |= {status.lower(): float(n) for status, n in totals.runs.items()}
@@ -315,7 +319,7 @@ def _of_totals(totals: Totals) -> Iterator[prometheus.Metric]:
         yield _gauge(name, text, value)
 
 
-def _of_host(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.Metric]:
+def _host_metrics(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.Metric]:
     info = InfoMetricFamily("callboard_host", "Name and version of this host.")
     info.add_metric([], {"host": runtime.owner, "version": version("callboard")})
     yield info
@@ -330,10 +334,10 @@ def _of_host(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.Metric
         worker.env.may_act(),
     )
     yield _gauge("host_broker_connected", "1 if this host is connected to the broker.", connected)
-    yield from _of_counters(runtime.meters)
+    yield from _counter_metrics(runtime.meters)
 
 
-def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
+def _counter_metrics(counters: Counters) -> Iterator[prometheus.Metric]:
     """Yield counters of this host since the start of its process: take the sum over hosts."""
     runs = [
         ("completed", counters.completed),

@@ -48,7 +48,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
     async with AsyncExitStack() as stack:
         opening = await stack.enter_async_context(opened(settings))
         with loading():  # while the servers start
-            found = {spec: find_served(spec) for spec in specs}
+            targets = {spec: find_served(spec) for spec in specs}
             from actors._runtime.runtime import host_of  # noqa: PLC0415
             from compose._assembly.runtime import build_as_set  # noqa: PLC0415
 
@@ -61,7 +61,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
             _log.info("host.stopped", extra={"pid": os.getpid(), "signal": stop.signal_name})
             return
         host = {"host": runtime.owner, "pid": os.getpid()}
-        await serve_all(runtime, found)
+        await serve_all(runtime, targets)
         worker = host_of(runtime).worker
         if probes is not None:
             probes.serving(runtime)

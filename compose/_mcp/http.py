@@ -133,8 +133,8 @@ class TokenFile:
             _log.exception("mcp.tokens", extra={"file": str(self.path)})
             return None
         digest = hashlib.sha256(token.encode()).digest()
-        of_file = [hashlib.sha256(line.encode()).digest() for line in tokens]
-        if not sum([hmac.compare_digest(digest, other) for other in of_file]):
+        line_digests = [hashlib.sha256(line.encode()).digest() for line in tokens]
+        if not sum([hmac.compare_digest(digest, other) for other in line_digests]):
             return None
         return AccessToken(token=token, client_id=digest.hex()[:16], scopes=[])
 

@@ -124,7 +124,10 @@ def mcp_tools(  # noqa: PLR0913 - each has a default
     tools_by_name = {tool.name: tool for tool in _list(server)}
     required_names = {*(allow or ()), *(risks or ()), *idempotent} - {ALL}
     if missing_names := sorted(required_names - set(tools_by_name)):
-        problem = f"it has no tool {', '.join(missing_names)}; it has {', '.join(sorted(tools_by_name)) or 'none'}"
+        problem = (
+            f"it has no tool {', '.join(missing_names)}; "
+            f"it has {', '.join(sorted(tools_by_name)) or 'none'}"
+        )
         raise McpServerError(name, problem)
     allowed_tools = [tool for tool in tools_by_name.values() if allow is None or tool.name in allow]
     factory = _ToolFactory(

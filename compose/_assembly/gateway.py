@@ -96,7 +96,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     The context verifies the server's certificate and its host name.
 
     Raises:
-        ContractError: See `nats_server`.
+        ContractError: A file is missing or invalid, or a certificate has no key. The message names the setting.
     """
     ca, cert, key = settings.nats_tls_ca, settings.nats_tls_cert, settings.nats_tls_key
     if ca is None and cert is None and key is None:

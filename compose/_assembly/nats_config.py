@@ -74,9 +74,9 @@ class NatsAccounts:
         namespace: Prefix of the deployment's subjects and streams.
         publishers: External clients. A publisher of a tenant in `tenants` is a user of that tenant's account.
         tenants: Tenants with an account of their own.
-        sees_tenant: Users of publishers that see all runs of their tenant. See `Permissions.outsider`.
+        sees_tenant: Users of publishers that see all runs of their tenant, not only their own.
         nkeys: Public keys of the users who log in with an nkey, by user name.
-        hosts_make_streams: See `Permissions.host`.
+        hosts_make_streams: True if hosts, not only the admin, may create and change the streams of their account.
     """
 
     namespace: str = ""
@@ -144,7 +144,7 @@ class NatsAccounts:
         """Return an ``accounts`` block, which a server's configuration file can include.
 
         Raises:
-            ContractError: See `users`.
+            ContractError: The accounts contradict each other, as in `users`.
         """
         return "\n".join(self._lines()) + "\n"
 

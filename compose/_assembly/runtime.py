@@ -113,7 +113,7 @@ async def build_local_runtime(
 
     NATS, PostgreSQL and Valkey come from wheels. The first process that opens the folder runs the servers,
     and stops them when it ends. Other processes that open the folder use these servers. A client
-    (`serve=False`) needs and starts only PostgreSQL. See `build_runtime`.
+    (`serve=False`) needs and starts only PostgreSQL. The arguments are those of `build_runtime`.
 
     Raises:
         EmbeddedServerMissingError: ``callboard[embedded]`` is not installed, or cannot run here.
@@ -158,9 +158,9 @@ def build_as_set(
     """Return a runtime on the servers that the settings name, else on the servers of their folder.
 
     Args:
-        settings: See `build_runtime`.
-        client: See `build_runtime`.
-        serve: See `build_runtime`.
+        settings: Settings with `postgres_url` or `data_dir`.
+        client: Name of the submitting client.
+        serve: False makes a client, which executes no runs.
         opening: The opening of the folder's servers if it was started already. The caller closes it.
     """
     if settings.postgres_url is not None:
@@ -249,13 +249,13 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
         if settings.runtime_backend == "postgres":
             from actors._inmemory.boards import GlobalTaskStore  # noqa: PLC0415 - rarely used
 
-            stack.enter_context(
-                GlobalTaskStore.using(store.boards)
-            )  # closed after the runtime has stopped
+            # Entered before the runtime, so that it is closed after the runtime has stopped.
+            stack.enter_context(GlobalTaskStore.using(store.boards))
         tracing = results = None
         if serve:
             tracing = await stack.enter_async_context(_tracing(settings, owner))
             results = await stack.enter_async_context(_journal(settings, store))
+        # A host with a short lease would otherwise have no time left in which it may act.
         margin_s = min(LEASE_MARGIN_S, settings.lease_s / 3)
         runtime = Runtime(
             store=store,
@@ -349,10 +349,10 @@ async def _tracing(settings: Settings, owner: HostIncarnation) -> AsyncIterator[
         yield None
         return
     # Imported here, because only hosts that send traces need the SDK.
-    from compose._assembly.telemetry import traced  # noqa: PLC0415
+    from compose._assembly.telemetry import open_tracing  # noqa: PLC0415
 
     system = "callboard" if settings.nats_url is None else "nats"
-    async with traced(settings, host=owner, system=system) as tracing:
+    async with open_tracing(settings, host=owner, system=system) as tracing:
         yield tracing
 
 
@@ -388,7 +388,7 @@ async def _wait_for_broker(mail: MailService | None, settings: Settings) -> None
 
     Raises:
         BrokerError: The mail service was not ready within `settings.start_wait_s`.
-        ContractError: See `MailService.ready`.
+        ContractError: The broker cannot be used as it is configured, and waiting does not help.
     """
     if mail is None:
         return

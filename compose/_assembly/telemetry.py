@@ -92,9 +92,8 @@ class Redaction:
 
 def _cut(text: str) -> str:
     text = text if len(text) <= MAX_CONTENT else text[: MAX_CONTENT - 1] + "…"
-    return text.encode(
-        errors="replace"
-    ).decode()  # the exporter would drop a whole batch for a lone surrogate
+    # The exporter would drop a whole batch for an unpaired surrogate.
+    return text.encode(errors="replace").decode()
 
 
 class RunIds(IdGenerator):
@@ -160,6 +159,7 @@ def provider_of(exporter: SpanExporter, *, host: str) -> TracerProvider:
     provider = TracerProvider(
         resource=_HostResource(resource.attributes, resource.schema_url),
         id_generator=RunIds(),
+        # `open_tracing` shuts it down within 3 s; at the exit of the process the SDK would wait 30 s.
         shutdown_on_exit=False,
     )
     provider.add_span_processor(
@@ -174,7 +174,7 @@ def provider_of(exporter: SpanExporter, *, host: str) -> TracerProvider:
 
 
 @asynccontextmanager
-async def traced(
+async def open_tracing(
     settings: Settings, *, host: str, system: str = "callboard"
 ) -> AsyncIterator[Tracing]:
     """Yield the tracing of this host, which sends spans to `settings.otlp_endpoint`.

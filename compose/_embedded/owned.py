@@ -288,7 +288,7 @@ def start_owned(data_dir: Path, make_ready: Callable[[Path], Recipe]) -> Embedde
     """Lock `data_dir`, call `make_ready` to prepare it, start its server and return the server.
 
     Raises:
-        ContractError: See `check_data_dir`.
+        ContractError: The name of the directory has a line break or a NUL.
         DataDirInUseError: Another process, which the error names, uses the directory.
         ServerFailedError: The server did not start. The error has the end of its log.
     """

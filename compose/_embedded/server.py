@@ -270,9 +270,8 @@ def runnable_programs(
             inside = partial / folder.relative_to(package.parent)
             shutil.copytree(folder, inside, symlinks=True)
         for path in [partial, *partial.rglob("*")]:
-            if (
-                not path.is_symlink()
-            ):  # the umask or the installer may have removed these permissions
+            # The umask or the installer may have removed these permissions.
+            if not path.is_symlink():
                 mode = path.stat().st_mode
                 path.chmod(mode | (0o055 if mode & 0o100 else 0o044))
         partial.rename(copy)

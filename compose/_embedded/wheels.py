@@ -119,8 +119,8 @@ def start_nats(
     Args:
         data_dir: Folder of `store/` (the streams), `server.conf`, `server.log`, `lock` and, if
             durable, `password`. It is created with the mode 0700.
-        durable: True: every acknowledged message is on the disk, and clients need the URL's password.
-            False: a power cut loses messages of up to two minutes, a killed process loses no message, and
+        durable: If True, every acknowledged message is on the disk, and clients need the URL's password.
+            If False, a power cut loses messages of up to two minutes, a killed process loses no message, and
             clients need no password.
         settings: Settings of the server's configuration file, which override the default ones. Settings of a
             block (such as `jetstream`) are overridden one by one.
@@ -171,8 +171,8 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
     Args:
         data_dir: Folder of `store/` (the append-only file), `server.conf`, `server.log`, `lock` and,
             if durable, `password`. It is created with the mode 0700.
-        durable: True: a power cut loses at most the writes of the last second, and clients need the URL's
-            password. False: the operating system decides when to write to the disk, and clients need no
+        durable: If True, a power cut loses at most the writes of the last second, and clients need the URL's
+            password. If False, the operating system decides when to write to the disk, and clients need no
             password. A killed process loses no writes in both cases.
 
     Raises:

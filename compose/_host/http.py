@@ -133,6 +133,8 @@ async def run_server(
             yield
         finally:
             server.should_exit = True
+            # The server drops answers after `stop_limit_s` itself. After twice that time its task is
+            # cancelled.
             await tasks.settle(limit_s=2 * stop_limit_s)
 
 

@@ -82,11 +82,14 @@ def find_served(spec: str) -> object:
     try:
         target: object = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
+        # Only if the named module or a parent of it is missing. Else the module is there, and an import in it
+        # fails.
         if exc.name is not None and (module_name + ".").startswith(exc.name + "."):
             remedy = f"Run in the folder that holds it (this is {here}), or install it"
             raise ServeError(spec, f"there is no module {module_name!r}", remedy) from exc
         problem = f"module {module_name!r} imports {exc.name!r}, which is not installed"
         raise ServeError(spec, problem, "Install it in this environment") from exc
+    # The module is a user's, and may raise anything at its import. The error names the module and its fault.
     except Exception as exc:
         problem = f"importing {module_name!r} raised {type(exc).__name__}: {exc}"
         raise ServeError(spec, problem, "Correct the module; --debug shows the traceback") from exc
@@ -105,7 +108,13 @@ def are_flow_files(spec: str) -> bool:
 
 
 def flows_of_files(path: str) -> Flows:
-    """Return the flows of a file or of a folder as the app ``flows``. See `find_served`."""
+    """Return the flows of a file or of a folder as the app ``flows``.
+
+    Raises:
+        ServeError: There is no such file or folder, or no flow in it.
+        FlowError: A flow document has mistakes.
+        WorkflowBundleError: A file is not a valid bundle.
+    """
     from actors._workflow.bundles import open_workflow_bundle  # noqa: PLC0415
     from actors._workflow.hosted.flows import Flows  # noqa: PLC0415 - few hosts serve flows
     from actors._workflow.visual.loading import load_flow  # noqa: PLC0415
@@ -148,8 +157,8 @@ class SessionApp:
         app: The type of its sessions' agents.
         modes: Agents by mode; empty if the application has registered the type itself.
         known_modes: Names of the modes; empty if they are not known.
-        version: See `SessionAgent`.
-        retry: See `SessionAgent`.
+        version: The version of the agents' code; None if the application has none.
+        retry: The retry policy of runs for which the caller gives none.
     """
 
     app: str
@@ -202,6 +211,7 @@ async def serve_app(
 
 def are_flows(target: object) -> TypeIs[Flows]:
     """Return True for the flows of an app. The function does not import their module."""
+    # Flows exist only if their module was imported. Importing it here would cost each host its time.
     module = sys.modules.get("actors._workflow.hosted.flows")
     return module is not None and isinstance(target, module.Flows)
 
@@ -244,6 +254,7 @@ async def _serve(runtime: Runtime, spec: str, target: object) -> None:
         case dict() if all(
             isinstance(name, str) and callable(factory) for name, factory in target.items()
         ):
+            # The claim of shards comes once, after all of them: each registration would claim by itself.
             async with host_of(runtime).claiming_once():
                 for name, factory in target.items():
                     await runtime.register_type(name, cast("Callable[[AgentId], Agent]", factory))

@@ -57,7 +57,7 @@ _CALL: Final = ("gen_ai_operation_name", *_MODEL)
 
 
 class HostProbes:
-    """Health and metrics of one process, see `compose._host.http.Probes`.
+    """Health and metrics of one process: the `Probes` of its HTTP address.
 
     A process without agents has no lease.
 
@@ -91,7 +91,7 @@ class HostProbes:
         self._tasks.cancel()
 
     async def reasons(self) -> list[dict[str, str]]:
-        """See `Probes.reasons`."""
+        """Return why the host is not ready, each reason with `check` and `problem`; empty if it is ready."""
         if self.phase != "serving" or self.runtime is None:
             return [{"check": "host", "problem": f"is {self.phase}"}]
         reasons = []
@@ -124,7 +124,7 @@ class HostProbes:
         return True
 
     async def metrics(self) -> tuple[bytes, str]:
-        """See `Probes.metrics`."""
+        """Return the metrics in Prometheus's form, and their media type."""
         await self._count()
         return prometheus.generate_latest(self._registry), CONTENT_TYPE_LATEST
 
@@ -135,6 +135,7 @@ class HostProbes:
         """
         if self.runtime is None:
             return
+        # Concurrent requests wait for one count, instead of one count each.
         async with self._counting:
             if self.clock.monotonic() - self._counted_at < TOTALS_EVERY_S:
                 return
@@ -148,6 +149,7 @@ class HostProbes:
             except (ActorsError, TimeoutError) as exc:
                 _log_failure(exc)
                 self.totals = None
+            # Set after a failure, too: otherwise each request would wait for a database that does not answer.
             self._counted_at = self.clock.monotonic()
 
 

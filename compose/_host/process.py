@@ -41,6 +41,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
         ServeError: One of the names does not lead to agents.
         ContractError: A server is missing or refuses the login, or the address of `settings.http` is taken.
     """
+    # Before any server is started, so that a misspelt name fails at once.
     for spec in specs:
         check_spec(spec)
     stop = Stop()
@@ -126,6 +127,7 @@ class Stop:
             os._exit(EXIT_SECOND_SIGNAL)
         self.signal_name = number.name
         self.requested.set()
+        # The opening may wait for a server without a limit, and would not notice `requested`.
         if self._opening is not None:
             self._opening.reschedule(asyncio.get_running_loop().time())
 

@@ -50,9 +50,9 @@ class HttpOptions:
 
     Attributes:
         address: ``HOST:PORT``.
-        token_file: See `TokenFile`.
-        hosts: See `AllowedSites`.
-        origins: See `AllowedSites`.
+        token_file: File with one token on each line.
+        hosts: Allowed values of `Host`, in addition to this machine's own addresses.
+        origins: Allowed values of `Origin`, in addition to the worker's own origin.
 
     Raises:
         ContractError: There are no tokens, or an entry of `origins` is not an origin.
@@ -174,8 +174,8 @@ class GuardedEndpoint:
 
     Args:
         inner: Gets the requests that are not refused.
-        tokens: See `TokenFile`.
-        sites: See `AllowedSites`.
+        tokens: The tokens of which each request has to have one.
+        sites: The hosts and origins that a request may name.
     """
 
     def __init__(self, inner: ASGIApp, *, tokens: TokenFile, sites: AllowedSites) -> None:
@@ -192,7 +192,7 @@ class GuardedEndpoint:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Answer an HTTP request, or refuse it. Other kinds of connections are ignored."""
         if scope["type"] != "http":
             return
         problem, status = self._sites.problem(Request(scope)), 403

@@ -63,7 +63,7 @@ class WorkerOptions:
         max_calls: Maximum number of concurrent calls of one client.
         flows: ``MODULE:APP`` or a file with flows, which become tools; ``installed`` for those of the database.
         agents: ``MODULE:APP`` of agents, which become tools.
-        wait_s: See `RunTools`.
+        wait_s: Seconds that a call waits for the end of its run.
 
     Raises:
         ContractError: A toolset is unknown.
@@ -96,7 +96,7 @@ async def run_worker(
     The signals are SIGTERM and SIGINT.
 
     Args:
-        options: See `WorkerOptions`.
+        options: The tools to serve, and the clients that may call them.
         client: A client of the hosts that execute runs. If None, this process executes runs, in memory.
 
     Raises:
@@ -216,6 +216,7 @@ class InputLines:
             except asyncio.IncompleteReadError as exc:
                 piece, is_whole = exc.partial, True
             except asyncio.LimitOverrunError as exc:
+                # Consumed, because the next `readuntil` would raise for the same bytes again.
                 piece, is_whole = await self._reader.read(exc.consumed), False
             line += piece[: MAX_LINE_BYTES + 1 - len(line)]
             if is_whole:
@@ -249,6 +250,7 @@ async def messages() -> AsyncIterator[tuple[InputLines | None, Any, Any]]:
         reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
         pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader),
+            # A copy, because the transport closes its file, and `input_copy` has to be restored afterwards.
             os.fdopen(os.dup(input_copy), "rb", buffering=0),
         )
         stack.callback(pipe.close)

@@ -75,7 +75,7 @@ class RunTools:
         return self._tool(name, description, schema, start, has_ledger=True)
 
     def of_agents(self, agents: Mapping[str, Sequence[AgentId]]) -> list[Tool]:
-        """Return one tool per agent, or per type for types whose keys are free. See `agents_of`."""
+        """Return one tool per agent, and one per type with an empty list, whose keys are free."""
         return [
             self._of_agent(type_, agent)
             for type_, ids in agents.items()
@@ -132,6 +132,7 @@ class RunTools:
                 return await self._outcome(run_id, has_ledger=has_ledger)
             except asyncio.CancelledError:
                 if not self._waiters[run_id] and (call.key is None or call.is_withdrawn()):
+                    # Shielded: a second cancellation must not leave a run that nobody waits for.
                     await asyncio.shield(
                         self.runtime.cancel(run_id, reason="the tool call of the run was cancelled")
                     )

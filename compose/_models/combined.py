@@ -97,7 +97,7 @@ class RetryingModel:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name of the client's model, as logs and traces have it."""
         return self.client.model
 
     @property
@@ -113,7 +113,7 @@ class RetryingModel:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`.
+        """Return one whole answer.
 
         Raises:
             ModelError: The error of the last try, without a pause, or an error that is not transient.
@@ -124,7 +124,7 @@ class RetryingModel:
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`; raises as `generate` does."""
+        """Yield the pieces of an answer, then its `Completion`; raises as `generate` does."""
         await self.prepare()
         time, limits = asyncio.get_running_loop().time, self._tries
         pauses = Backoff(limits.first_pause_s, limits.longest_pause_s)
@@ -143,8 +143,11 @@ class RetryingModel:
                         has_yielded = True
                         yield event
             except ModelError as exc:
+                # The caller has shown the pieces so far: a further try would put a second answer behind them.
                 if has_yielded or not exc.retryable:
                     raise
+                # A random part less, so that runs that a provider refused at one time do not call again at
+                # one time.
                 jittered_s = pauses.next_s() * (1 - self._entropy.random() / 2)
                 pause_s = jittered_s if exc.retry_after is None else exc.retry_after
                 if tries_left < 1 or time() + pause_s > begin_deadline:
@@ -156,7 +159,7 @@ class RetryingModel:
             await asyncio.sleep(pause_s)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """See `LLMClient.count_tokens`."""
+        """Return the client's count of the messages' tokens."""
         return await self.client.count_tokens(messages)
 
     async def prepare(self) -> None:
@@ -194,7 +197,9 @@ class FallbackModel:
         if not clients:
             raise ContractError("FallbackModel([]): give at least one client")
         self._clients = tuple(
-            client.client if isinstance(client, RetryingModel) else client for client in clients
+            # Without its own retries, because they would keep the next client waiting.
+            client.client if isinstance(client, RetryingModel) else client
+            for client in clients
         )
         self._model = model or clients[0].model
         limits = tries or TryLimits()
@@ -202,7 +207,7 @@ class FallbackModel:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name that logs and traces have for a call."""
         return self._model
 
     @property
@@ -214,17 +219,17 @@ class FallbackModel:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`; raises as `RetryingModel.generate` does."""
+        """Return one whole answer; raises as `RetryingModel.generate` does."""
         return await self._retrying.generate(messages, options=options)
 
     def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`; raises as `RetryingModel.generate` does."""
+        """Yield the pieces of an answer, then its `Completion`; raises as `RetryingModel.generate` does."""
         return self._retrying.generate_stream(messages, options=options)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the first client's count."""
+        """Return the first client's count of the messages' tokens."""
         return await self._clients[0].count_tokens(messages)
 
     async def prepare(self) -> None:
@@ -254,19 +259,19 @@ class Router:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name that logs and traces have for a call."""
         return self._model
 
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`."""
+        """Return the answer of the client that `pick` chooses."""
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`."""
+        """Yield the events of the client that `pick` chooses."""
         client = await self._pick_client(messages, options)
         async with aclosing(stream_of(client, messages, options)) as events:
             async for event in events:
@@ -321,7 +326,7 @@ class SemanticCache:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name of the client's model, as logs and traces have it."""
         return self._client.model
 
     @property
@@ -332,13 +337,13 @@ class SemanticCache:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`."""
+        """Return one whole answer, from memory or of the client."""
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`. An answer from memory is yielded as one piece."""
+        """Yield the pieces of an answer, then its `Completion`. An answer from memory is one piece."""
         run = executing.get()
         tenant = self._tenant or (run.agent_id.tenant if run is not None else None)
         answers = None if tenant is None else self._answers.setdefault(tenant, OrderedDict())
@@ -366,7 +371,7 @@ class SemanticCache:
                 yield event
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """See `LLMClient.count_tokens`."""
+        """Return the client's count of the messages' tokens."""
         return await self._client.count_tokens(messages)
 
     async def prepare(self) -> None:
@@ -388,6 +393,7 @@ class SemanticCache:
             return equal_entry.response
         if self._similarity is None or not text:
             return None
+        # A copy, because `similarity` may await, and other requests change the answers meanwhile.
         for other_key, entry in list(answers.items()):
             if (
                 entry.context_digest == context_digest
@@ -405,6 +411,7 @@ class SemanticCache:
     def _store_answer(
         self, answers: OrderedDict[str, _CachedAnswer], key: str, entry: _CachedAnswer
     ) -> None:
+        # Half an answer is not an answer, so later requests must not get it.
         if entry.response.tool_calls or entry.response.reached_limit:
             return
         answers[key] = entry
@@ -461,6 +468,8 @@ class _Chain:
                     else ModelError("rate_limited", exc.delay_s, exc.reason)
                 )
                 is_refused = failure.kind == "refused"
+                # After a piece only a refusal goes on to the next client: `Restart` voids the pieces of a
+                # refused answer.
                 if not is_refused and (has_yielded or not failure.retryable):
                     raise
                 needs_restart = needs_restart or has_yielded
@@ -509,6 +518,7 @@ class _EventLimit:
         """Note a sign of life."""
         self._has_begun = True
         self._event_deadline = min(self._time() + self._silent_s, self._answer_deadline)
+        # A limit that has just expired cannot be moved any more: `reschedule` would raise a RuntimeError.
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(self._event_deadline)
 
@@ -527,6 +537,7 @@ class _EventLimit:
             async with timeout:
                 event = await anext(events)
         except TimeoutError as exc:
+            # Raised by the client itself, which has limits of its own.
             if not timeout.expired():
                 raise
             waited_s = self._time() - started_at
@@ -550,8 +561,8 @@ async def patient_stream(
 
     Args:
         client: The client.
-        messages: See `LLMClient.generate_stream`.
-        options: See `LLMClient.generate_stream`.
+        messages: The messages of the request.
+        options: The options of the request; None for the client's own.
         limits: Limits of one call.
         begin_deadline: The instant until which the answer has to begin, by the loop's clock.
 
@@ -586,8 +597,8 @@ def stream_of(
 
     Args:
         client: The client.
-        messages: See `LLMClient.generate_stream`.
-        options: See `LLMClient.generate_stream`.
+        messages: The messages of the request.
+        options: The options of the request; None for the client's own.
         on_sign: Called for everything that a client receives, if the client has an attribute `tells_signs`.
     """
     if on_sign is not None and getattr(client, "tells_signs", False):

@@ -64,7 +64,7 @@ def local_embedder(*, threads: int = 1) -> LocalEmbedder:
 
 
 class LocalEmbedder:
-    """A `QueryEmbeddingClient` that computes one batch at a time in a thread. See `local_embedder`."""
+    """A `QueryEmbeddingClient` that computes one batch at a time in a thread. Made by `local_embedder`."""
 
     model: Final = "local:multilingual-e5-small"
 
@@ -85,7 +85,7 @@ class LocalEmbedder:
         return await self._embed(texts, is_query=False)
 
     async def embed_queries(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
-        """Return vectors of questions. The model's prefix ``query:`` is added to each. See `embed`."""
+        """Return vectors of questions. The model's prefix ``query:`` is added to each, as by `embed`."""
         return await self._embed(texts, is_query=True)
 
     async def _embed(self, texts: Sequence[str], *, is_query: bool) -> list[tuple[float, ...]]:
@@ -97,6 +97,7 @@ class LocalEmbedder:
         return vectors
 
     def _encode(self, texts: list[str], *, is_query: bool) -> list[tuple[float, ...]]:
+        # One batch at a time, and only the first thread loads the model, which has 95 MB.
         with self._lock:
             if self._model is None:
                 self._model = _load_model(self._threads)
@@ -113,6 +114,7 @@ def _load_model(threads: int) -> E5:
     try:
         return E5(num_threads=threads)
     finally:
+        # `E5` sets the variable. Child processes and other libraries of this process must not get it.
         os.environ.pop(_THREADS, None)
 
 
@@ -147,7 +149,7 @@ def embedder(
 
 
 class ProviderEmbedder:
-    """A `QueryEmbeddingClient` of a provider. A request has up to 64 texts and no retries. See `embedder`."""
+    """A `QueryEmbeddingClient` of a provider. A request of up to 64 texts is not retried. Made by `embedder`."""
 
     model: str
 
@@ -167,13 +169,14 @@ class ProviderEmbedder:
         return await self._embed(texts, "document")
 
     async def embed_queries(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
-        """Return vectors of questions. See `embed`."""
+        """Return vectors of questions. Limits and errors are those of `embed`."""
         return await self._embed(texts, "query")
 
     async def _embed(
         self, texts: Sequence[str], kind: Literal["query", "document"]
     ) -> list[tuple[float, ...]]:
         if self._sdk_of_loop is None:
+            # In a thread, because the import of the SDK would block the event loop.
             await in_thread(importlib.import_module, "compose._models.provider_errors")
         from compose._models.provider_errors import model_error  # noqa: PLC0415 - imports the SDK
 
@@ -188,6 +191,8 @@ class ProviderEmbedder:
                 vectors += [tuple(vector) for vector in answer.embeddings]
         except (ContractError, ModelError):
             raise
+        # The SDKs raise many classes of errors. `model_error` knows those of a provider; all others are
+        # raised as they are.
         except Exception as exc:
             error = model_error(exc, self.model)
             if error is None:
@@ -199,6 +204,7 @@ class ProviderEmbedder:
         """Close the connections to the provider. The next call opens new ones."""
         if self._sdk_of_loop is not None:
             open_model, self._sdk_of_loop = self._sdk_of_loop[1], None
+            # The end of the block closes the connections; the SDK has no other method for that.
             async with open_model.provider:
                 pass
 

@@ -141,6 +141,7 @@ def _request(
                 other_parts.append(replace(part, content=content))
         elif not isinstance(part, SystemPromptPart) or part.content.strip():
             other_parts.append(part)
+    # Some providers match results with calls by the order, not by the id.
     results.sort(key=lambda part: ids.place_of(part.tool_call_id))
     # Media of a result would otherwise stand between it and the next result.
     parts: list[ModelRequestPart] = [*results, *other_parts]

@@ -143,7 +143,7 @@ class LocalModel:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name ``local``."""
         return LOCAL
 
     @property
@@ -154,13 +154,13 @@ class LocalModel:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`."""
+        """Return one whole answer. Cancelling it stops the computation."""
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`. Cancelling it stops the computation."""
+        """Yield the pieces of an answer, then its `Completion`. Cancelling it stops the computation."""
         await self._server.start()
         async for event in self._client.generate_stream(messages, options=options):
             yield event
@@ -222,6 +222,7 @@ class LlamaServer:
         return OpenAIChatModel(_ALIAS, provider=provider, profile=profile)
 
     def _load(self) -> None:
+        # Several first calls load at once, each in a thread: only one of them loads the model.
         with self._lock:
             if self._server is not None:
                 return

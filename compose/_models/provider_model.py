@@ -80,11 +80,11 @@ class ProviderModel:
         return cls(name, make, settings=settings, registry=registry)
 
     tells_signs: ClassVar[bool] = True
-    """True: `generate_stream` takes `on_sign`."""
+    """True, because `generate_stream` takes `on_sign`."""
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name that logs and traces have, ``provider:model``."""
         return self._name
 
     @property
@@ -106,7 +106,7 @@ class ProviderModel:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`.
+        """Return one whole answer. Cancelling it closes the connection to the provider.
 
         Raises:
             ModelError: The provider gives no answer.
@@ -120,7 +120,7 @@ class ProviderModel:
         options: GenerationOptions | None = None,
         on_sign: Callable[[], None] | None = None,
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`. Cancelling it closes the connection to the provider.
+        """Yield the pieces of an answer, then its `Completion`. Cancelling it closes the connection.
 
         Args:
             messages: The request's messages.
@@ -142,6 +142,8 @@ class ProviderModel:
                 else:
                     response = stream.response(piece, request, self._name, self._registry)
                     yield Completion(response=response)
+        # The SDKs raise many classes of errors. `model_error` knows those of a provider; all others are
+        # raised as they are.
         except Exception as exc:
             error = stream.model_error(exc, self._name)
             if error is None:
@@ -156,6 +158,7 @@ class ProviderModel:
         """Close the connections to the provider. The next call opens new ones."""
         if self._sdk_of_loop is not None:
             sdk, self._sdk_of_loop = self._sdk_of_loop[1], None
+            # The end of the block closes the connections; the SDK has no other method for that.
             async with sdk:
                 pass
 

@@ -214,6 +214,7 @@ def _clean(message: ChatMessage) -> ChatMessage:
     """Return the message with text that every provider accepts."""
     content = [block.model_dump() for block in message.content]
     clean_content = clean_json(content)
+    # Nearly every message is clean already, and needs no second validation of its blocks.
     if clean_content == content:
         return message
     return message.model_copy(
@@ -296,6 +297,7 @@ def response(
     response = LLMResponse(
         content=content, usage=usage, model=answer.model_name or name, stop_reason=str(reason)
     )
+    # A provider may have its own word for the limit, which `reached_limit` does not know.
     if answer.finish_reason == "length" and not response.reached_limit:
         return response.model_copy(update={"stop_reason": "length"})
     return response
@@ -325,6 +327,7 @@ def cost_usd(
         return registered_cost
     try:
         return max(0.0, float(response.cost().total_price))
+    # The price list does not know the model, or the response has no name of a model or no whole usage.
     except (AssertionError, LookupError, ValueError):
         return None
 

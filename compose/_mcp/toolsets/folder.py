@@ -56,6 +56,7 @@ class ConfinedFolder:
         if os.open not in os.supports_dir_fd or not hasattr(os, "O_NOFOLLOW"):
             raise ContractError("files of a folder cannot be served safely on this system")
         try:
+            # The root itself may be a link: its user has named it.
             self._root = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
         except OSError as exc:
             problem = f"--root {root}: {exc.strerror or exc}"
@@ -71,7 +72,7 @@ class ConfinedFolder:
         """Yield the descriptor of a folder.
 
         Raises:
-            PathRefusedError: See `ConfinedFolder`.
+            PathRefusedError: The path leads out of the root or through a link, or is not a folder.
         """
         with self._folder(path, _parts(path)) as descriptor:
             yield descriptor
@@ -80,7 +81,7 @@ class ConfinedFolder:
         """Return at most `size` bytes of a regular file, and the file's size.
 
         Raises:
-            PathRefusedError: See `ConfinedFolder`. Also raised if the path is not a regular file.
+            PathRefusedError: The path leads out of the root or through a link, or is not a regular file.
         """
         *above, name = _parts(path) or ["."]
         with self._folder(path, above) as folder, _refusing(path):
@@ -93,7 +94,7 @@ class ConfinedFolder:
         or a pipe of that name is replaced, not written through.
 
         Raises:
-            PathRefusedError: See `ConfinedFolder`. Also raised if a folder has that name.
+            PathRefusedError: The path leads out of the root or through a link, or a folder has that name.
         """
         parts = _parts(path)
         if not parts:
@@ -105,6 +106,7 @@ class ConfinedFolder:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(data)
                     file.flush()
+                    # Synced before the rename, else the file may be empty after a crash of the machine.
                     os.fsync(file.fileno())
                 os.replace(partial_name, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:

@@ -48,6 +48,8 @@ def shell_tools(folder: Path) -> list[Tool]:
             stderr=PIPE,
             cwd=folder,
             env=environment,
+            # A group of its own, so that `_kill_group` kills all processes of the command, and not the
+            # worker.
             start_new_session=True,
         )
         try:

@@ -93,6 +93,7 @@ class _Session:
         return self._end.is_set()
 
     async def client(self) -> Client:
+        # Shielded: a cancelled caller would cancel the future for which other callers wait.
         return await asyncio.shield(self._client)
 
     def end(self, why: str) -> None:
@@ -111,6 +112,7 @@ class _Session:
             self._client.set_exception(McpServerError(self._server.name, problem))
             self._client.exception()  # marks it as retrieved, because all callers may be cancelled
             return
+        # The task was cancelled while it opened the session: callers must not wait for ever.
         except BaseException:
             self._client.cancel()
             raise
@@ -119,6 +121,7 @@ class _Session:
             await self._end.wait()
         finally:
             self._end.set()
+            # The server may have ended already, and nobody waits for the result of the closing.
             with suppress(Exception):
                 await opening.__aexit__(None, None, None)
 

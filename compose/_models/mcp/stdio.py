@@ -49,6 +49,7 @@ async def stdio_transport(
         on_end: Called with the reason when the server's output ends.
     """
     env = {**get_default_environment(), **environment}
+    # A session of its own, so that Ctrl-C does not reach the server, and `_stop` reaches all its processes.
     process = await anyio.open_process([*command], env=env, stderr=None, start_new_session=True)
     to_sdk, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_sdk = anyio.create_memory_object_stream[SessionMessage](0)
@@ -58,6 +59,7 @@ async def stdio_transport(
         try:
             yield incoming, outgoing
         finally:
+            # Shielded: a cancelled caller must not leave a server that runs.
             with anyio.CancelScope(shield=True):
                 await _stop(process)
             group.cancel_scope.cancel()

@@ -218,6 +218,7 @@ def _list(server: McpServer) -> Sequence[ListedTool]:
         except BaseException as exc:  # noqa: BLE001 - raised where it was called
             errors.append(exc)
 
+    # A daemon, so that a server that does not answer cannot keep the process from ending.
     thread = threading.Thread(target=run, name=f"mcp {server.name}", daemon=True)
     thread.start()
     thread.join()

@@ -76,7 +76,7 @@ class NatsAccounts:
         tenants: Tenants with an account of their own.
         sees_tenant: Users of publishers that see all runs of their tenant, not only their own.
         nkeys: Public keys of the users who log in with an nkey, by user name.
-        hosts_make_streams: True if hosts, not only the admin, may create and change the streams of their account.
+        hosts_make_streams: True if hosts, not only the admin, may create and change streams of their account.
     """
 
     namespace: str = ""

@@ -149,7 +149,7 @@ def embedder(
 
 
 class ProviderEmbedder:
-    """A `QueryEmbeddingClient` of a provider. A request of up to 64 texts is not retried. Made by `embedder`."""
+    """A `QueryEmbeddingClient` of a provider. A request has up to 64 texts and no retries (see `embedder`)."""
 
     model: str
 

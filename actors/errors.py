@@ -98,8 +98,10 @@ class Facts(Exception):  # noqa: N818 - what an error is made of
 
     @override
     def __init_subclass__(cls) -> None:
-        own = {} if "__init__" in vars(cls) else vars(cls).get("__annotations__", {})
-        cls._fields += tuple(name for name, kind in own.items() if "ClassVar" not in str(kind))
+        own_fields = {} if "__init__" in vars(cls) else vars(cls).get("__annotations__", {})
+        cls._fields += tuple(
+            name for name, kind in own_fields.items() if "ClassVar" not in str(kind)
+        )
 
     def __init__(self, *values: object, **keywords: object) -> None:
         arguments = dict(zip(self._fields, values, strict=False), **keywords)
@@ -512,11 +514,11 @@ class AlreadyRedrivenError(Facts, ConflictError):
     @override
     def __str__(self) -> str:
         letters = ", ".join(map(str, self.given))
-        rest = " ".join(map(str, self.left))
+        remaining = " ".join(map(str, self.left))
         return (
             f"run {self.run_id} is not redriven: its dead letters {letters} were sent again as new "
             "messages, so its work would be done twice"
-            + (f"; for the others: callboard dlq redrive {rest}" if rest else "")
+            + (f"; for the others: callboard dlq redrive {remaining}" if remaining else "")
         )
 
 

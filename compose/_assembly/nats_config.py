@@ -191,13 +191,13 @@ class NatsAccounts:
 
 
 def _refuse_twins(users: list[User]) -> None:
-    seen: dict[str, str] = {}
+    seen_names: dict[str, str] = {}
     for user in users:
         for mark in (user.name, user.variable):
-            if mark in seen:
-                msg = f"users {seen[mark]!r} and {user.name!r} are both {mark}: rename one of them"
+            if mark in seen_names:
+                msg = f"users {seen_names[mark]!r} and {user.name!r} are both {mark}: rename one of them"
                 raise ContractError(msg)
-        seen |= {user.name: user.name, user.variable: user.name}
+        seen_names |= {user.name: user.name, user.variable: user.name}
 
 
 def _user_lines(users: list[User], account: str) -> Iterator[str]:

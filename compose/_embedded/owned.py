@@ -130,7 +130,7 @@ def _acquire(data_dir: Path) -> int:
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     # The file has the server's URL with the password, so that no other user may read it.
     fd = _open_lock(data_dir / _LOCK_FILE)
-    started = time.monotonic()
+    started_at = time.monotonic()
     while True:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,7 +138,7 @@ def _acquire(data_dir: Path) -> int:
         holder = _read_holder(data_dir)
         is_live = holder is not None and holder.is_live
         grace_s = _LIVE_HOLDER_GRACE_S if is_live else _DEAD_HOLDER_GRACE_S
-        if time.monotonic() - started > grace_s:
+        if time.monotonic() - started_at > grace_s:
             os.close(fd)
             raise DataDirInUseError(data_dir, holder.pid if holder else None)
         time.sleep(_POLL_S)

@@ -275,9 +275,9 @@ def runnable_programs(
                 mode = path.stat().st_mode
                 path.chmod(mode | (0o055 if mode & 0o100 else 0o044))
         partial.rename(copy)
-    copied = copy / package.name / "pginstall" / "bin"
-    if drops_root and _succeeds([str(copied / "postgres"), *version], data_dir, identity):
-        return copied
+    copied_programs = copy / package.name / "pginstall" / "bin"
+    if drops_root and _succeeds([str(copied_programs / "postgres"), *version], data_dir, identity):
+        return copied_programs
     tail = (data_dir / "server.log").read_text(errors="replace")[-500:]
     raise EmbeddedServerMissingError("PostgreSQL", f"its programs do not run here: {tail}")
 

@@ -84,7 +84,7 @@ async def serve_http(address: str, probes: Probes) -> AsyncIterator[str]:
     """
     server_socket = listen(address)
     url = url_of(server_socket)
-    answering = run_server(
+    server = run_server(
         server_socket,
         _application(probes),
         name="http",
@@ -92,7 +92,7 @@ async def serve_http(address: str, probes: Probes) -> AsyncIterator[str]:
         http=_Connection,
         backlog=BACKLOG,
     )
-    async with answering:
+    async with server:
         _log.info("host.http", extra={"url": url})
         yield url
 
@@ -161,9 +161,9 @@ class _Connection(H11Protocol):
             )
             min(connections, key=lambda connection: connection.made_at).transport.abort()
 
-    def _check_progress(self, last: Any) -> None:
+    def _check_progress(self, last_cycle: Any) -> None:
         """Close the connection if no new request has arrived since the last check."""
-        if self.cycle is last:
+        if self.cycle is last_cycle:
             self.transport.abort()
         else:
             self._next_check = self.loop.call_later(QUIET_LIMIT_S, self._check_progress, self.cycle)

@@ -95,8 +95,8 @@ def find_served(spec: str) -> object:
         raise ServeError(spec, problem, "Correct the module; --debug shows the traceback") from exc
     for name in path.split("."):
         if not hasattr(target, name):
-            public = [key for key in vars(target) if not key.startswith("_")]
-            remedy = f"It has: {', '.join(public[:20]) or 'nothing public'}"
+            public_names = [key for key in vars(target) if not key.startswith("_")]
+            remedy = f"It has: {', '.join(public_names[:20]) or 'nothing public'}"
             raise ServeError(spec, f"module {module_name!r} has no {name!r}", remedy)
         target = getattr(target, name)
     return target
@@ -328,15 +328,15 @@ def _app_of_first(spec: str, target: Any, app: str | None) -> SessionApp:
 
     if isinstance(target, dict):
         type_, factory = next(iter(target.items()))
-        first = factory(AgentId(type_, "main"))
+        first_agent = factory(AgentId(type_, "main"))
     else:
         agents = [member for member in target if not are_flows(member)]
         if not agents:
             return _app_of_modes({}, app)
-        first = instance_of(spec, agents[0]) if isinstance(agents[0], type) else agents[0]
-    if isinstance(first, SessionAgent):
-        return SessionApp(app=first.id.type, modes={}, known_modes=tuple(first.modes))
-    return _app_of_modes({DEFAULT_MODE: agent_of(spec, first)}, app)
+        first_agent = instance_of(spec, agents[0]) if isinstance(agents[0], type) else agents[0]
+    if isinstance(first_agent, SessionAgent):
+        return SessionApp(app=first_agent.id.type, modes={}, known_modes=tuple(first_agent.modes))
+    return _app_of_modes({DEFAULT_MODE: agent_of(spec, first_agent)}, app)
 
 
 def _app_of_registered_type(runtime: Runtime, spec: str, app: str | None) -> SessionApp:

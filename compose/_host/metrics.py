@@ -153,14 +153,14 @@ class HostProbes:
             self._counted_at = self.clock.monotonic()
 
 
-def bounded(values: Mapping[str, float], last: Sequence[str] = ()) -> dict[str, float]:
+def bounded(values: Mapping[str, float], last_names: Sequence[str] = ()) -> dict[str, float]:
     """Return the values of the first 100 names, and the sum of all others under ``other``.
 
     Args:
         values: The values by name.
-        last: Names that come after all others, in this order.
+        last_names: Names that come after all others, in this order.
     """
-    position = {name: n for n, name in enumerate(last)}
+    position = {name: n for n, name in enumerate(last_names)}
     names = sorted(values, key=lambda name: (position.get(name, -1), name))
     values_by_name = {name: float(values[name]) for name in names[:MAX_TYPES]}
     if len(names) > MAX_TYPES:
@@ -263,7 +263,7 @@ class _HostCollector(Collector):
         if known_totals is not None and known_totals.totals is not None:
             yield from _totals_metrics(known_totals.totals)
         if probes.runtime is not None and is_host:
-            yield from _host_metrics(probes.runtime, connected=probes.is_connected)
+            yield from _host_metrics(probes.runtime, is_connected=probes.is_connected)
             ahead = probes.clock.now() - probes.runtime.clock.now()
             text = "Seconds that this machine's clock is ahead of the database's."
             yield _gauge("host_clock_offset_seconds", text, ahead.total_seconds())
@@ -297,13 +297,13 @@ def _totals_metrics(totals: Totals) -> Iterator[prometheus.Metric]:
     """Yield metrics of the whole deployment. Every host reports the same values: take their maximum."""
     open_runs = {status.lower(): 0.0 for status in RunStatus if not status.is_terminal}
     open_runs |= {status.lower(): float(n) for status, n in totals.runs.items()}
-    unserved = dict.fromkeys(totals.unserved, 1.0)
+    unserved_types = dict.fromkeys(totals.unserved, 1.0)
     yield _gauges("runs", "Open runs.", "status", open_runs)
     yield _gauges("runs_parked", "Runs that wait for an operator.", "reason", dict(totals.parked))
-    pending = "Messages in inboxes that no run has taken."
-    yield _gauges("inbox_pending", pending, "type", bounded(totals.pending, totals.unserved))
+    pending_text = "Messages in inboxes that no run has taken."
+    yield _gauges("inbox_pending", pending_text, "type", bounded(totals.pending, totals.unserved))
     no_host = "1 for a type of agents that has work and no live host."
-    yield _gauges("type_unserved", no_host, "type", bounded(unserved, totals.unserved))
+    yield _gauges("type_unserved", no_host, "type", bounded(unserved_types, totals.unserved))
     for name, text, value in (
         (
             "inbox_oldest_pending_seconds",
@@ -321,7 +321,7 @@ def _totals_metrics(totals: Totals) -> Iterator[prometheus.Metric]:
         yield _gauge(name, text, value)
 
 
-def _host_metrics(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.Metric]:
+def _host_metrics(runtime: Runtime, *, is_connected: bool) -> Iterator[prometheus.Metric]:
     info = InfoMetricFamily("callboard_host", "Name and version of this host.")
     info.add_metric([], {"host": runtime.owner, "version": version("callboard")})
     yield info
@@ -335,7 +335,9 @@ def _host_metrics(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.M
         "1 if this host's lease is good, so that it may act.",
         worker.env.may_act(),
     )
-    yield _gauge("host_broker_connected", "1 if this host is connected to the broker.", connected)
+    yield _gauge(
+        "host_broker_connected", "1 if this host is connected to the broker.", is_connected
+    )
     yield from _counter_metrics(runtime.meters)
 
 

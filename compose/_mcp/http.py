@@ -134,7 +134,7 @@ class TokenFile:
             return None
         digest = hashlib.sha256(token.encode()).digest()
         line_digests = [hashlib.sha256(line.encode()).digest() for line in tokens]
-        if not sum([hmac.compare_digest(digest, other) for other in line_digests]):
+        if not sum([hmac.compare_digest(digest, line_digest) for line_digest in line_digests]):
             return None
         return AccessToken(token=token, client_id=digest.hex()[:16], scopes=[])
 
@@ -180,11 +180,11 @@ class GuardedEndpoint:
 
     def __init__(self, inner: ASGIApp, *, tokens: TokenFile, sites: AllowedSites) -> None:
         self._sites = sites
-        authenticated = AuthenticationMiddleware(
+        guarded_app = AuthenticationMiddleware(
             RequireAuthMiddleware(inner, []), backend=BearerAuthBackend(tokens)
         )
         self._inner = CORSMiddleware(
-            authenticated,
+            guarded_app,
             allow_origins=sorted(sites.origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=_HEADERS,

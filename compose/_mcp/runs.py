@@ -98,19 +98,19 @@ class RunTools:
 
     def _of_agent(self, type_: str, fixed_id: AgentId | None) -> Tool:
         properties: dict[str, Any] = {"message": {"description": "JSON data, such as a text."}}
-        required = ["message"]
+        required_names = ["message"]
         if fixed_id is None:
             properties["key"] = {"type": "string", "description": "Which one of the agents."}
-            required.append("key")
+            required_names.append("key")
 
         async def start(arguments: dict[str, Any], key: str | None) -> RunId:
-            if missing := [name for name in required if name not in arguments]:
-                raise ContractError(f"{' and '.join(missing)}: missing, give a value")
+            if missing_names := [name for name in required_names if name not in arguments]:
+                raise ContractError(f"{' and '.join(missing_names)}: missing, give a value")
             agent = fixed_id or AgentId(type_, str(arguments["key"]))
             message = Message.of(agent, arguments["message"], id=key)
             return await self.runtime.submit(agent, message, sender=_SENDER)
 
-        schema = {"type": "object", "properties": properties, "required": required}
+        schema = {"type": "object", "properties": properties, "required": required_names}
         name = type_ if fixed_id is None else f"{type_}_{fixed_id.key}"
         return self._tool(
             name, f"Send a message to {fixed_id or f'agents of type {type_}'}.", schema, start

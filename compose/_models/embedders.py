@@ -136,8 +136,8 @@ def embedder(
     Raises:
         ContractError: The name has no provider, or the extra ``models`` is not installed.
     """
-    provider, colon, rest = name.partition(":")
-    if not (provider and colon and rest):
+    provider, colon, bare_name = name.partition(":")
+    if not (provider and colon and bare_name):
         msg = f"embedder {name!r}: give provider:model, such as 'openai:text-embedding-3-small'"
         raise ContractError(msg)
     if find_spec("pydantic_ai") is None:

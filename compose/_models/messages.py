@@ -249,11 +249,11 @@ def _arguments(args: object) -> dict[str, Any]:
     if not isinstance(args, str) or not args.strip():
         return {"arguments": args or {}}
     try:
-        parsed = from_json(args)
+        arguments = from_json(args)
     except ValueError:
-        parsed = None
-    if isinstance(parsed, dict):
-        return {"arguments": parsed}
+        arguments = None
+    if isinstance(arguments, dict):
+        return {"arguments": arguments}
     return {"arguments": {}, "invalid_arguments": args}
 
 

@@ -90,9 +90,9 @@ class ProviderModel:
     @property
     def context_window(self) -> int | None:
         """Maximum number of tokens of request and answer together; None if unknown."""
-        registered = self._registry.context_window(self._name) if self._registry else None
-        if registered:
-            return registered
+        registered_window = self._registry.context_window(self._name) if self._registry else None
+        if registered_window:
+            return registered_window
         try:
             return self._sdk().context_window
         except (ModelError, ContractError):  # no key, or no SDK: the call says so

@@ -200,8 +200,8 @@ def _request(sdk: Model, request: ModelCall) -> _SdkRequest:
         chat = behind_the_summary(chat)
     messages = [_without_foreign_data(message, sdk) for message in model_messages(chat)]
     rules = rules_of(sdk.system)
-    declared = [tool.name for tool in request.options.tools]
-    names = names_for(rules, declared, called_names(messages))
+    tool_names = [tool.name for tool in request.options.tools]
+    names = names_for(rules, tool_names, called_names(messages))
     fitted_call = replace(request, options=fitted_options(request.options, names))
     messages, settings = fitted_turns(messages, rules, names), fitted_call.model_settings()
     if has_points:

@@ -206,12 +206,12 @@ def documents_in(folder: Path) -> list[Path]:
 def write_default_documents(folder: Path) -> list[Path]:
     """Write eight chapters of Python's documentation into `folder`, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    paths = []
     for name, text in _default_texts():
         path = folder / f"{name}.txt"
         path.write_text(text, encoding="utf-8")
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths
 
 
 def _default_texts() -> list[tuple[str, str]]:
@@ -230,9 +230,11 @@ def _default_texts() -> list[tuple[str, str]]:
 def _documentation(name: str) -> str:
     """Return the docstrings of a module, its classes and its functions as one text."""
     module = importlib.import_module(name)
-    public = [vars(module)[key] for key in sorted(vars(module)) if not key.startswith("_")]
-    own = [member for member in public if getattr(member, "__module__", None) == name]
-    return "\n\n".join(filter(None, (inspect.getdoc(member) for member in (module, *own))))
+    public_members = [vars(module)[key] for key in sorted(vars(module)) if not key.startswith("_")]
+    own_members = [
+        member for member in public_members if getattr(member, "__module__", None) == name
+    ]
+    return "\n\n".join(filter(None, (inspect.getdoc(member) for member in (module, *own_members))))
 
 
 class LedgerEntry(NamedTuple):
@@ -293,11 +295,11 @@ def telling_sentences(text: str, count: int) -> list[Ranked]:
     """Return the `count` highest ranked sentences in the order of the text, or all if it has fewer."""
     sentences = split_sentences(text)[:MAX_SENTENCES]
     scores = rank([_words(sentence) for sentence in sentences])
-    ranked = [
+    ranked_sentences = [
         Ranked(sentence, index, score)
         for index, (sentence, score) in enumerate(zip(sentences, scores, strict=True))
     ]
-    best = sorted(ranked, key=lambda sentence: (-sentence.score, sentence.index))[:count]
+    best = sorted(ranked_sentences, key=lambda sentence: (-sentence.score, sentence.index))[:count]
     return sorted(best, key=lambda sentence: sentence.index)
 
 
@@ -325,9 +327,9 @@ def _is_prose(lines: Sequence[str]) -> bool:
         return False
     if re.match(r"\s*(?:[#>|*+\-]|>>>|\.\.|\d+\.\s)", lines[0]) or lines[0][:1] == "\t":
         return False
-    indented = sum(line.startswith("    ") for line in lines)
+    indented_count = sum(line.startswith("    ") for line in lines)
     letters = sum(character.isalpha() or character == " " for line in lines for character in line)
-    return indented < len(lines) and letters > 0.9 * sum(map(len, lines))
+    return indented_count < len(lines) and letters > 0.9 * sum(map(len, lines))
 
 
 def _words(sentence: str) -> frozenset[str]:
@@ -337,9 +339,9 @@ def _words(sentence: str) -> frozenset[str]:
 
 def similarity(words: frozenset[str], other_words: frozenset[str]) -> float:
     """Return the number of shared words divided by the sum of the logarithms of both lengths."""
-    shared = len(words & other_words)
+    shared_count = len(words & other_words)
     size = math.log(len(words)) + math.log(len(other_words)) if words and other_words else 0.0
-    return shared / size if shared and size > 0 else 0.0
+    return shared_count / size if shared_count and size > 0 else 0.0
 
 
 def rank(sentences: Sequence[frozenset[str]]) -> list[float]:

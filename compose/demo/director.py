@@ -157,8 +157,8 @@ class Director:
             ServerFailedError: A server or a host did not start.
         """
         started_at = time.monotonic()
-        for old in (self.stage.ledger, self.stage.published, self.stage.report):
-            old.unlink(missing_ok=True)
+        for old_file in (self.stage.ledger, self.stage.published, self.stage.report):
+            old_file.unlink(missing_ok=True)
         self.audience.tell(
             "starting embedded NATS, PostgreSQL and Valkey (durable: fsync and synchronous commits)"
         )
@@ -272,15 +272,15 @@ class Director:
         return host
 
     async def _until_ended(self, client: Runtime, run_id: RunId, host: Server) -> None:
-        ended = asyncio.Event()
+        has_ended = asyncio.Event()
 
         async def wait() -> None:
             await client.wait(run_id)
-            ended.set()
+            has_ended.set()
 
         async with TaskScope() as scope:
             scope.start(wait(), name="wait for the run")
-            await self._watch(host, ended.is_set)
+            await self._watch(host, has_ended.is_set)
         self._show_progress()
 
     async def _watch(self, host: Server, is_reached: Callable[[], bool]) -> None:
@@ -401,11 +401,11 @@ def prove(
         for entry, document in zip(results, names, strict=False)
     )
     keys = Counter(line.split(" ", 1)[0] for line in published)
-    resumed = [entry for entry in at_end if entry.kind == EntryKind.RUN_RESUMED]
+    resumed_entries = [entry for entry in at_end if entry.kind == EntryKind.RUN_RESUMED]
     return Proof(
         steps=steps,
         was_killed=killed_by == 9 and 0 < len(recorded_positions) < len(results),  # noqa: PLR2004 - SIGKILL
-        was_recovered=any(entry.payload["reason"] == "recovered" for entry in resumed),
+        was_recovered=any(entry.payload["reason"] == "recovered" for entry in resumed_entries),
         is_complete=len(results) == len(names) == len({entry.position for entry in results})
         and at_end[-1].kind == EntryKind.RUN_COMPLETED,
         published_once=len(keys) == len(documents) and set(keys.values()) == {1},

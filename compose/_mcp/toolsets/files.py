@@ -82,12 +82,12 @@ class _Files:
         if offset < 0:
             raise PathRefusedError(path, "offset is less than 0: give 0 for the start")
         data, size = self._folder.read(path, offset, MAX_READ_BYTES)
-        text, used = _text_of(path, data, is_end=offset + len(data) >= size)
-        end = offset + used
+        text, used_bytes = _text_of(path, data, is_end=offset + len(data) >= size)
+        end = offset + used_bytes
         return {
             "text": text,
             "size_bytes": size,
-            "next_offset": end if used and end < size else None,
+            "next_offset": end if used_bytes and end < size else None,
         }
 
     def write_file(self, path: str, content: str) -> dict[str, Any]:

@@ -83,8 +83,8 @@ class ConfinedFolder:
         Raises:
             PathRefusedError: The path leads out of the root or through a link, or is not a regular file.
         """
-        *above, name = _parts(path) or ["."]
-        with self._folder(path, above) as folder, _refusing(path):
+        *folder_parts, name = _parts(path) or ["."]
+        with self._folder(path, folder_parts) as folder, _refusing(path):
             return read_file_of(folder, name, offset, size)
 
     def write(self, path: str, data: bytes) -> None:

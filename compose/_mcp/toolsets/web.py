@@ -137,11 +137,13 @@ class _Network(httpcore2.AnyIOBackend):
         except (OSError, UnicodeError) as exc:
             raise httpcore2.ConnectError(f"{host} has no address: {exc}") from exc
         addresses = list(dict.fromkeys(str(info[4][0]) for info in address_infos))
-        public = [address for address in addresses if self._allow_private or is_public(address)]
-        if addresses and not public:
+        public_addresses = [
+            address for address in addresses if self._allow_private or is_public(address)
+        ]
+        if addresses and not public_addresses:
             problem = f"{host} is at {addresses[0]}, which is not a public address"
             raise FetchRefusedError(host, f"{problem}: --allow-private allows it")
-        return public[:_MAX_ADDRESSES]
+        return public_addresses[:_MAX_ADDRESSES]
 
 
 def is_public(address: str) -> bool:

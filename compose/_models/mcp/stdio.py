@@ -75,8 +75,8 @@ async def _read(
     with suppress(*_CLOSED):
         while True:
             piece = await process.stdout.receive()
-            *ended, rest = piece.split(b"\n")
-            for part in ended:
+            *line_ends, rest = piece.split(b"\n")
+            for part in line_ends:
                 line += part
                 if line.strip():
                     await to_sdk.send(_message(bytes(line)))
@@ -104,8 +104,10 @@ def _message(line: bytes) -> SessionMessage | Exception:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
         try:  # a message with an unpaired surrogate is repaired
-            repaired = clean_json(json.loads(line))
-            return SessionMessage(jsonrpc_message_adapter.validate_python(repaired, by_name=False))
+            repaired_data = clean_json(json.loads(line))
+            return SessionMessage(
+                jsonrpc_message_adapter.validate_python(repaired_data, by_name=False)
+            )
         except ValueError as exc:
             _log.warning(
                 "an MCP server wrote a line that is not a message", extra={"size_bytes": len(line)}

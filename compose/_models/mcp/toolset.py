@@ -242,12 +242,12 @@ async def _call(connection: McpConnection, tool: str, reader: str, /, **argument
 
 
 def _value(result: CallToolResult) -> Any:
-    structured = result.structured_content
-    if structured is None or result.is_error:
+    data = result.structured_content
+    if data is None or result.is_error:
         return clean("\n".join(_block_text(block) for block in result.content))
-    if isinstance(structured, dict) and [*structured] == ["result"]:
-        structured = structured["result"]  # the SDK wraps values that are not objects
-    return clean_json(structured)
+    if isinstance(data, dict) and [*data] == ["result"]:
+        data = data["result"]  # the SDK wraps values that are not objects
+    return clean_json(data)
 
 
 def _block_text(block: Any) -> str:
@@ -273,8 +273,8 @@ async def within_limit(value: Any, reader: str) -> Any:
         value: JSON data.
         reader: Name of the tool that reads further parts.
     """
-    encoded = _encode(value)
-    if len(encoded) <= MAX_RESULT_BYTES:
+    data = _encode(value)
+    if len(data) <= MAX_RESULT_BYTES:
         return value
     try:
         artifacts = artifact_store()
@@ -282,21 +282,21 @@ async def within_limit(value: Any, reader: str) -> Any:
         return beginning_of(value)
     kind = "text/plain" if isinstance(value, str) else "application/json"
     try:
-        ref = await artifacts.store(encoded, content_type=kind)
+        ref = await artifacts.store(data, content_type=kind)
     except PersistenceError:  # the tool was called, so its result must not be lost
         return beginning_of(value)
-    start, end = _complete_text(encoded, 0)
+    start, end = _complete_text(data, 0)
     note = f"the result has {ref.size_bytes:,} bytes; {_read_on(reader, ref.id, end)}"
     return InvocationResult(status="ok", text=f"{start}\n[{note}]", artifact_ref=ref.id)
 
 
 def beginning_of(value: Any) -> str:
     """Return a result as text, or the start of a large result, with a note."""
-    encoded = _encode(value)
-    start, end = _complete_text(encoded, 0)
-    if end == len(encoded):
+    data = _encode(value)
+    start, end = _complete_text(data, 0)
+    if end == len(data):
         return start
-    return f"{start}\n[cut: {end:,} of {len(encoded):,} bytes are shown; ask for less]"
+    return f"{start}\n[cut: {end:,} of {len(data):,} bytes are shown; ask for less]"
 
 
 async def read_on(connection: McpConnection, reader: str, /, artifact: str, offset: int = 0) -> str:

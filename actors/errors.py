@@ -98,13 +98,15 @@ class Facts(Exception):  # noqa: N818 - what an error is made of
 
     @override
     def __init_subclass__(cls) -> None:
-        own = {} if "__init__" in vars(cls) else vars(cls).get("__annotations__", {})
-        cls._fields += tuple(name for name, kind in own.items() if "ClassVar" not in str(kind))
+        own_fields = {} if "__init__" in vars(cls) else vars(cls).get("__annotations__", {})
+        cls._fields += tuple(
+            name for name, kind in own_fields.items() if "ClassVar" not in str(kind)
+        )
 
-    def __init__(self, *values: object, **named: object) -> None:
-        given = dict(zip(self._fields, values, strict=False), **named)
-        facts = {name: given.pop(name, getattr(self, name, ...)) for name in self._fields}
-        if given or ... in facts.values() or len(values) > len(facts):
+    def __init__(self, *values: object, **keywords: object) -> None:
+        arguments = dict(zip(self._fields, values, strict=False), **keywords)
+        facts = {name: arguments.pop(name, getattr(self, name, ...)) for name in self._fields}
+        if arguments or ... in facts.values() or len(values) > len(facts):
             raise TypeError(f"{type(self).__name__} takes {', '.join(self._fields)}")
         super().__init__(*facts.values())
         vars(self).update(facts)
@@ -169,7 +171,7 @@ class ModelError(Facts, ActorsError):
 
     Attributes:
         kind: The kind of the failure. `retryable` is true for those in `TRANSIENT_MODEL_ERRORS`.
-        retry_after: Seconds that the provider asks to wait; None: it names no time.
+        retry_after: Seconds that the provider asks to wait; None if it names no time.
         problem: The model's name and the provider's words.
     """
 
@@ -188,8 +190,8 @@ class ModelError(Facts, ActorsError):
         remedy = _MODEL_REMEDIES.get(self.kind)
         if self.retry_after is not None:
             remedy = f"again after {self.retry_after:g} s"
-        said = (f"{self.kind}: {self.problem}" if self.problem else self.kind, remedy)
-        return "; ".join(one for one in said if one)
+        parts = (f"{self.kind}: {self.problem}" if self.problem else self.kind, remedy)
+        return "; ".join(part for part in parts if part)
 
 
 class StoreUnreachableError(PersistenceError):
@@ -200,9 +202,9 @@ class StoreRefusedError(Facts, PersistenceError):
     """The database, or its driver, refused what it was given; the same again is refused again.
 
     Attributes:
-        doing: What the statement was for.
-        problem: What was said.
-        sqlstate: The server's code; None where it was the driver that refused.
+        doing: The purpose of the statement.
+        problem: The text of the server or the driver.
+        sqlstate: The server's code; None if the driver refused.
     """
 
     doing: str
@@ -480,7 +482,7 @@ class DecisionRefusedError(Facts, ConflictError):
     """A run is not (any more) at what an operator decided, or that was decided otherwise.
 
     Attributes:
-        position: Position of the effect; None: the decision was to start the run again.
+        position: Position of the effect; None if the decision was to start the run again.
         problem: What the run is at instead.
     """
 
@@ -512,11 +514,11 @@ class AlreadyRedrivenError(Facts, ConflictError):
     @override
     def __str__(self) -> str:
         letters = ", ".join(map(str, self.given))
-        rest = " ".join(map(str, self.left))
+        remaining = " ".join(map(str, self.left))
         return (
             f"run {self.run_id} is not redriven: its dead letters {letters} were sent again as new "
             "messages, so its work would be done twice"
-            + (f"; for the others: callboard dlq redrive {rest}" if rest else "")
+            + (f"; for the others: callboard dlq redrive {remaining}" if remaining else "")
         )
 
 

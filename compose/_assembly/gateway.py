@@ -55,14 +55,14 @@ def attach_outside(
             serves=lambda: runtime.serves,
         )
         users.append(Gateway(runtime.front, subjects, facts, scope=TaskScope))
-    line = ReconnectingConnection(
+    connection = ReconnectingConnection(
         nats_server(nats_url, settings, name="callboard outside"),
         users,
         scope=TaskScope,
         inbox_prefix=HOST_INBOX,
     )
-    host_of(runtime).attach(bus=bus, log_hints=log_hints, listeners=[line])
-    return partial(_ready, line)
+    host_of(runtime).attach(bus=bus, log_hints=log_hints, listeners=[connection])
+    return partial(_wait_until_connected, connection)
 
 
 def nats_server(
@@ -96,7 +96,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     The context verifies the server's certificate and its host name.
 
     Raises:
-        ContractError: See `nats_server`.
+        ContractError: A file is missing or invalid, or a certificate has no key. The message names the setting.
     """
     ca, cert, key = settings.nats_tls_ca, settings.nats_tls_cert, settings.nats_tls_key
     if ca is None and cert is None and key is None:
@@ -118,10 +118,10 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-async def _ready(line: ReconnectingConnection) -> None:
+async def _wait_until_connected(connection: ReconnectingConnection) -> None:
     try:
         async with asyncio.timeout(READY_S):
-            await line.connected.wait()
+            await connection.connected.wait()
     except TimeoutError:
         remedy = "its NATS user needs the permissions of docs/subjects.md"
         _log.warning("external clients cannot ask this host yet", extra={"remedy": remedy})
@@ -129,7 +129,7 @@ async def _ready(line: ReconnectingConnection) -> None:
 
 def _version() -> str:
     try:
-        found = _VERSION.match(importlib.metadata.version("callboard"))
+        match = _VERSION.match(importlib.metadata.version("callboard"))
     except importlib.metadata.PackageNotFoundError:  # run from a folder that was not installed
-        found = None
-    return "0.0.0" if found is None else found[0]
+        match = None
+    return "0.0.0" if match is None else match[0]

@@ -37,11 +37,11 @@ class Opening:
         wanted: Pairs of a folder and the function that starts its server.
     """
 
-    def __init__(self, wanted: Sequence[tuple[Path, Start]]) -> None:
+    def __init__(self, starts: Sequence[tuple[Path, Start]]) -> None:
         self._given_up = threading.Event()
-        threads = ThreadPoolExecutor(len(wanted), "servers")
-        self._under_way = [
-            threads.submit(_open, folder, start, self._given_up) for folder, start in wanted
+        threads = ThreadPoolExecutor(len(starts), "servers")
+        self._openings = [
+            threads.submit(_open, folder, start, self._given_up) for folder, start in starts
         ]
         threads.shutdown(wait=False)
 
@@ -56,8 +56,8 @@ class Opening:
 
     async def urls(self) -> list[str]:
         """Return the URLs of all servers, in the order of `wanted`, or raise the error of the first failure."""
-        done, _ = await asyncio.to_thread(wait, self._under_way, None, FIRST_EXCEPTION)
-        return [one.result()[0] for one in self._under_way if one in done]
+        done, _ = await asyncio.to_thread(wait, self._openings, None, FIRST_EXCEPTION)
+        return [opening.result()[0] for opening in self._openings if opening in done]
 
     async def servers(self) -> LocalServers:
         """Return the URLs of the folder's three servers. See `urls`."""
@@ -67,10 +67,10 @@ class Opening:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *raised: object) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         # A start cannot be cancelled. Wait for its end, so that its server can be stopped.
         self._given_up.set()
-        await asyncio.to_thread(_close, self._under_way)
+        await asyncio.to_thread(_close, self._openings)
 
 
 @asynccontextmanager
@@ -116,9 +116,9 @@ def _open(
     return "", None
 
 
-def _close(opened: Sequence[Future[tuple[str, embedded.EmbeddedServer | None]]]) -> None:
+def _close(openings: Sequence[Future[tuple[str, embedded.EmbeddedServer | None]]]) -> None:
     """Wait for all openings, and close the servers that were started here."""
-    for one in reversed(opened):
-        server = one.result()[1] if one.exception() is None else None
+    for opening in reversed(openings):
+        server = opening.result()[1] if opening.exception() is None else None
         if server is not None:
             server.close()

@@ -74,9 +74,9 @@ class NatsAccounts:
         namespace: Prefix of the deployment's subjects and streams.
         publishers: External clients. A publisher of a tenant in `tenants` is a user of that tenant's account.
         tenants: Tenants with an account of their own.
-        sees_tenant: Users of publishers that see all runs of their tenant. See `Permissions.outsider`.
+        sees_tenant: Users of publishers that see all runs of their tenant, not only their own.
         nkeys: Public keys of the users who log in with an nkey, by user name.
-        hosts_make_streams: See `Permissions.host`.
+        hosts_make_streams: True if hosts, not only the admin, may create and change streams of their account.
     """
 
     namespace: str = ""
@@ -94,7 +94,7 @@ class NatsAccounts:
                 tenants would share an account, a name is not known, or a key is not valid.
         """
         rules = Permissions(self.namespace)
-        found = [
+        users = [
             self._user(HOST, HOSTS_ACCOUNT, rules.host(makes_streams=self.hosts_make_streams)),
             self._user(ADMIN, HOSTS_ACCOUNT, rules.admin()),
             *(
@@ -111,32 +111,40 @@ class NatsAccounts:
             ),
             *(self._user(tenant, self._account(tenant), None) for tenant in self.tenants),
         ]
-        _refuse_twins(found)
+        _refuse_twins(users)
         if len({self._account(tenant) for tenant in self.tenants}) < len(self.tenants):
             raise ContractError(
                 f"two of the tenants {', '.join(self.tenants)} would share an account"
             )
-        inboxes = {(self._account(one.tenant), one.name) for one in self.publishers}
+        inboxes = {
+            (self._account(publisher.tenant), publisher.name) for publisher in self.publishers
+        }
         if len(inboxes) < len(self.publishers):
             msg = (
                 "two publishers of one name would read each other's answers: give one of them another "
                 "name, or its tenant an account of its own (--tenant)"
             )
             raise ContractError(msg)
-        strangers = sorted(set(self.sees_tenant) - {one.user for one in self.publishers})
-        if strangers:
-            raise ContractError(f"--sees {strangers[0]}=tenant: there is no such --publisher")
-        unknown = sorted(set(self.nkeys) - {user.name for user in found})
-        if unknown:
-            names = ", ".join(user.name for user in found)
-            raise ContractError(f"--nkey {unknown[0]}: there is no such user; there are {names}")
-        return found
+        unknown_publishers = sorted(
+            set(self.sees_tenant) - {publisher.user for publisher in self.publishers}
+        )
+        if unknown_publishers:
+            raise ContractError(
+                f"--sees {unknown_publishers[0]}=tenant: there is no such --publisher"
+            )
+        unknown_users = sorted(set(self.nkeys) - {user.name for user in users})
+        if unknown_users:
+            names = ", ".join(user.name for user in users)
+            raise ContractError(
+                f"--nkey {unknown_users[0]}: there is no such user; there are {names}"
+            )
+        return users
 
     def text(self) -> str:
         """Return an ``accounts`` block, which a server's configuration file can include.
 
         Raises:
-            ContractError: See `users`.
+            ContractError: The accounts contradict each other, as in `users`.
         """
         return "\n".join(self._lines()) + "\n"
 
@@ -150,8 +158,8 @@ class NatsAccounts:
         if exports:
             yield "    exports: ["
             for tenant, patterns in exports.items():
-                for one in patterns:
-                    yield f"      {{ {_export(one)}, accounts: [{self._account(tenant)}] }}"
+                for export in patterns:
+                    yield f"      {{ {_export(export)}, accounts: [{self._account(tenant)}] }}"
             yield "    ]"
         yield "  }"
         for tenant, patterns in exports.items():
@@ -159,9 +167,9 @@ class NatsAccounts:
             yield f"    limits: {{ {ACCOUNT_LIMITS} }}"
             yield from _user_lines(users, self._account(tenant))
             yield "    imports: ["
-            for one in patterns:
-                what = f'account: {HOSTS_ACCOUNT}, subject: "{one.subject}"'
-                yield f"      {{ {one.kind}: {{ {what} }} }}"
+            for export in patterns:
+                source = f'account: {HOSTS_ACCOUNT}, subject: "{export.subject}"'
+                yield f"      {{ {export.kind}: {{ {source} }} }}"
             yield "    ]"
             yield "  }"
         yield "}"
@@ -183,13 +191,13 @@ class NatsAccounts:
 
 
 def _refuse_twins(users: list[User]) -> None:
-    seen: dict[str, str] = {}
+    seen_names: dict[str, str] = {}
     for user in users:
         for mark in (user.name, user.variable):
-            if mark in seen:
-                msg = f"users {seen[mark]!r} and {user.name!r} are both {mark}: rename one of them"
+            if mark in seen_names:
+                msg = f"users {seen_names[mark]!r} and {user.name!r} are both {mark}: rename one of them"
                 raise ContractError(msg)
-        seen |= {user.name: user.name, user.variable: user.name}
+        seen_names |= {user.name: user.name, user.variable: user.name}
 
 
 def _user_lines(users: list[User], account: str) -> Iterator[str]:
@@ -219,10 +227,10 @@ def _grant_lines(grant: UserGrant) -> Iterator[str]:
         yield f"        allow_responses: {{ {limits} }}"
 
 
-def _export(one: Export) -> str:
-    words = [f"{one.kind}: {json.dumps(one.subject)}"]
-    if one.streams:
+def _export(export: Export) -> str:
+    words = [f"{export.kind}: {json.dumps(export.subject)}"]
+    if export.streams:
         words.append("response: stream")
-    if one.threshold_s:
-        words.append(f'threshold: "{one.threshold_s}s"')
+    if export.threshold_s:
+        words.append(f'threshold: "{export.threshold_s}s"')
     return ", ".join(words)

@@ -84,8 +84,8 @@ def build_runtime(
         ContractError: The streams belong to another deployment.
         MigrationError: The tables were made by migrations that differ from the files of this release.
     """
-    chosen = _on(settings, postgres_url, nats_url, redis_url)
-    return _assemble(chosen, client=client, serve=serve)
+    server_settings = _with_urls(settings, postgres_url, nats_url, redis_url)
+    return _assemble(server_settings, client=client, serve=serve)
 
 
 def build_postgres_runtime(
@@ -101,8 +101,8 @@ def build_postgres_runtime(
     The sender's commit writes a message into the receiver's inbox. External clients cannot publish to agents.
     Otherwise the runtime is like that of `build_runtime`.
     """
-    chosen = _on(settings, postgres_url, redis_url=redis_url)
-    return _assemble(chosen, client=client, serve=serve)
+    server_settings = _with_urls(settings, postgres_url, redis_url=redis_url)
+    return _assemble(server_settings, client=client, serve=serve)
 
 
 @asynccontextmanager
@@ -113,7 +113,7 @@ async def build_local_runtime(
 
     NATS, PostgreSQL and Valkey come from wheels. The first process that opens the folder runs the servers,
     and stops them when it ends. Other processes that open the folder use these servers. A client
-    (`serve=False`) needs and starts only PostgreSQL. See `build_runtime`.
+    (`serve=False`) needs and starts only PostgreSQL. The arguments are those of `build_runtime`.
 
     Raises:
         EmbeddedServerMissingError: ``callboard[embedded]`` is not installed, or cannot run here.
@@ -121,14 +121,14 @@ async def build_local_runtime(
     """
     from compose._assembly.local import Opening, local_postgres  # noqa: PLC0415 - as it runs servers
 
-    folder, chosen = Path(path), settings or read_settings()
+    folder, base_settings = Path(path), settings or read_settings()
     async with AsyncExitStack() as stack:
         if serve:
             opening = await stack.enter_async_context(Opening.of_all(folder))
-            building = _build_opened(opening, chosen, client=client)
+            building = _build_on_opening(opening, base_settings, client=client)
         else:
             url = await stack.enter_async_context(local_postgres(folder))
-            building = _assemble(_on_local(chosen, url), client=client, serve=False)
+            building = _assemble(_with_folder_urls(base_settings, url), client=client, serve=False)
         yield await stack.enter_async_context(building)
 
 
@@ -148,8 +148,8 @@ async def settings_of_client(settings: Settings) -> AsyncIterator[Settings]:
     assert settings.data_dir is not None
     async with local_postgres(settings.data_dir) as url:
         nats = await asyncio.to_thread(url_if_running, settings.data_dir / "nats")
-        found = {"postgres_url": url, "nats_url": nats, **dict.fromkeys(NATS_LOGIN)}
-        yield settings.model_copy(update=found)
+        changes = {"postgres_url": url, "nats_url": nats, **dict.fromkeys(NATS_LOGIN)}
+        yield settings.model_copy(update=changes)
 
 
 def build_as_set(
@@ -158,39 +158,39 @@ def build_as_set(
     """Return a runtime on the servers that the settings name, else on the servers of their folder.
 
     Args:
-        settings: See `build_runtime`.
-        client: See `build_runtime`.
-        serve: See `build_runtime`.
+        settings: Settings with `postgres_url` or `data_dir`.
+        client: Name of the submitting client.
+        serve: False makes a client, which executes no runs.
         opening: The opening of the folder's servers if it was started already. The caller closes it.
     """
     if settings.postgres_url is not None:
         return _assemble(settings, client=client, serve=serve)
     if opening is not None:
-        return _build_opened(opening, settings, client=client)
+        return _build_on_opening(opening, settings, client=client)
     assert settings.data_dir is not None
     return build_local_runtime(settings.data_dir, settings=settings, client=client, serve=serve)
 
 
-def artifact_bytes(place: str | None) -> ArtifactBytes | None:
+def artifact_bytes(location: str | None) -> ArtifactBytes | None:
     """Return a store of artifacts' bytes in a bucket or a folder, or None if `place` is None.
 
     The function sends no request.
 
     Args:
-        place: ``s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION``, or the absolute path of a folder.
+        location: ``s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION``, or the absolute path of a folder.
             Keys come from the environment: ``AWS_ACCESS_KEY_ID``, or the role of the container or machine.
 
     Raises:
         ContractError: `place` is not a valid location, or the extra ``s3`` is not installed.
     """
-    if place is None:
+    if location is None:
         return None
-    parts = urlsplit(place)
+    parts = urlsplit(location)
     options = dict(parse_qsl(parts.query))
     is_bucket = (
         parts.scheme == "s3" and options.keys() <= _BUCKET_OPTIONS and "@" not in parts.netloc
     )
-    if not is_bucket and not Path(place).is_absolute():
+    if not is_bucket and not Path(location).is_absolute():
         remedy = "s3://BUCKET/PREFIX?endpoint=https://HOST&region=REGION, or an absolute path"
         raise ContractError(f"CALLBOARD_ARTIFACTS names no bucket and no folder: write {remedy}")
     if find_spec("obstore") is None:
@@ -205,26 +205,28 @@ def artifact_bytes(place: str | None) -> ArtifactBytes | None:
             region=options.get("region", "us-east-1"),
         )
         return ObjectArtifactBytes.in_s3(settings)
-    return ObjectArtifactBytes.in_folder(Path(place))
+    return ObjectArtifactBytes.in_folder(Path(location))
 
 
 @asynccontextmanager
-async def _build_opened(
+async def _build_on_opening(
     opening: Opening, settings: Settings, *, client: str
 ) -> AsyncIterator[Runtime]:
     """Wait for the servers of the folder, and yield a runtime that serves agents."""
     servers = await opening.servers()
-    chosen = _on_local(settings, servers.postgres_url, servers.nats_url, servers.redis_url)
-    async with _assemble(chosen, client=client, serve=True) as runtime:
+    server_settings = _with_folder_urls(
+        settings, servers.postgres_url, servers.nats_url, servers.redis_url
+    )
+    async with _assemble(server_settings, client=client, serve=True) as runtime:
         yield runtime
 
 
-def _on_local(settings: Settings, *urls: str) -> Settings:
+def _with_folder_urls(settings: Settings, *urls: str) -> Settings:
     """Return the settings with the URLs of a folder's servers, and without the login of another NATS server."""
-    return _on(settings, *urls).model_copy(update=dict.fromkeys(NATS_LOGIN))
+    return _with_urls(settings, *urls).model_copy(update=dict.fromkeys(NATS_LOGIN))
 
 
-def _on(
+def _with_urls(
     settings: Settings | None,
     postgres_url: str,
     nats_url: str | None = None,
@@ -247,13 +249,13 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
         if settings.runtime_backend == "postgres":
             from actors._inmemory.boards import GlobalTaskStore  # noqa: PLC0415 - rarely used
 
-            stack.enter_context(
-                GlobalTaskStore.using(store.boards)
-            )  # closed after the runtime has stopped
+            # Entered before the runtime, so that it is closed after the runtime has stopped.
+            stack.enter_context(GlobalTaskStore.using(store.boards))
         tracing = results = None
         if serve:
             tracing = await stack.enter_async_context(_tracing(settings, owner))
             results = await stack.enter_async_context(_journal(settings, store))
+        # A host with a short lease would otherwise have no time left in which it may act.
         margin_s = min(LEASE_MARGIN_S, settings.lease_s / 3)
         runtime = Runtime(
             store=store,
@@ -273,11 +275,11 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
         heartbeat = _heartbeat(parts, store)
         if settings.secrets_dir is not None:
             parts.worker.env.secrets.provider = FileSecrets(settings.secrets_dir)
-        outside_ready = None
+        wait_for_outside = None
         if settings.nats_url is not None:
             from compose._assembly.gateway import attach_outside  # noqa: PLC0415 - needs NATS
 
-            outside_ready = attach_outside(runtime, settings.nats_url, settings, serve=serve)
+            wait_for_outside = attach_outside(runtime, settings.nats_url, settings, serve=serve)
         if serve:
             stack.push_async_exit(heartbeat)  # renews the lease until the runtime has stopped
         tasks = await stack.enter_async_context(TaskScope())  # closed after `Runtime.stop`
@@ -285,10 +287,10 @@ async def _assemble(settings: Settings, *, client: str, serve: bool) -> AsyncIte
         if serve:
             # The broker connects during the first heartbeat, which claims no shard: no agent is registered.
             await heartbeat.start()
-            await _until_connected(parts.mail, settings)
-        if outside_ready is not None:
-            await outside_ready()
-        _keep(tasks, store, runtime, settings, serve=serve)
+            await _wait_for_broker(parts.mail, settings)
+        if wait_for_outside is not None:
+            await wait_for_outside()
+        _start_background_tasks(tasks, store, runtime, settings, serve=serve)
         yield runtime
 
 
@@ -327,7 +329,7 @@ def _heartbeat(parts: HostParts, store: PostgresStore) -> Heartbeat:
     return Heartbeat(store.settings, owner, host, store.clock)
 
 
-def _keep(
+def _start_background_tasks(
     tasks: TaskScope, store: PostgresStore, runtime: Runtime, settings: Settings, *, serve: bool
 ) -> None:
     """Start the background tasks: clock, take-over, late migrations and sweep."""
@@ -347,10 +349,10 @@ async def _tracing(settings: Settings, owner: HostIncarnation) -> AsyncIterator[
         yield None
         return
     # Imported here, because only hosts that send traces need the SDK.
-    from compose._assembly.telemetry import traced  # noqa: PLC0415
+    from compose._assembly.telemetry import open_tracing  # noqa: PLC0415
 
     system = "callboard" if settings.nats_url is None else "nats"
-    async with traced(settings, host=owner, system=system) as tracing:
+    async with open_tracing(settings, host=owner, system=system) as tracing:
         yield tracing
 
 
@@ -381,12 +383,12 @@ def _broker(settings: Settings, owner: HostIncarnation, store: PostgresStore) ->
     return Broker(transport, store.mail, store.outbox)
 
 
-async def _until_connected(mail: MailService | None, settings: Settings) -> None:
+async def _wait_for_broker(mail: MailService | None, settings: Settings) -> None:
     """Wait until the mail service is ready. It logs the reason if it is not.
 
     Raises:
         BrokerError: The mail service was not ready within `settings.start_wait_s`.
-        ContractError: See `MailService.ready`.
+        ContractError: The broker cannot be used as it is configured, and waiting does not help.
     """
     if mail is None:
         return
@@ -394,6 +396,6 @@ async def _until_connected(mail: MailService | None, settings: Settings) -> None
         async with asyncio.timeout(settings.start_wait_s):
             await mail.ready()
     except TimeoutError:
-        last = mail.trouble or "no NATS server answered; check CALLBOARD_NATS_URL"
-        msg = f"no messages are sent or read after {settings.start_wait_s:g} s: {last}"
+        problem = mail.trouble or "no NATS server answered; check CALLBOARD_NATS_URL"
+        msg = f"no messages are sent or read after {settings.start_wait_s:g} s: {problem}"
         raise BrokerError(msg) from None

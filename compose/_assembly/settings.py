@@ -158,21 +158,21 @@ class Settings(BaseSettings):
         return self.lease_s * 0.3 if self.heartbeat_s is None else self.heartbeat_s
 
 
-def read_settings(**given: Any) -> Settings:
-    """Return the settings of the environment. A value in `given` that is not None overrides them.
+def read_settings(**overrides: Any) -> Settings:
+    """Return the settings of the environment. A value in `overrides` that is not None overrides them.
 
     Raises:
         ContractError: A value is not allowed. The message names the variable.
     """
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
+        return Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as exc:
         raise ContractError("; ".join(_complaint(error) for error in exc.errors())) from exc
 
 
 def _complaint(error: Any) -> str:
-    place = "".join(str(part) for part in error["loc"])
-    is_whole = place.startswith("CALLBOARD_") or place == "RUNTIME_BACKEND"
-    name = place if is_whole else f"CALLBOARD_{place.upper()}"
-    given = "" if not place else f"{name}={error['input']!r}: "
-    return given + str(error["msg"]).removeprefix("Value error, ")
+    location = "".join(str(part) for part in error["loc"])
+    is_whole = location.startswith("CALLBOARD_") or location == "RUNTIME_BACKEND"
+    name = location if is_whole else f"CALLBOARD_{location.upper()}"
+    setting = "" if not location else f"{name}={error['input']!r}: "
+    return setting + str(error["msg"]).removeprefix("Value error, ")

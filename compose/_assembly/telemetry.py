@@ -45,7 +45,7 @@ EXPORT_EVERY_S: Final = 0.5
 EXPORT_LIMIT_S: Final = 3.0
 """Time limit in seconds of one request to the collector, and of the last export when a host stops."""
 
-SAID_EVERY_S: Final = 60.0
+LOG_EVERY_S: Final = 60.0
 """Least time in seconds between two log lines about lost spans."""
 
 QUEUE: Final = 8192
@@ -67,24 +67,24 @@ class Redaction:
 
     def __call__(self, value: JsonValue) -> str:
         """Return a text of at most 1024 characters. A value that is not JSON is shown as its type's name."""
-        shown = self._shown(value, MAX_DEPTH, iter(range(MAX_CONTENT)))
-        if isinstance(shown, str):
-            return shown
-        return _cut(to_json(shown, fallback=lambda odd: type(odd).__name__).decode())
+        redacted = self._redact(value, MAX_DEPTH, iter(range(MAX_CONTENT)))
+        if isinstance(redacted, str):
+            return redacted
+        return _cut(to_json(redacted, fallback=lambda item: type(item).__name__).decode())
 
-    def _shown(self, value: JsonValue, depth: int, steps: Iterator[int]) -> JsonValue:
+    def _redact(self, value: JsonValue, depth: int, steps: Iterator[int]) -> JsonValue:
         """Return the value without hidden values. Of a long value only the start is read and returned."""
         if depth == 0 or next(steps, None) is None:
             return "…"
         if isinstance(value, str):
             return _cut(value)
         if isinstance(value, list | tuple):
-            return [self._shown(item, depth - 1, steps) for item in islice(value, MAX_CONTENT)]
+            return [self._redact(item, depth - 1, steps) for item in islice(value, MAX_CONTENT)]
         if isinstance(value, dict):
             return {
                 _cut(str(key)): HIDDEN
                 if self._names.covers(key)
-                else self._shown(item, depth - 1, steps)
+                else self._redact(item, depth - 1, steps)
                 for key, item in islice(value.items(), MAX_CONTENT)
             }
         return value
@@ -92,9 +92,8 @@ class Redaction:
 
 def _cut(text: str) -> str:
     text = text if len(text) <= MAX_CONTENT else text[: MAX_CONTENT - 1] + "…"
-    return text.encode(
-        errors="replace"
-    ).decode()  # the exporter would drop a whole batch for a lone surrogate
+    # The exporter would drop a whole batch for an unpaired surrogate.
+    return text.encode(errors="replace").decode()
 
 
 class RunIds(IdGenerator):
@@ -105,13 +104,13 @@ class RunIds(IdGenerator):
 
     @override
     def generate_trace_id(self) -> int:
-        wanted = wanted_ids.get()
-        return self._random.generate_trace_id() if wanted is None else wanted.trace_id
+        ids = wanted_ids.get()
+        return self._random.generate_trace_id() if ids is None else ids.trace_id
 
     @override
     def generate_span_id(self) -> int:
-        wanted = wanted_ids.get()
-        return self._random.generate_span_id() if wanted is None else wanted.span_id
+        ids = wanted_ids.get()
+        return self._random.generate_span_id() if ids is None else ids.span_id
 
 
 class _HostResource(Resource):
@@ -121,18 +120,18 @@ class _HostResource(Resource):
     __hash__ = object.__hash__
 
 
-class _SaidSeldom(logging.Filter):
+class _RateLimit(logging.Filter):
     """A filter that passes one log record of the SDK's exporters a minute, with a text of Callboard."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said_at = -SAID_EVERY_S
+        self._logged_at = -LOG_EVERY_S
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.created - self._said_at < SAID_EVERY_S:
+        if record.created - self._logged_at < LOG_EVERY_S:
             return False
-        self._said_at = record.created
+        self._logged_at = record.created
         record.problem = record.getMessage()[:200]
         record.msg = "traces cannot be exported; spans are lost, and agents continue"
         record.args, record.exc_info, record.levelno = (), None, logging.WARNING
@@ -140,7 +139,7 @@ class _SaidSeldom(logging.Filter):
         return True
 
 
-_QUIET: Final = (
+_EXPORT_LOGGERS: Final = (
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "opentelemetry.sdk._shared_internal",
     "opentelemetry.sdk.trace.export",
@@ -156,10 +155,11 @@ def provider_of(exporter: SpanExporter, *, host: str) -> TracerProvider:
         "service.instance.id": host,
         "service.version": version("callboard"),
     }
-    found = Resource.create(facts)
+    resource = Resource.create(facts)
     provider = TracerProvider(
-        resource=_HostResource(found.attributes, found.schema_url),
+        resource=_HostResource(resource.attributes, resource.schema_url),
         id_generator=RunIds(),
+        # `open_tracing` shuts it down within 3 s; at the exit of the process the SDK would wait 30 s.
         shutdown_on_exit=False,
     )
     provider.add_span_processor(
@@ -174,7 +174,7 @@ def provider_of(exporter: SpanExporter, *, host: str) -> TracerProvider:
 
 
 @asynccontextmanager
-async def traced(
+async def open_tracing(
     settings: Settings, *, host: str, system: str = "callboard"
 ) -> AsyncIterator[Tracing]:
     """Yield the tracing of this host, which sends spans to `settings.otlp_endpoint`.
@@ -189,10 +189,10 @@ async def traced(
         name = "CALLBOARD_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_ENDPOINT)"
         msg = f"{name} is {endpoint!r}, which is not a URL: http://HOST:4318, for example"
         raise ContractError(msg)
-    seldom = _SaidSeldom()
-    loggers = [logging.getLogger(name) for name in _QUIET]
+    rate_limit = _RateLimit()
+    loggers = [logging.getLogger(name) for name in _EXPORT_LOGGERS]
     for logger in loggers:
-        logger.addFilter(seldom)
+        logger.addFilter(rate_limit)
     exporter = OTLPSpanExporter(f"{endpoint}/v1/traces", timeout=EXPORT_LIMIT_S)
     provider = provider_of(exporter, host=host)
     try:
@@ -209,4 +209,4 @@ async def traced(
         shutdown.start()
         await asyncio.to_thread(shutdown.join, EXPORT_LIMIT_S)
         for logger in loggers:
-            logger.removeFilter(seldom)
+            logger.removeFilter(rate_limit)

@@ -63,10 +63,10 @@ def take_identity(spec: LaunchSpec) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER) != 0:
         raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWUSER)")
-    own = Path("/proc/self")
-    (own / "setgroups").write_text("deny")
-    (own / "uid_map").write_text(f"{uid} {outer_uid} 1")
-    (own / "gid_map").write_text(f"{gid} {outer_gid} 1")
+    own_process = Path("/proc/self")
+    (own_process / "setgroups").write_text("deny")
+    (own_process / "uid_map").write_text(f"{uid} {outer_uid} 1")
+    (own_process / "gid_map").write_text(f"{gid} {outer_gid} 1")
 
 
 def follow_parent(spec: LaunchSpec) -> None:

@@ -95,7 +95,7 @@ def holder_of(data_dir: Path) -> Holder | None:
     """
     if not _is_locked(data_dir / _LOCK_FILE):
         return None
-    return _read(data_dir) or Holder(0, None, is_live=True)
+    return _read_holder(data_dir) or Holder(0, None, is_live=True)
 
 
 def check_data_dir(data_dir: Path) -> None:
@@ -130,21 +130,21 @@ def _acquire(data_dir: Path) -> int:
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     # The file has the server's URL with the password, so that no other user may read it.
     fd = _open_lock(data_dir / _LOCK_FILE)
-    started = time.monotonic()
+    started_at = time.monotonic()
     while True:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return fd
-        holder = _read(data_dir)
+        holder = _read_holder(data_dir)
         is_live = holder is not None and holder.is_live
         grace_s = _LIVE_HOLDER_GRACE_S if is_live else _DEAD_HOLDER_GRACE_S
-        if time.monotonic() - started > grace_s:
+        if time.monotonic() - started_at > grace_s:
             os.close(fd)
             raise DataDirInUseError(data_dir, holder.pid if holder else None)
         time.sleep(_POLL_S)
 
 
-def _read(data_dir: Path) -> Holder | None:
+def _read_holder(data_dir: Path) -> Holder | None:
     try:
         data = json.loads((data_dir / _LOCK_FILE).read_text())
         pid, url = int(data["pid"]), data["url"]
@@ -280,7 +280,7 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 
@@ -288,7 +288,7 @@ def start_owned(data_dir: Path, make_ready: Callable[[Path], Recipe]) -> Embedde
     """Lock `data_dir`, call `make_ready` to prepare it, start its server and return the server.
 
     Raises:
-        ContractError: See `check_data_dir`.
+        ContractError: The name of the directory has a line break or a NUL.
         DataDirInUseError: Another process, which the error names, uses the directory.
         ServerFailedError: The server did not start. The error has the end of its log.
     """
@@ -317,12 +317,12 @@ def url_if_running(
     deadline = time.monotonic() + timeout
     while (holder := holder_of(data_dir.absolute())) is not None and not given_up.is_set():
         # On Linux the server of a killed owner is about to end. Elsewhere it runs on.
-        is_kept = holder.is_live or sys.platform != "linux"
-        if holder.url is not None and is_kept and _accepts(holder.url):
+        runs_on = holder.is_live or sys.platform != "linux"
+        if holder.url is not None and runs_on and _accepts(holder.url):
             return holder.url
         if time.monotonic() > deadline:
             problem = f"process {holder.pid} holds {data_dir} but runs no server"
-            if not is_kept:
+            if not runs_on:
                 problem = f"process {holder.pid} has ended, and its server still holds {data_dir}"
             raise ServerFailedError("embedded server", problem, "")
         given_up.wait(_RETRY_PAUSE_S)

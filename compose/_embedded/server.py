@@ -139,21 +139,21 @@ class Server:
     def _spawn(self) -> subprocess.Popen[bytes]:
         # The kernel sends the parent-death signal when the THREAD that forked ends. A pool thread may end
         # long before the process, so a thread of its own forks, and then waits for the server.
-        born: Future[subprocess.Popen[bytes]] = Future()
+        process_future: Future[subprocess.Popen[bytes]] = Future()
 
         def own() -> None:
             try:
                 process = popen(self.command, parent_dies_with_us=True)
             except Exception as exc:  # noqa: BLE001 - `born.result()` raises it
-                born.set_exception(exc)
+                process_future.set_exception(exc)
                 return
-            born.set_result(process)
+            process_future.set_result(process)
             process.wait()
             self._exited.set()
 
         threading.Thread(target=own, name=f"own-{self.command.name}", daemon=True).start()
         try:
-            return born.result()
+            return process_future.result()
         except OSError as exc:
             raise ServerFailedError(self.command.name, f"cannot be started: {exc}", "") from exc
 
@@ -202,8 +202,8 @@ def is_alive(pid: int) -> bool:
 
 def child_pids(pid: int) -> list[int]:
     """Return the pids of a process's direct children; empty on a system without /proc."""
-    found = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
-    return [child for child in found if _proc_stat(child).split()[1:2] == [str(pid)]]
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return [child for child in pids if _proc_stat(child).split()[1:2] == [str(pid)]]
 
 
 def _proc_stat(pid: int) -> str:
@@ -270,15 +270,14 @@ def runnable_programs(
             inside = partial / folder.relative_to(package.parent)
             shutil.copytree(folder, inside, symlinks=True)
         for path in [partial, *partial.rglob("*")]:
-            if (
-                not path.is_symlink()
-            ):  # the umask or the installer may have removed these permissions
+            # The umask or the installer may have removed these permissions.
+            if not path.is_symlink():
                 mode = path.stat().st_mode
                 path.chmod(mode | (0o055 if mode & 0o100 else 0o044))
         partial.rename(copy)
-    copied = copy / package.name / "pginstall" / "bin"
-    if drops_root and _succeeds([str(copied / "postgres"), *version], data_dir, identity):
-        return copied
+    copied_programs = copy / package.name / "pginstall" / "bin"
+    if drops_root and _succeeds([str(copied_programs / "postgres"), *version], data_dir, identity):
+        return copied_programs
     tail = (data_dir / "server.log").read_text(errors="replace")[-500:]
     raise EmbeddedServerMissingError("PostgreSQL", f"its programs do not run here: {tail}")
 

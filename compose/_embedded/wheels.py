@@ -79,18 +79,18 @@ def start_postgres(
         ServerFailedError: The server did not start. The error has the end of its log.
     """
     package = owned.package_folder("PostgreSQL", wheel=wheel, package=_PACKAGES[wheel])
-    installed, libraries = package / "pginstall" / "bin", f"{wheel.replace('-', '_')}.libs"
-    chosen = {**_BASE_SETTINGS, **({} if durable else VOLATILE_SETTINGS), **(settings or {})}
+    programs_folder, libraries = package / "pginstall" / "bin", f"{wheel.replace('-', '_')}.libs"
+    all_settings = {**_BASE_SETTINGS, **({} if durable else VOLATILE_SETTINGS), **(settings or {})}
 
     def make_ready(folder: Path) -> owned.Recipe:
         identity, password = identity_for(folder), owned.kept_password(folder)
-        programs = runnable_programs(installed, folder, identity, libraries=libraries)
+        programs = runnable_programs(programs_folder, folder, identity, libraries=libraries)
         pgdata = folder / "pgdata"
         if not pgdata.exists():
             _create_cluster(pgdata, programs, identity, password, durable=durable)
         _remove_stale_pid(pgdata)
         argv = [str(programs / "postgres"), "-D", str(pgdata), "-h", "127.0.0.1"]
-        for name, value in chosen.items():
+        for name, value in all_settings.items():
             argv += ["-c", f"{name}={value}"]
         return owned.Recipe(
             data_dir=folder,
@@ -119,8 +119,8 @@ def start_nats(
     Args:
         data_dir: Folder of `store/` (the streams), `server.conf`, `server.log`, `lock` and, if
             durable, `password`. It is created with the mode 0700.
-        durable: True: every acknowledged message is on the disk, and clients need the URL's password.
-            False: a power cut loses messages of up to two minutes, a killed process loses no message, and
+        durable: If True, every acknowledged message is on the disk, and clients need the URL's password.
+            If False, a power cut loses messages of up to two minutes, a killed process loses no message, and
             clients need no password.
         settings: Settings of the server's configuration file, which override the default ones. Settings of a
             block (such as `jetstream`) are overridden one by one.
@@ -137,9 +137,9 @@ def start_nats(
         password = owned.kept_password(folder) if durable else None
         config = _nats_config(name, password, durable=durable)
         for key, value in (settings or {}).items():
-            ours = config.get(key)
-            is_block = isinstance(ours, dict) and isinstance(value, dict)
-            config[key] = {**ours, **value} if is_block else value  # type: ignore[dict-item]
+            our_block = config.get(key)
+            is_block = isinstance(our_block, dict) and isinstance(value, dict)
+            config[key] = {**our_block, **value} if is_block else value  # type: ignore[dict-item]
         owned.write_private(file, json.dumps(config, indent=1))
         login = f"{NATS_USER}:{password}@" if password else ""
         # An argument takes any name of a folder. The configuration file has escapes of its own.
@@ -171,8 +171,8 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
     Args:
         data_dir: Folder of `store/` (the append-only file), `server.conf`, `server.log`, `lock` and,
             if durable, `password`. It is created with the mode 0700.
-        durable: True: a power cut loses at most the writes of the last second, and clients need the URL's
-            password. False: the operating system decides when to write to the disk, and clients need no
+        durable: If True, a power cut loses at most the writes of the last second, and clients need the URL's
+            password. If False, the operating system decides when to write to the disk, and clients need no
             password. A killed process loses no writes in both cases.
 
     Raises:
@@ -188,9 +188,9 @@ def start_valkey(data_dir: Path, *, durable: bool = True) -> ValkeyServer:
     def make_ready(folder: Path) -> owned.Recipe:
         password, store = owned.kept_password(folder) if durable else None, folder / "store"
         # In quotes a backslash begins an escape, so that any byte may be in the path.
-        quoted = '"' + "".join(rf"\x{byte:02x}" for byte in os.fsencode(store)) + '"'
+        quoted_path = '"' + "".join(rf"\x{byte:02x}" for byte in os.fsencode(store)) + '"'
         lines = [
-            f"dir {quoted}",
+            f"dir {quoted_path}",
             "bind 127.0.0.1",
             "appendonly yes",
             f"appendfsync {'everysec' if durable else 'no'}",
@@ -245,15 +245,15 @@ def _create_cluster(
 ) -> None:
     """Create the cluster in `pgdata.partial`, then rename it, so that a crash leaves no half cluster in use."""
     folder = pgdata.parent
-    partial, handed_over = folder / "pgdata.partial", folder / "password.init"
+    partial, password_file = folder / "pgdata.partial", folder / "password.init"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o700)
-    owned.write_private(handed_over, password)
+    owned.write_private(password_file, password)
     if identity.uid is not None and identity.gid is not None and not identity.user_namespace:
-        for path in (partial, handed_over):
+        for path in (partial, password_file):
             os.chown(path, identity.uid, identity.gid)
     argv = [str(programs / "initdb"), "-D", str(partial), "-U", SUPERUSER, "-E", "UTF8"]
-    argv += ["-A", "scram-sha-256", f"--pwfile={handed_over}", "--no-locale", "--no-instructions"]
+    argv += ["-A", "scram-sha-256", f"--pwfile={password_file}", "--no-locale", "--no-instructions"]
     # A test run opens thousands of connections, and each would hash its password 4,096 times.
     argv += [] if durable else ["--no-sync", "-c", "scram_iterations=1"]
     log = owned.log_file(folder)
@@ -267,7 +267,7 @@ def _create_cluster(
                 log.read_text(errors="replace")[-3000:],
             )
     finally:
-        handed_over.unlink()
+        password_file.unlink()
     partial.rename(pgdata)
 
 
@@ -276,12 +276,12 @@ def _nats_answers(port: int, name: str, password: str | None) -> bool:
     # another server that took the port before it.
     login = {"user": NATS_USER, "pass": password} if password else {}
     hello = {"verbose": False, **login}
-    with socket.create_connection(("127.0.0.1", port), _NATS_TIMEOUT_S) as line:
-        said = line.makefile("rb")
-        info = json.loads(said.readline().removeprefix(b"INFO "))
-        line.sendall(f"CONNECT {json.dumps(hello)}\r\nPING\r\n".encode())
+    with socket.create_connection(("127.0.0.1", port), _NATS_TIMEOUT_S) as connection:
+        replies = connection.makefile("rb")
+        info = json.loads(replies.readline().removeprefix(b"INFO "))
+        connection.sendall(f"CONNECT {json.dumps(hello)}\r\nPING\r\n".encode())
         is_ours = info.get("server_name") == name and bool(info.get("jetstream"))
-        return is_ours and said.readline() == b"PONG\r\n"
+        return is_ours and replies.readline() == b"PONG\r\n"
 
 
 def _nats_config(name: str, password: str | None, *, durable: bool) -> dict[str, JsonValue]:
@@ -310,13 +310,13 @@ def _nats_program() -> Path:
 
 def _valkey_answers(pid: int, port: int, password: str | None) -> bool:
     # Valkey answers while it is still loading its data, and another server may have taken the port.
-    with socket.create_connection(("127.0.0.1", port), _VALKEY_TIMEOUT_S) as line:
-        said = line.makefile("rb")
+    with socket.create_connection(("127.0.0.1", port), _VALKEY_TIMEOUT_S) as connection:
+        replies = connection.makefile("rb")
         if password:
-            line.sendall(f"AUTH {password}\r\n".encode())
-            if said.readline() != b"+OK\r\n":
+            connection.sendall(f"AUTH {password}\r\n".encode())
+            if replies.readline() != b"+OK\r\n":
                 return False
-        line.sendall(b"INFO\r\n")
-        size = int(said.readline().removeprefix(b"$"))
-        facts = said.read(size).split(b"\r\n")
+        connection.sendall(b"INFO\r\n")
+        size = int(replies.readline().removeprefix(b"$"))
+        facts = replies.read(size).split(b"\r\n")
     return {b"process_id:%d" % pid, b"loading:0"} <= set(facts)

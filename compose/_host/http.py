@@ -82,29 +82,34 @@ async def serve_http(address: str, probes: Probes) -> AsyncIterator[str]:
     Raises:
         AddressError: The text is not an address, or another process uses it.
     """
-    listening = listen(address)
-    url = url_of(listening)
-    answering = run_server(
-        listening,
+    server_socket = listen(address)
+    url = url_of(server_socket)
+    server = run_server(
+        server_socket,
         _application(probes),
         name="http",
         stop_limit_s=STOP_LIMIT_S,
         http=_Connection,
         backlog=BACKLOG,
     )
-    async with answering:
+    async with server:
         _log.info("host.http", extra={"url": url})
         yield url
 
 
 @asynccontextmanager
 async def run_server(
-    listening: socket.socket, application: ASGIApp, *, name: str, stop_limit_s: int, **options: Any
+    server_socket: socket.socket,
+    application: ASGIApp,
+    *,
+    name: str,
+    stop_limit_s: int,
+    **options: Any,
 ) -> AsyncIterator[None]:
     """Serve an application at a socket, on the loop of the process, until the end of the block.
 
     Args:
-        listening: The socket.
+        server_socket: The socket.
         application: The application.
         name: Name of the task.
         stop_limit_s: Seconds that started answers have at the end.
@@ -123,11 +128,13 @@ async def run_server(
     )
     server = HttpServer(config)
     async with TaskScope() as tasks:
-        tasks.start(server.serve(sockets=[listening]), name=name)
+        tasks.start(server.serve(sockets=[server_socket]), name=name)
         try:
             yield
         finally:
             server.should_exit = True
+            # The server drops answers after `stop_limit_s` itself. After twice that time its task is
+            # cancelled.
             await tasks.settle(limit_s=2 * stop_limit_s)
 
 
@@ -149,12 +156,14 @@ class _Connection(H11Protocol):
         self.made_at = self.loop.time()
         self._next_check = self.loop.call_later(QUIET_LIMIT_S, self._check_progress, self.cycle)
         if len(self.connections) > MAX_CONNECTIONS:
-            ours = (one for one in self.connections if isinstance(one, _Connection))
-            min(ours, key=lambda one: one.made_at).transport.abort()
+            connections = (
+                connection for connection in self.connections if isinstance(connection, _Connection)
+            )
+            min(connections, key=lambda connection: connection.made_at).transport.abort()
 
-    def _check_progress(self, last: Any) -> None:
+    def _check_progress(self, last_cycle: Any) -> None:
         """Close the connection if no new request has arrived since the last check."""
-        if self.cycle is last:
+        if self.cycle is last_cycle:
             self.transport.abort()
         else:
             self._next_check = self.loop.call_later(QUIET_LIMIT_S, self._check_progress, self.cycle)
@@ -174,22 +183,24 @@ def listen(address: str, option: str = "--http") -> socket.socket:
     host, port = parse_address(address, option)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With IPPROTO_TCP asyncio sets TCP_NODELAY. Without it a piece of a stream waits 40 ms.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    server_socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(BACKLOG)  # so that a client can connect as soon as it knows the address
+        server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server_socket.bind((host, port))
+        server_socket.listen(
+            BACKLOG
+        )  # so that a client can connect as soon as it knows the address
     except OSError as exc:
-        listening.close()
+        server_socket.close()
         problem = exc.strerror or str(exc)
         remedy = "choose another port, or 0 for a free one"
         raise AddressError(address, problem, remedy, option) from exc
-    return listening
+    return server_socket
 
 
-def url_of(listening: socket.socket) -> str:
+def url_of(server_socket: socket.socket) -> str:
     """Return the URL of a socket that listens."""
-    host, port = listening.getsockname()[:2]
+    host, port = server_socket.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -206,12 +217,12 @@ def _application(probes: Probes) -> Starlette:
         body, media_type = await probes.metrics()
         return Response(body, headers={"content-type": media_type})
 
-    places = asyncio.Semaphore(MAX_REQUESTS)
+    slots = asyncio.Semaphore(MAX_REQUESTS)
     return Starlette(
         routes=[
             Route("/healthz", healthz),
-            Route("/readyz", _limited(places, readyz)),
-            Route("/metrics", _limited(places, metrics)),
+            Route("/readyz", _limited(slots, readyz)),
+            Route("/metrics", _limited(slots, metrics)),
         ]
     )
 
@@ -219,13 +230,13 @@ def _application(probes: Probes) -> Starlette:
 _Endpoint: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 
-def _limited(places: asyncio.Semaphore, endpoint: _Endpoint) -> _Endpoint:
+def _limited(slots: asyncio.Semaphore, endpoint: _Endpoint) -> _Endpoint:
     """Return the endpoint with a limit: if no slot is free, the answer is 503 at once."""
 
     async def answer(request: Request) -> Response:
-        if places.locked():
+        if slots.locked():
             return Response("too many requests at once", status_code=503)
-        async with places:
+        async with slots:
             return await endpoint(request)
 
     return answer

@@ -80,23 +80,26 @@ def find_served(spec: str) -> object:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: object = importlib.import_module(module_name)
+        target: object = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
+        # Only if the named module or a parent of it is missing. Else the module is there, and an import in it
+        # fails.
         if exc.name is not None and (module_name + ".").startswith(exc.name + "."):
             remedy = f"Run in the folder that holds it (this is {here}), or install it"
             raise ServeError(spec, f"there is no module {module_name!r}", remedy) from exc
         problem = f"module {module_name!r} imports {exc.name!r}, which is not installed"
         raise ServeError(spec, problem, "Install it in this environment") from exc
+    # The module is a user's, and may raise anything at its import. The error names the module and its fault.
     except Exception as exc:
         problem = f"importing {module_name!r} raised {type(exc).__name__}: {exc}"
         raise ServeError(spec, problem, "Correct the module; --debug shows the traceback") from exc
     for name in path.split("."):
-        if not hasattr(found, name):
-            public = [key for key in vars(found) if not key.startswith("_")]
-            remedy = f"It has: {', '.join(public[:20]) or 'nothing public'}"
+        if not hasattr(target, name):
+            public_names = [key for key in vars(target) if not key.startswith("_")]
+            remedy = f"It has: {', '.join(public_names[:20]) or 'nothing public'}"
             raise ServeError(spec, f"module {module_name!r} has no {name!r}", remedy)
-        found = getattr(found, name)
-    return found
+        target = getattr(target, name)
+    return target
 
 
 def are_flow_files(spec: str) -> bool:
@@ -105,7 +108,13 @@ def are_flow_files(spec: str) -> bool:
 
 
 def flows_of_files(path: str) -> Flows:
-    """Return the flows of a file or of a folder as the app ``flows``. See `find_served`."""
+    """Return the flows of a file or of a folder as the app ``flows``.
+
+    Raises:
+        ServeError: There is no such file or folder, or no flow in it.
+        FlowError: A flow document has mistakes.
+        WorkflowBundleError: A file is not a valid bundle.
+    """
     from actors._workflow.bundles import open_workflow_bundle  # noqa: PLC0415
     from actors._workflow.hosted.flows import Flows  # noqa: PLC0415 - few hosts serve flows
     from actors._workflow.visual.loading import load_flow  # noqa: PLC0415
@@ -136,8 +145,8 @@ async def serve_all(runtime: Runtime, specs: Mapping[str, object]) -> None:
         ServeError: An object has none of the allowed forms.
         RegistrationError: Two of the agents contradict each other.
     """
-    for spec, found in specs.items():
-        await _serve(runtime, spec, found)
+    for spec, target in specs.items():
+        await _serve(runtime, spec, target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +157,8 @@ class SessionApp:
         app: The type of its sessions' agents.
         modes: Agents by mode; empty if the application has registered the type itself.
         known_modes: Names of the modes; empty if they are not known.
-        version: See `SessionAgent`.
-        retry: See `SessionAgent`.
+        version: The version of the agents' code; None if the application has none.
+        retry: The retry policy of runs for which the caller gives none.
     """
 
     app: str
@@ -160,7 +169,7 @@ class SessionApp:
 
 
 async def serve_app(
-    runtime: Runtime, spec: str, found: object, *, app: str | None = None
+    runtime: Runtime, spec: str, target: object, *, app: str | None = None
 ) -> SessionApp:
     """Register the other agents of an application, and return its sessions.
 
@@ -172,7 +181,7 @@ async def serve_app(
     Args:
         runtime: The runtime that registers the agents.
         spec: The application's name ``MODULE:APP``.
-        found: The object with this name.
+        target: The object with this name.
         app: The type of the sessions' agents. None means the type of a SessionAgent, else ``session``.
 
     Raises:
@@ -181,29 +190,30 @@ async def serve_app(
     """
     from actors._sessions.agent import SessionAgent  # noqa: PLC0415 - a host may have no sessions
 
-    if isinstance(found, type):
-        found = instance_of(spec, found)
-    if are_flows(found):
-        found = [found]
-    if isinstance(found, SessionAgent):
-        return _of_agent(found, app)
-    if _is_agent(found):
-        return _of_modes({DEFAULT_MODE: agent_of(spec, found)}, app)
-    if isinstance(found, dict) and found and all(_is_agent(one) for one in found.values()):
-        return _of_modes(found, app)
-    if callable(found):
-        return await _of_function(runtime, spec, found, app)
-    if not isinstance(found, dict | list | tuple):
-        problem = f"it is a {type(found).__name__}"
+    if isinstance(target, type):
+        target = instance_of(spec, target)
+    if are_flows(target):
+        target = [target]
+    if isinstance(target, SessionAgent):
+        return _app_of_agent(target, app)
+    if _is_agent(target):
+        return _app_of_modes({DEFAULT_MODE: agent_of(spec, target)}, app)
+    if isinstance(target, dict) and target and all(_is_agent(agent) for agent in target.values()):
+        return _app_of_modes(target, app)
+    if callable(target):
+        return await _app_of_function(runtime, spec, target, app)
+    if not isinstance(target, dict | list | tuple):
+        problem = f"it is a {type(target).__name__}"
         raise ServeError(spec, problem, f"It has to be {ALLOWED_TOO}")
-    await serve_all(runtime, {spec: found})
-    return _of_first(spec, found, app)
+    await serve_all(runtime, {spec: target})
+    return _app_of_first(spec, target, app)
 
 
-def are_flows(one: object) -> TypeIs[Flows]:
+def are_flows(target: object) -> TypeIs[Flows]:
     """Return True for the flows of an app. The function does not import their module."""
+    # Flows exist only if their module was imported. Importing it here would cost each host its time.
     module = sys.modules.get("actors._workflow.hosted.flows")
-    return module is not None and isinstance(one, module.Flows)
+    return module is not None and isinstance(target, module.Flows)
 
 
 def instance_of(spec: str, kind: type) -> object:
@@ -219,114 +229,117 @@ def instance_of(spec: str, kind: type) -> object:
         raise ServeError(spec, f"class {kind.__name__} needs arguments", remedy) from exc
 
 
-def agent_of(spec: str, one: Any) -> Agent:
-    """Return `one` if it is an agent.
+def agent_of(spec: str, target: Any) -> Agent:
+    """Return `target` if it is an agent.
 
     Raises:
-        ServeError: `one` is not an agent.
+        ServeError: `target` is not an agent.
     """
-    if not (isinstance(getattr(one, "id", None), AgentId) and callable(getattr(one, "run", None))):
-        problem = f"{type(one).__name__} is not an agent"
+    if not (
+        isinstance(getattr(target, "id", None), AgentId) and callable(getattr(target, "run", None))
+    ):
+        problem = f"{type(target).__name__} is not an agent"
         raise ServeError(
             spec, problem, "An agent has `id: AgentId` and `async def run(self, ctx, inbox)`"
         )
-    return cast("Agent", one)
+    return cast("Agent", target)
 
 
-async def _serve(runtime: Runtime, spec: str, found: object) -> None:
+async def _serve(runtime: Runtime, spec: str, target: object) -> None:
     from actors._runtime.runtime import host_of  # noqa: PLC0415 - who serves has loaded it
 
-    match found:
-        case dict() | list() | tuple() if not found:
+    match target:
+        case dict() | list() | tuple() if not target:
             raise ServeError(spec, "it is empty", f"It has to be {ALLOWED}")
         case dict() if all(
-            isinstance(name, str) and callable(made) for name, made in found.items()
+            isinstance(name, str) and callable(factory) for name, factory in target.items()
         ):
+            # The claim of shards comes once, after all of them: each registration would claim by itself.
             async with host_of(runtime).claiming_once():
-                for name, made in found.items():
-                    await runtime.register_type(name, cast("Callable[[AgentId], Agent]", made))
+                for name, factory in target.items():
+                    await runtime.register_type(name, cast("Callable[[AgentId], Agent]", factory))
         case list() | tuple():
             async with host_of(runtime).claiming_once():
-                for one in found:
-                    await _register(runtime, spec, one)
+                for member in target:
+                    await _register(runtime, spec, member)
         case type():
-            await _register(runtime, spec, instance_of(spec, found))
-        case _ if are_flows(found):
-            await _register(runtime, spec, found)
-        case _ if isinstance(getattr(found, "id", None), AgentId):
-            await _register(runtime, spec, found)
-        case _ if callable(found):
-            done = cast("Callable[[Runtime], Awaitable[None] | None]", found)(runtime)
-            if inspect.isawaitable(done):
-                await done
+            await _register(runtime, spec, instance_of(spec, target))
+        case _ if are_flows(target):
+            await _register(runtime, spec, target)
+        case _ if isinstance(getattr(target, "id", None), AgentId):
+            await _register(runtime, spec, target)
+        case _ if callable(target):
+            result = cast("Callable[[Runtime], Awaitable[None] | None]", target)(runtime)
+            if inspect.isawaitable(result):
+                await result
         case _:
-            raise ServeError(spec, f"it is a {type(found).__name__}", f"It has to be {ALLOWED}")
+            raise ServeError(spec, f"it is a {type(target).__name__}", f"It has to be {ALLOWED}")
 
 
-async def _register(runtime: Runtime, spec: str, one: object) -> None:
+async def _register(runtime: Runtime, spec: str, target: object) -> None:
     """Register flows, an agent, or the type of a `SessionAgent`, which has a session for each key."""
-    if are_flows(one):
-        await one.register(runtime)
+    if are_flows(target):
+        await target.register(runtime)
         return
-    if isinstance(one, ModalAgent):
+    if isinstance(target, ModalAgent):
         from actors._sessions.agent import SessionAgent  # noqa: PLC0415 - needed only for sessions
 
-        if isinstance(one, SessionAgent):
-            await runtime.register_type(one.id.type, one.of_id)
+        if isinstance(target, SessionAgent):
+            await runtime.register_type(target.id.type, target.of_id)
             return
-    await runtime.register(agent_of(spec, one))
+    await runtime.register(agent_of(spec, target))
 
 
-async def _of_function(
+async def _app_of_function(
     runtime: Runtime, spec: str, function: Callable[[Runtime], Any], app: str | None
 ) -> SessionApp:
     """Return the sessions of the object that a function returns, else of the type that it registers."""
-    given = function(runtime)
-    if inspect.isawaitable(given):
-        given = await given
-    if given is not None:
-        return await serve_app(runtime, spec, given, app=app)
-    return _registered(runtime, spec, app)
+    target = function(runtime)
+    if inspect.isawaitable(target):
+        target = await target
+    if target is not None:
+        return await serve_app(runtime, spec, target, app=app)
+    return _app_of_registered_type(runtime, spec, app)
 
 
-def _is_agent(one: Any) -> bool:
-    return isinstance(getattr(one, "id", None), AgentId) and not isinstance(one, type)
+def _is_agent(target: Any) -> bool:
+    return isinstance(getattr(target, "id", None), AgentId) and not isinstance(target, type)
 
 
-def _of_agent(found: SessionAgent, app: str | None) -> SessionApp:
+def _app_of_agent(agent: SessionAgent, app: str | None) -> SessionApp:
     return SessionApp(
-        app=app or found.id.type,
-        modes=found.modes,
-        known_modes=tuple(found.modes),
-        version=found.version,
-        retry=found.retry,
+        app=app or agent.id.type,
+        modes=agent.modes,
+        known_modes=tuple(agent.modes),
+        version=agent.version,
+        retry=agent.retry,
     )
 
 
-def _of_modes(modes: Mapping[str, Agent], app: str | None) -> SessionApp:
+def _app_of_modes(modes: Mapping[str, Agent], app: str | None) -> SessionApp:
     from actors._sessions.runtime import APP  # noqa: PLC0415 - as above
 
     return SessionApp(app=app or APP, modes=dict(modes), known_modes=tuple(modes))
 
 
-def _of_first(spec: str, found: Any, app: str | None) -> SessionApp:
+def _app_of_first(spec: str, target: Any, app: str | None) -> SessionApp:
     """Return the sessions of the first agent of a list, or of the first factory of a mapping."""
     from actors._sessions.agent import SessionAgent  # noqa: PLC0415 - as above
 
-    if isinstance(found, dict):
-        type_, factory = next(iter(found.items()))
-        first = factory(AgentId(type_, "main"))
+    if isinstance(target, dict):
+        type_, factory = next(iter(target.items()))
+        first_agent = factory(AgentId(type_, "main"))
     else:
-        agents = [one for one in found if not are_flows(one)]
+        agents = [member for member in target if not are_flows(member)]
         if not agents:
-            return _of_modes({}, app)
-        first = instance_of(spec, agents[0]) if isinstance(agents[0], type) else agents[0]
-    if isinstance(first, SessionAgent):
-        return SessionApp(app=first.id.type, modes={}, known_modes=tuple(first.modes))
-    return _of_modes({DEFAULT_MODE: agent_of(spec, first)}, app)
+            return _app_of_modes({}, app)
+        first_agent = instance_of(spec, agents[0]) if isinstance(agents[0], type) else agents[0]
+    if isinstance(first_agent, SessionAgent):
+        return SessionApp(app=first_agent.id.type, modes={}, known_modes=tuple(first_agent.modes))
+    return _app_of_modes({DEFAULT_MODE: agent_of(spec, first_agent)}, app)
 
 
-def _registered(runtime: Runtime, spec: str, app: str | None) -> SessionApp:
+def _app_of_registered_type(runtime: Runtime, spec: str, app: str | None) -> SessionApp:
     """Return the sessions whose type a function has registered.
 
     Raises:
@@ -336,21 +349,23 @@ def _registered(runtime: Runtime, spec: str, app: str | None) -> SessionApp:
     from actors._sessions.agent import SessionAgent  # noqa: PLC0415 - as above
 
     agents = host_of(runtime).worker.env.agents
-    found: dict[str, SessionAgent] = {}
+    session_agents: dict[str, SessionAgent] = {}
     for type_ in agents.serves().types:
         agent = agents.find(AgentId(type_, "check"))
         if isinstance(agent, SessionAgent) and app in (None, type_):
-            found[type_] = agent
-    if len(found) == 1:
-        [(type_, one)] = found.items()
-        return SessionApp(app=type_, modes={}, known_modes=tuple(one.modes))
-    types = ", ".join(found)
+            session_agents[type_] = agent
+    if len(session_agents) == 1:
+        [(type_, session_agent)] = session_agents.items()
+        return SessionApp(app=type_, modes={}, known_modes=tuple(session_agent.modes))
+    types = ", ".join(session_agents)
     problem = (
-        f"it has registered several types of sessions: {types}" if found else "it has no sessions"
+        f"it has registered several types of sessions: {types}"
+        if session_agents
+        else "it has no sessions"
     )
     remedy = (
         "Choose one with --app"
-        if found
+        if session_agents
         else "Register the type of a SessionAgent, or return an agent or a mapping {mode: agent}"
     )
     raise ServeError(spec, problem, remedy)

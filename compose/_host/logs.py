@@ -31,7 +31,9 @@ _SCRIPTS: Final[Mapping[str, str]] = {
     "ARMENIAN": "ՕՍօցհոս",  # noqa: RUF001 - as they look like others
     "MATHEMATICAL": "".join(map(chr, (*range(0x1D400, 0x1D6A4), *range(0x1D7CE, 0x1D800)))),
 }
-_LOOK_ALIKES: Final = {one: script for script, letters in _SCRIPTS.items() for one in letters}
+_LOOK_ALIKES: Final = {
+    character: script for script, letters in _SCRIPTS.items() for character in letters
+}
 """Letters that look like Latin ones, of Unicode's confusables, and their script."""
 _WORD: Final = re.compile(r"[^\W_]+")
 _LATIN: Final = re.compile("[A-Za-z]")
@@ -49,23 +51,23 @@ class LineFormatter(logging.Formatter):
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        timestamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         facts = {key: value for key, value in vars(record).items() if key not in _ORDINARY}
-        trouble = self.formatException(record.exc_info) if record.exc_info else ""
+        traceback_text = self.formatException(record.exc_info) if record.exc_info else ""
         if self._as_json:
             line: dict[str, object] = {
-                "at": at,
+                "at": timestamp,
                 "level": record.levelname.lower(),
                 "event": record.getMessage(),
-                **_place(),
+                **_run_facts(),
                 **facts,
             }
-            if trouble:
-                line["trouble"] = trouble
+            if traceback_text:
+                line["trouble"] = traceback_text
             return json.dumps(line, default=str)
-        words = " ".join(f"{key}={_word(value)}" for key, value in facts.items())
-        text = f"{at[11:23]} {record.levelname.lower():7} {record.getMessage()} {words}".rstrip()
-        return visible(f"{text}\n{trouble}" if trouble else text)
+        words = " ".join(f"{key}={_format_value(value)}" for key, value in facts.items())
+        text = f"{timestamp[11:23]} {record.levelname.lower():7} {record.getMessage()} {words}".rstrip()
+        return visible(f"{text}\n{traceback_text}" if traceback_text else text)
 
 
 def write_logs(*, as_json: bool, level: int = logging.INFO) -> None:
@@ -83,24 +85,27 @@ def visible(text: str) -> str:
     Letters that look like Latin ones are written as in JSON if their word also has Latin ones, or if the text
     has no other letter of their script. So no name looks like another name.
     """
-    shown = text.translate(_VISIBLE)
-    if shown.isascii() or _LOOK_ALIKES.keys().isdisjoint(shown):
-        return shown
-    told = {unicodedata.name(one, "").partition(" ")[0] for one in {*shown} - _LOOK_ALIKES.keys()}
+    readable_text = text.translate(_VISIBLE)
+    if readable_text.isascii() or _LOOK_ALIKES.keys().isdisjoint(readable_text):
+        return readable_text
+    scripts = {
+        unicodedata.name(character, "").partition(" ")[0]
+        for character in {*readable_text} - _LOOK_ALIKES.keys()
+    }
 
-    def apart(word: re.Match[str]) -> str:
+    def escape_look_alikes(word: re.Match[str]) -> str:
         is_mixed = _LATIN.search(word[0]) is not None
         return "".join(
-            _as_json(one)
-            if one in _LOOK_ALIKES and (is_mixed or _LOOK_ALIKES[one] not in told)
-            else one
-            for one in word[0]
+            _escape(character)
+            if character in _LOOK_ALIKES and (is_mixed or _LOOK_ALIKES[character] not in scripts)
+            else character
+            for character in word[0]
         )
 
-    return _WORD.sub(apart, shown)
+    return _WORD.sub(escape_look_alikes, readable_text)
 
 
-def _place() -> dict[str, object]:
+def _run_facts() -> dict[str, object]:
     """Return the run, agent and trace of the code that writes the line; empty outside of runs."""
     run = executing.get()
     if run is None:
@@ -114,7 +119,7 @@ def _place() -> dict[str, object]:
     return {**facts, "span_id": f"{span.span_id:016x}"} if span.is_valid else facts
 
 
-def _word(value: object) -> str:
+def _format_value(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return json.dumps(text) if not text or any(c in text for c in ' "\n=') else text
 
@@ -128,23 +133,27 @@ class _Visible(dict[int, int | str]):
     """
 
     def __missing__(self, code: int) -> int | str:
-        self[code] = found = _visible(code)
-        return found
+        self[code] = replacement = _visible_code(code)
+        return replacement
 
 
 _VISIBLE: Final = _Visible()
 
 
-def _visible(code: int) -> int | str:
-    one = chr(code)
-    category = unicodedata.category(one)
+def _visible_code(code: int) -> int | str:
+    character = chr(code)
+    category = unicodedata.category(character)
     if category == "Cc":
         signs = {0x09: 0x09, 0x0A: 0x0A, 0x7F: 0x2421}
         return signs.get(code, 0x2400 + code if code < 0x20 else 0xFFFD)  # noqa: PLR2004
-    is_variant = unicodedata.name(one, "").startswith(("VARIATION SELECTOR", "MONGOLIAN FREE"))
-    is_hidden = category in ("Cf", "Zl", "Zp", "Cs", "Co", "Cn") or is_variant or one in _UNSEEN
-    return _as_json(one) if is_hidden or one in _SEPARATORS else code
+    is_variant = unicodedata.name(character, "").startswith(
+        ("VARIATION SELECTOR", "MONGOLIAN FREE")
+    )
+    is_hidden = (
+        category in ("Cf", "Zl", "Zp", "Cs", "Co", "Cn") or is_variant or character in _UNSEEN
+    )
+    return _escape(character) if is_hidden or character in _SEPARATORS else code
 
 
-def _as_json(one: str) -> str:
-    return json.dumps(one)[1:-1]
+def _escape(character: str) -> str:
+    return json.dumps(character)[1:-1]

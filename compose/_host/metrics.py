@@ -57,7 +57,7 @@ _CALL: Final = ("gen_ai_operation_name", *_MODEL)
 
 
 class HostProbes:
-    """Health and metrics of one process, see `compose._host.http.Probes`.
+    """Health and metrics of one process: the `Probes` of its HTTP address.
 
     A process without agents has no lease.
 
@@ -91,23 +91,23 @@ class HostProbes:
         self._tasks.cancel()
 
     async def reasons(self) -> list[dict[str, str]]:
-        """See `Probes.reasons`."""
+        """Return why the host is not ready, each reason with `check` and `problem`; empty if it is ready."""
         if self.phase != "serving" or self.runtime is None:
             return [{"check": "host", "problem": f"is {self.phase}"}]
-        found = []
+        reasons = []
         if not await self._database_answers(self.runtime):
             problem = f"did not answer within {ANSWER_LIMIT_S:g} s"
-            found.append({"check": "postgres", "problem": problem})
+            reasons.append({"check": "postgres", "problem": problem})
         elif (trouble := getattr(self.runtime.store, "trouble", None)) is not None:
             # Stores without a server have no `trouble`. The server's own text is left out, because clients of
             # this address are not trusted.
-            found.append({"check": "postgres", "problem": str(trouble).partition(" (")[0]})
+            reasons.append({"check": "postgres", "problem": str(trouble).partition(" (")[0]})
         parts = host_of(self.runtime)
         if parts.serves and not parts.worker.env.may_act():
-            found.append({"check": "lease", "problem": "was not renewed in time"})
+            reasons.append({"check": "lease", "problem": "was not renewed in time"})
         if parts.mail is not None and (problem := _broker_problem(parts.mail)):
-            found.append({"check": "nats", "problem": problem})
-        return found
+            reasons.append({"check": "nats", "problem": problem})
+        return reasons
 
     @property
     def is_connected(self) -> bool:
@@ -124,7 +124,7 @@ class HostProbes:
         return True
 
     async def metrics(self) -> tuple[bytes, str]:
-        """See `Probes.metrics`."""
+        """Return the metrics in Prometheus's form, and their media type."""
         await self._count()
         return prometheus.generate_latest(self._registry), CONTENT_TYPE_LATEST
 
@@ -135,35 +135,39 @@ class HostProbes:
         """
         if self.runtime is None:
             return
+        # Concurrent requests wait for one count, instead of one count each.
         async with self._counting:
             if self.clock.monotonic() - self._counted_at < TOTALS_EVERY_S:
                 return
             insight = self.runtime.store.insight
             try:
-                self.totals = await _known(insight)
+                self.totals = await _read_totals(insight)
                 if self.totals.is_due:
                     self._tasks.start(_count(insight), name="count totals")
                     await self._tasks.settle(limit_s=COUNT_WAIT_S)
-                    self.totals = await _known(insight)
+                    self.totals = await _read_totals(insight)
             except (ActorsError, TimeoutError) as exc:
                 _log_failure(exc)
                 self.totals = None
+            # Set after a failure, too: otherwise each request would wait for a database that does not answer.
             self._counted_at = self.clock.monotonic()
 
 
-def bounded(values: Mapping[str, float], last: Sequence[str] = ()) -> dict[str, float]:
+def bounded(values: Mapping[str, float], last_names: Sequence[str] = ()) -> dict[str, float]:
     """Return the values of the first 100 names, and the sum of all others under ``other``.
 
     Args:
         values: The values by name.
-        last: Names that come after all others, in this order.
+        last_names: Names that come after all others, in this order.
     """
-    place = {name: n for n, name in enumerate(last)}
-    names = sorted(values, key=lambda name: (place.get(name, -1), name))
-    kept = {name: float(values[name]) for name in names[:MAX_TYPES]}
+    position = {name: n for n, name in enumerate(last_names)}
+    names = sorted(values, key=lambda name: (position.get(name, -1), name))
+    values_by_name = {name: float(values[name]) for name in names[:MAX_TYPES]}
     if len(names) > MAX_TYPES:
-        kept[OTHER] = kept.get(OTHER, 0.0) + sum(values[name] for name in names[MAX_TYPES:])
-    return kept
+        values_by_name[OTHER] = values_by_name.get(OTHER, 0.0) + sum(
+            values[name] for name in names[MAX_TYPES:]
+        )
+    return values_by_name
 
 
 def of_model_calls(calls: ModelCounters) -> Iterator[Metric]:
@@ -206,7 +210,7 @@ def cumulative(values: Histogram) -> list[tuple[str, float]]:
     return list(zip(bounds, map(float, accumulate(values.counts)), strict=True))
 
 
-async def _known(insight: InsightStore) -> KnownTotals:
+async def _read_totals(insight: InsightStore) -> KnownTotals:
     async with asyncio.timeout(ANSWER_LIMIT_S):
         return await insight.known_totals(every_s=TOTALS_EVERY_S)
 
@@ -250,14 +254,16 @@ class _HostCollector(Collector):
         is_serving = is_host and probes.phase == "serving"
         yield _gauge("host_draining", "1 if this host drains: it releases its shards.", is_draining)
         yield _gauge("host_serving", "1 if this host serves.", is_serving)
-        known = probes.totals
-        yield _gauge("totals_up", "1 if the database returned the totals below.", known is not None)
-        if known is not None:
-            yield _gauge("totals_age_seconds", "Age of the totals.", known.age_s)
-        if known is not None and known.totals is not None:
-            yield from _of_totals(known.totals)
+        known_totals = probes.totals
+        yield _gauge(
+            "totals_up", "1 if the database returned the totals below.", known_totals is not None
+        )
+        if known_totals is not None:
+            yield _gauge("totals_age_seconds", "Age of the totals.", known_totals.age_s)
+        if known_totals is not None and known_totals.totals is not None:
+            yield from _totals_metrics(known_totals.totals)
         if probes.runtime is not None and is_host:
-            yield from _of_host(probes.runtime, connected=probes.is_connected)
+            yield from _host_metrics(probes.runtime, is_connected=probes.is_connected)
             ahead = probes.clock.now() - probes.runtime.clock.now()
             text = "Seconds that this machine's clock is ahead of the database's."
             yield _gauge("host_clock_offset_seconds", text, ahead.total_seconds())
@@ -269,17 +275,17 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> prometheus.Metric:
     family = GaugeMetricFamily(f"callboard_{name}", text, labels=[label])
-    return _filled(family, sorted(values.items()))
+    return _fill_family(family, sorted(values.items()))
 
 
 def _counters(
     name: str, text: str, labels: str, values: Iterable[tuple[_Key, float]]
 ) -> prometheus.Metric:
     family = CounterMetricFamily(f"callboard_{name}", text, labels=labels.split())
-    return _filled(family, values)
+    return _fill_family(family, values)
 
 
-def _filled(
+def _fill_family(
     family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[tuple[_Key, float]]
 ) -> prometheus.Metric:
     for key, value in values:
@@ -287,17 +293,17 @@ def _filled(
     return family
 
 
-def _of_totals(totals: Totals) -> Iterator[prometheus.Metric]:
+def _totals_metrics(totals: Totals) -> Iterator[prometheus.Metric]:
     """Yield metrics of the whole deployment. Every host reports the same values: take their maximum."""
     open_runs = {status.lower(): 0.0 for status in RunStatus if not status.is_terminal}
     open_runs |= {status.lower(): float(n) for status, n in totals.runs.items()}
-    unserved = dict.fromkeys(totals.unserved, 1.0)
+    unserved_types = dict.fromkeys(totals.unserved, 1.0)
     yield _gauges("runs", "Open runs.", "status", open_runs)
     yield _gauges("runs_parked", "Runs that wait for an operator.", "reason", dict(totals.parked))
-    pending = "Messages in inboxes that no run has taken."
-    yield _gauges("inbox_pending", pending, "type", bounded(totals.pending, totals.unserved))
+    pending_text = "Messages in inboxes that no run has taken."
+    yield _gauges("inbox_pending", pending_text, "type", bounded(totals.pending, totals.unserved))
     no_host = "1 for a type of agents that has work and no live host."
-    yield _gauges("type_unserved", no_host, "type", bounded(unserved, totals.unserved))
+    yield _gauges("type_unserved", no_host, "type", bounded(unserved_types, totals.unserved))
     for name, text, value in (
         (
             "inbox_oldest_pending_seconds",
@@ -315,7 +321,7 @@ def _of_totals(totals: Totals) -> Iterator[prometheus.Metric]:
         yield _gauge(name, text, value)
 
 
-def _of_host(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.Metric]:
+def _host_metrics(runtime: Runtime, *, is_connected: bool) -> Iterator[prometheus.Metric]:
     info = InfoMetricFamily("callboard_host", "Name and version of this host.")
     info.add_metric([], {"host": runtime.owner, "version": version("callboard")})
     yield info
@@ -329,11 +335,13 @@ def _of_host(runtime: Runtime, *, connected: bool) -> Iterator[prometheus.Metric
         "1 if this host's lease is good, so that it may act.",
         worker.env.may_act(),
     )
-    yield _gauge("host_broker_connected", "1 if this host is connected to the broker.", connected)
-    yield from _of_counters(runtime.meters)
+    yield _gauge(
+        "host_broker_connected", "1 if this host is connected to the broker.", is_connected
+    )
+    yield from _counter_metrics(runtime.meters)
 
 
-def _of_counters(counters: Counters) -> Iterator[prometheus.Metric]:
+def _counter_metrics(counters: Counters) -> Iterator[prometheus.Metric]:
     """Yield counters of this host since the start of its process: take the sum over hosts."""
     runs = [
         ("completed", counters.completed),

@@ -41,6 +41,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
         ServeError: One of the names does not lead to agents.
         ContractError: A server is missing or refuses the login, or the address of `settings.http` is taken.
     """
+    # Before any server is started, so that a misspelt name fails at once.
     for spec in specs:
         check_spec(spec)
     stop = Stop()
@@ -48,7 +49,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
     async with AsyncExitStack() as stack:
         opening = await stack.enter_async_context(opened(settings))
         with loading():  # while the servers start
-            found = {spec: find_served(spec) for spec in specs}
+            targets = {spec: find_served(spec) for spec in specs}
             from actors._runtime.runtime import host_of  # noqa: PLC0415
             from compose._assembly.runtime import build_as_set  # noqa: PLC0415
 
@@ -61,7 +62,7 @@ async def run_host(settings: Settings, specs: Sequence[str]) -> None:
             _log.info("host.stopped", extra={"pid": os.getpid(), "signal": stop.signal_name})
             return
         host = {"host": runtime.owner, "pid": os.getpid()}
-        await serve_all(runtime, found)
+        await serve_all(runtime, targets)
         worker = host_of(runtime).worker
         if probes is not None:
             probes.serving(runtime)
@@ -126,6 +127,7 @@ class Stop:
             os._exit(EXIT_SECOND_SIGNAL)
         self.signal_name = number.name
         self.requested.set()
+        # The opening may wait for a server without a limit, and would not notice `requested`.
         if self._opening is not None:
             self._opening.reschedule(asyncio.get_running_loop().time())
 

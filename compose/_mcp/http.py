@@ -50,9 +50,9 @@ class HttpOptions:
 
     Attributes:
         address: ``HOST:PORT``.
-        token_file: See `TokenFile`.
-        hosts: See `AllowedSites`.
-        origins: See `AllowedSites`.
+        token_file: File with one token on each line.
+        hosts: Allowed values of `Host`, in addition to this machine's own addresses.
+        origins: Allowed values of `Origin`, in addition to the worker's own origin.
 
     Raises:
         ContractError: There are no tokens, or an entry of `origins` is not an origin.
@@ -133,8 +133,8 @@ class TokenFile:
             _log.exception("mcp.tokens", extra={"file": str(self.path)})
             return None
         digest = hashlib.sha256(token.encode()).digest()
-        of_file = [hashlib.sha256(line.encode()).digest() for line in tokens]
-        if not sum([hmac.compare_digest(digest, other) for other in of_file]):
+        line_digests = [hashlib.sha256(line.encode()).digest() for line in tokens]
+        if not sum([hmac.compare_digest(digest, line_digest) for line_digest in line_digests]):
             return None
         return AccessToken(token=token, client_id=digest.hex()[:16], scopes=[])
 
@@ -174,17 +174,17 @@ class GuardedEndpoint:
 
     Args:
         inner: Gets the requests that are not refused.
-        tokens: See `TokenFile`.
-        sites: See `AllowedSites`.
+        tokens: The tokens of which each request has to have one.
+        sites: The hosts and origins that a request may name.
     """
 
     def __init__(self, inner: ASGIApp, *, tokens: TokenFile, sites: AllowedSites) -> None:
         self._sites = sites
-        authenticated = AuthenticationMiddleware(
+        guarded_app = AuthenticationMiddleware(
             RequireAuthMiddleware(inner, []), backend=BearerAuthBackend(tokens)
         )
         self._inner = CORSMiddleware(
-            authenticated,
+            guarded_app,
             allow_origins=sorted(sites.origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=_HEADERS,
@@ -192,7 +192,7 @@ class GuardedEndpoint:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Answer an HTTP request, or refuse it. Other kinds of connections are ignored."""
         if scope["type"] != "http":
             return
         problem, status = self._sites.problem(Request(scope)), 403

@@ -63,7 +63,7 @@ class WorkerOptions:
         max_calls: Maximum number of concurrent calls of one client.
         flows: ``MODULE:APP`` or a file with flows, which become tools; ``installed`` for those of the database.
         agents: ``MODULE:APP`` of agents, which become tools.
-        wait_s: See `RunTools`.
+        wait_s: Seconds that a call waits for the end of its run.
 
     Raises:
         ContractError: A toolset is unknown.
@@ -80,9 +80,9 @@ class WorkerOptions:
     wait_s: float = 50.0
 
     def __post_init__(self) -> None:
-        for one in self.toolsets:
-            if one not in TOOLSETS:
-                raise ContractError(f"--toolsets {one}: there are {', '.join(TOOLSETS)}")
+        for toolset in self.toolsets:
+            if toolset not in TOOLSETS:
+                raise ContractError(f"--toolsets {toolset}: there are {', '.join(TOOLSETS)}")
         for spec in (None if self.flows == INSTALLED else self.flows, self.agents):
             if spec is not None:
                 check_spec(spec)
@@ -96,7 +96,7 @@ async def run_worker(
     The signals are SIGTERM and SIGINT.
 
     Args:
-        options: See `WorkerOptions`.
+        options: The tools to serve, and the clients that may call them.
         client: A client of the hosts that execute runs. If None, this process executes runs, in memory.
 
     Raises:
@@ -140,7 +140,7 @@ async def _run_tools(
     stack: AsyncExitStack,
     client: AbstractAsyncContextManager[Runtime] | None,
 ) -> list[Tool]:
-    specs = [one for one in (options.flows, options.agents) if one is not None]
+    specs = [spec for spec in (options.flows, options.agents) if spec is not None]
     if not specs:
         return []
     if options.flows == INSTALLED:
@@ -150,23 +150,23 @@ async def _run_tools(
             raise ServeError(INSTALLED, "installed flows are in a database", remedy)
     from compose._mcp.runs import RunTools, agents_of  # noqa: PLC0415 - most workers start no runs
 
-    found = {spec: find_served(spec) for spec in specs}
+    targets = {spec: find_served(spec) for spec in specs}
     runtime = await stack.enter_async_context(client or Runtime())
     if client is None:
-        await serve_all(runtime, found)
+        await serve_all(runtime, targets)
     runs, tools = RunTools(runtime, options.wait_s), list[Tool]()
     apps, types = set[str](), set[str]()
     if options.flows == INSTALLED:
         apps.add(INSTALLED)
         tools += await runs.of_installed()
     elif options.flows is not None:
-        flows = found[options.flows]
+        flows = targets[options.flows]
         if not are_flows(flows):
             raise ServeError(options.flows, "there are no flows in it", "Name Flows, or a file")
         apps.add(flows.app)
         tools += runs.of_flows(flows)
     if options.agents is not None:
-        agents = agents_of(options.agents, found[options.agents])
+        agents = agents_of(options.agents, targets[options.agents])
         types.update(agents)
         tools += runs.of_agents(agents)
     return [*tools, runs.result(types, apps=apps)]
@@ -175,15 +175,15 @@ async def _run_tools(
 async def _over_streams(
     server: Server[Any], streams: tuple[InputLines | None, Any, Any], stop: Stop
 ) -> None:
-    lines, taken, out = streams
+    lines, sdk_input, sdk_output = streams
 
-    async def end_when_told() -> None:
+    async def end_when_stopped() -> None:
         await stop.requested.wait()
         if lines is not None:
             lines.end()
 
-    async with stdio_server(taken, out) as (incoming, outgoing), TaskScope() as tasks:
-        tasks.start(end_when_told(), name="mcp stop")
+    async with stdio_server(sdk_input, sdk_output) as (incoming, outgoing), TaskScope() as tasks:
+        tasks.start(end_when_stopped(), name="mcp stop")
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
@@ -216,6 +216,7 @@ class InputLines:
             except asyncio.IncompleteReadError as exc:
                 piece, is_whole = exc.partial, True
             except asyncio.LimitOverrunError as exc:
+                # Consumed, because the next `readuntil` would raise for the same bytes again.
                 piece, is_whole = await self._reader.read(exc.consumed), False
             line += piece[: MAX_LINE_BYTES + 1 - len(line)]
             if is_whole:
@@ -229,37 +230,41 @@ async def messages() -> AsyncIterator[tuple[InputLines | None, Any, Any]]:
     Meanwhile descriptor 1 is standard error and descriptor 0 is the null device, in this process and in its
     child processes. Their output is therefore not mixed with messages, and they read no messages.
     """
-    printed = sys.stdout
+    stdout = sys.stdout
     with ExitStack() as stack:
         null = os.open(os.devnull, os.O_RDONLY)
         stack.callback(os.close, null)
-        kept = stack.enter_context(_instead(0, null))
-        wire = stack.enter_context(_instead(1, 2))
-        stack.callback(printed.flush)  # before descriptor 1 is restored
+        input_copy = stack.enter_context(_redirect_descriptor(0, null))
+        output_copy = stack.enter_context(_redirect_descriptor(1, 2))
+        stack.callback(stdout.flush)  # before descriptor 1 is restored
         stack.enter_context(redirect_stdout(sys.stderr))
-        out = anyio.wrap_file(os.fdopen(wire, "w", encoding="utf-8", newline="", closefd=False))
-        mode = os.fstat(kept).st_mode
-        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(kept)):
+        sdk_output = anyio.wrap_file(
+            os.fdopen(output_copy, "w", encoding="utf-8", newline="", closefd=False)
+        )
+        mode = os.fstat(input_copy).st_mode
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(input_copy)):
             # An event loop cannot wait for a file, and need not.
-            file = os.fdopen(kept, encoding="utf-8", errors="replace", closefd=False)
-            yield None, anyio.wrap_file(file), out
+            file = os.fdopen(input_copy, encoding="utf-8", errors="replace", closefd=False)
+            yield None, anyio.wrap_file(file), sdk_output
             return
         reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
         pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(kept), "rb", buffering=0)
+            lambda: asyncio.StreamReaderProtocol(reader),
+            # A copy, because the transport closes its file, and `input_copy` has to be restored afterwards.
+            os.fdopen(os.dup(input_copy), "rb", buffering=0),
         )
         stack.callback(pipe.close)
         lines = InputLines(reader, pipe)
-        yield lines, lines, out
+        yield lines, lines, sdk_output
 
 
 @contextmanager
-def _instead(descriptor: int, other: int) -> Iterator[int]:
+def _redirect_descriptor(descriptor: int, other: int) -> Iterator[int]:
     """Replace a descriptor by another one inside the context; yield a copy of the original."""
-    kept = os.dup(descriptor)
+    original = os.dup(descriptor)
     os.dup2(other, descriptor)
     try:
-        yield kept
+        yield original
     finally:
-        os.dup2(kept, descriptor)
-        os.close(kept)
+        os.dup2(original, descriptor)
+        os.close(original)

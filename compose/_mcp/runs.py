@@ -26,7 +26,7 @@ from compose._mcp.server import ID_KEY, Report, client_call
 
 _SENDER: Final = "submit:mcp"
 """Sender of the messages of all workers, so that an id names the same run at every worker."""
-_ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_FORBIDDEN: Final = re.compile(r"[^A-Za-z0-9_.-]")
 """Characters that are not allowed in tool names."""
 _VARS: Final = {"type": "object", "properties": {}, "additionalProperties": True}
 _Start: TypeAlias = "Callable[[dict[str, Any], str | None], Awaitable[RunId]]"
@@ -48,7 +48,7 @@ class RunTools:
 
     runtime: Runtime
     wait_s: float
-    _waiting: Counter[RunId] = field(default_factory=Counter)
+    _waiters: Counter[RunId] = field(default_factory=Counter)
 
     def of_flows(self, flows: Flows) -> list[Tool]:
         """Return one tool per flow. Its arguments are the initial vars of a run."""
@@ -68,52 +68,52 @@ class RunTools:
         return tools
 
     def _of_flow(self, runs: FlowRuns, name: str, flow: str, schema: dict[str, Any]) -> Tool:
-        async def start(given: dict[str, Any], key: str | None) -> RunId:
-            return await runs.start(flow, vars=given, id=key)
+        async def start(arguments: dict[str, Any], key: str | None) -> RunId:
+            return await runs.start(flow, vars=arguments, id=key)
 
         description = f"Run the flow {flow}; the arguments are its vars."
         return self._tool(name, description, schema, start, has_ledger=True)
 
     def of_agents(self, agents: Mapping[str, Sequence[AgentId]]) -> list[Tool]:
-        """Return one tool per agent, or per type for types whose keys are free. See `agents_of`."""
+        """Return one tool per agent, and one per type with an empty list, whose keys are free."""
         return [
             self._of_agent(type_, agent)
-            for type_, known in agents.items()
-            for agent in known or (None,)
+            for type_, ids in agents.items()
+            for agent in ids or (None,)
         ]
 
     def result(self, types: Iterable[str], *, apps: Iterable[str] = ()) -> Tool:
         """Return the tool that waits for a run of these agent types, or of flows of these apps."""
-        of_flows = frozenset(apps)
-        known = of_flows.union(types)
+        flow_apps = frozenset(apps)
+        known_types = flow_apps.union(types)
 
         async def run_result(run: str) -> dict[str, Any]:
             row = await self.runtime.store.reads.run(RunId(run))
-            if row is None or row.agent_id.type not in known:
+            if row is None or row.agent_id.type not in known_types:
                 raise UnknownRunError(RunId(run))
-            return await self._outcome(row.run_id, has_ledger=row.agent_id.type in of_flows)
+            return await self._outcome(row.run_id, has_ledger=row.agent_id.type in flow_apps)
 
         description = "Wait for the result of a run that had not ended when its call returned."
         return Tool("run_result", description, run_result, idempotent=True)
 
-    def _of_agent(self, type_: str, fixed: AgentId | None) -> Tool:
+    def _of_agent(self, type_: str, fixed_id: AgentId | None) -> Tool:
         properties: dict[str, Any] = {"message": {"description": "JSON data, such as a text."}}
-        required = ["message"]
-        if fixed is None:
+        required_names = ["message"]
+        if fixed_id is None:
             properties["key"] = {"type": "string", "description": "Which one of the agents."}
-            required.append("key")
+            required_names.append("key")
 
-        async def start(given: dict[str, Any], key: str | None) -> RunId:
-            if missing := [name for name in required if name not in given]:
-                raise ContractError(f"{' and '.join(missing)}: missing, give a value")
-            agent = fixed or AgentId(type_, str(given["key"]))
-            message = Message.of(agent, given["message"], id=key)
+        async def start(arguments: dict[str, Any], key: str | None) -> RunId:
+            if missing_names := [name for name in required_names if name not in arguments]:
+                raise ContractError(f"{' and '.join(missing_names)}: missing, give a value")
+            agent = fixed_id or AgentId(type_, str(arguments["key"]))
+            message = Message.of(agent, arguments["message"], id=key)
             return await self.runtime.submit(agent, message, sender=_SENDER)
 
-        schema = {"type": "object", "properties": properties, "required": required}
-        name = type_ if fixed is None else f"{type_}_{fixed.key}"
+        schema = {"type": "object", "properties": properties, "required": required_names}
+        name = type_ if fixed_id is None else f"{type_}_{fixed_id.key}"
         return self._tool(
-            name, f"Send a message to {fixed or f'agents of type {type_}'}.", schema, start
+            name, f"Send a message to {fixed_id or f'agents of type {type_}'}.", schema, start
         )
 
     def _tool(
@@ -125,20 +125,21 @@ class RunTools:
         *,
         has_ledger: bool = False,
     ) -> Tool:
-        async def run(**given: Any) -> dict[str, Any]:
+        async def run(**arguments: Any) -> dict[str, Any]:
             call = client_call.get()
-            run_id = await start(given, call.key)
+            run_id = await start(arguments, call.key)
             try:
                 return await self._outcome(run_id, has_ledger=has_ledger)
             except asyncio.CancelledError:
-                if not self._waiting[run_id] and (call.key is None or call.is_withdrawn()):
+                if not self._waiters[run_id] and (call.key is None or call.is_withdrawn()):
+                    # Shielded: a second cancellation must not leave a run that nobody waits for.
                     await asyncio.shield(
                         self.runtime.cancel(run_id, reason="the tool call of the run was cancelled")
                     )
                 raise
 
         note = f"With an id in _meta[{ID_KEY!r}] it may be repeated."
-        return Tool(_ODD.sub("_", name), f"{description} {note}", run, schema, risk=Risk.HIGH)
+        return Tool(_FORBIDDEN.sub("_", name), f"{description} {note}", run, schema, risk=Risk.HIGH)
 
     async def _outcome(self, run_id: RunId, *, has_ledger: bool) -> dict[str, Any]:
         """Return the run's id, its status, and its output if it has ended.
@@ -147,7 +148,7 @@ class RunTools:
             RunFailedError: The run failed or was cancelled.
         """
         report = client_call.get().report
-        self._waiting[run_id] += 1
+        self._waiters[run_id] += 1
         try:
             async with asyncio.timeout(self.wait_s):
                 if has_ledger and report is not None:
@@ -156,9 +157,9 @@ class RunTools:
         except TimeoutError:
             return {"run": run_id, "status": "open", "next": "call run_result to wait for its end"}
         finally:
-            self._waiting[run_id] -= 1
-            if not self._waiting[run_id]:
-                del self._waiting[run_id]
+            self._waiters[run_id] -= 1
+            if not self._waiters[run_id]:
+                del self._waiters[run_id]
         return {"run": run_id, "status": "completed", "output": output}
 
     async def _report(self, run_id: RunId, report: Report) -> None:
@@ -172,20 +173,20 @@ class RunTools:
                         await report(count, f"{record['node_id']}: {record['status']}")
 
 
-def agents_of(spec: str, found: object) -> dict[str, list[AgentId]]:
+def agents_of(spec: str, target: object) -> dict[str, list[AgentId]]:
     """Return the agents that ``MODULE:ATTR`` names, by type. An empty list means that any key is an agent.
 
     Raises:
         ServeError: The object names no such agents, or agents of sessions or flows.
     """
-    if isinstance(found, dict):
-        return {str(name): [] for name in found}
-    if are_flows(found) or (callable(found) and not isinstance(found, type)):
+    if isinstance(target, dict):
+        return {str(name): [] for name in target}
+    if are_flows(target) or (callable(target) and not isinstance(target, type)):
         remedy = "Name an agent, a list of agents, or a mapping {type: factory}"
         raise ServeError(spec, "it does not name agents", remedy)
-    one = instance_of(spec, found) if isinstance(found, type) else found
+    instance = instance_of(spec, target) if isinstance(target, type) else target
     agents: dict[str, list[AgentId]] = {}
-    for agent in one if isinstance(one, list | tuple) else [one]:
+    for agent in instance if isinstance(instance, list | tuple) else [instance]:
         if isinstance(agent, ModalAgent):
             remedy = "Serve sessions by callboard serve"
             raise ServeError(spec, f"{agent.id} is the agent of sessions", remedy)

@@ -88,28 +88,30 @@ class ToolServer:
     async def _list(
         self, _: ServerRequestContext[Any], __: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        return ListToolsResult(tools=[_listed(tool) for tool in self._tools.values()])
+        return ListToolsResult(tools=[_to_listed_tool(tool) for tool in self._tools.values()])
 
     async def _call(
         self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
     ) -> CallToolResult:
         tool = self._tools.get(params.name)
         if tool is None:
-            known = ", ".join(sorted(self._tools))
-            raise MCPError(INVALID_PARAMS, f"unknown tool {params.name!r}; known tools: {known}")
+            names = ", ".join(sorted(self._tools))
+            raise MCPError(INVALID_PARAMS, f"unknown tool {params.name!r}; known tools: {names}")
         call = _call_of(ctx)
         user = None if ctx.request is None else ctx.request.scope.get("user")
         client = _OVER_STREAMS
         if isinstance(user, AuthenticatedUser):
             client = user.access_token.client_id
-        with self._place(client) as is_free:
+        with self._slot(client) as is_free:
             if not is_free:
                 problem = f"{self._max_calls} calls of this client are under way"
-                return _told(_failed(f"{problem}: try again when one of them has ended"))
-            return _told(await _invoked(tool, params.arguments or {}, call))
+                return _to_call_result(
+                    _error_result(f"{problem}: try again when one of them has ended")
+                )
+            return _to_call_result(await _invoke(tool, params.arguments or {}, call))
 
     @contextmanager
-    def _place(self, client: str) -> Iterator[bool]:
+    def _slot(self, client: str) -> Iterator[bool]:
         """Acquire one of the client's slots, if one is free; yield whether it was acquired."""
         if self._calls[client] >= self._max_calls:
             yield False
@@ -122,7 +124,7 @@ class ToolServer:
             self._calls += Counter()  # drops clients without calls
 
 
-def _listed(tool: Tool) -> ListedTool:
+def _to_listed_tool(tool: Tool) -> ListedTool:
     is_safe = tool.risk is Risk.SAFE
     hints = ToolAnnotations(
         read_only_hint=is_safe, destructive_hint=not is_safe, idempotent_hint=tool.idempotent
@@ -141,11 +143,11 @@ def _call_of(ctx: ServerRequestContext[Any]) -> ClientCall:
 
     # This is the SDK's only sign of a client's cancel, and it has no public name.
     channel = getattr(ctx.session, "_request_outbound", None)
-    withdrawn = getattr(channel, "cancel_requested", None)
+    cancel_event = getattr(channel, "cancel_requested", None)
     return ClientCall(
         key=_key_of(ctx),
         report=report if "progress_token" in (ctx.meta or {}) else None,
-        is_withdrawn=bool if withdrawn is None else withdrawn.is_set,
+        is_withdrawn=bool if cancel_event is None else cancel_event.is_set,
     )
 
 
@@ -158,26 +160,26 @@ def _key_of(ctx: ServerRequestContext[Any]) -> str | None:
     raise MCPError(INVALID_PARAMS, problem)
 
 
-async def _invoked(tool: Tool, arguments: dict[str, Any], told: ClientCall) -> InvocationResult:
-    token = client_call.set(told)
-    call = ToolCall(id=told.key or "call", name=tool.name, arguments=arguments)
+async def _invoke(tool: Tool, arguments: dict[str, Any], client: ClientCall) -> InvocationResult:
+    token = client_call.set(client)
+    call = ToolCall(id=client.key or "call", name=tool.name, arguments=arguments)
     try:
         return await DirectToolInvoker().invoke(call, tools=[tool], idempotency_key=call.id)
     except ActorsError as exc:
-        return _failed(f"{type(exc).__name__}: {exc}")
+        return _error_result(f"{type(exc).__name__}: {exc}")
     finally:
         client_call.reset(token)
 
 
-def _failed(text: str) -> InvocationResult:
+def _error_result(text: str) -> InvocationResult:
     return InvocationResult(status="error", text=text)
 
 
-def _told(found: InvocationResult) -> CallToolResult:
-    text = found.result(ToolCall(id="call", name="call")).text
-    value = found.structured if isinstance(found.structured, dict) else None
+def _to_call_result(result: InvocationResult) -> CallToolResult:
+    text = result.result(ToolCall(id="call", name="call")).text
+    value = result.structured if isinstance(result.structured, dict) else None
     return CallToolResult(
         content=[TextContent(type="text", text=text)],
         structured_content=value,
-        is_error=found.status != "ok",
+        is_error=result.status != "ok",
     )

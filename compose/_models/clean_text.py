@@ -27,16 +27,16 @@ class TextPieces:
     """Cleans a text that arrives in pieces. Joined, the results of `add` and `rest` are the clean text."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._high_surrogate = ""
 
     def add(self, piece: str) -> str:
         """Return the piece, cleaned. A high surrogate at its end is held back until the next piece."""
-        piece = self._held + piece
-        found = _HIGH.search(piece)
-        self._held = found.group() if found else ""
-        return clean(piece[: found.start()] if found else piece)
+        piece = self._high_surrogate + piece
+        match = _HIGH.search(piece)
+        self._high_surrogate = match.group() if match else ""
+        return clean(piece[: match.start()] if match else piece)
 
     def rest(self) -> str:
         """Return the character that was held back, cleaned; empty if there is none."""
-        held, self._held = self._held, ""
-        return clean(held)
+        surrogate, self._high_surrogate = self._high_surrogate, ""
+        return clean(surrogate)

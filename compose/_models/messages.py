@@ -53,7 +53,7 @@ from actors._kernel.agent.message import ChatMessage, ContentBlock
 from actors._kernel.json import canonical_json
 from compose._models.clean_text import clean_json
 
-KEPT: Final = "callboard"
+ENVELOPES: Final = "callboard"
 """Key of the original messages in a message's metadata."""
 
 _URLS: Final[dict[str, type[FileUrl]]] = {
@@ -78,16 +78,16 @@ _POINT: Final = ContentBlock(type="cache_point")
 
 def model_messages(messages: Sequence[ChatMessage]) -> list[ModelMessage]:
     """Return the messages in pydantic-ai's form. Blocks that no provider knows are kept, but not sent."""
-    found: list[ModelMessage] = []
+    sdk_messages: list[ModelMessage] = []
     for is_answer, group in groupby(messages, key=lambda message: message.role == "assistant"):
         if not is_answer:
-            found.append(_request([*group]))
+            sdk_messages.append(_request([*group]))
             continue
         for message in group:
             response = response_of(message.content)
-            response.metadata = {**(response.metadata or {}), KEPT: [_envelope(message)]}
-            found.append(response)
-    return found
+            response.metadata = {**(response.metadata or {}), ENVELOPES: [_envelope(message)]}
+            sdk_messages.append(response)
+    return sdk_messages
 
 
 def messages_of(messages: Sequence[ModelMessage]) -> list[ChatMessage]:
@@ -102,7 +102,7 @@ def _request(messages: Sequence[ChatMessage]) -> ModelRequest:
         parts += _parts(message)
         content = [block.model_dump() for block in message.content]
         envelopes.append({**_envelope(message), "content": content})
-    return ModelRequest(parts=parts, metadata={KEPT: envelopes})
+    return ModelRequest(parts=parts, metadata={ENVELOPES: envelopes})
 
 
 def _envelope(message: ChatMessage) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _parts(message: ChatMessage) -> Iterator[ModelRequestPart]:
     ):
         if is_result:
             yield from (_tool_return(block) for block in blocks)
-        elif content := [sent for block in blocks if (sent := _user_content(block)) is not None]:
+        elif content := [item for block in blocks if (item := _user_content(block)) is not None]:
             yield UserPromptPart(content)
 
 
@@ -153,22 +153,22 @@ def _user_content(block: ContentBlock) -> UserContent | None:
 
 
 def _chats(message: ModelMessage) -> Iterator[ChatMessage]:
-    kept = (message.metadata or {}).get(KEPT)
+    envelopes = (message.metadata or {}).get(ENVELOPES)
     if isinstance(message, ModelResponse):
-        [envelope] = kept or [{"name": None, "metadata": {}}]
+        [envelope] = envelopes or [{"name": None, "metadata": {}}]
         content = blocks_of(message)
         yield ChatMessage(
             role="assistant", content=content, name=envelope["name"], metadata=envelope["metadata"]
         )
         return
-    if kept is None:
-        yield from (_foreign(part) for part in message.parts)
+    if envelopes is None:
+        yield from (_foreign_message(part) for part in message.parts)
         return
-    for envelope in kept:
+    for envelope in envelopes:
         yield ChatMessage(**envelope)
 
 
-def _foreign(part: ModelRequestPart) -> ChatMessage:
+def _foreign_message(part: ModelRequestPart) -> ChatMessage:
     """Return the chat message of another program's part. An unknown part becomes a user message."""
     match part:
         case SystemPromptPart():
@@ -186,7 +186,7 @@ def _foreign(part: ModelRequestPart) -> ChatMessage:
         case UserPromptPart(content=str(text)):
             return ChatMessage.of("user", text)
         case UserPromptPart():
-            return ChatMessage(role="user", content=[_block(one) for one in part.content])
+            return ChatMessage(role="user", content=[_block(item) for item in part.content])
         case _:
             return ChatMessage.of("user", str(getattr(part, "content", part)))
 
@@ -210,9 +210,9 @@ def _block(content: UserContent) -> ContentBlock:
 
 def _kind(content: BinaryContent) -> str:
     checks: dict[str, Callable[[BinaryContent], bool]] = {
-        "image": lambda one: one.is_image,
-        "audio": lambda one: one.is_audio,
-        "video": lambda one: one.is_video,
+        "image": lambda media: media.is_image,
+        "audio": lambda media: media.is_audio,
+        "video": lambda media: media.is_video,
     }
     return next((name for name, check in checks.items() if check(content)), "file")
 
@@ -222,9 +222,9 @@ def blocks_of(response: ModelResponse) -> list[ContentBlock]:
 
     The blocks of a response from `response_of` are equal to the blocks that it was made from.
     """
-    kept = (response.metadata or {}).get(BLOCKS)
-    if kept is not None:
-        return [ContentBlock.model_validate(block) for block in kept]
+    stored_blocks = (response.metadata or {}).get(BLOCKS)
+    if stored_blocks is not None:
+        return [ContentBlock.model_validate(block) for block in stored_blocks]
     blocks = [_incoming_block(part, response) for part in response.parts]
     return _with_unique_ids([block for block in blocks if block])
 
@@ -241,54 +241,54 @@ def _incoming_block(part: ModelResponsePart, response: ModelResponse) -> dict[st
             block = {"type": "tool_call", "id": part.tool_call_id, "name": part.tool_name}
             block |= _arguments(part.args)
         case _:
-            block = {"type": PROVIDER_PART, "part": _dumped(part)}
-    return clean_json(block | _provider(part, response))  # type: ignore[no-any-return]
+            block = {"type": PROVIDER_PART, "part": _dump_part(part)}
+    return clean_json(block | _provider_data(part, response))  # type: ignore[no-any-return]
 
 
 def _arguments(args: object) -> dict[str, Any]:
     if not isinstance(args, str) or not args.strip():
         return {"arguments": args or {}}
     try:
-        parsed = from_json(args)
+        arguments = from_json(args)
     except ValueError:
-        parsed = None
-    if isinstance(parsed, dict):
-        return {"arguments": parsed}
+        arguments = None
+    if isinstance(arguments, dict):
+        return {"arguments": arguments}
     return {"arguments": {}, "invalid_arguments": args}
 
 
-def _provider(part: ModelResponsePart, response: ModelResponse) -> dict[str, Any]:
+def _provider_data(part: ModelResponsePart, response: ModelResponse) -> dict[str, Any]:
     """Return the data that only the provider understands; empty if there is none.
 
     Reasoning always names its provider, because it must not be sent to another one.
     """
-    dumped = _dumped(part)
-    own = {name: dumped[name] for name in _FIELDS if dumped.get(name) is not None}
-    is_plain = set(own) <= {"provider_name"} and isinstance(part, TextPart | ToolCallPart)
+    part_data = _dump_part(part)
+    part_fields = {name: part_data[name] for name in _FIELDS if part_data.get(name) is not None}
+    is_plain = set(part_fields) <= {"provider_name"} and isinstance(part, TextPart | ToolCallPart)
     if is_plain:
         return {}
-    of_response = {
+    response_fields = {
         name: value for name in _OF_RESPONSE if (value := getattr(response, name)) is not None
     }
-    return {PROVIDER: of_response | own}
+    return {PROVIDER: response_fields | part_fields}
 
 
-def _dumped(part: ModelResponsePart) -> dict[str, Any]:
-    [dumped] = ModelMessagesTypeAdapter.dump_python([ModelResponse(parts=[part])], mode="json")
-    return dict(dumped["parts"][0])
+def _dump_part(part: ModelResponsePart) -> dict[str, Any]:
+    [message] = ModelMessagesTypeAdapter.dump_python([ModelResponse(parts=[part])], mode="json")
+    return dict(message["parts"][0])
 
 
 def _with_unique_ids(blocks: list[dict[str, Any]]) -> list[ContentBlock]:
     """Return the blocks. A call with an earlier call's id gets a new id, so that each has its own result."""
-    seen: set[str] = set()
+    seen_ids: set[str] = set()
     for block in blocks:
         if block["type"] == "tool_call":
-            first, n = block["id"] or "call", 1
-            block["id"] = first
-            while block["id"] in seen:
-                n += 1
-                block["id"] = f"{first}~{n}"
-            seen.add(block["id"])
+            original_id, number = block["id"] or "call", 1
+            block["id"] = original_id
+            while block["id"] in seen_ids:
+                number += 1
+                block["id"] = f"{original_id}~{number}"
+            seen_ids.add(block["id"])
     return [ContentBlock.model_validate(block) for block in blocks]
 
 
@@ -297,64 +297,66 @@ def response_of(blocks: Sequence[ContentBlock]) -> ModelResponse:
 
     Blocks without a counterpart are kept in `metadata` only.
     """
-    dumped = [block.model_dump() for block in blocks]
-    providers = [block[PROVIDER] for block in dumped if isinstance(block.get(PROVIDER), dict)]
-    of_response = {
+    stored_blocks = [block.model_dump() for block in blocks]
+    providers = [
+        block[PROVIDER] for block in stored_blocks if isinstance(block.get(PROVIDER), dict)
+    ]
+    response_fields = {
         name: providers[0][name] for name in _OF_RESPONSE if providers and name in providers[0]
     }
     parts: list[ModelResponsePart] = []
-    for block in dumped:
+    for block in stored_blocks:
         provider = block.get(PROVIDER)
         data = provider if isinstance(provider, dict) else {}
-        own = {name: data[name] for name in _FIELDS if name in data}
-        make = _PARTS.get(block["type"])
-        part = None if make is None else make(block, own)
-        if part is not None and (valid := _valid(part)) is not None:
-            parts.append(valid)
-    return ModelResponse(parts=parts, metadata={BLOCKS: dumped}, **of_response)
+        part_fields = {name: data[name] for name in _FIELDS if name in data}
+        make_part = _PARTS.get(block["type"])
+        part = None if make_part is None else make_part(block, part_fields)
+        if part is not None and (sdk_part := _validate_part(part)) is not None:
+            parts.append(sdk_part)
+    return ModelResponse(parts=parts, metadata={BLOCKS: stored_blocks}, **response_fields)
 
 
-def _text(block: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    return {"part_kind": "text", "content": block.get("text") or "", **own}
+def _text_part(block: dict[str, Any], part_fields: dict[str, Any]) -> dict[str, Any]:
+    return {"part_kind": "text", "content": block.get("text") or "", **part_fields}
 
 
-def _thinking(block: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    own.pop("citations", None)
+def _thinking_part(block: dict[str, Any], part_fields: dict[str, Any]) -> dict[str, Any]:
+    part_fields.pop("citations", None)
     signature = block.get("signature")
     return {
         "part_kind": "thinking",
         "content": block.get("text") or "",
         "signature": signature,
-        **own,
+        **part_fields,
     }
 
 
-def _call(block: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    own.pop("citations", None)
+def _call_part(block: dict[str, Any], part_fields: dict[str, Any]) -> dict[str, Any]:
+    part_fields.pop("citations", None)
     args = block.get("invalid_arguments") or block.get("arguments")
     return {
         "part_kind": "tool-call",
         "tool_name": str(block.get("name") or ""),
         "tool_call_id": str(block.get("id") or ""),
         "args": args if isinstance(args, str | dict) else {},
-        **own,
+        **part_fields,
     }
 
 
-def _unchanged(block: dict[str, Any], own: dict[str, Any]) -> dict[str, Any] | None:
+def _provider_part(block: dict[str, Any], part_fields: dict[str, Any]) -> dict[str, Any] | None:
     part = block.get("part")
-    return {**part, **own} if isinstance(part, dict) else None
+    return {**part, **part_fields} if isinstance(part, dict) else None
 
 
 _PARTS: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None]]] = {
-    "text": _text,
-    "reasoning": _thinking,
-    "tool_call": _call,
-    PROVIDER_PART: _unchanged,
+    "text": _text_part,
+    "reasoning": _thinking_part,
+    "tool_call": _call_part,
+    PROVIDER_PART: _provider_part,
 }
 
 
-def _valid(part: dict[str, Any]) -> ModelResponsePart | None:
+def _validate_part(part: dict[str, Any]) -> ModelResponsePart | None:
     """Return the part; None if it is invalid, because one invalid block must not stop a conversation."""
     try:
         [message] = ModelMessagesTypeAdapter.validate_python(
@@ -371,18 +373,18 @@ def takes_points(
     """Return whether a request gets points: the provider accepts them, and the author has set none."""
     if provider not in EXPLICIT or any(name.startswith(_OF_AUTHORS) for name in settings):
         return False
-    return not any(block.type == _POINT.type for one in messages for block in one.content)
+    return not any(block.type == _POINT.type for message in messages for block in message.content)
 
 
 def behind_the_summary(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return the messages with a point after the last summary; unchanged if there is none."""
-    found = [*messages]
-    for index in reversed(range(len(found))):
-        if found[index].role == "user" and is_summary(found[index]):
-            content = [*found[index].content, _POINT]
-            found[index] = found[index].model_copy(update={"content": content})
+    marked_messages = [*messages]
+    for index in reversed(range(len(marked_messages))):
+        if marked_messages[index].role == "user" and is_summary(marked_messages[index]):
+            content = [*marked_messages[index].content, _POINT]
+            marked_messages[index] = marked_messages[index].model_copy(update={"content": content})
             break
-    return found
+    return marked_messages
 
 
 def behind_the_last_answer(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
@@ -391,14 +393,14 @@ def behind_the_last_answer(messages: Sequence[ModelMessage]) -> list[ModelMessag
     A point at the start of a request applies to the message before it. No point is set if the answer ends with
     a part that cannot have a point, such as reasoning.
     """
-    found = [*messages]
-    for index in reversed(range(1, len(found))):
-        answer, new = found[index - 1], found[index]
-        if isinstance(answer, ModelResponse) and isinstance(new, ModelRequest):
+    marked_messages = [*messages]
+    for index in reversed(range(1, len(marked_messages))):
+        answer, request = marked_messages[index - 1], marked_messages[index]
+        if isinstance(answer, ModelResponse) and isinstance(request, ModelRequest):
             last = answer.parts[-1] if answer.parts else None
             is_text = isinstance(last, TextPart) and bool(last.content.strip())
             if is_text or isinstance(last, ToolCallPart):
-                parts = [UserPromptPart([CachePoint()]), *new.parts]
-                found[index] = replace(new, parts=parts)
+                parts = [UserPromptPart([CachePoint()]), *request.parts]
+                marked_messages[index] = replace(request, parts=parts)
             break
-    return found
+    return marked_messages

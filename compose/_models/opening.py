@@ -81,8 +81,8 @@ def model(
                 "model('local') runs in this process: give no api_key and no base_url"
             )
         return local(settings=settings, tries=tries)
-    provider, colon, rest = name.partition(":")
-    if not (provider and colon and rest):
+    provider, colon, bare_name = name.partition(":")
+    if not (provider and colon and bare_name):
         msg = f"model {name!r}: give provider:model, such as 'anthropic:claude-sonnet-4-5', or 'local'"
         raise ContractError(msg)
     if find_spec("pydantic_ai") is None:
@@ -121,13 +121,13 @@ def local(
     Raises:
         ContractError: The wheels are not installed, or the file does not exist.
     """
-    missing = [name for name in ("pydantic_ai", "xllamacpp") if find_spec(name) is None]
+    missing_packages = [name for name in ("pydantic_ai", "xllamacpp") if find_spec(name) is None]
     file = None if path is None else Path(path)
     if path is None and (carrier := find_spec(_CARRIER)) is not None:
         folders = carrier.submodule_search_locations or ()
         file = next((gguf for folder in folders for gguf in Path(folder).glob("*.gguf")), None)
-    if missing or file is None or not file.exists():
-        what = ", ".join(missing) or str(file or _CARRIER)
+    if missing_packages or file is None or not file.exists():
+        what = ", ".join(missing_packages) or str(file or _CARRIER)
         msg = f"local model: {what} is missing: {_REMEDY}"
         raise ContractError(msg)
     server = LlamaServer(file, context_window=context_window, threads=threads, slots=slots)
@@ -143,7 +143,7 @@ class LocalModel:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name ``local``."""
         return LOCAL
 
     @property
@@ -154,13 +154,13 @@ class LocalModel:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`."""
+        """Return one whole answer. Cancelling it stops the computation."""
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`. Cancelling it stops the computation."""
+        """Yield the pieces of an answer, then its `Completion`. Cancelling it stops the computation."""
         await self._server.start()
         async for event in self._client.generate_stream(messages, options=options):
             yield event
@@ -222,6 +222,7 @@ class LlamaServer:
         return OpenAIChatModel(_ALIAS, provider=provider, profile=profile)
 
     def _load(self) -> None:
+        # Several first calls load at once, each in a thread: only one of them loads the model.
         with self._lock:
             if self._server is not None:
                 return

@@ -29,7 +29,7 @@ from actors.errors import ContractError, ModelError
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-Made = TypeVar("Made")
+SdkObject = TypeVar("SdkObject")
 
 _KEY: Final = re.compile(r"\b[A-Z][A-Z0-9_]*_(?:API_)?KEY\b")
 """The environment variable that an SDK's error names."""
@@ -59,7 +59,7 @@ class ProviderModel:
     ) -> None:
         self._name, self._make = name, make
         self._settings, self._registry = dict(settings or {}), registry
-        self._made: tuple[asyncio.AbstractEventLoop | None, Model] | None = None
+        self._sdk_of_loop: tuple[asyncio.AbstractEventLoop | None, Model] | None = None
 
     @classmethod
     def of_name(
@@ -75,24 +75,24 @@ class ProviderModel:
         def make() -> Model:
             from pydantic_ai.models import infer_model  # noqa: PLC0415 - imports the SDK
 
-            return inferred(f"model {name!r}", login, partial(infer_model, name))
+            return open_by_name(f"model {name!r}", login, partial(infer_model, name))
 
         return cls(name, make, settings=settings, registry=registry)
 
     tells_signs: ClassVar[bool] = True
-    """True: `generate_stream` takes `on_sign`."""
+    """True, because `generate_stream` takes `on_sign`."""
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The name that logs and traces have, ``provider:model``."""
         return self._name
 
     @property
     def context_window(self) -> int | None:
         """Maximum number of tokens of request and answer together; None if unknown."""
-        registered = self._registry.context_window(self._name) if self._registry else None
-        if registered:
-            return registered
+        registered_window = self._registry.context_window(self._name) if self._registry else None
+        if registered_window:
+            return registered_window
         try:
             return self._sdk().context_window
         except (ModelError, ContractError):  # no key, or no SDK: the call says so
@@ -106,7 +106,7 @@ class ProviderModel:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`.
+        """Return one whole answer. Cancelling it closes the connection to the provider.
 
         Raises:
             ModelError: The provider gives no answer.
@@ -120,7 +120,7 @@ class ProviderModel:
         options: GenerationOptions | None = None,
         on_sign: Callable[[], None] | None = None,
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`. Cancelling it closes the connection to the provider.
+        """Yield the pieces of an answer, then its `Completion`. Cancelling it closes the connection.
 
         Args:
             messages: The request's messages.
@@ -142,6 +142,8 @@ class ProviderModel:
                 else:
                     response = stream.response(piece, request, self._name, self._registry)
                     yield Completion(response=response)
+        # The SDKs raise many classes of errors. `model_error` knows those of a provider; all others are
+        # raised as they are.
         except Exception as exc:
             error = stream.model_error(exc, self._name)
             if error is None:
@@ -154,8 +156,9 @@ class ProviderModel:
 
     async def aclose(self) -> None:
         """Close the connections to the provider. The next call opens new ones."""
-        if self._made is not None:
-            sdk, self._made = self._made[1], None
+        if self._sdk_of_loop is not None:
+            sdk, self._sdk_of_loop = self._sdk_of_loop[1], None
+            # The end of the block closes the connections; the SDK has no other method for that.
             async with sdk:
                 pass
 
@@ -167,10 +170,11 @@ class ProviderModel:
             ContractError: The provider is unknown, or its SDK is not installed.
         """
         loop = asyncio.get_running_loop()
-        if self._made is None or self._made[0] not in {loop, None}:
+        if self._sdk_of_loop is None or self._sdk_of_loop[0] not in {loop, None}:
             sdk = await in_thread(self._load)
-            if self._made is None or self._made[0] is not loop:  # another call may have been faster
-                self._made = (loop, sdk)
+            # Checked again after the await, because another call may have been faster.
+            if self._sdk_of_loop is None or self._sdk_of_loop[0] is not loop:
+                self._sdk_of_loop = (loop, sdk)
 
     def _load(self) -> Model:
         stream = importlib.import_module("compose._models.provider_stream")
@@ -183,16 +187,16 @@ class ProviderModel:
         loop = None
         with suppress(RuntimeError):
             loop = asyncio.get_running_loop()
-        if self._made is None or self._made[0] not in {loop, None}:
-            self._made = (loop, self._make())
+        if self._sdk_of_loop is None or self._sdk_of_loop[0] not in {loop, None}:
+            self._sdk_of_loop = (loop, self._make())
         elif loop is not None:
-            self._made = (loop, self._made[1])
-        return self._made[1]
+            self._sdk_of_loop = (loop, self._sdk_of_loop[1])
+        return self._sdk_of_loop[1]
 
 
-def inferred(
-    what: str, login: Mapping[str, str], infer: Callable[[Callable[[str], Any]], Made]
-) -> Made:
+def open_by_name(
+    what: str, login: Mapping[str, str], infer: Callable[[Callable[[str], Any]], SdkObject]
+) -> SdkObject:
     """Return the SDK's object for a name. `infer` is called with a function that opens the provider.
 
     Raises:

@@ -48,7 +48,7 @@ from actors._kernel.agent.models import (
 from actors._kernel.json_data import clean
 from actors.errors import ModelError
 from compose._models.clean_text import TextPieces, clean_json
-from compose._models.fitting import called_names, fitted_options, fitted_turns, renamed
+from compose._models.fitting import called_names, fitted_options, fitted_turns, rename_call
 from compose._models.messages import (
     TOOLS,
     behind_the_last_answer,
@@ -81,10 +81,12 @@ class ModelCall:
 
     def parameters(self, rules: ProviderRules) -> ModelRequestParameters:
         """Return instructions, tools and the answer's schema in pydantic-ai's form."""
-        options, made = self.options, ModelRequestParameters()
+        options, parameters = self.options, ModelRequestParameters()
         if options.system_instructions and options.system_instructions.strip():
-            made.instruction_parts = [InstructionPart(content=clean(options.system_instructions))]
-        made.function_tools = [
+            parameters.instruction_parts = [
+                InstructionPart(content=clean(options.system_instructions))
+            ]
+        parameters.function_tools = [
             ToolDefinition(
                 name=tool.name,
                 description=clean(tool.description),
@@ -93,12 +95,12 @@ class ModelCall:
             for tool in options.tools
         ]
         if options.response_format is not None:
-            made.output_mode = "native"
+            parameters.output_mode = "native"
             name = str(options.response_format.get("title") or "answer")
-            made.output_object = OutputObjectDefinition(
+            parameters.output_object = OutputObjectDefinition(
                 json_schema=options.response_format, name=fitted_name(name, rules)
             )
-        return made
+        return parameters
 
     def model_settings(self) -> ModelSettings:
         """Return the settings of this request. The SDK's retries are off, because `RetryingModel` retries."""
@@ -109,8 +111,10 @@ class ModelCall:
             "stop_sequences": list(options.stop) or None,
             "tool_choice": choice if choice is None or choice in _TOOL_CHOICES else [choice],
         }
-        own = {name: value for name, value in settings.items() if value is not None}
-        return cast("ModelSettings", {**self.settings, **options.extra, **own, "max_retries": 0})
+        option_settings = {name: value for name, value in settings.items() if value is not None}
+        return cast(
+            "ModelSettings", {**self.settings, **options.extra, **option_settings, "max_retries": 0}
+        )
 
 
 def warm(sdk: Model) -> None:
@@ -141,31 +145,31 @@ async def pieces(
         ModelError: The answer is incomplete, or the provider refuses to answer.
     """
     watch_ends(sdk)
-    sent = _request(sdk, request)
-    text, reasoning = TextPieces(), TextPieces()
+    sdk_request = _request(sdk, request)
+    text_pieces, reasoning_pieces = TextPieces(), TextPieces()
     async with model_request_stream(
         sdk,
-        sent.messages,
-        model_settings=sent.settings,
-        model_request_parameters=sent.parameters,
+        sdk_request.messages,
+        model_settings=sdk_request.settings,
+        model_request_parameters=sdk_request.parameters,
         instrument=False,
     ) as stream:
         async for event in stream:
             if on_sign is not None:
                 on_sign()
-            said, thought = _said(event)
-            if said and (shown := text.add(said)):
-                yield TextDelta(text=shown)
-            if thought and (shown := reasoning.add(thought)):
-                yield ReasoningDelta(text=shown)
-        answer = sent.renamed(_whole(stream, sdk))
-    if shown := text.rest():
-        yield TextDelta(text=shown)
+            text_piece, reasoning_piece = _pieces_of_event(event)
+            if text_piece and (clean_piece := text_pieces.add(text_piece)):
+                yield TextDelta(text=clean_piece)
+            if reasoning_piece and (clean_piece := reasoning_pieces.add(reasoning_piece)):
+                yield ReasoningDelta(text=clean_piece)
+        answer = sdk_request.with_our_names(_complete_answer(stream, sdk))
+    if clean_piece := text_pieces.rest():
+        yield TextDelta(text=clean_piece)
     yield answer
 
 
 @dataclass(frozen=True, slots=True)
-class _SentRequest:
+class _SdkRequest:
     """A request in the SDK's form, as its provider accepts it.
 
     Attributes:
@@ -177,47 +181,48 @@ class _SentRequest:
     parameters: ModelRequestParameters
     names: Mapping[str, str]
 
-    def renamed(self, answer: ModelResponse) -> ModelResponse:
+    def with_our_names(self, answer: ModelResponse) -> ModelResponse:
         """Return the answer with our names of tools."""
         if not self.names:
             return answer
         parts = [
-            renamed(part, self.names) if isinstance(part, ToolCallPart) else part
+            rename_call(part, self.names) if isinstance(part, ToolCallPart) else part
             for part in answer.parts
         ]
         return replace(answer, parts=parts)
 
 
-def _request(sdk: Model, request: ModelCall) -> _SentRequest:
+def _request(sdk: Model, request: ModelCall) -> _SdkRequest:
     """Return the request as the provider accepts it, with cache points if the provider has them."""
     chat = repaired([_clean(message) for message in request.messages])
-    is_marked = takes_points(sdk.system, chat, request.model_settings())
-    if is_marked:
+    has_points = takes_points(sdk.system, chat, request.model_settings())
+    if has_points:
         chat = behind_the_summary(chat)
     messages = [_without_foreign_data(message, sdk) for message in model_messages(chat)]
     rules = rules_of(sdk.system)
-    declared = [tool.name for tool in request.options.tools]
-    names = names_for(rules, declared, called_names(messages))
-    fitted = replace(request, options=fitted_options(request.options, names))
-    messages, settings = fitted_turns(messages, rules, names), fitted.model_settings()
-    if is_marked:
+    tool_names = [tool.name for tool in request.options.tools]
+    names = names_for(rules, tool_names, called_names(messages))
+    fitted_call = replace(request, options=fitted_options(request.options, names))
+    messages, settings = fitted_turns(messages, rules, names), fitted_call.model_settings()
+    if has_points:
         messages = behind_the_last_answer(messages)
         settings = cast("ModelSettings", TOOLS | settings)
-    return _SentRequest(messages, settings, fitted.parameters(rules), by_sent_name(names))
+    return _SdkRequest(messages, settings, fitted_call.parameters(rules), by_sent_name(names))
 
 
 def _clean(message: ChatMessage) -> ChatMessage:
     """Return the message with text that every provider accepts."""
-    given = [block.model_dump() for block in message.content]
-    taken = clean_json(given)
-    if taken == given:
+    content = [block.model_dump() for block in message.content]
+    clean_content = clean_json(content)
+    # Nearly every message is clean already, and needs no second validation of its blocks.
+    if clean_content == content:
         return message
     return message.model_copy(
-        update={"content": [ContentBlock.model_validate(block) for block in taken]}
+        update={"content": [ContentBlock.model_validate(block) for block in clean_content]}
     )
 
 
-def _said(event: object) -> tuple[str, str]:
+def _pieces_of_event(event: object) -> tuple[str, str]:
     """Return the text and the reasoning that an event adds."""
     match event:
         case PartStartEvent(part=TextPart(content=content)):
@@ -232,7 +237,7 @@ def _said(event: object) -> tuple[str, str]:
             return "", ""
 
 
-def _whole(stream: StreamedResponse, sdk: Model) -> ModelResponse:
+def _complete_answer(stream: StreamedResponse, sdk: Model) -> ModelResponse:
     """Return the answer of a stream that has ended.
 
     Raises:
@@ -261,8 +266,8 @@ def _without_foreign_data(message: ModelMessage, sdk: Model) -> ModelMessage:
     """
     if not isinstance(message, ModelResponse):
         return message
-    kept = [part for part in message.parts if _is_for(part, message, sdk)]
-    return replace(message, parts=kept)
+    sent_parts = [part for part in message.parts if _is_for(part, message, sdk)]
+    return replace(message, parts=sent_parts)
 
 
 def _is_for(part: ModelResponsePart, message: ModelResponse, sdk: Model) -> bool:
@@ -281,17 +286,18 @@ def response(
     content = blocks_of(answer)
     usage = _usage(answer)
     if usage.total == 0:
-        said = ChatMessage(role="assistant", content=content)
+        message = ChatMessage(role="assistant", content=content)
         usage = Usage(
-            input=TokenCounter().total(request.messages), output=TokenCounter().total([said])
+            input=TokenCounter().total(request.messages), output=TokenCounter().total([message])
         )
     else:
         cost = cost_usd(answer, usage, name, registry)
         usage = usage.model_copy(update={"cost_usd": cost})
-    told = (answer.provider_details or {}).get("finish_reason") or answer.finish_reason or "stop"
+    reason = (answer.provider_details or {}).get("finish_reason") or answer.finish_reason or "stop"
     response = LLMResponse(
-        content=content, usage=usage, model=answer.model_name or name, stop_reason=str(told)
+        content=content, usage=usage, model=answer.model_name or name, stop_reason=str(reason)
     )
+    # A provider may have its own word for the limit, which `reached_limit` does not know.
     if answer.finish_reason == "length" and not response.reached_limit:
         return response.model_copy(update={"stop_reason": "length"})
     return response
@@ -317,10 +323,11 @@ def cost_usd(
     """
     if response.usage.cost is not None:
         return float(response.usage.cost)
-    if registry is not None and (registered := registry.cost_usd(name, usage)) is not None:
-        return registered
+    if registry is not None and (registered_cost := registry.cost_usd(name, usage)) is not None:
+        return registered_cost
     try:
         return max(0.0, float(response.cost().total_price))
+    # The price list does not know the model, or the response has no name of a model or no whole usage.
     except (AssertionError, LookupError, ValueError):
         return None
 

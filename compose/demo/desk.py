@@ -106,16 +106,16 @@ class Desk:
         ledger = job["ledger"]
         sections: list[Section] = []
         for path in job["documents"]:
-            text = await ctx.step("read", noted(ledger, read_document), path)
+            text = await ctx.step("read", with_ledger(ledger, read_document), path)
             best: list[str] = await ctx.step(
-                "extract", noted(ledger, extract), text, job["sentences"], job["pace_s"]
+                "extract", with_ledger(ledger, extract), text, job["sentences"], job["pace_s"]
             )
             read_at = await ctx.now()
             # A published line must not be published again, so this step executes at most once. If a crash
             # leaves the step without a result, `was_published` checks whether it happened.
             await ctx.step(
                 "publish",
-                noted(ledger, publish),
+                with_ledger(ledger, publish),
                 job["published"],
                 headline(path, best),
                 effect="at_most_once",
@@ -126,7 +126,9 @@ class Desk:
                     document=path, sentences=best, characters=len(text), read_at=read_at.isoformat()
                 )
             )
-        report = await ctx.step("report", noted(ledger, write_report), job["report"], sections)
+        report = await ctx.step(
+            "report", with_ledger(ledger, write_report), job["report"], sections
+        )
         return {"report": report, "documents": len(sections)}
 
 
@@ -190,26 +192,26 @@ def documents_in(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise ContractError(f"{folder} is not a folder: name one that holds text files")
-    found = sorted(
+    paths = sorted(
         path
         for path in folder.rglob("*")
         if path.suffix.lower() in SUFFIXES and path.is_file() and path.stat().st_size
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
-    if not found:
+    if not paths:
         raise ContractError(f"{folder} holds no {', '.join(SUFFIXES)} file: name another folder")
-    return found[:MAX_DOCUMENTS]
+    return paths[:MAX_DOCUMENTS]
 
 
 def write_default_documents(folder: Path) -> list[Path]:
     """Write eight chapters of Python's documentation into `folder`, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    paths = []
     for name, text in _default_texts():
         path = folder / f"{name}.txt"
         path.write_text(text, encoding="utf-8")
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths
 
 
 def _default_texts() -> list[tuple[str, str]]:
@@ -221,16 +223,18 @@ def _default_texts() -> list[tuple[str, str]]:
     chapters = [(name, topics[name]) for name in _TOPICS.split() if name in topics]
     if len(chapters) < _DEFAULT_COUNT:
         chapters += [(f"module-{name}", _documentation(name)) for name in _FALLBACK_MODULES.split()]
-    enough = [pair for pair in chapters if len(pair[1]) >= _ENOUGH_CHARACTERS] or chapters
-    return [(re.sub(r"[^\w-]", "-", name), text) for name, text in enough[:_DEFAULT_COUNT]]
+    long_chapters = [pair for pair in chapters if len(pair[1]) >= _ENOUGH_CHARACTERS] or chapters
+    return [(re.sub(r"[^\w-]", "-", name), text) for name, text in long_chapters[:_DEFAULT_COUNT]]
 
 
 def _documentation(name: str) -> str:
     """Return the docstrings of a module, its classes and its functions as one text."""
     module = importlib.import_module(name)
-    public = [vars(module)[key] for key in sorted(vars(module)) if not key.startswith("_")]
-    own = [one for one in public if getattr(one, "__module__", None) == name]
-    return "\n\n".join(filter(None, (inspect.getdoc(one) for one in (module, *own))))
+    public_members = [vars(module)[key] for key in sorted(vars(module)) if not key.startswith("_")]
+    own_members = [
+        member for member in public_members if getattr(member, "__module__", None) == name
+    ]
+    return "\n\n".join(filter(None, (inspect.getdoc(member) for member in (module, *own_members))))
 
 
 class LedgerEntry(NamedTuple):
@@ -242,7 +246,7 @@ class LedgerEntry(NamedTuple):
     pid: int
 
 
-def noted(ledger: str, step: Callable[P, T]) -> Callable[P, T]:
+def with_ledger(ledger: str, step: Callable[P, T]) -> Callable[P, T]:
     """Return a function that appends a line to the ledger, and then calls `step`."""
 
     @functools.wraps(step)
@@ -291,17 +295,17 @@ def telling_sentences(text: str, count: int) -> list[Ranked]:
     """Return the `count` highest ranked sentences in the order of the text, or all if it has fewer."""
     sentences = split_sentences(text)[:MAX_SENTENCES]
     scores = rank([_words(sentence) for sentence in sentences])
-    ranked = [
+    ranked_sentences = [
         Ranked(sentence, index, score)
         for index, (sentence, score) in enumerate(zip(sentences, scores, strict=True))
     ]
-    best = sorted(ranked, key=lambda one: (-one.score, one.index))[:count]
-    return sorted(best, key=lambda one: one.index)
+    best = sorted(ranked_sentences, key=lambda sentence: (-sentence.score, sentence.index))[:count]
+    return sorted(best, key=lambda sentence: sentence.index)
 
 
 def split_sentences(text: str) -> list[str]:
     """Return the sentences of the prose in a text, without headings, code, lists and tables."""
-    found: list[str] = []
+    sentences: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         lines = paragraph.splitlines()
         if not _is_prose(lines):
@@ -314,8 +318,8 @@ def split_sentences(text: str) -> list[str]:
                 continue
             start = end
             if _SHORTEST <= len(sentence.split()) <= _LONGEST and sentence[-1] in ".!?\"')":
-                found.append(sentence)
-    return found
+                sentences.append(sentence)
+    return sentences
 
 
 def _is_prose(lines: Sequence[str]) -> bool:
@@ -323,41 +327,43 @@ def _is_prose(lines: Sequence[str]) -> bool:
         return False
     if re.match(r"\s*(?:[#>|*+\-]|>>>|\.\.|\d+\.\s)", lines[0]) or lines[0][:1] == "\t":
         return False
-    indented = sum(line.startswith("    ") for line in lines)
+    indented_count = sum(line.startswith("    ") for line in lines)
     letters = sum(character.isalpha() or character == " " for line in lines for character in line)
-    return indented < len(lines) and letters > 0.9 * sum(map(len, lines))
+    return indented_count < len(lines) and letters > 0.9 * sum(map(len, lines))
 
 
 def _words(sentence: str) -> frozenset[str]:
-    found = (word.lower() for word in _WORD.findall(sentence))
-    return frozenset(word for word in found if word not in _STOP_WORDS)
+    words = (word.lower() for word in _WORD.findall(sentence))
+    return frozenset(word for word in words if word not in _STOP_WORDS)
 
 
-def similarity(one: frozenset[str], other: frozenset[str]) -> float:
+def similarity(words: frozenset[str], other_words: frozenset[str]) -> float:
     """Return the number of shared words divided by the sum of the logarithms of both lengths."""
-    shared = len(one & other)
-    size = math.log(len(one)) + math.log(len(other)) if one and other else 0.0
-    return shared / size if shared and size > 0 else 0.0
+    shared_count = len(words & other_words)
+    size = math.log(len(words)) + math.log(len(other_words)) if words and other_words else 0.0
+    return shared_count / size if shared_count and size > 0 else 0.0
 
 
 def rank(sentences: Sequence[frozenset[str]]) -> list[float]:
     """Return the weighted PageRank of each sentence in the graph of their similarities."""
     edges: list[list[tuple[int, float]]] = [[] for _ in sentences]
-    for i, one in enumerate(sentences):
+    for i, words in enumerate(sentences):
         for j in range(i):
-            weight = similarity(one, sentences[j])
+            weight = similarity(words, sentences[j])
             if weight > 0:
                 edges[i].append((j, weight))
                 edges[j].append((i, weight))
     strength = [sum(weight for _, weight in row) for row in edges]
     scores = [1.0] * len(sentences)
     for _ in range(MAX_ROUNDS):
-        fresh = [
+        new_scores = [
             (1 - DAMPING) + DAMPING * sum(weight / strength[j] * scores[j] for j, weight in row)
             for row in edges
         ]
-        moved = max((abs(a - b) for a, b in zip(fresh, scores, strict=True)), default=0.0)
-        scores = fresh
-        if moved < THRESHOLD:
+        largest_change = max(
+            (abs(a - b) for a, b in zip(new_scores, scores, strict=True)), default=0.0
+        )
+        scores = new_scores
+        if largest_change < THRESHOLD:
             break
     return scores

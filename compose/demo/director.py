@@ -156,9 +156,9 @@ class Director:
             DemoError: A part took longer than 60 s, or NATS refused the job.
             ServerFailedError: A server or a host did not start.
         """
-        began = time.monotonic()
-        for old in (self.stage.ledger, self.stage.published, self.stage.report):
-            old.unlink(missing_ok=True)
+        started_at = time.monotonic()
+        for old_file in (self.stage.ledger, self.stage.published, self.stage.report):
+            old_file.unlink(missing_ok=True)
         self.audience.tell(
             "starting embedded NATS, PostgreSQL and Valkey (durable: fsync and synchronous commits)"
         )
@@ -172,7 +172,7 @@ class Director:
                 finally:
                     for host in self._hosts:
                         await asyncio.to_thread(host.stop, 5.0)
-        return replace(outcome, seconds=round(time.monotonic() - began, 2))
+        return replace(outcome, seconds=round(time.monotonic() - started_at, 2))
 
     async def _perform(self, client: Runtime, servers: LocalServers) -> Outcome:
         first = await self._start_host(servers)
@@ -192,7 +192,7 @@ class Director:
         await asyncio.to_thread(first.kill)
         killed_at = time.monotonic()
         at_kill = [entry async for entry in client.entries(run_id)]
-        seen = len(executions(self.stage.ledger))
+        seen_count = len(executions(self.stage.ledger))
         self.audience.tell(
             f"SIGKILL: host 1 is dead in the middle of {self.stage.documents[middle].name} "
             f"({len(at_kill)} log entries are durable)"
@@ -202,7 +202,7 @@ class Director:
             f"host 2 is process {second.pid}; it has the agent when host 1's lease is over "
             f"(this demo uses a lease of {LEASE_S:g} s; the default is 10 s)"
         )
-        await self._watch(second, lambda: len(executions(self.stage.ledger)) > seen)
+        await self._watch(second, lambda: len(executions(self.stage.ledger)) > seen_count)
         took_over_after_s = round(time.monotonic() - killed_at, 2)
         self.audience.tell(
             f"host 2 continues the run, {took_over_after_s:g} s after the kill: recorded steps are replayed, "
@@ -272,15 +272,15 @@ class Director:
         return host
 
     async def _until_ended(self, client: Runtime, run_id: RunId, host: Server) -> None:
-        ended = asyncio.Event()
+        has_ended = asyncio.Event()
 
         async def wait() -> None:
             await client.wait(run_id)
-            ended.set()
+            has_ended.set()
 
         async with TaskScope() as scope:
             scope.start(wait(), name="wait for the run")
-            await self._watch(host, ended.is_set)
+            await self._watch(host, has_ended.is_set)
         self._show_progress()
 
     async def _watch(self, host: Server, is_reached: Callable[[], bool]) -> None:
@@ -380,7 +380,9 @@ def prove(
     """
     results = [entry for entry in at_end if entry.kind == EntryKind.EFFECT_RESULT]
     results = [entry for entry in results if entry.payload["effect"] == "step"]
-    before = {entry.position for entry in at_kill if entry.kind == EntryKind.EFFECT_RESULT}
+    recorded_positions = {
+        entry.position for entry in at_kill if entry.kind == EntryKind.EFFECT_RESULT
+    }
     modes = {
         entry.position: str(entry.payload["mode"])
         for entry in at_end
@@ -392,18 +394,18 @@ def prove(
             entry,
             document,
             mode=modes[entry.position],
-            was_recorded=entry.position in before,
+            was_recorded=entry.position in recorded_positions,
             ledger=ledger,
             first_pid=first_pid,
         )
         for entry, document in zip(results, names, strict=False)
     )
     keys = Counter(line.split(" ", 1)[0] for line in published)
-    resumed = [entry for entry in at_end if entry.kind == EntryKind.RUN_RESUMED]
+    resumed_entries = [entry for entry in at_end if entry.kind == EntryKind.RUN_RESUMED]
     return Proof(
         steps=steps,
-        was_killed=killed_by == 9 and 0 < len(before) < len(results),  # noqa: PLR2004 - SIGKILL
-        was_recovered=any(entry.payload["reason"] == "recovered" for entry in resumed),
+        was_killed=killed_by == 9 and 0 < len(recorded_positions) < len(results),  # noqa: PLR2004 - SIGKILL
+        was_recovered=any(entry.payload["reason"] == "recovered" for entry in resumed_entries),
         is_complete=len(results) == len(names) == len({entry.position for entry in results})
         and at_end[-1].kind == EntryKind.RUN_COMPLETED,
         published_once=len(keys) == len(documents) and set(keys.values()) == {1},

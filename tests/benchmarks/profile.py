@@ -1,7 +1,7 @@
 """The costs of one operation of a workload: `python -m tests.benchmarks.profile WORKLOAD [--scale 0.1]`.
 
 Three plays on embedded servers that sync: one that is only timed, one that is sampled, one that is
-counted with PostgreSQL's own statistics on. CONTRIBUTING.md documents the output.
+counted with PostgreSQL's own statistics on. tests/README.md documents the output.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from actors._kernel.tracing import SpanPlace
 from actors._runtime.telemetry.span_attributes import executing, wanted_ids
 from actors.errors import ContractError
 from compose._assembly.settings import Settings, read_settings
-from compose._assembly.telemetry import MAX_CONTENT, Redaction, RunIds, traced
+from compose._assembly.telemetry import MAX_CONTENT, Redaction, RunIds, open_tracing
 from compose._host.logs import LineFormatter
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ async def test_a_collector_that_is_no_url_is_refused() -> None:
     wrong = Settings(otlp_endpoint="collector:4318")
 
     with pytest.raises(ContractError, match=r"CALLBOARD_OTLP_ENDPOINT.*http://HOST:4318"):
-        async with traced(wrong, host="h"):
+        async with open_tracing(wrong, host="h"):
             pass
 
 

@@ -70,21 +70,24 @@ class _Files:
         """Return at most `MAX_ENTRIES` entries of a folder, by name."""
         with self._folder.opened(path) as folder:
             with os.scandir(folder) as entries:
-                names = sorted(one.name for one in entries)
-            found = [_entry(folder, name) for name in names[:MAX_ENTRIES]]
-        return {"entries": [one for one in found if one], "is_cut": len(names) > MAX_ENTRIES}
+                names = sorted(entry.name for entry in entries)
+            entry_facts = [_entry(folder, name) for name in names[:MAX_ENTRIES]]
+        return {
+            "entries": [entry for entry in entry_facts if entry],
+            "is_cut": len(names) > MAX_ENTRIES,
+        }
 
     def read_file(self, path: str, offset: int = 0) -> dict[str, Any]:
         """Return text, the file's size, and the offset of the next part, which is None at the end."""
         if offset < 0:
             raise PathRefusedError(path, "offset is less than 0: give 0 for the start")
         data, size = self._folder.read(path, offset, MAX_READ_BYTES)
-        text, used = _text_of(path, data, is_end=offset + len(data) >= size)
-        end = offset + used
+        text, used_bytes = _text_of(path, data, is_end=offset + len(data) >= size)
+        end = offset + used_bytes
         return {
             "text": text,
             "size_bytes": size,
-            "next_offset": end if used and end < size else None,
+            "next_offset": end if used_bytes and end < size else None,
         }
 
     def write_file(self, path: str, content: str) -> dict[str, Any]:
@@ -103,24 +106,24 @@ class _Files:
             raise PathRefusedError(path, "the text to search for is empty: give a text")
         matches: list[dict[str, Any]] = []
         with self._folder.opened(path) as folder:
-            for n, (place, inner, name) in enumerate(walk(folder)):
+            for n, (file_path, file_folder, name) in enumerate(walk(folder)):
                 if n >= MAX_SEARCHED or len(matches) > MAX_MATCHES:
                     return {"matches": matches[:MAX_MATCHES], "is_cut": True}
-                matches += _matches(inner, name, place, text)
+                matches += _matches(file_folder, name, file_path, text)
         return {"matches": matches[:MAX_MATCHES], "is_cut": len(matches) > MAX_MATCHES}
 
 
 def _entry(folder: int, name: str) -> dict[str, Any] | None:
     try:
-        found = os.lstat(name, dir_fd=folder)
+        status = os.lstat(name, dir_fd=folder)
     except OSError:
         return None  # deleted meanwhile
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "other")
-    size = {"size_bytes": found.st_size} if kind == "file" else {}
-    return {"name": _shown(name), "kind": kind, **size}
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
+    size = {"size_bytes": status.st_size} if kind == "file" else {}
+    return {"name": _name_text(name), "kind": kind, **size}
 
 
-def _shown(name: str) -> str:
+def _name_text(name: str) -> str:
     """Return a name as text. Bytes that are not UTF-8 are replaced."""
     return os.fsencode(name).decode(errors="replace")
 
@@ -136,16 +139,20 @@ def _text_of(path: str, data: bytes, *, is_end: bool) -> tuple[str, int]:
         raise PathRefusedError(path, problem) from exc
 
 
-def _matches(folder: int, name: str, place: str, text: str) -> list[dict[str, Any]]:
+def _matches(folder: int, name: str, path: str, text: str) -> list[dict[str, Any]]:
     try:
         data, _ = read_file_of(folder, name, 0, MAX_SEARCHED_BYTES)
     except OSError:
         return []  # deleted meanwhile, or not readable
-    if b"\x00" in data or (wanted := text.encode()) not in data:
+    if b"\x00" in data or (searched := text.encode()) not in data:
         return []
-    found = [
-        {"path": _shown(place), "line": number, "text": line.decode(errors="replace")[:_MAX_LINE]}
+    matches = [
+        {
+            "path": _name_text(path),
+            "line": number,
+            "text": line.decode(errors="replace")[:_MAX_LINE],
+        }
         for number, line in enumerate(data.split(b"\n"), 1)
-        if wanted in line
+        if searched in line
     ]
-    return found[: MAX_MATCHES + 1]
+    return matches[: MAX_MATCHES + 1]

@@ -56,6 +56,7 @@ class ConfinedFolder:
         if os.open not in os.supports_dir_fd or not hasattr(os, "O_NOFOLLOW"):
             raise ContractError("files of a folder cannot be served safely on this system")
         try:
+            # The root itself may be a link: its user has named it.
             self._root = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
         except OSError as exc:
             problem = f"--root {root}: {exc.strerror or exc}"
@@ -71,19 +72,19 @@ class ConfinedFolder:
         """Yield the descriptor of a folder.
 
         Raises:
-            PathRefusedError: See `ConfinedFolder`.
+            PathRefusedError: The path leads out of the root or through a link, or is not a folder.
         """
-        with self._folder(path, _parts(path)) as found:
-            yield found
+        with self._folder(path, _parts(path)) as descriptor:
+            yield descriptor
 
     def read(self, path: str, offset: int, size: int) -> tuple[bytes, int]:
         """Return at most `size` bytes of a regular file, and the file's size.
 
         Raises:
-            PathRefusedError: See `ConfinedFolder`. Also raised if the path is not a regular file.
+            PathRefusedError: The path leads out of the root or through a link, or is not a regular file.
         """
-        *above, name = _parts(path) or ["."]
-        with self._folder(path, above) as folder, _refusing(path):
+        *folder_parts, name = _parts(path) or ["."]
+        with self._folder(path, folder_parts) as folder, _refusing(path):
             return read_file_of(folder, name, offset, size)
 
     def write(self, path: str, data: bytes) -> None:
@@ -93,37 +94,38 @@ class ConfinedFolder:
         or a pipe of that name is replaced, not written through.
 
         Raises:
-            PathRefusedError: See `ConfinedFolder`. Also raised if a folder has that name.
+            PathRefusedError: The path leads out of the root or through a link, or a folder has that name.
         """
         parts = _parts(path)
         if not parts:
             raise PathRefusedError(path, "this is the root: name a file")
         with self._folder(path, parts[:-1], make=True) as folder, _refusing(path):
-            beside = f".{token_hex(8)}.part"
-            descriptor = os.open(beside, _NEW, 0o666, dir_fd=folder)
+            partial_name = f".{token_hex(8)}.part"
+            descriptor = os.open(partial_name, _NEW, 0o666, dir_fd=folder)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(data)
                     file.flush()
+                    # Synced before the rename, else the file may be empty after a crash of the machine.
                     os.fsync(file.fileno())
-                os.replace(beside, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
+                os.replace(partial_name, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with suppress(OSError):
-                    os.unlink(beside, dir_fd=folder)
+                    os.unlink(partial_name, dir_fd=folder)
                 raise
 
     @contextmanager
     def _folder(self, path: str, parts: list[str], *, make: bool = False) -> Iterator[int]:
         with ExitStack() as stack:
-            found = self._root
+            descriptor = self._root
             for part in parts:
                 with _refusing(path):
                     if make:
                         with suppress(FileExistsError):
-                            os.mkdir(part, dir_fd=found)
-                    found = os.open(part, _FOLDER, dir_fd=found)
-                stack.callback(os.close, found)
-            yield found
+                            os.mkdir(part, dir_fd=descriptor)
+                    descriptor = os.open(part, _FOLDER, dir_fd=descriptor)
+                stack.callback(os.close, descriptor)
+            yield descriptor
 
 
 def read_file_of(folder: int, name: str, offset: int = 0, size: int = -1) -> tuple[bytes, int]:
@@ -133,29 +135,29 @@ def read_file_of(folder: int, name: str, offset: int = 0, size: int = -1) -> tup
         OSError: There is no such file, or it is a link or another kind of file.
     """
     with os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(0, "not a regular file")
         file.seek(offset)
-        return file.read(size), found.st_size
+        return file.read(size), status.st_size
 
 
 def walk(folder: int, *, depth: int = MAX_DEPTH, above: str = "") -> Iterator[tuple[str, int, str]]:
     """Yield each regular file below a folder, sorted: its path, its folder's descriptor, its name."""
-    with os.scandir(folder) as found:
-        entries = sorted(found, key=lambda one: one.name)
-    for one in entries:
-        if one.is_file(follow_symlinks=False):
-            yield f"{above}{one.name}", folder, one.name
-        elif one.is_dir(follow_symlinks=False) and depth > 0:
+    with os.scandir(folder) as scan:
+        entries = sorted(scan, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.is_file(follow_symlinks=False):
+            yield f"{above}{entry.name}", folder, entry.name
+        elif entry.is_dir(follow_symlinks=False) and depth > 0:
             try:
-                inner = os.open(one.name, _FOLDER, dir_fd=folder)
+                subfolder = os.open(entry.name, _FOLDER, dir_fd=folder)
             except OSError:
                 continue  # deleted meanwhile, or not readable
             try:
-                yield from walk(inner, depth=depth - 1, above=f"{above}{one.name}/")
+                yield from walk(subfolder, depth=depth - 1, above=f"{above}{entry.name}/")
             finally:
-                os.close(inner)
+                os.close(subfolder)
 
 
 def _parts(path: str) -> list[str]:

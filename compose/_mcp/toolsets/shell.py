@@ -48,6 +48,8 @@ def shell_tools(folder: Path) -> list[Tool]:
             stderr=PIPE,
             cwd=folder,
             env=environment,
+            # A group of its own, so that `_kill_group` kills all processes of the command, and not the
+            # worker.
             start_new_session=True,
         )
         try:
@@ -68,16 +70,16 @@ def shell_tools(folder: Path) -> list[Tool]:
 async def _outcome(process: Process) -> dict[str, Any]:
     assert process.stdout is not None
     assert process.stderr is not None
-    said: dict[str, Any] = {}
+    output: dict[str, Any] = {}
     async with TaskScope() as tasks:
-        tasks.start(_read(process.stdout, "stdout", said), name="stdout")
-        tasks.start(_read(process.stderr, "stderr", said), name="stderr")
+        tasks.start(_read(process.stdout, "stdout", output), name="stdout")
+        tasks.start(_read(process.stderr, "stderr", output), name="stderr")
         # Not `wait`, which also waits for the streams: processes that the command left may hold them.
         while process.returncode is None:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         _kill_group(process)
         await tasks.settle(limit_s=MAX_COMMAND_S)
-    return {"exit_code": process.returncode, **said}
+    return {"exit_code": process.returncode, **output}
 
 
 def _kill_group(process: Process) -> None:
@@ -86,11 +88,11 @@ def _kill_group(process: Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-async def _read(stream: asyncio.StreamReader, name: str, said: dict[str, Any]) -> None:
+async def _read(stream: asyncio.StreamReader, name: str, output: dict[str, Any]) -> None:
     data, size = bytearray(), 0
     while piece := await stream.read(_READ_BYTES):
         size += len(piece)
         data += piece[: MAX_OUTPUT_BYTES - len(data)]
-    said[name] = data.decode(errors="replace").replace("\x00", "\ufffd")
+    output[name] = data.decode(errors="replace").replace("\x00", "\ufffd")
     if size > MAX_OUTPUT_BYTES:
-        said[f"{name}_bytes"] = size
+        output[f"{name}_bytes"] = size

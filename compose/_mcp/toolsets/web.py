@@ -50,10 +50,10 @@ def web_tools(*, allow_private: bool) -> list[Tool]:
     async def fetch_url(url: str) -> dict[str, Any]:
         async with httpcore2.AsyncConnectionPool(network_backend=backend) as pool:
             for _ in range(MAX_REDIRECTS + 1):
-                found = await _fetched(pool, url)
-                if "location" not in found:
-                    return found
-                url = urljoin(url, found["location"])
+                page = await _fetch(pool, url)
+                if "location" not in page:
+                    return page
+                url = urljoin(url, page["location"])
         raise FetchRefusedError(url, f"there are more than {MAX_REDIRECTS} redirects")
 
     words = f"at most {MAX_PAGE_BYTES} bytes, within {FETCH_LIMIT_S:g} s"
@@ -61,7 +61,7 @@ def web_tools(*, allow_private: bool) -> list[Tool]:
     return [Tool("fetch_url", description, fetch_url, idempotent=True, timeout_s=FETCH_LIMIT_S)]
 
 
-async def _fetched(pool: httpcore2.AsyncConnectionPool, url: str) -> dict[str, Any]:
+async def _fetch(pool: httpcore2.AsyncConnectionPool, url: str) -> dict[str, Any]:
     """Return a page, or the `location` of a redirect."""
     _check_url(url)
     try:
@@ -97,8 +97,8 @@ def _page(url: str, status: int, headers: dict[str, str], data: bytes) -> dict[s
 
 def _check_url(url: str) -> None:
     try:
-        found = urlsplit(url)
-        is_url = found.scheme in {"http", "https"} and found.hostname and found.port != 0
+        parts = urlsplit(url)
+        is_url = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
         is_url = False
     if not is_url or not url.isascii() or not url.isprintable() or " " in url:
@@ -133,22 +133,27 @@ class _Network(httpcore2.AnyIOBackend):
     async def _addresses(self, host: str, port: int) -> list[str]:
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            address_infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as exc:
             raise httpcore2.ConnectError(f"{host} has no address: {exc}") from exc
-        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
-        public = [one for one in addresses if self._allow_private or is_public(one)]
-        if addresses and not public:
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in address_infos))
+        public_addresses = [
+            address for address in addresses if self._allow_private or is_public(address)
+        ]
+        if addresses and not public_addresses:
             problem = f"{host} is at {addresses[0]}, which is not a public address"
             raise FetchRefusedError(host, f"{problem}: --allow-private allows it")
-        return public[:_MAX_ADDRESSES]
+        return public_addresses[:_MAX_ADDRESSES]
 
 
 def is_public(address: str) -> bool:
     """Return whether an address is public. An IPv6 address that embeds an IPv4 address counts as not public."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address) and (
-        found.ipv4_mapped or found.sixtofour or found.teredo or found in _NAT64
+    parsed_address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed_address, ipaddress.IPv6Address) and (
+        parsed_address.ipv4_mapped
+        or parsed_address.sixtofour
+        or parsed_address.teredo
+        or parsed_address in _NAT64
     ):
         return False
-    return found.is_global and not found.is_multicast
+    return parsed_address.is_global and not parsed_address.is_multicast

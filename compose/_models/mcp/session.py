@@ -57,7 +57,7 @@ class McpServer:
     timeout_s: float
 
     @asynccontextmanager
-    async def connected(self, on_end: Callable[[str], None]) -> AsyncIterator[Client]:
+    async def connect(self, on_end: Callable[[str], None]) -> AsyncIterator[Client]:
         """Open a session, and close it at the end. `on_end` gets the reason if the server ends earlier."""
         import httpx2  # noqa: PLC0415 - as the SDK
         from mcp import Client  # noqa: PLC0415 - imports the SDK
@@ -84,43 +84,46 @@ class _Session:
     def __init__(self, server: McpServer, scope: TaskScope) -> None:
         self._server = server
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        self._over = asyncio.Event()
-        self.why = "it ended"
+        self._end = asyncio.Event()
+        self.end_reason = "it ended"
         scope.start(self._hold(), name=f"mcp {server.name}")
 
     @property
-    def is_over(self) -> bool:
-        return self._over.is_set()
+    def has_ended(self) -> bool:
+        return self._end.is_set()
 
     async def client(self) -> Client:
+        # Shielded: a cancelled caller would cancel the future for which other callers wait.
         return await asyncio.shield(self._client)
 
     def end(self, why: str) -> None:
-        if not self.is_over:
-            self.why = why
-            self._over.set()
+        if not self.has_ended:
+            self.end_reason = why
+            self._end.set()
 
     async def _hold(self) -> None:
         try:
-            connected = self._server.connected(self.end)
+            opening = self._server.connect(self.end)
             async with asyncio.timeout(OPEN_LIMIT_S):
-                client = await connected.__aenter__()
+                client = await opening.__aenter__()
         except Exception as exc:  # noqa: BLE001 - raised to the callers that wait for the session
-            self._over.set()
+            self._end.set()
             problem = _problem_of_opening(self._server, exc)
             self._client.set_exception(McpServerError(self._server.name, problem))
             self._client.exception()  # marks it as retrieved, because all callers may be cancelled
             return
+        # The task was cancelled while it opened the session: callers must not wait for ever.
         except BaseException:
             self._client.cancel()
             raise
         self._client.set_result(client)
         try:
-            await self._over.wait()
+            await self._end.wait()
         finally:
-            self._over.set()
+            self._end.set()
+            # The server may have ended already, and nobody waits for the result of the closing.
             with suppress(Exception):
-                await connected.__aexit__(None, None, None)
+                await opening.__aexit__(None, None, None)
 
 
 def _problem_of_opening(server: McpServer, exc: BaseException) -> str:
@@ -165,31 +168,31 @@ class McpConnection:
 
         session = self._session()
         client = await session.client()
-        found: list[ListedTool] = []
+        tools: list[ListedTool] = []
         cursor = None
         try:
             for _ in range(_MAX_PAGES):
                 page = await client.list_tools(cursor=cursor)
-                found += page.tools
+                tools += page.tools
                 cursor = page.next_cursor
                 if not cursor:
                     break
         except (MCPError, TimeoutError, OSError, ValueError) as exc:
             raise McpServerError(self.server.name, self._problem(session, "", exc)) from exc
-        return found
+        return tools
 
     async def aclose(self) -> None:
         """Close the session of this event loop. The next call opens a new one."""
-        held = self._sessions.pop(asyncio.get_running_loop(), None)
-        if held is not None:
-            await held[0].close()
+        entry = self._sessions.pop(asyncio.get_running_loop(), None)
+        if entry is not None:
+            await entry[0].close()
 
     def _session(self) -> _Session:
         loop = asyncio.get_running_loop()
-        held = self._sessions.get(loop)
-        if held is not None and not held[1].is_over:
-            return held[1]
-        scope = held[0] if held is not None else TaskScope()
+        entry = self._sessions.get(loop)
+        if entry is not None and not entry[1].has_ended:
+            return entry[1]
+        scope = entry[0] if entry is not None else TaskScope()
         session = _Session(self.server, scope)
         self._sessions[loop] = (scope, session)
         return session
@@ -203,10 +206,10 @@ class McpConnection:
                 f"{tool or 'its list of tools'} did not answer within {self.server.timeout_s:g} s; it may have "
                 "happened all the same. Give mcp_tools(timeout_s=...) if it needs longer"
             )
-        if code == CONNECTION_CLOSED or isinstance(exc, OSError) or session.is_over:
+        if code == CONNECTION_CLOSED or isinstance(exc, OSError) or session.has_ended:
             session.end("it ended")
             return (
-                f"{session.why}. {tool or 'The request'} may have happened all the same; "
+                f"{session.end_reason}. {tool or 'The request'} may have happened all the same; "
                 "the next call starts the server again"
             )
         return f"{tool or 'it'} refused: {exc}"

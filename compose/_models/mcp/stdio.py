@@ -27,7 +27,7 @@ EXIT_LIMIT_S: Final = 2.0
 """Seconds for a server to exit after its input is closed, and again after SIGTERM."""
 
 _log = logging.getLogger("callboard.models")
-_GONE: Final = (
+_CLOSED: Final = (
     anyio.BrokenResourceError,
     anyio.ClosedResourceError,
     anyio.EndOfStream,
@@ -49,15 +49,17 @@ async def stdio_transport(
         on_end: Called with the reason when the server's output ends.
     """
     env = {**get_default_environment(), **environment}
+    # A session of its own, so that Ctrl-C does not reach the server, and `_stop` reaches all its processes.
     process = await anyio.open_process([*command], env=env, stderr=None, start_new_session=True)
-    told, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, taken = anyio.create_memory_object_stream[SessionMessage](0)
-    async with anyio.create_task_group() as group, told, taken, incoming, outgoing:
-        group.start_soon(_read, process, told, on_end)
-        group.start_soon(_write, process, taken)
+    to_sdk, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, from_sdk = anyio.create_memory_object_stream[SessionMessage](0)
+    async with anyio.create_task_group() as group, to_sdk, from_sdk, incoming, outgoing:
+        group.start_soon(_read, process, to_sdk, on_end)
+        group.start_soon(_write, process, from_sdk)
         try:
             yield incoming, outgoing
         finally:
+            # Shielded: a cancelled caller must not leave a server that runs.
             with anyio.CancelScope(shield=True):
                 await _stop(process)
             group.cancel_scope.cancel()
@@ -65,35 +67,35 @@ async def stdio_transport(
 
 async def _read(
     process: Process,
-    told: ObjectSendStream[SessionMessage | Exception],
+    to_sdk: ObjectSendStream[SessionMessage | Exception],
     on_end: Callable[[str], None],
 ) -> None:
     assert process.stdout is not None
-    line, why = bytearray(), "it ended"
-    with suppress(*_GONE):
+    line, end_reason = bytearray(), "it ended"
+    with suppress(*_CLOSED):
         while True:
             piece = await process.stdout.receive()
-            *ended, rest = piece.split(b"\n")
-            for part in ended:
+            *line_ends, rest = piece.split(b"\n")
+            for part in line_ends:
                 line += part
                 if line.strip():
-                    await told.send(_message(bytes(line)))
+                    await to_sdk.send(_message(bytes(line)))
                 line.clear()
             line += rest
             if len(line) > MAX_MESSAGE_BYTES:
-                why = (
+                end_reason = (
                     f"it sent a message of more than {MAX_MESSAGE_BYTES >> 20} MiB: ask it for less"
                 )
                 break
-    on_end(why)
-    await told.aclose()
+    on_end(end_reason)
+    await to_sdk.aclose()
 
 
-async def _write(process: Process, taken: ObjectReceiveStream[SessionMessage]) -> None:
+async def _write(process: Process, from_sdk: ObjectReceiveStream[SessionMessage]) -> None:
     assert process.stdin is not None
-    with suppress(*_GONE, OSError):
-        async for sent in taken:
-            text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
+    with suppress(*_CLOSED, OSError):
+        async for message in from_sdk:
+            text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
             await process.stdin.send(text.encode() + b"\n")
 
 
@@ -102,8 +104,10 @@ def _message(line: bytes) -> SessionMessage | Exception:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
         try:  # a message with an unpaired surrogate is repaired
-            repaired = clean_json(json.loads(line))
-            return SessionMessage(jsonrpc_message_adapter.validate_python(repaired, by_name=False))
+            repaired_data = clean_json(json.loads(line))
+            return SessionMessage(
+                jsonrpc_message_adapter.validate_python(repaired_data, by_name=False)
+            )
         except ValueError as exc:
             _log.warning(
                 "an MCP server wrote a line that is not a message", extra={"size_bytes": len(line)}
@@ -114,16 +118,16 @@ def _message(line: bytes) -> SessionMessage | Exception:
 async def _stop(process: Process) -> None:
     """Close the server's input, then send SIGTERM, then SIGKILL, to it and its process group."""
     assert process.stdin is not None
-    with suppress(*_GONE, OSError):
+    with suppress(*_CLOSED, OSError):
         await process.stdin.aclose()
-    for sent in (None, signal.SIGTERM, signal.SIGKILL):
-        if sent is not None:
+    for stop_signal in (None, signal.SIGTERM, signal.SIGKILL):
+        if stop_signal is not None:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, sent)
+                os.killpg(process.pid, stop_signal)
         with anyio.move_on_after(EXIT_LIMIT_S):
             # Not `wait`, which also waits for the pipes: a grandchild may hold them.
             while process.returncode is None:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             break
-    with suppress(*_GONE, OSError):
+    with suppress(*_CLOSED, OSError):
         await process.aclose()

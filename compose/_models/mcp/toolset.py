@@ -121,22 +121,23 @@ def mcp_tools(  # noqa: PLR0913 - each has a default
         headers=headers or {},
         timeout_s=timeout_s,
     )
-    listed = {tool.name: tool for tool in _list(server)}
-    named = {*(allow or ()), *(risks or ()), *idempotent} - {ALL}
-    if missing := sorted(named - set(listed)):
+    tools_by_name = {tool.name: tool for tool in _list(server)}
+    required_names = {*(allow or ()), *(risks or ()), *idempotent} - {ALL}
+    if missing_names := sorted(required_names - set(tools_by_name)):
         problem = (
-            f"it has no tool {', '.join(missing)}; it has {', '.join(sorted(listed)) or 'none'}"
+            f"it has no tool {', '.join(missing_names)}; "
+            f"it has {', '.join(sorted(tools_by_name)) or 'none'}"
         )
         raise McpServerError(name, problem)
-    taken = [tool for tool in listed.values() if allow is None or tool.name in allow]
-    makes = _Making(
+    allowed_tools = [tool for tool in tools_by_name.values() if allow is None or tool.name in allow]
+    factory = _ToolFactory(
         connection=McpConnection(server),
         prefix=f"{name}_" if prefix is None else prefix,
         risks=risks or {},
         idempotent=frozenset(idempotent),
         is_trusted=trust,
     )
-    return makes.tools(taken)
+    return factory.tools(allowed_tools)
 
 
 def _check(name: str, command: Sequence[str] | None, url: str | None) -> None:
@@ -149,7 +150,7 @@ def _check(name: str, command: Sequence[str] | None, url: str | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Making:
+class _ToolFactory:
     """The author's settings for a server's tools, and the conversion into tools of agents."""
 
     connection: McpConnection
@@ -158,31 +159,31 @@ class _Making:
     idempotent: frozenset[str]
     is_trusted: bool
 
-    def tools(self, listed: Sequence[ListedTool]) -> McpTools:
-        tools = McpTools([*map(self._tool, listed), self._reader()])
+    def tools(self, server_tools: Sequence[ListedTool]) -> McpTools:
+        tools = McpTools([*map(self._tool, server_tools), self._reader()])
         names = [tool.name for tool in tools]
         if len({*names}) < len(names):
             problem = f"two of its tools have the same name: {', '.join(sorted(names))}; choose by `allow`"
             raise McpServerError(self.connection.server.name, problem)
         return tools
 
-    def _tool(self, listed: ListedTool) -> Tool:
+    def _tool(self, server_tool: ListedTool) -> Tool:
         run: Callable[..., Awaitable[Any]] = partial(
-            _call, self.connection, listed.name, self._name(READER)
+            _call, self.connection, server_tool.name, self._name(READER)
         )
-        hints = listed.annotations if self.is_trusted else None
+        hints = server_tool.annotations if self.is_trusted else None
         is_idempotent = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-        risk = self.risks.get(listed.name)
+        risk = self.risks.get(server_tool.name)
         if risk is None:
             is_safe = hints and (hints.read_only_hint or hints.destructive_hint is False)
             risk = Risk.SAFE if is_safe else self.risks.get(ALL, Risk.HIGH)
         return Tool(
-            name=self._name(listed.name),
-            description=clean(listed.description or listed.title or ""),
+            name=self._name(server_tool.name),
+            description=clean(server_tool.description or server_tool.title or ""),
             run=run,
-            parameters=clean_json(listed.input_schema),
+            parameters=clean_json(server_tool.input_schema),
             risk=risk,
-            idempotent=is_idempotent or listed.name in self.idempotent,
+            idempotent=is_idempotent or server_tool.name in self.idempotent,
         )
 
     def _reader(self) -> Tool:
@@ -208,21 +209,22 @@ def _list(server: McpServer) -> Sequence[ListedTool]:
         finally:
             await connection.aclose()
 
-    found: list[Sequence[ListedTool]] = []
-    failed: list[BaseException] = []
+    tool_lists: list[Sequence[ListedTool]] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.append(asyncio.run(ask()))
+            tool_lists.append(asyncio.run(ask()))
         except BaseException as exc:  # noqa: BLE001 - raised where it was called
-            failed.append(exc)
+            errors.append(exc)
 
+    # A daemon, so that a server that does not answer cannot keep the process from ending.
     thread = threading.Thread(target=run, name=f"mcp {server.name}", daemon=True)
     thread.start()
     thread.join()
-    for exc in failed:
+    for exc in errors:
         raise exc
-    return found[0]
+    return tool_lists[0]
 
 
 async def _call(connection: McpConnection, tool: str, reader: str, /, **arguments: Any) -> Any:
@@ -240,15 +242,15 @@ async def _call(connection: McpConnection, tool: str, reader: str, /, **argument
 
 
 def _value(result: CallToolResult) -> Any:
-    structured = result.structured_content
-    if structured is None or result.is_error:
-        return clean("\n".join(_shown(block) for block in result.content))
-    if isinstance(structured, dict) and [*structured] == ["result"]:
-        structured = structured["result"]  # the SDK wraps values that are not objects
-    return clean_json(structured)
+    data = result.structured_content
+    if data is None or result.is_error:
+        return clean("\n".join(_block_text(block) for block in result.content))
+    if isinstance(data, dict) and [*data] == ["result"]:
+        data = data["result"]  # the SDK wraps values that are not objects
+    return clean_json(data)
 
 
-def _shown(block: Any) -> str:
+def _block_text(block: Any) -> str:
     """Return the text of a content block, or a note in place of a block without text."""
     text = getattr(block, "text", None)
     if text is None:
@@ -271,8 +273,8 @@ async def within_limit(value: Any, reader: str) -> Any:
         value: JSON data.
         reader: Name of the tool that reads further parts.
     """
-    encoded = _encoded(value)
-    if len(encoded) <= MAX_RESULT_BYTES:
+    data = _encode(value)
+    if len(data) <= MAX_RESULT_BYTES:
         return value
     try:
         artifacts = artifact_store()
@@ -280,21 +282,21 @@ async def within_limit(value: Any, reader: str) -> Any:
         return beginning_of(value)
     kind = "text/plain" if isinstance(value, str) else "application/json"
     try:
-        ref = await artifacts.store(encoded, content_type=kind)
+        ref = await artifacts.store(data, content_type=kind)
     except PersistenceError:  # the tool was called, so its result must not be lost
         return beginning_of(value)
-    shown, end = _text(encoded, 0)
+    start, end = _complete_text(data, 0)
     note = f"the result has {ref.size_bytes:,} bytes; {_read_on(reader, ref.id, end)}"
-    return InvocationResult(status="ok", text=f"{shown}\n[{note}]", artifact_ref=ref.id)
+    return InvocationResult(status="ok", text=f"{start}\n[{note}]", artifact_ref=ref.id)
 
 
 def beginning_of(value: Any) -> str:
     """Return a result as text, or the start of a large result, with a note."""
-    encoded = _encoded(value)
-    shown, end = _text(encoded, 0)
-    if end == len(encoded):
-        return shown
-    return f"{shown}\n[cut: {end:,} of {len(encoded):,} bytes are shown; ask for less]"
+    data = _encode(value)
+    start, end = _complete_text(data, 0)
+    if end == len(data):
+        return start
+    return f"{start}\n[cut: {end:,} of {len(data):,} bytes are shown; ask for less]"
 
 
 async def read_on(connection: McpConnection, reader: str, /, artifact: str, offset: int = 0) -> str:
@@ -311,21 +313,21 @@ async def read_on(connection: McpConnection, reader: str, /, artifact: str, offs
         )
         raise McpServerError(connection.server.name, problem)
     data = await artifacts.read(ref.id, offset=offset, limit=MAX_RESULT_BYTES)
-    shown, read = _text(data, offset)
-    end = offset + len(data) if offset + len(data) >= ref.size_bytes else read
+    text, next_offset = _complete_text(data, offset)
+    end = offset + len(data) if offset + len(data) >= ref.size_bytes else next_offset
     note = "that is the end" if end >= ref.size_bytes else _read_on(reader, ref.id, end)
-    return f"{shown}\n[{note}]"
+    return f"{text}\n[{note}]"
 
 
 def _read_on(reader: str, artifact: str, offset: int) -> str:
     return f"go on by {reader}(artifact={artifact!r}, offset={offset})"
 
 
-def _encoded(value: Any) -> bytes:
+def _encode(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else to_json(value)
 
 
-def _text(data: bytes, offset: int) -> tuple[str, int]:
+def _complete_text(data: bytes, offset: int) -> tuple[str, int]:
     """Return the characters that are complete within the first bytes, and the offset of the next one."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
     part = data[:MAX_RESULT_BYTES]

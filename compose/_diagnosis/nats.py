@@ -48,45 +48,45 @@ async def diagnose_nats(
     subjects = Subjects(namespace)
     server = ConnectOptions(urls=tuple(url.split(","))) if isinstance(url, str) else url
     server = replace(server, name="callboard-doctor", connect_timeout_s=CONNECT_S)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         async with connected(server, HOST_INBOX) as (requests, _):
             client = requests.client
-            found.append(_server(client.connected_server_version, await _round_trip_ms(client)))
-            found.append(_logins(client))
-            found.append(_largest_message(client.max_payload))
+            findings.append(_server(client.connected_server_version, await _round_trip_ms(client)))
+            findings.append(_logins(client))
+            findings.append(_largest_message(client.max_payload))
             info = await requests.api_or_raise("INFO", {})
-            health = await _asked(requests, "asking its health", _HEALTH)
-            found.append(_jetstream(info, health.get("error")))
-            found.append(_sync(await _sync_interval(requests)))
+            health = await _request_data(requests, "asking its health", _HEALTH)
+            findings.append(_jetstream(info, health.get("error")))
+            findings.append(_sync(await _sync_interval(requests)))
             streams = await _streams(requests, subjects)
-            found.append(_configuration(streams, subjects, deployment))
-            found.append(_consumers(streams.get("MAIL")))
+            findings.append(_configuration(streams, subjects, deployment))
+            findings.append(_consumers(streams.get("MAIL")))
     except ServerError as exc:
-        found.append(_trouble(exc, is_reachable=bool(found)))
-    return found
+        findings.append(_trouble(exc, is_reachable=bool(findings)))
+    return findings
 
 
 async def _round_trip_ms(client: NatsConnection) -> float:
-    took: list[float] = []
+    seconds: list[float] = []
     for _ in range(_ROUND_TRIPS):
-        asked = time.perf_counter()
+        start = time.perf_counter()
         await client.flush()
-        took.append(time.perf_counter() - asked)
-    return statistics.median(took) * 1000
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds) * 1000
 
 
 async def _sync_interval(requests: Requests) -> str | None:
     """Return ``always`` or a span. None means that the account may not read the setting, which is usual."""
-    told = await _asked(requests, "reading settings", _SETTINGS)
-    config = told.get("jetstream", {}).get("config", {})
+    settings = await _request_data(requests, "reading settings", _SETTINGS)
+    config = settings.get("jetstream", {}).get("config", {})
     if config.get("sync_always"):
         return "always"
     nanoseconds = config.get("sync_interval")
     return None if nanoseconds is None else f"{nanoseconds / 1e9:g} s"
 
 
-async def _asked(requests: Requests, doing: str, subject: str) -> dict[str, Any]:
+async def _request_data(requests: Requests, doing: str, subject: str) -> dict[str, Any]:
     """Return the data of the server's answer; empty if the account may not send the request."""
     try:
         answer = await requests.request(doing, subject, b"", limit_s=CONNECT_S)
@@ -98,9 +98,9 @@ async def _asked(requests: Requests, doing: str, subject: str) -> dict[str, Any]
 
 async def _streams(requests: Requests, subjects: Subjects) -> dict[str, dict[str, Any]]:
     """Return the server's answers about the existing streams, by their names without the prefix."""
-    asked = {"subject": subjects.prefixed(EXTERNAL)}
-    listed = (await requests.api_or_raise("STREAM.NAMES", asked)).get("streams") or ()
-    edges = [name for name in listed if name.startswith(subjects.stream("EDGE"))]
+    query = {"subject": subjects.prefixed(EXTERNAL)}
+    stream_names = (await requests.api_or_raise("STREAM.NAMES", query)).get("streams") or ()
+    edges = [name for name in stream_names if name.startswith(subjects.stream("EDGE"))]
     names = {plain: subjects.stream(plain) for plain in STREAMS}
     if edges:
         names["EDGE"] = edges[0]
@@ -117,23 +117,23 @@ def _trouble(exc: ServerError, *, is_reachable: bool) -> Finding:
         off: Data = {"enabled": False}
         return judge("jetstream", exc.problem, off, wrong=True, remedy=exc.remedy)
     check = "jetstream" if is_reachable else "nats"
-    found = f"{exc.server}: {exc.doing}: {exc.problem}"
+    text = f"{exc.server}: {exc.doing}: {exc.problem}"
     data: Data = {"reachable": is_reachable, "refused": isinstance(exc, RefusedError)}
-    return judge(check, found, data, wrong=True, remedy=exc.remedy)
+    return judge(check, text, data, wrong=True, remedy=exc.remedy)
 
 
 def _server(version: Any, round_trip_ms: float) -> Finding:
     number = (version.major, version.minor, version.patch)
     text = ".".join(map(str, number))
     is_wrong = number < OLDEST_SERVER
-    wanted = ".".join(map(str, OLDEST_SERVER if is_wrong else WANTED_SERVER))
+    target_version = ".".join(map(str, OLDEST_SERVER if is_wrong else WANTED_SERVER))
     return judge(
         "nats",
         f"nats-server {text}, round trip {round_trip_ms:.2f} ms",
         {"reachable": True, "version": text, "round_trip_ms": round(round_trip_ms, 3)},
         wrong=is_wrong,
         note=number < WANTED_SERVER,
-        remedy=f"upgrade the server to {wanted} or newer",
+        remedy=f"upgrade the server to {target_version} or newer",
     )
 
 
@@ -165,8 +165,8 @@ def _largest_message(max_payload: int) -> Finding:
 def _jetstream(info: dict[str, Any], sickness: str | None) -> Finding:
     if sickness is not None:
         sick: Data = {"enabled": True, "problem": sickness}
-        found = f"the server is not healthy: {sickness}"
-        return judge("jetstream", found, sick, wrong=True, remedy=TURN_ON)
+        text = f"the server is not healthy: {sickness}"
+        return judge("jetstream", text, sick, wrong=True, remedy=TURN_ON)
     used, limit = int(info["storage"]), int(info["limits"]["max_storage"])
     most = f" of {limit / 1e6:.1f} MB" if limit > 0 else ""
     return judge(
@@ -198,14 +198,16 @@ def _configuration(
     streams: dict[str, dict[str, Any]], subjects: Subjects, deployment: str | None
 ) -> Finding:
     missing = [name for name in STREAMS if name not in streams]
-    owners = {_deployment(one) for one in streams.values()} | ({deployment} - {None})
+    owners = {_deployment(stream) for stream in streams.values()} | ({deployment} - {None})
     edge = streams["EDGE"]["config"]["name"] if "EDGE" in streams else ""
-    told: dict[str, Any] = {
-        one["config"]["name"]: _stream(one, _drift(one["config"], plain, subjects, edge))
-        for plain, one in streams.items()
+    reports: dict[str, Any] = {
+        stream["config"]["name"]: _stream(stream, _drift(stream["config"], plain, subjects, edge))
+        for plain, stream in streams.items()
     }
     problems = [
-        f"{name}: {', '.join(one['differs'])}" for name, one in told.items() if one["differs"]
+        f"{name}: {', '.join(report['differs'])}"
+        for name, report in reports.items()
+        if report["differs"]
     ]
     remedy = "with the admin's login, `callboard migrate --streams` of this release corrects them"
     if len(owners) > 1:
@@ -224,42 +226,44 @@ def _configuration(
     if not streams:
         problems = ["there are no streams yet"]
         remedy = "`callboard migrate --streams` creates them, or the first host, if it has the permission"
-    sizes = ", ".join(f"{name} ({one['messages']} messages)" for name, one in told.items())
+    sizes = ", ".join(f"{name} ({report['messages']} messages)" for name, report in reports.items())
     return judge(
         "streams",
         "; ".join(problems) or sizes,
-        {"streams": told, "missing": list(missing)},
+        {"streams": reports, "missing": list(missing)},
         wrong=is_wrong,
         note=bool(problems),
         remedy=remedy,
     )
 
 
-def _stream(found: dict[str, Any], drift: list[str]) -> dict[str, Any]:
-    config, state = found["config"], found["state"]
+def _stream(answer: dict[str, Any], drift: list[str]) -> dict[str, Any]:
+    config, state = answer["config"], answer["state"]
     return {
         "messages": state["messages"],
         "bytes": state["bytes"],
         "consumers": state["consumer_count"],
         "replicas": config["num_replicas"],
         "persist_mode": config.get("persist_mode", "default"),
-        "deployment": _deployment(found),
+        "deployment": _deployment(answer),
         "differs": drift,
     }
 
 
-def _drift(found: Config, plain: str, subjects: Subjects, edge: str) -> list[str]:
+def _drift(config: Config, plain: str, subjects: Subjects, edge: str) -> list[str]:
     """Return a text ``name is X, must be Y`` for each setting that differs from this release's."""
-    plan = StreamPlan(subjects=subjects, deployment="", replicas=int(found["num_replicas"]))
-    wanted = {
+    plan = StreamPlan(subjects=subjects, deployment="", replicas=int(config["num_replicas"]))
+    planned_config = {
         "MAIL": lambda: plan.mail(edge),
         "EDGE": lambda: plan.edge(edge),
         "TOPIC": lambda: plan.topic(edge),
         "DEAD": plan.dead,
     }[plain]()
-    ours = {name: value for name, value in wanted.items() if name not in _OPERATORS}
+    ours = {name: value for name, value in planned_config.items() if name not in _OPERATORS}
     ours.setdefault("persist_mode", None)
-    return [f"{name} is {found.get(name)}, must be {ours[name]}" for name in differing(found, ours)]
+    return [
+        f"{name} is {config.get(name)}, must be {ours[name]}" for name in differing(config, ours)
+    ]
 
 
 def _deployment(stream: dict[str, Any]) -> str | None:

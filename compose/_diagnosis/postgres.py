@@ -96,13 +96,13 @@ select count(*)::int as graphs,
 
 async def diagnose_postgres(connection: Connection) -> list[Finding]:
     """Return the findings, the most important first."""
-    asked = SystemClock().now()
+    before = SystemClock().now()
     server = await connection.fetchrow(SQL_SERVER)
-    answered = SystemClock().now()
+    after = SystemClock().now()
     assert server is not None
-    halfway = asked + (answered - asked) / 2
+    halfway = before + (after - before) / 2
     is_here = server["address"] is None or is_this_machine(server["address"])
-    found = [
+    findings = [
         _server(server["version"], server["number"]),
         _durability(server["fsync"], server["synchronous_commit"]),
         _skew((server["now"] - halfway).total_seconds()),
@@ -110,36 +110,36 @@ async def diagnose_postgres(connection: Connection) -> list[Finding]:
         _role(server["role"], is_superuser=server["is_superuser"], is_here=is_here),
     ]
     if not server["has_tables"]:
-        found.append(_schema(set(), []))
-        return found
+        findings.append(_schema(set(), []))
+        return findings
     applied = {row["version"] for row in await connection.fetch(SQL_VERSIONS)}
     stale = await stale_functions(connection, known_functions())
-    found.append(_schema(applied, [one.file for one in stale]))
-    if found[-1].level == "wrong":
-        return found
+    findings.append(_schema(applied, [function.file for function in stale]))
+    if findings[-1].level == "wrong":
+        return findings
     waiting = {row["type"]: row for row in await connection.fetch(SQL_WAITING)}
     hosts = await connection.fetch(SQL_HOSTS)
-    found.append(_hosts(hosts, sum(row["waiting"] for row in waiting.values())))
-    found.append(_shards(await connection.fetch(SQL_SHARDS), is_served=bool(hosts)))
-    found.append(_unserved({name: row["unserved"] or 0 for name, row in waiting.items()}))
-    found.append(_parked(await connection.fetch(SQL_PARKED)))
-    found.append(_dead_letters(await connection.fetchval(SQL_LETTERS)))
+    findings.append(_hosts(hosts, sum(row["waiting"] for row in waiting.values())))
+    findings.append(_shards(await connection.fetch(SQL_SHARDS), is_served=bool(hosts)))
+    findings.append(_unserved({name: row["unserved"] or 0 for name, row in waiting.items()}))
+    findings.append(_parked(await connection.fetch(SQL_PARKED)))
+    findings.append(_dead_letters(await connection.fetchval(SQL_LETTERS)))
     if embeddings := await connection.fetch(SQL_EMBEDDINGS):
-        found.append(_embeddings(embeddings))
+        findings.append(_embeddings(embeddings))
         if await connection.fetchval(SQL_MOST_EMBEDDINGS) > EXACT_ROWS:
-            found.append(_searches(await SearchIndexes(connection).scopes(rows=EXACT_ROWS)))
+            findings.append(_searches(await SearchIndexes(connection).scopes(rows=EXACT_ROWS)))
     if await connection.fetchval(SQL_HAS_CYPHER):
         [cypher] = await connection.fetch(SQL_CYPHER)
-        found += [_cypher(cypher)] if cypher["graphs"] else []
-    return found
+        findings += [_cypher(cypher)] if cypher["graphs"] else []
+    return findings
 
 
 async def deployment_of(connection: Connection) -> str | None:
     """Return the id of the database, which its streams have too, or None before the first migration."""
     if not await connection.fetchval(SQL_HAS_DEPLOYMENT):
         return None
-    found: str | None = await connection.fetchval(SQL_DEPLOYMENT)
-    return found
+    deployment: str | None = await connection.fetchval(SQL_DEPLOYMENT)
+    return deployment
 
 
 def _server(version: str, number: int) -> Finding:
@@ -151,17 +151,17 @@ def _server(version: str, number: int) -> Finding:
 
 def _durability(fsync: str, synchronous: str) -> Finding:
     is_safe = fsync == "on" and synchronous != "off"
-    found = f"fsync {fsync}, synchronous_commit {synchronous}"
+    text = f"fsync {fsync}, synchronous_commit {synchronous}"
     data: Data = {"fsync": fsync, "synchronous_commit": synchronous}
     remedy = "a crash may lose what was committed: set both to on"
-    return judge("durability", found, data, wrong=not is_safe, remedy=remedy)
+    return judge("durability", text, data, wrong=not is_safe, remedy=remedy)
 
 
 def _skew(skew_s: float) -> Finding:
-    found = f"the server's clock is {abs(skew_s):.2f} s {'ahead' if skew_s > 0 else 'behind'}"
+    text = f"the server's clock is {abs(skew_s):.2f} s {'ahead' if skew_s > 0 else 'behind'}"
     data: Data = {"skew_s": round(skew_s, 3)}
     is_wrong = abs(skew_s) > MOST_SKEW_S
-    return judge("clock", found, data, wrong=is_wrong, remedy=_WRONG_CLOCK)
+    return judge("clock", text, data, wrong=is_wrong, remedy=_WRONG_CLOCK)
 
 
 def _encryption(*, is_encrypted: bool, is_here: bool) -> Finding:
@@ -176,10 +176,10 @@ def _encryption(*, is_encrypted: bool, is_here: bool) -> Finding:
 
 
 def _role(role: str, *, is_superuser: bool, is_here: bool) -> Finding:
-    found = f"{role}, a superuser: a compromised host exposes the server" if is_superuser else role
+    text = f"{role}, a superuser: a compromised host exposes the server" if is_superuser else role
     return judge(
         "role",
-        found,
+        text,
         {"role": role, "superuser": is_superuser},
         wrong=is_superuser and not is_here,
         note=is_superuser,
@@ -188,20 +188,20 @@ def _role(role: str, *, is_superuser: bool, is_here: bool) -> Finding:
 
 
 def _schema(applied: set[int], stale: list[str]) -> Finding:
-    known = known_migrations()
-    version, newest = max(applied, default=0), known[-1].version
-    due = [step for step in known if step.version not in applied]
-    missing = [*(step.name for step in due), *stale]
-    is_wrong = bool(stale) or not all(step.can_wait for step in due)
-    found = f"version {version}"
+    migrations = known_migrations()
+    version, newest = max(applied, default=0), migrations[-1].version
+    missing_steps = [step for step in migrations if step.version not in applied]
+    missing = [*(step.name for step in missing_steps), *stale]
+    is_wrong = bool(stale) or not all(step.can_wait for step in missing_steps)
+    text = f"version {version}"
     if missing:
-        found += f" of {newest}" if is_wrong else ""
-        found += f"; missing: {', '.join(missing)}"
+        text += f" of {newest}" if is_wrong else ""
+        text += f"; missing: {', '.join(missing)}"
     elif version > newest:
-        found += f"; this release knows {newest}"
+        text += f"; this release knows {newest}"
     return judge(
         "schema",
-        found if applied else "there are no tables",
+        text if applied else "there are no tables",
         {"version": version, "newest": newest, "missing": [*missing]},
         wrong=is_wrong,
         note=bool(missing) or version > newest,
@@ -257,9 +257,9 @@ def _shards(rows: list[asyncpg.Record], *, is_served: bool) -> Finding:
 
 def _unserved(by_type: dict[str, int]) -> Finding:
     waiting = {name: count for name, count in by_type.items() if count}
-    found = f"runs and messages that no host serves: {_by_type(waiting)}"
+    text = f"runs and messages that no host serves: {_by_type(waiting)}"
     data: Data = {"unserved": dict(waiting)}
-    return judge("unserved", found, data, wrong=bool(waiting), remedy=_SERVE)
+    return judge("unserved", text, data, wrong=bool(waiting), remedy=_SERVE)
 
 
 def _by_type(counts: dict[str, int]) -> str:
@@ -270,8 +270,8 @@ def _parked(rows: list[asyncpg.Record]) -> Finding:
     words = ", ".join(f"{row['runs']} {row['reason']} (such as {row['example']})" for row in rows)
     data: Data = {"parked": {row["reason"]: row["runs"] for row in rows}}
     remedy = "callboard runs list --parked, then callboard runs resolve"
-    found = f"runs that wait for an operator: {words or 'none'}"
-    return judge("parked", found, data, wrong=bool(rows), remedy=remedy)
+    text = f"runs that wait for an operator: {words or 'none'}"
+    return judge("parked", text, data, wrong=bool(rows), remedy=remedy)
 
 
 def _dead_letters(count: int) -> Finding:
@@ -284,16 +284,16 @@ def _embeddings(rows: list[asyncpg.Record]) -> Finding:
     """Return a finding about the type of the embeddings. `rows` has one row for each table."""
     arrays = [row["table"] for row in rows if row["type"] == "real[]"]
     version, is_available = rows[0]["installed"], rows[0]["is_available"]
-    found = f"pgvector {version}"
+    text = f"pgvector {version}"
     if arrays:
-        found = (
+        text = (
             f"arrays in {', '.join(arrays)}: a search takes about 30 times as long as with pgvector"
         )
     get = "install pgvector on the server, then " if not is_available else ""
     make = "" if version else "as a superuser `create extension vector schema public`, then "
     remedy = f"{get}{make}recreate the tables, see docs/memory.md"
     data: Data = {"pgvector": version, "arrays": [*arrays]}
-    return judge("embeddings", found, data, note=bool(arrays), remedy=remedy)
+    return judge("embeddings", text, data, note=bool(arrays), remedy=remedy)
 
 
 def _cypher(row: asyncpg.Record) -> Finding:
@@ -301,18 +301,26 @@ def _cypher(row: asyncpg.Record) -> Finding:
     version, graphs = row["installed"], row["graphs"]
     get = "" if row["is_available"] else "install Apache AGE on the server, then "
     make = "create extension age; grant usage on schema ag_catalog to the hosts' user"
-    found = f"Apache AGE {version}, {graphs} graph(s)" if version else "no Apache AGE: Cypher fails"
+    text = f"Apache AGE {version}, {graphs} graph(s)" if version else "no Apache AGE: Cypher fails"
     data: Data = {"age": version, "graphs": graphs}
     return judge(
-        "cypher", found, data, wrong=version is None, remedy=f"{get}as a superuser `{make}`"
+        "cypher", text, data, wrong=version is None, remedy=f"{get}as a superuser `{make}`"
     )
 
 
 def _searches(scopes: list[SearchScope]) -> Finding:
     """Return a finding about large scopes without an index, or with an index that a crash left half built."""
-    slow = [one for one in scopes if one.is_indexable and one.state in {"none", "broken"}]
-    found = f"large collections and memory scopes that are searched without an index: {len(slow) or 'none'}"
-    if slow:
-        found += f" (such as {slow[0].store} {slow[0].name!r} of {slow[0].tenant}: {slow[0].rows})"
-    data: Data = {"large": len(scopes), "without_index": len(slow)}
-    return judge("searches", found, data, note=bool(slow), remedy="callboard indexes build")
+    slow_scopes = [
+        scope for scope in scopes if scope.is_indexable and scope.state in {"none", "broken"}
+    ]
+    text = (
+        "large collections and memory scopes that are searched without an index: "
+        f"{len(slow_scopes) or 'none'}"
+    )
+    if slow_scopes:
+        text += (
+            f" (such as {slow_scopes[0].store} {slow_scopes[0].name!r} of {slow_scopes[0].tenant}: "
+            f"{slow_scopes[0].rows})"
+        )
+    data: Data = {"large": len(scopes), "without_index": len(slow_scopes)}
+    return judge("searches", text, data, note=bool(slow_scopes), remedy="callboard indexes build")

@@ -120,9 +120,9 @@ class Exporter:
         for loaded in await self.store.reads.load([row.run_id]):
             for arrived in loaded.messages:
                 yield {"line": "message", "run": row.run_id, "message": arrived.message.to_json()}
-        for session, one in seen.items():
+        for session, seen_session in seen.items():
             about = {"line": "turn", "of": row.run_id, "session": session}
-            async for turn in one.turns(
+            async for turn in seen_session.turns(
                 self.store.data.transcripts, row.agent_id, session, row.run_id
             ):
                 self.turns += 1
@@ -191,9 +191,9 @@ class _ExportReader:
         kind = line.get("line")
         if not self._has_head:
             if line.get("callboard_export") not in READABLE:
-                found = line.get("callboard_export", "none")
-                known = " or ".join(map(str, READABLE))
-                raise self._wrong(f"it is not an export of version {known} (found: {found})")
+                version = line.get("callboard_export", "none")
+                versions = " or ".join(map(str, READABLE))
+                raise self._wrong(f"it is not an export of version {versions} (found: {version})")
             self._has_head = True
             return
         try:
@@ -225,8 +225,8 @@ class _ExportReader:
                 runs = self._runs.values()
                 count = sum(len(run.entries) for run in runs)
                 turn_count = sum(len(turns) for run in runs for turns in run.turns.values())
-                told = (line["runs"], line["entries"], line.get("turns", 0))
-                if told != (len(runs), count, turn_count):
+                stated_counts = (line["runs"], line["entries"], line.get("turns", 0))
+                if stated_counts != (len(runs), count, turn_count):
                     raise self._wrong("some of its lines are missing")
                 self._has_end = True
             case _:

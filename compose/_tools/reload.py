@@ -68,7 +68,7 @@ class Snapshot:
 class View(AbstractContextManager["View", None], Protocol):
     """The display of events and state. After the block the screen is as it was."""
 
-    def happened(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
+    def show_event(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
         """Show an event. `event` and `facts` are for programs, and `text` is for people."""
 
     def show(self, now: Snapshot) -> None:
@@ -97,14 +97,14 @@ async def develop(
     Raises:
         ContractError: This machine cannot run the servers.
     """
-    view.happened("starting", f"servers in {data}")
+    view.show_event("starting", f"servers in {data}")
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(local_servers(data))
         servers = await stop.unless_stopped(opening)
         if servers is None:
             return
         words = f"callboard send TYPE/KEY JSON --data {shlex.quote(str(data))}"
-        view.happened("servers", f"talk to the agents: {words}", {"data": str(data)})
+        view.show_event("servers", f"talk to the agents: {words}", {"data": str(data)})
         generations = _Generations(specs, data, view)
         async with TaskScope() as tasks:
             tasks.start(generations.follow(), name="dev log")
@@ -119,7 +119,7 @@ async def develop(
                 ):
                     await generations.renew(Path(path) for _, path in changes)
             finally:
-                view.happened("stopping", "stopping")
+                view.show_event("stopping", "stopping")
                 await generations.end()
 
 
@@ -164,10 +164,10 @@ class _Generations:
         if (problem := await asyncio.to_thread(syntax_problem, paths)) is not None:
             is_serving = self._host is not None and self._host.is_running
             before = "the agents continue as before" if is_serving else "nothing is served"
-            self._view.happened("error", f"{problem}; {before}")
+            self._view.show_event("error", f"{problem}; {before}")
             return
         names = ", ".join(path.name for path in paths[:3]) + (" …" if len(paths) > 3 else "")  # noqa: PLR2004
-        self._view.happened(
+        self._view.show_event(
             "changed", f"{names} changed: reloading", {"files": list(map(str, paths))}
         )
         await self.end()
@@ -189,7 +189,7 @@ class _Generations:
                 self._print_log()
                 self._host = None
                 code = host.returncode
-                self._view.happened(
+                self._view.show_event(
                     "failed",
                     f"the host ended with {code}; change the code to start it",
                     {"code": code},
@@ -207,21 +207,21 @@ class _Generations:
 
     def _print(self, line: str) -> None:
         try:
-            said: Any = json.loads(line)
-            event, level = str(said["event"]), str(said["level"])
+            record: Any = json.loads(line)
+            event, level = str(record["event"]), str(record["level"])
         except (ValueError, KeyError, TypeError):
             is_error = line.startswith("callboard: ")
-            self._view.happened("error" if is_error else "output", line)
+            self._view.show_event("error" if is_error else "output", line)
             return
         if event == "host.serving":
-            facts = {"generation": self._number, "pid": said["pid"], "host": said["host"]}
+            facts = {"generation": self._number, "pid": record["pid"], "host": record["host"]}
             words = " ".join(self._specs)
-            self._view.happened("serving", f"process {said['pid']} serves {words}", facts)
+            self._view.show_event("serving", f"process {record['pid']} serves {words}", facts)
         elif level in ("warning", "error"):
-            more = {key: value for key, value in said.items() if key not in _OF_EVERY_LINE}
-            trouble = str(said.get("trouble", "")).strip().splitlines()[-1:]
+            more = {key: value for key, value in record.items() if key not in _OF_EVERY_LINE}
+            trouble = str(record.get("trouble", "")).strip().splitlines()[-1:]
             words = " ".join([event, *(f"{key}={value}" for key, value in more.items()), *trouble])
-            self._view.happened(level, words, more)
+            self._view.show_event(level, words, more)
 
 
 def syntax_problem(paths: Iterable[Path]) -> str | None:
@@ -249,10 +249,10 @@ async def _observe(url: str, settings: Settings, view: View) -> None:
                 at = clock.monotonic()
                 totals = await runtime.store.insight.totals()
                 rows = await runtime.store.lists.runs(limit=MAX_RUNS)
-                per_second = rate.seen(rows, at)
+                per_second = rate.add(rows, at)
                 view.show(Snapshot(totals=totals, per_second=per_second, runs=tuple(rows)))
             except ActorsError as exc:
-                view.happened("warning", str(exc))
+                view.show_event("warning", str(exc))
             await asyncio.sleep(SHOW_EVERY_S)
 
 
@@ -263,7 +263,7 @@ class Rate:
         self._ended: set[RunId] = set()
         self._when: deque[tuple[float, int]] = deque()
 
-    def seen(self, rows: Iterable[RunRow], at: float) -> float:
+    def add(self, rows: Iterable[RunRow], at: float) -> float:
         """Count the runs of `rows` that ended since the last call. Return the average of the last 10 s."""
         ended = {row.run_id for row in rows if row.status.is_terminal}
         if self._when or self._ended:

@@ -178,7 +178,7 @@ def _gateway(broker: NatsTarget, tenant: str, publisher: str, timeout_s: float) 
     from broker.client import ActorClient  # noqa: PLC0415 - a caller of the database needs none
     from compose._assembly.gateway import nats_server  # noqa: PLC0415
 
-    url, settings = broker.found()
+    url, settings = broker.server()
     server = nats_server(url, settings)
     return ActorClient(
         list(server.urls),

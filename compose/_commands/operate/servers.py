@@ -18,7 +18,7 @@ from compose._assembly.local import local_servers
 from compose._assembly.settings import NATS_LOGIN, Settings
 from compose._commands import options as opt
 from compose._commands.options import HERE, Flag, Target, within
-from compose._commands.output import Exit, NoDataError, picked, print_json
+from compose._commands.output import Exit, NoDataError, pick, print_json
 from compose._commands.terminal import print_table, say
 from compose._diagnosis.finding import Finding, Level, judge
 from compose._diagnosis.postgres import deployment_of, diagnose_postgres
@@ -76,7 +76,7 @@ async def doctor(*, target: Target = HERE) -> int:
     _print(findings, as_json=target.json)
     if not is_reachable:
         return Exit.UNREACHABLE
-    return Exit.FAILED if any(one.level == "wrong" for one in findings) else Exit.OK
+    return Exit.FAILED if any(finding.level == "wrong" for finding in findings) else Exit.OK
 
 
 @asynccontextmanager
@@ -112,17 +112,20 @@ async def _postgres(settings: Settings) -> tuple[list[Finding], str | None]:
 
 
 def _print(findings: list[Finding], *, as_json: bool) -> None:
-    wrong = [one for one in findings if one.level == "wrong"]
+    problems = [finding for finding in findings if finding.level == "wrong"]
     if as_json:
         checks = [
-            {**picked(one, "check level found"), "remedy": one.remedy or None, **one.data}
-            for one in findings
+            {**pick(finding, "check level found"), "remedy": finding.remedy or None, **finding.data}
+            for finding in findings
         ]
-        print_json({"healthy": not wrong, "checks": checks})
+        print_json({"healthy": not problems, "checks": checks})
     else:
-        rows = [(_MARKS[one.level], one.check, one.found, one.remedy) for one in findings]
+        rows = [
+            (_MARKS[finding.level], finding.check, finding.found, finding.remedy)
+            for finding in findings
+        ]
         print_table(("", "check", "found", "what to do"), rows, empty="")
-        say("no problems found" if not wrong else f"{len(wrong)} problem(s) need an operator")
+        say("no problems found" if not problems else f"{len(problems)} problem(s) need an operator")
 
 
 async def migrate(*, streams: Flag = False, target: Target = HERE) -> None:
@@ -213,9 +216,9 @@ async def list_indexes(
     rows
         Number of rows above which a collection or scope is large.
     """
-    async with _opened(target) as indexes:
-        found = await indexes.scopes(tenant=tenant, rows=rows)
-    _table(found, target)
+    async with _search_indexes(target) as indexes:
+        scopes = await indexes.scopes(tenant=tenant, rows=rows)
+    _table(scopes, target)
 
 
 async def build(
@@ -248,14 +251,14 @@ async def build(
         Number of further server processes for a build. They use shared memory, so that a container
         needs as much shared memory (`shm_size`).
     """
-    async with _opened(target) as indexes:
-        for one in await indexes.scopes(tenant=tenant, rows=rows):
-            if one.rows == 0:
-                await indexes.drop(one)
-            elif one.state != "ready" and one.is_indexable:
-                await indexes.build(one, memory_mb=memory_mb, workers=workers)
-        found = await indexes.scopes(tenant=tenant, rows=rows)
-    _table(found, target)
+    async with _search_indexes(target) as indexes:
+        for scope in await indexes.scopes(tenant=tenant, rows=rows):
+            if scope.rows == 0:
+                await indexes.drop(scope)
+            elif scope.state != "ready" and scope.is_indexable:
+                await indexes.build(scope, memory_mb=memory_mb, workers=workers)
+        scopes = await indexes.scopes(tenant=tenant, rows=rows)
+    _table(scopes, target)
 
 
 async def drop(store: Store, name: str, /, *, tenant: str, target: Target = HERE) -> int:
@@ -272,21 +275,23 @@ async def drop(store: Store, name: str, /, *, tenant: str, target: Target = HERE
     tenant
         Owner of the collection or scope. `default` is the tenant of agents whose id names none.
     """
-    async with _opened(target) as indexes:
-        found = [
-            one
-            for one in await indexes.scopes(tenant=tenant)
-            if (one.store, one.name) == (store, name) and one.state != "none"
+    async with _search_indexes(target) as indexes:
+        indexed_scopes = [
+            scope
+            for scope in await indexes.scopes(tenant=tenant)
+            if (scope.store, scope.name) == (store, name) and scope.state != "none"
         ]
-        for one in found:
-            await indexes.drop(one)
-    if not found:
+        for scope in indexed_scopes:
+            await indexes.drop(scope)
+    if not indexed_scopes:
         raise NoDataError(f"{store} {name!r} of tenant {tenant!r} have no index")
-    return target.tell({"dropped": len(found)}, f"searches of {store} {name!r} are exact now")
+    return target.tell(
+        {"dropped": len(indexed_scopes)}, f"searches of {store} {name!r} are exact now"
+    )
 
 
 @asynccontextmanager
-async def _opened(target: Target) -> AsyncIterator[SearchIndexes]:
+async def _search_indexes(target: Target) -> AsyncIterator[SearchIndexes]:
     # Imported here, because the module imports the database driver.
     from persistence._postgres.opening import open_search_indexes  # noqa: PLC0415
 
@@ -299,12 +304,12 @@ async def _opened(target: Target) -> AsyncIterator[SearchIndexes]:
         yield indexes
 
 
-def _table(found: list[SearchScope], target: Target) -> None:
+def _table(scopes: list[SearchScope], target: Target) -> None:
     names = "store tenant name rows dimensions state percent size_bytes"
-    target.table(found, names, _COLUMNS, _row, empty="no large collection, and no index")
+    target.table(scopes, names, _COLUMNS, _row, empty="no large collection, and no index")
 
 
-def _row(one: SearchScope) -> tuple[object, ...]:
-    state = one.state if one.percent is None else f"{one.state} {one.percent} %"
-    size = f"{one.size_bytes / 2**20:.0f} MiB" if one.size_bytes else ""
-    return one.store, one.tenant, one.name, one.rows, one.dimensions, state, size
+def _row(scope: SearchScope) -> tuple[object, ...]:
+    state = scope.state if scope.percent is None else f"{scope.state} {scope.percent} %"
+    size = f"{scope.size_bytes / 2**20:.0f} MiB" if scope.size_bytes else ""
+    return scope.store, scope.tenant, scope.name, scope.rows, scope.dimensions, state, size

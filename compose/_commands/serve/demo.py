@@ -65,15 +65,15 @@ async def demo(
 @contextmanager
 def _stage(folder: Path | None, data: Path | None) -> Iterator[Stage]:
     """Yield the folder of this demo. The database of a temporary folder is removed at the end."""
-    own = documents_in(folder.absolute()) if folder is not None else None
+    documents = documents_in(folder.absolute()) if folder is not None else None
     if data is None:
-        place = Path(tempfile.mkdtemp(prefix="callboard-demo-"))
+        stage_folder = Path(tempfile.mkdtemp(prefix="callboard-demo-"))
         # PostgreSQL refuses to run as root, so root starts it as another user, who must reach the folder.
-        place.chmod(0o711)
+        stage_folder.chmod(0o711)
     else:
-        place = data.absolute()
-        place.mkdir(parents=True, exist_ok=True)
-    stage = Stage(place, own or write_default_documents(place / "documents"))
+        stage_folder = data.absolute()
+        stage_folder.mkdir(parents=True, exist_ok=True)
+    stage = Stage(stage_folder, documents or write_default_documents(stage_folder / "documents"))
     try:
         yield stage
     finally:
@@ -110,21 +110,21 @@ class Narrator:
 
     def __init__(self) -> None:
         self._console = console()
-        self._began = time.monotonic()
-        self._shown = (-1, "")
+        self._start_s = time.monotonic()
+        self._last_progress = (-1, "")
 
     def tell(self, text: str) -> None:
         """See `Audience.tell`."""
         self._clear()
-        seconds = time.monotonic() - self._began
+        seconds = time.monotonic() - self._start_s
         style = "bold red" if text.startswith("SIGKILL") else ""
         self._console.print(Text(f"{seconds:5.1f} s  ", "dim") + Text(text, style))
 
     def progress(self, done: int, total: int, what: str) -> None:
         """See `Audience.progress`."""
-        if not self._console.is_terminal or (done, what) == self._shown:
+        if not self._console.is_terminal or (done, what) == self._last_progress:
             return
-        self._shown = (done, what)
+        self._last_progress = (done, what)
         filled = BAR * done // total
         bar = "█" * filled + "·" * (BAR - filled)
         self._console.file.write(f"\r\033[K         {bar} {done}/{total} steps  {what}")

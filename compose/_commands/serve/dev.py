@@ -90,22 +90,25 @@ class Lines:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._known: dict[str, str] = {}
+        self._statuses: dict[str, str] = {}
 
-    def happened(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
-        """See `compose._tools.reload.View.happened`."""
+    def show_event(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
+        """See `compose._tools.reload.View.show_event`."""
         line = json.dumps({"event": event, "text": text, **(facts or {})}, default=str)
         sys.stdout.write(f"{line if self._as_json else visible(text)}\n")
         sys.stdout.flush()
 
     def show(self, now: Snapshot) -> None:
         """See `compose._tools.reload.View.show`."""
-        known, self._known = self._known, {row.run_id: status_text(row) for row in now.runs}
+        previous, self._statuses = (
+            self._statuses,
+            {row.run_id: status_text(row) for row in now.runs},
+        )
         for row in reversed(now.runs):
             status = status_text(row)
-            if known.get(row.run_id) != status:
+            if previous.get(row.run_id) != status:
                 facts = {"run": row.run_id, "agent": str(row.agent_id), "status": status}
-                self.happened("run", f"run {row.run_id}  {row.agent_id}  {status}", facts)
+                self.show_event("run", f"run {row.run_id}  {row.agent_id}  {status}", facts)
 
     def __enter__(self) -> Self:
         return self
@@ -122,8 +125,8 @@ class Screen:
         self._now: Snapshot | None = None
         self._live = Live(console=console(), refresh_per_second=4, transient=False)
 
-    def happened(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
-        """See `compose._tools.reload.View.happened`."""
+    def show_event(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
+        """See `compose._tools.reload.View.show_event`."""
         del facts
         self._lines.append(Text(text, "red" if event in ("error", "failed") else ""))
         self._live.update(self._drawn())

@@ -23,7 +23,7 @@ from actors._sessions.runtime import APP, AgentRuntime
 from compose._commands import options as opt
 from compose._commands.inspect.history import print_turn
 from compose._commands.options import HERE, Target
-from compose._commands.output import NoDataError, ago, picked, print_json, short
+from compose._commands.output import NoDataError, ago, pick, print_json, short
 from compose._commands.terminal import console, say
 from compose._host.logs import visible
 from compose._tools.history import turn_to_json
@@ -72,28 +72,28 @@ async def list_all(
     at = opt.instant("--before", before)
     label = None if project is None else str(project_folder(project))
     async with sessions_of(target, app, tenant) as agents:
-        found = await agents.sessions(limit=limit, before=at)
+        rows = await agents.sessions(limit=limit, before=at)
     names = (
         "agent=agent_id title owner project open_runs active_node=head last_fact created_at last_at"
     )
     target.table(
-        [one for one in found if label in (None, one.project)],
-        lambda one: {"session": one.agent_id.key, **picked(one, names)},
+        [row for row in rows if label in (None, row.project)],
+        lambda row: {"session": row.agent_id.key, **pick(row, names)},
         ("session", "title", "owner", "project", "open runs", "active node", "changed", "begun"),
-        lambda one: (
-            one.agent_id.key,
-            one.title,
-            one.owner or "",
-            one.project,
-            one.open_runs or "",
-            (one.head or "")[:8],
-            ago(one.last_at),
-            ago(one.created_at),
+        lambda row: (
+            row.agent_id.key,
+            row.title,
+            row.owner or "",
+            row.project,
+            row.open_runs or "",
+            (row.head or "")[:8],
+            ago(row.last_at),
+            ago(row.created_at),
         ),
         empty=f"there is no session of {app}: begin one with callboard chat",
     )
-    if len(found) == limit and not target.json:
-        say(f"there may be more: --before {found[-1].last_at.isoformat()}, or a larger --limit")
+    if len(rows) == limit and not target.json:
+        say(f"there may be more: --before {rows[-1].last_at.isoformat()}, or a larger --limit")
 
 
 async def show(
@@ -180,14 +180,14 @@ ENDS_EARLY: Final = "(a limit of tokens cut the answer off)"
 async def all_nodes(agents: AgentRuntime, session_id: str) -> list[Turn]:
     """Return the nodes of all branches, oldest first, each with its parent's id."""
     agent, after = agents.agent_id(session_id), NO_CUT
-    found: list[Turn] = []
+    nodes: list[Turn] = []
     store = agents.runtime.store
     while page := await store.data.transcripts.page(
         agent, agent.key, limit=PAGE, after=after, branches=True
     ):
-        found += await store.data.sessions.nodes(agent, [turn.id for turn in page])
+        nodes += await store.data.sessions.nodes(agent, [turn.id for turn in page])
         after = page[-1].ordinal
-    return found
+    return nodes
 
 
 async def find_node(agents: AgentRuntime, session_id: str, text: str) -> Turn:
@@ -198,8 +198,8 @@ async def find_node(agents: AgentRuntime, session_id: str, text: str) -> Turn:
         NoDataError: Several ids begin with `text`.
     """
     agent = agents.agent_id(session_id)
-    if found := await agents.runtime.store.data.sessions.nodes(agent, [text]):
-        return found[0]
+    if exact_nodes := await agents.runtime.store.data.sessions.nodes(agent, [text]):
+        return exact_nodes[0]
     nodes = [turn for turn in await all_nodes(agents, session_id) if turn.id.startswith(text)]
     if len(nodes) > 1:
         raise NoDataError(f"{len(nodes)} nodes begin with {text!r}: give more of the id")
@@ -211,8 +211,8 @@ async def find_node(agents: AgentRuntime, session_id: str, text: str) -> Turn:
 def node_text(line: NodeLine) -> str:
     """Return a line for a node: its branch marks, its short id, its role and the start of its text."""
     turn, mark = line.turn, "*" if line.is_active else " "
-    said = turn.message.text or ", ".join(lines_of_blocks(turn.message))
-    return f"{mark} {line.marks}{turn.id[:SHOWN_ID]} {turn.message.role}: {short(said)}"
+    text = turn.message.text or ", ".join(lines_of_blocks(turn.message))
+    return f"{mark} {line.marks}{turn.id[:SHOWN_ID]} {turn.message.role}: {short(text)}"
 
 
 def lines_of_blocks(message: ChatMessage) -> Iterator[str]:
@@ -263,14 +263,14 @@ def tree_of(turns: Sequence[Turn], head: str | None) -> Iterator[NodeLine]:
     while node is not None and node in by_id:
         path.add(node)
         node = by_id[node].parent
-    waiting = [*reversed(list(_placed(below[None], "")))]
-    while waiting:
-        turn, marks, behind = waiting.pop()
+    stack = [*reversed(list(_mark_children(below[None], "")))]
+    while stack:
+        turn, marks, behind = stack.pop()
         yield NodeLine(turn, marks, turn.id == head, turn.id in path)
-        waiting += reversed(list(_placed(below[turn.id], behind)))
+        stack += reversed(list(_mark_children(below[turn.id], behind)))
 
 
-def _placed(children: Sequence[Turn], behind: str) -> Iterator[tuple[Turn, str, str]]:
+def _mark_children(children: Sequence[Turn], behind: str) -> Iterator[tuple[Turn, str, str]]:
     """Yield each child with the marks before it, and the marks before its descendants."""
     if len(children) == 1:
         yield children[0], behind, behind

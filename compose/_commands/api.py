@@ -311,8 +311,8 @@ class Api:
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         is_tls = self._parts.scheme == "https"
-        kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
-        return kind(str(self._parts.hostname), self._parts.port, timeout=timeout_s)
+        connection_class = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+        return connection_class(str(self._parts.hostname), self._parts.port, timeout=timeout_s)
 
     def _full_path(self, path: str, query: Mapping[str, str | None] | None) -> str:
         query_text = urlencode(
@@ -336,16 +336,16 @@ class Api:
             problem = json.loads(raw)
             detail, code = str(problem["detail"]), str(problem["code"])
         except (ValueError, RecursionError, TypeError, KeyError):
-            to = "a redirect" if status in _REDIRECTS else raw.decode(errors="replace")
-            return self.unexpected_answer(f"status {status}: {to}")
+            answer_text = "a redirect" if status in _REDIRECTS else raw.decode(errors="replace")
+            return self.unexpected_answer(f"status {status}: {answer_text}")
         remedy = str(problem.get("remedy", ""))
         if code == "unauthenticated":
             remedy = f"give --token-file FILE or set {TOKEN_VARIABLE} (`callboard tokens create`)"
         if status == http.HTTPStatus.NOT_FOUND:
             return ApiNotFoundError(self.url, detail, code, remedy)
         if status >= _SERVER_ERROR:
-            kind = ApiUnreachableError if status in _UNAVAILABLE else ApiFailedError
-            return kind(self.url, f"{detail} ({code})", remedy)
+            error_class = ApiUnreachableError if status in _UNAVAILABLE else ApiFailedError
+            return error_class(self.url, f"{detail} ({code})", remedy)
         errors = tuple(problem.get("errors") or ())
         return ApiRefusedError(self.url, detail, code, remedy, errors)
 

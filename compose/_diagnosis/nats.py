@@ -100,10 +100,10 @@ async def _streams(requests: Requests, subjects: Subjects) -> dict[str, dict[str
     """Return the server's answers about the existing streams, by their names without the prefix."""
     query = {"subject": subjects.prefixed(EXTERNAL)}
     stream_names = (await requests.api_or_raise("STREAM.NAMES", query)).get("streams") or ()
-    edges = [name for name in stream_names if name.startswith(subjects.stream("EDGE"))]
+    edge_names = [name for name in stream_names if name.startswith(subjects.stream("EDGE"))]
     names = {plain: subjects.stream(plain) for plain in STREAMS}
-    if edges:
-        names["EDGE"] = edges[0]
+    if edge_names:
+        names["EDGE"] = edge_names[0]
     else:
         del names["EDGE"]
     answers = {
@@ -114,8 +114,8 @@ async def _streams(requests: Requests, subjects: Subjects) -> dict[str, dict[str
 
 def _trouble(exc: ServerError, *, is_reachable: bool) -> Finding:
     if isinstance(exc, JetStreamOffError):
-        off: Data = {"enabled": False}
-        return judge("jetstream", exc.problem, off, wrong=True, remedy=exc.remedy)
+        off_data: Data = {"enabled": False}
+        return judge("jetstream", exc.problem, off_data, wrong=True, remedy=exc.remedy)
     check = "jetstream" if is_reachable else "nats"
     text = f"{exc.server}: {exc.doing}: {exc.problem}"
     data: Data = {"reachable": is_reachable, "refused": isinstance(exc, RefusedError)}
@@ -152,10 +152,10 @@ def _logins(client: NatsConnection) -> Finding:
 
 def _largest_message(max_payload: int) -> Finding:
     is_small = max_payload < NEEDED_PAYLOAD_BYTES
-    more = f", {NEEDED_PAYLOAD_BYTES} are needed: hosts refuse this server" if is_small else ""
+    problem = f", {NEEDED_PAYLOAD_BYTES} are needed: hosts refuse this server" if is_small else ""
     return judge(
         "nats max_payload",
-        f"messages of {max_payload} bytes{more}",
+        f"messages of {max_payload} bytes{problem}",
         {"max_payload": max_payload, "needed": NEEDED_PAYLOAD_BYTES},
         wrong=is_small,
         remedy=f"set max_payload: {NEEDED_PAYLOAD_BYTES} or more in nats-server's configuration",
@@ -164,16 +164,16 @@ def _largest_message(max_payload: int) -> Finding:
 
 def _jetstream(info: dict[str, Any], sickness: str | None) -> Finding:
     if sickness is not None:
-        sick: Data = {"enabled": True, "problem": sickness}
+        data: Data = {"enabled": True, "problem": sickness}
         text = f"the server is not healthy: {sickness}"
-        return judge("jetstream", text, sick, wrong=True, remedy=TURN_ON)
-    used, limit = int(info["storage"]), int(info["limits"]["max_storage"])
-    most = f" of {limit / 1e6:.1f} MB" if limit > 0 else ""
+        return judge("jetstream", text, data, wrong=True, remedy=TURN_ON)
+    used_bytes, limit_bytes = int(info["storage"]), int(info["limits"]["max_storage"])
+    limit_text = f" of {limit_bytes / 1e6:.1f} MB" if limit_bytes > 0 else ""
     return judge(
         "jetstream",
-        f"enabled, {used / 1e6:.1f} MB{most}",
-        {"enabled": True, "storage_bytes": used, "storage_limit_bytes": limit},
-        wrong=0 < limit <= used / FULL,
+        f"enabled, {used_bytes / 1e6:.1f} MB{limit_text}",
+        {"enabled": True, "storage_bytes": used_bytes, "storage_limit_bytes": limit_bytes},
+        wrong=0 < limit_bytes <= used_bytes / FULL,
         remedy="give the account more storage",
     )
 
@@ -197,11 +197,13 @@ def _sync(interval: str | None) -> Finding:
 def _configuration(
     streams: dict[str, dict[str, Any]], subjects: Subjects, deployment: str | None
 ) -> Finding:
-    missing = [name for name in STREAMS if name not in streams]
+    missing_streams = [name for name in STREAMS if name not in streams]
     owners = {_deployment(stream) for stream in streams.values()} | ({deployment} - {None})
-    edge = streams["EDGE"]["config"]["name"] if "EDGE" in streams else ""
+    edge_name = streams["EDGE"]["config"]["name"] if "EDGE" in streams else ""
     reports: dict[str, Any] = {
-        stream["config"]["name"]: _stream(stream, _drift(stream["config"], plain, subjects, edge))
+        stream["config"]["name"]: _stream(
+            stream, _drift(stream["config"], plain, subjects, edge_name)
+        )
         for plain, stream in streams.items()
     }
     problems = [
@@ -214,9 +216,9 @@ def _configuration(
         names = ", ".join(sorted(map(str, owners)))
         problems.append(f"they belong to different databases: {names}")
         remedy = "give each database a namespace of its own (CALLBOARD_NAMESPACE)"
-    is_wrong = bool(streams and (problems or missing))
-    if missing:
-        problems.append(f"missing: {', '.join(subjects.stream(name) for name in missing)}")
+    is_wrong = bool(streams and (problems or missing_streams))
+    if missing_streams:
+        problems.append(f"missing: {', '.join(subjects.stream(name) for name in missing_streams)}")
     if not problems:
         # Only an operator sets a limit of bytes.
         configs = [stream["config"] for stream in streams.values()]
@@ -230,7 +232,7 @@ def _configuration(
     return judge(
         "streams",
         "; ".join(problems) or sizes,
-        {"streams": reports, "missing": list(missing)},
+        {"streams": reports, "missing": list(missing_streams)},
         wrong=is_wrong,
         note=bool(problems),
         remedy=remedy,
@@ -250,19 +252,22 @@ def _stream(answer: dict[str, Any], drift: list[str]) -> dict[str, Any]:
     }
 
 
-def _drift(config: Config, plain: str, subjects: Subjects, edge: str) -> list[str]:
+def _drift(config: Config, plain: str, subjects: Subjects, edge_name: str) -> list[str]:
     """Return a text ``name is X, must be Y`` for each setting that differs from this release's."""
     plan = StreamPlan(subjects=subjects, deployment="", replicas=int(config["num_replicas"]))
     planned_config = {
-        "MAIL": lambda: plan.mail(edge),
-        "EDGE": lambda: plan.edge(edge),
-        "TOPIC": lambda: plan.topic(edge),
+        "MAIL": lambda: plan.mail(edge_name),
+        "EDGE": lambda: plan.edge(edge_name),
+        "TOPIC": lambda: plan.topic(edge_name),
         "DEAD": plan.dead,
     }[plain]()
-    ours = {name: value for name, value in planned_config.items() if name not in _OPERATORS}
-    ours.setdefault("persist_mode", None)
+    checked_config = {
+        name: value for name, value in planned_config.items() if name not in _OPERATORS
+    }
+    checked_config.setdefault("persist_mode", None)
     return [
-        f"{name} is {config.get(name)}, must be {ours[name]}" for name in differing(config, ours)
+        f"{name} is {config.get(name)}, must be {checked_config[name]}"
+        for name in differing(config, checked_config)
     ]
 
 
@@ -274,10 +279,10 @@ def _deployment(stream: dict[str, Any]) -> str | None:
 def _consumers(mail: dict[str, Any] | None) -> Finding:
     count = 0 if mail is None else int(mail["state"]["consumer_count"])
     limit = 0 if mail is None else int(mail["config"].get("max_consumers", 0))
-    most = f" of at most {limit}" if limit else ""
+    limit_text = f" of at most {limit}" if limit else ""
     return judge(
         "consumers",
-        f"{count} on the mailboxes{most}",
+        f"{count} on the mailboxes{limit_text}",
         {"consumers": count, "max_consumers": limit},
         wrong=0 < limit <= count / FULL,
         remedy="register agents by type, not as instances: a type has 16 shards; or give the account "

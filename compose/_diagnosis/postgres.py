@@ -100,28 +100,28 @@ async def diagnose_postgres(connection: Connection) -> list[Finding]:
     server = await connection.fetchrow(SQL_SERVER)
     after = SystemClock().now()
     assert server is not None
-    halfway = before + (after - before) / 2
+    midpoint = before + (after - before) / 2
     is_here = server["address"] is None or is_this_machine(server["address"])
     findings = [
         _server(server["version"], server["number"]),
         _durability(server["fsync"], server["synchronous_commit"]),
-        _skew((server["now"] - halfway).total_seconds()),
+        _skew((server["now"] - midpoint).total_seconds()),
         _encryption(is_encrypted=server["is_encrypted"], is_here=is_here),
         _role(server["role"], is_superuser=server["is_superuser"], is_here=is_here),
     ]
     if not server["has_tables"]:
         findings.append(_schema(set(), []))
         return findings
-    applied = {row["version"] for row in await connection.fetch(SQL_VERSIONS)}
-    stale = await stale_functions(connection, known_functions())
-    findings.append(_schema(applied, [function.file for function in stale]))
+    applied_versions = {row["version"] for row in await connection.fetch(SQL_VERSIONS)}
+    functions = await stale_functions(connection, known_functions())
+    findings.append(_schema(applied_versions, [function.file for function in functions]))
     if findings[-1].level == "wrong":
         return findings
-    waiting = {row["type"]: row for row in await connection.fetch(SQL_WAITING)}
+    waiting_rows = {row["type"]: row for row in await connection.fetch(SQL_WAITING)}
     hosts = await connection.fetch(SQL_HOSTS)
-    findings.append(_hosts(hosts, sum(row["waiting"] for row in waiting.values())))
+    findings.append(_hosts(hosts, sum(row["waiting"] for row in waiting_rows.values())))
     findings.append(_shards(await connection.fetch(SQL_SHARDS), is_served=bool(hosts)))
-    findings.append(_unserved({name: row["unserved"] or 0 for name, row in waiting.items()}))
+    findings.append(_unserved({name: row["unserved"] or 0 for name, row in waiting_rows.items()}))
     findings.append(_parked(await connection.fetch(SQL_PARKED)))
     findings.append(_dead_letters(await connection.fetchval(SQL_LETTERS)))
     if embeddings := await connection.fetch(SQL_EMBEDDINGS):
@@ -165,10 +165,10 @@ def _skew(skew_s: float) -> Finding:
 
 
 def _encryption(*, is_encrypted: bool, is_here: bool) -> Finding:
-    off = "off, and not needed: no network is between" if is_here else "off"
+    off_text = "off, and not needed: no network is between" if is_here else "off"
     return judge(
         "encryption",
-        "on" if is_encrypted else off,
+        "on" if is_encrypted else off_text,
         {"encrypted": is_encrypted},
         note=not is_encrypted and not is_here,
         remedy="unless the network is yours alone: ?sslmode=verify-full&sslrootcert=/path/ca.pem",
@@ -187,29 +187,29 @@ def _role(role: str, *, is_superuser: bool, is_here: bool) -> Finding:
     )
 
 
-def _schema(applied: set[int], stale: list[str]) -> Finding:
+def _schema(applied_versions: set[int], stale_files: list[str]) -> Finding:
     migrations = known_migrations()
-    version, newest = max(applied, default=0), migrations[-1].version
-    missing_steps = [step for step in migrations if step.version not in applied]
-    missing = [*(step.name for step in missing_steps), *stale]
-    is_wrong = bool(stale) or not all(step.can_wait for step in missing_steps)
+    version, newest = max(applied_versions, default=0), migrations[-1].version
+    missing_steps = [step for step in migrations if step.version not in applied_versions]
+    missing_names = [*(step.name for step in missing_steps), *stale_files]
+    is_wrong = bool(stale_files) or not all(step.can_wait for step in missing_steps)
     text = f"version {version}"
-    if missing:
+    if missing_names:
         text += f" of {newest}" if is_wrong else ""
-        text += f"; missing: {', '.join(missing)}"
+        text += f"; missing: {', '.join(missing_names)}"
     elif version > newest:
         text += f"; this release knows {newest}"
     return judge(
         "schema",
-        text if applied else "there are no tables",
-        {"version": version, "newest": newest, "missing": [*missing]},
+        text if applied_versions else "there are no tables",
+        {"version": version, "newest": newest, "missing": [*missing_names]},
         wrong=is_wrong,
-        note=bool(missing) or version > newest,
-        remedy="callboard migrate" if missing else "",
+        note=bool(missing_names) or version > newest,
+        remedy="callboard migrate" if missing_names else "",
     )
 
 
-def _hosts(rows: list[asyncpg.Record], waiting: int) -> Finding:
+def _hosts(rows: list[asyncpg.Record], waiting_count: int) -> Finding:
     is_skewed = any(_is_skewed(row) for row in rows)
     hosts: list[JsonValue] = [
         {
@@ -221,21 +221,21 @@ def _hosts(rows: list[asyncpg.Record], waiting: int) -> Finding:
         }
         for row in rows
     ]
-    needed = "start one: callboard host MODULE:ATTR" if waiting else ""
+    start_remedy = "start one: callboard host MODULE:ATTR" if waiting_count else ""
     return judge(
         "hosts",
-        ", ".join(map(_host, rows)) or f"none alive, {waiting} run(s) or messages wait",
+        ", ".join(map(_host, rows)) or f"none alive, {waiting_count} run(s) or messages wait",
         {"hosts": hosts},
-        wrong=is_skewed if rows else waiting > 0,
+        wrong=is_skewed if rows else waiting_count > 0,
         note=not rows,
-        remedy=_WRONG_CLOCK if is_skewed else needed,
+        remedy=_WRONG_CLOCK if is_skewed else start_remedy,
     )
 
 
 def _host(row: asyncpg.Record) -> str:
-    more = f", clock {row['clock_ahead_s']:+.1f} s" if _is_skewed(row) else ""
-    more += f", {_UNABLE[row['unable']]}" if row["unable"] in _UNABLE else ""
-    return f"{row['incarnation'][:8]} ({row['shards']} shards, lease {row['left_s']:.1f} s{more})"
+    notes = f", clock {row['clock_ahead_s']:+.1f} s" if _is_skewed(row) else ""
+    notes += f", {_UNABLE[row['unable']]}" if row["unable"] in _UNABLE else ""
+    return f"{row['incarnation'][:8]} ({row['shards']} shards, lease {row['left_s']:.1f} s{notes})"
 
 
 def _is_skewed(row: asyncpg.Record) -> bool:
@@ -243,23 +243,23 @@ def _is_skewed(row: asyncpg.Record) -> bool:
 
 
 def _shards(rows: list[asyncpg.Record], *, is_served: bool) -> Finding:
-    lost = {row["type"]: row["ownerless"] for row in rows if row["ownerless"]}
+    ownerless_counts = {row["type"]: row["ownerless"] for row in rows if row["ownerless"]}
     total = sum(row["shards"] for row in rows)
     return judge(
         "shards",
-        f"{total}; without a living owner: {_by_type(lost)}",
-        {"shards": total, "ownerless": dict(lost)},
-        wrong=bool(lost) and is_served,
-        note=bool(lost),
+        f"{total}; without a living owner: {_by_type(ownerless_counts)}",
+        {"shards": total, "ownerless": dict(ownerless_counts)},
+        wrong=bool(ownerless_counts) and is_served,
+        note=bool(ownerless_counts),
         remedy=_SERVE if is_served else "",
     )
 
 
 def _unserved(by_type: dict[str, int]) -> Finding:
-    waiting = {name: count for name, count in by_type.items() if count}
-    text = f"runs and messages that no host serves: {_by_type(waiting)}"
-    data: Data = {"unserved": dict(waiting)}
-    return judge("unserved", text, data, wrong=bool(waiting), remedy=_SERVE)
+    counts = {name: count for name, count in by_type.items() if count}
+    text = f"runs and messages that no host serves: {_by_type(counts)}"
+    data: Data = {"unserved": dict(counts)}
+    return judge("unserved", text, data, wrong=bool(counts), remedy=_SERVE)
 
 
 def _by_type(counts: dict[str, int]) -> str:
@@ -289,9 +289,9 @@ def _embeddings(rows: list[asyncpg.Record]) -> Finding:
         text = (
             f"arrays in {', '.join(arrays)}: a search takes about 30 times as long as with pgvector"
         )
-    get = "install pgvector on the server, then " if not is_available else ""
-    make = "" if version else "as a superuser `create extension vector schema public`, then "
-    remedy = f"{get}{make}recreate the tables, see docs/memory.md"
+    install_step = "install pgvector on the server, then " if not is_available else ""
+    create_step = "" if version else "as a superuser `create extension vector schema public`, then "
+    remedy = f"{install_step}{create_step}recreate the tables, see docs/memory.md"
     data: Data = {"pgvector": version, "arrays": [*arrays]}
     return judge("embeddings", text, data, note=bool(arrays), remedy=remedy)
 
@@ -299,12 +299,16 @@ def _embeddings(rows: list[asyncpg.Record]) -> Finding:
 def _cypher(row: asyncpg.Record) -> Finding:
     """Return a finding about Apache AGE, without which Cypher queries of tenants' graphs fail."""
     version, graphs = row["installed"], row["graphs"]
-    get = "" if row["is_available"] else "install Apache AGE on the server, then "
-    make = "create extension age; grant usage on schema ag_catalog to the hosts' user"
+    install_step = "" if row["is_available"] else "install Apache AGE on the server, then "
+    create_step = "create extension age; grant usage on schema ag_catalog to the hosts' user"
     text = f"Apache AGE {version}, {graphs} graph(s)" if version else "no Apache AGE: Cypher fails"
     data: Data = {"age": version, "graphs": graphs}
     return judge(
-        "cypher", text, data, wrong=version is None, remedy=f"{get}as a superuser `{make}`"
+        "cypher",
+        text,
+        data,
+        wrong=version is None,
+        remedy=f"{install_step}as a superuser `{create_step}`",
     )
 
 

@@ -124,15 +124,17 @@ class _AgentWriter:
     def add(self) -> None:
         """Add the agent's channels, operations and schemas to the document."""
         input_schema, output_schema = self._schema("input"), self._schema("output")
-        tell = self._message("Message", input_schema, HEADERS)
-        ask = self._message("Question", input_schema, ASK_HEADERS)
-        answer = self._message("Answer", output_schema, ANSWER_HEADERS)
-        signal = self._message("Signal", {}, HEADERS)
-        self._channel("ask", "ask.v1.{address}.{publisher}", {"question": ask})
-        self._channel("answer", None, {"answer": answer, "error": "#/components/messages/Error"})
-        self._channel("tell", "agent.v1.{address}.ext.{publisher}", {"message": tell})
+        message_ref = self._message("Message", input_schema, HEADERS)
+        question_ref = self._message("Question", input_schema, ASK_HEADERS)
+        answer_ref = self._message("Answer", output_schema, ANSWER_HEADERS)
+        signal_ref = self._message("Signal", {}, HEADERS)
+        self._channel("ask", "ask.v1.{address}.{publisher}", {"question": question_ref})
         self._channel(
-            "signal", "agent.v1.{address}.sig.{publisher}.{run}.{name}", {"signal": signal}
+            "answer", None, {"answer": answer_ref, "error": "#/components/messages/Error"}
+        )
+        self._channel("tell", "agent.v1.{address}.ext.{publisher}", {"message": message_ref})
+        self._channel(
+            "signal", "agent.v1.{address}.sig.{publisher}.{run}.{name}", {"signal": signal_ref}
         )
         self._operation("ask", "Start a run and wait for its output.", reply=True)
         self._operation(
@@ -166,9 +168,9 @@ class _AgentWriter:
         if address is None:
             channel["address"] = None
         else:
-            full = self._prefix + address.replace("{address}", self._address)
-            channel["address"] = full
-            names = re.findall(r"\{(\w+)\}", full)
+            full_address = self._prefix + address.replace("{address}", self._address)
+            channel["address"] = full_address
+            names = re.findall(r"\{(\w+)\}", full_address)
             channel["parameters"] = {name: {"description": PARAMETERS[name]} for name in names}
         name = f"{self._name}-{kind}"
         self._document["channels"][name] = channel
@@ -219,9 +221,9 @@ def _with_component_refs(schema: Any, head: str) -> Any:
         return [_with_component_refs(item, head) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    moved = {key: _with_component_refs(value, head) for key, value in schema.items()}
-    ref = moved.get("$ref")
+    new_schema = {key: _with_component_refs(value, head) for key, value in schema.items()}
+    ref = new_schema.get("$ref")
     if isinstance(ref, str) and ref.startswith("#/$defs/"):
         name = _identifier(ref.removeprefix("#/$defs/"))
-        moved["$ref"] = f"#/components/schemas/{head}-{name}"
-    return moved
+        new_schema["$ref"] = f"#/components/schemas/{head}-{name}"
+    return new_schema

@@ -125,14 +125,14 @@ class Conversation:
 
 async def find_root(runtime: Runtime, row: RunRow) -> RunRow:
     """Return the first run of the conversation, by the parents of runs and the causes of their messages."""
-    seen = {row.run_id}
+    seen_ids = {row.run_id}
     for _ in range(MOST_STEPS_UP):
         cause = row.parent or await _cause_of(runtime, row)
         cause_row = await runtime.store.reads.run(cause) if cause is not None else None
-        if cause_row is None or cause_row.run_id in seen:
+        if cause_row is None or cause_row.run_id in seen_ids:
             return row
         row = cause_row
-        seen.add(row.run_id)
+        seen_ids.add(row.run_id)
     return row
 
 
@@ -151,34 +151,34 @@ async def read_conversation(
 ) -> Conversation:
     """Return the tree of the runs that `root` caused, directly or not, at most `limit` runs, nearest first."""
     top = await _read(runtime, root)
-    seen, left_out = {root.run_id}, 0
+    seen_ids, left_out = {root.run_id}, 0
     todo = deque([top])
     while todo:
         node = todo.popleft()
         for link in node.links:
             for run_id in await _caused(runtime, node.row, link):
-                if run_id in seen:
+                if run_id in seen_ids:
                     link.runs_elsewhere.append(run_id)
-                elif len(seen) >= limit:
+                elif len(seen_ids) >= limit:
                     link.unread = True
                     left_out += 1
                 elif (row := await runtime.store.reads.run(run_id)) is not None:
-                    seen.add(run_id)
+                    seen_ids.add(run_id)
                     child = await _read(runtime, row)
                     link.nodes.append(child)
                     todo.append(child)
-        count(len(seen))
-    return Conversation(top, len(seen), left_out)
+        count(len(seen_ids))
+    return Conversation(top, len(seen_ids), left_out)
 
 
 async def _read(runtime: Runtime, row: RunRow) -> Node:
     entries = [entry async for entry in runtime.entries(row.run_id)]
-    began = entries[0].ts if entries else None
-    ended = entries[-1].ts if entries and entries[-1].is_terminal else None
+    began_at = entries[0].ts if entries else None
+    ended_at = entries[-1].ts if entries and entries[-1].is_terminal else None
     if row.swept:
-        ended = row.updated_at
+        ended_at = row.updated_at
     timing = timing_of(row, entries, now=SystemClock().now())
-    return Node(row, timing, began, ended, links_of(entries))
+    return Node(row, timing, began_at, ended_at, links_of(entries))
 
 
 def timing_of(row: RunRow, entries: Sequence[RunLogEntry], *, now: datetime) -> Timing:
@@ -216,8 +216,8 @@ def _phase(before: RunLogEntry, after: RunLogEntry | None) -> str:
 def links_of(entries: Sequence[RunLogEntry]) -> list[CausalLink]:
     """Return the links of a run in the order of its log, each with its outcome."""
     links: list[CausalLink] = []
-    asks: dict[str, CausalLink] = {}
-    children: dict[str, CausalLink] = {}
+    asks_by_position: dict[str, CausalLink] = {}
+    spawns_by_child: dict[str, CausalLink] = {}
     for entry in entries:
         payload, position = entry.payload, entry.position
         message_id = str(payload.get("message_id") or "")
@@ -225,20 +225,20 @@ def links_of(entries: Sequence[RunLogEntry]) -> list[CausalLink]:
             case K.CHILD_SPAWNED:
                 child = str(payload["child"])
                 link = CausalLink("spawn", str(payload["agent"]), position, entry.ts, child=child)
-                children[child] = link
+                spawns_by_child[child] = link
                 links.append(link)
             case K.ASK_SENT:
                 verb = _OUTSIDE.get(str(payload["target"]), "ask")
                 link = CausalLink(verb, str(payload["target"]), position, entry.ts, message_id)
-                asks[position] = link
+                asks_by_position[position] = link
                 links.append(link)
             case K.MSG_SENT:
                 target = str(payload["target"])
                 links.append(CausalLink("send", target, position, entry.ts, message_id))
             case K.CHILD_COMPLETED:
-                _close(children.get(str(payload["child"])), entry, str(payload["status"]))
+                _close(spawns_by_child.get(str(payload["child"])), entry, str(payload["status"]))
             case K.ASK_REPLIED | K.ASK_TIMEOUT:
-                _close(asks.get(position), entry, str(payload["outcome"]))
+                _close(asks_by_position.get(position), entry, str(payload["outcome"]))
             case _:
                 pass
     return links

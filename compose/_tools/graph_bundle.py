@@ -139,15 +139,15 @@ async def _read_unchanged(
 
 
 async def _children(runtime: Runtime, runs: FlowRuns, run_id: RunId) -> AsyncIterator[RunId]:
-    last: RunId | None = None
+    last_id: RunId | None = None
     while True:
-        among = RunFilter(parent=run_id, type=runs.app, tenant=runs.tenant, after=last)
+        among = RunFilter(parent=run_id, type=runs.app, tenant=runs.tenant, after=last_id)
         rows = await runtime.store.lists.runs(among=among, limit=_PAGE)
         for row in rows:
             yield row.run_id
         if len(rows) < _PAGE:
             return
-        last = rows[-1].run_id
+        last_id = rows[-1].run_id
 
 
 def load_bundle(path: Path) -> dict[str, Any]:
@@ -187,15 +187,15 @@ def check_bundle(path: Path, data: dict[str, Any], *, needs_chain: bool = True) 
         BundleError: The bundle is incomplete or was changed. Names the place.
     """
     with _bundle_errors(path):
-        whole = _Bundle.model_validate(data)
+        bundle = _Bundle.model_validate(data)
         for n, state in enumerate(runs_of(data)):
             with _run_errors(n) as position:
-                _check_run(position, data, state, whole.ledgers, needs_chain=needs_chain)
-        if whole.root_run_id != whole.run["run_id"]:
+                _check_run(position, data, state, bundle.ledgers, needs_chain=needs_chain)
+        if bundle.root_run_id != bundle.run["run_id"]:
             raise GraphError("root_run_id", "it is not the id of the run")
-        records = sum(len(ledger.items) for ledger in whole.ledgers.values())
-        head = whole.ledgers[whole.root_run_id].items[-1].record.get("record_hash")
-        return CheckedBundle(RunState.from_dict(whole.run), len(runs_of(data)), records, head)
+        records = sum(len(ledger.items) for ledger in bundle.ledgers.values())
+        head = bundle.ledgers[bundle.root_run_id].items[-1].record.get("record_hash")
+        return CheckedBundle(RunState.from_dict(bundle.run), len(runs_of(data)), records, head)
 
 
 def read_bundle(path: Path) -> CheckedBundle:
@@ -276,24 +276,27 @@ def _check_run(
 ) -> None:
     """Raise GraphError if the run's records do not lead to its state."""
     run_id = str(state["run_id"])
-    at, ledger = f"ledgers.{run_id}", ledgers.get(run_id)
+    ledger_path, ledger = f"ledgers.{run_id}", ledgers.get(run_id)
     if ledger is None:
-        raise GraphError(at, f"there is no ledger of {position}")
+        raise GraphError(ledger_path, f"there is no ledger of {position}")
     records = [item.record for item in ledger.items]
     if ledger.total != len(records):
-        raise GraphError(at, f"it has {len(records)} of {ledger.total} records")
+        raise GraphError(ledger_path, f"it has {len(records)} of {ledger.total} records")
     for n, record in enumerate(records):
         if record.get("run_id") != run_id:
-            raise GraphError(_position_text(at, "items", n), "it is a record of another run")
+            raise GraphError(
+                _position_text(ledger_path, "items", n), "it is a record of another run"
+            )
     if needs_chain or _has_chain(records):
         for error in verify_ledger_chain(records)["errors"]:
             raise GraphError(
-                _position_text(at, "items", error["index"]), error["type"].replace("_", " ")
+                _position_text(ledger_path, "items", error["index"]),
+                error["type"].replace("_", " "),
             )
     try:
         states = replay_states(data, state, None)
     except GraphError as exc:
-        raise GraphError(at, exc.problem) from None
+        raise GraphError(ledger_path, exc.problem) from None
     run = RunState.from_dict(state)
     facts, replayed_facts = _facts(run), _facts(states[-1])
     for name in (*_NAMES, *(() if run.status.is_terminal else _OPEN)):
@@ -303,10 +306,10 @@ def _check_run(
 
 def _facts(run: RunState) -> dict[str, Any]:
     """Return a run's facts without those that change between its steps by notes, which have no delta."""
-    own = {
+    own_vars = {
         name: value for name, value in namespace(run.vars, RUNTIME).items() if name not in _NOTED
     }
-    variables = {**run.vars, RUNTIME: own, LIMITS: None}
+    variables = {**run.vars, RUNTIME: own_vars, LIMITS: None}
     return {**run.to_dict(), "vars": variables}
 
 

@@ -137,9 +137,9 @@ class _Segment:
         self._recorded_version = entries[0].payload.get("version")
         self._entries = tuple(map(_of_any_version, entries))
         self._end, self._agents = end, agents
-        self._clock, self._written = _StoppedClock(entries[-1].ts), _Sink()
+        self._clock, self._sink = _StoppedClock(entries[-1].ts), _Sink()
         self._store = MemoryStore(clock=self._clock)
-        self._store.commits = self._written
+        self._store.commits = self._sink
         self._execution: Execution | None = None
 
     async def replay(self, report: Replayed) -> Replayed:
@@ -167,22 +167,26 @@ class _Segment:
     def _judge(self, report: Replayed) -> Replayed:
         assert self._execution is not None
         unwritten_entries, unmet_position = self._execution.leftovers
-        new = [*self._written.written, *unwritten_entries]
-        beyond = next((entry for entry in new if entry.position), None)
-        last = new[-1] if new else None
-        then = self._written.then
-        if isinstance(then, Park) and then.reason == "non_determinism" and last is not None:
-            return self._diverged(report, then.position, _asked_for(last))
-        if unmet_position is not None and not (last and last.kind in TERMINAL_KINDS):
-            where = f" at {beyond.position}" if beyond is not None else ""
-            return self._diverged(report, unmet_position, f"{_what_next(then, beyond)}{where}")
+        new_entries = [*self._sink.written, *unwritten_entries]
+        next_entry = next((entry for entry in new_entries if entry.position), None)
+        last_entry = new_entries[-1] if new_entries else None
+        then = self._sink.then
+        if isinstance(then, Park) and then.reason == "non_determinism" and last_entry is not None:
+            return self._diverged(report, then.position, _requested_call(last_entry))
+        if unmet_position is not None and not (last_entry and last_entry.kind in TERMINAL_KINDS):
+            where = f" at {next_entry.position}" if next_entry is not None else ""
+            return self._diverged(report, unmet_position, f"{_what_next(then, next_entry)}{where}")
         report = replace(
-            report, position=beyond.position if beyond else "", found=_what_next(then, beyond)
+            report,
+            position=next_entry.position if next_entry else "",
+            found=_what_next(then, next_entry),
         )
         if self._end is None:
             return replace(report, outcome="reproduced")
-        has_ended = beyond is None and last is not None and not isinstance(then, Suspend | Park)
-        return self._compare(report, self._end, last if has_ended else None)
+        has_ended = (
+            next_entry is None and last_entry is not None and not isinstance(then, Suspend | Park)
+        )
+        return self._compare(report, self._end, last_entry if has_ended else None)
 
     def _compare(
         self, report: Replayed, log_end: RunLogEntry, code_end: NewEntry | None
@@ -204,8 +208,8 @@ class _Segment:
         expected = "nothing"
         if entries:
             # Not every entry of a call names it.
-            naming = next((e for e in reversed(entries) if "hash" in e.payload), entries[-1])
-            expected = _describe(naming.kind, naming.payload)
+            naming_entry = next((e for e in reversed(entries) if "hash" in e.payload), entries[-1])
+            expected = _describe(naming_entry.kind, naming_entry.payload)
         return replace(
             report, outcome="diverged", position=position, expected=expected, found=action
         )
@@ -356,9 +360,9 @@ def _describe_end(kind: str, payload: dict[str, JsonValue]) -> str:
     return f"{kind} {text if len(text) <= 200 else text[:199] + '…'}".strip()  # noqa: PLR2004
 
 
-def _asked_for(parked: NewEntry) -> str:
+def _requested_call(park_entry: NewEntry) -> str:
     """Return the text of the code's call at the position of a divergence."""
-    detail = str(parked.payload.get("detail", ""))
+    detail = str(park_entry.payload.get("detail", ""))
     call_text = detail.partition("the code now asks for ")[2]
     return call_text.partition(". Nothing was executed")[0] or detail
 
@@ -368,10 +372,10 @@ def _describe(kind: str, payload: dict[str, JsonValue]) -> str:
     return f"{kind} {name} (hash {payload.get('hash', '-')})".replace("  ", " ")
 
 
-def _what_next(then: Then | None, beyond: NewEntry | None) -> str:
+def _what_next(then: Then | None, next_entry: NewEntry | None) -> str:
     """Return the text of the code's next action after the log's end."""
-    if beyond is not None:
-        return _describe(beyond.kind, beyond.payload)
+    if next_entry is not None:
+        return _describe(next_entry.kind, next_entry.payload)
     if isinstance(then, Suspend):
         return "waits"
     if isinstance(then, Park):

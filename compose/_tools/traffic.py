@@ -150,15 +150,15 @@ class TrafficMessage:
 def read_message(subject: str, headers: Mapping[str, str], body: bytes) -> TrafficMessage:
     """Return a message, parsed from its subject without the namespace, its headers and its body."""
     parts = subject.split(".")
-    kind, target, more = _parse_subject(parts)
-    run = more.pop("run", "") or _text(headers.get(wire.RUN))
+    kind, target, fields = _parse_subject(parts)
+    run = fields.pop("run", "") or _text(headers.get(wire.RUN))
     return TrafficMessage(
         kind=kind,
         subject=subject,
         place=target,
         run=run,
-        name=more.get("name", ""),
-        sender=more.get("sender", "") or _text(headers.get(wire.SENDER)),
+        name=fields.get("name", ""),
+        sender=fields.get("sender", "") or _text(headers.get(wire.SENDER)),
         message_id=_text(headers.get(wire.MESSAGE_ID) or headers.get("ce-id")),
         reason=_text(headers.get(wire.REASON)),
         size=len(body),
@@ -175,32 +175,32 @@ def _parse_subject(parts: list[str]) -> tuple[str, str, dict[str, str]]:
     if len(words) >= _ADDRESS:
         _, _, tenant, type_, key = words[:_ADDRESS]
         target = f"{type_}/{key}" if tenant == "default" else f"{tenant}:{type_}/{key}"
-    kind, more = "other", {}
+    kind, fields = "other", {}
     match [words[0], *words[_ADDRESS:]]:
         case ["agent", "in"]:
             kind = "mail"
         case ["agent", "ext", publisher]:
-            kind, more = "message", {"sender": f"ext:{publisher}"}
+            kind, fields = "message", {"sender": f"ext:{publisher}"}
         case ["agent", "sig", publisher, run, name]:
-            kind, more = "signal", {"sender": f"ext:{publisher}", "run": run, "name": name}
+            kind, fields = "signal", {"sender": f"ext:{publisher}", "run": run, "name": name}
         case ["topic"]:
             kind = "post"
         case ["topic", "ext", publisher]:
-            kind, more = "post", {"sender": f"ext:{publisher}"}
+            kind, fields = "post", {"sender": f"ext:{publisher}"}
         case ["dead"]:
             kind = "dead"
         case ["ask", publisher]:
-            kind, more = "ask", {"sender": f"ext:{publisher}"}
+            kind, fields = "ask", {"sender": f"ext:{publisher}"}
         case ["run", run]:
-            kind, more = "live", {"run": run}
+            kind, fields = "live", {"run": run}
         case ["run", run, "end"]:
-            kind, more = "end", {"run": run}
+            kind, fields = "end", {"run": run}
         case ["api"] if len(words) == _ADDRESS:
             _, _, target, publisher, verb = words
-            kind, more = "api", {"sender": f"ext:{publisher}", "name": verb}
+            kind, fields = "api", {"sender": f"ext:{publisher}", "name": verb}
         case _:
             target = ".".join(parts)
-    return kind, target, more
+    return kind, target, fields
 
 
 def _word(part: str) -> str:
@@ -244,13 +244,13 @@ async def listen(
             name = subject.decode(errors="replace")[prefix_length:]
             queue.put_nowait(read_message(name, wire.parse_headers(raw), data))
 
-    def lost() -> None:
+    def wake_reader() -> None:
         if queue.full():
             queue.get_nowait()
         queue.put_nowait(None)
 
     try:
-        client.on_lost = lost
+        client.on_lost = wake_reader
         for pattern in patterns:
             await client.listen(subjects.prefixed(pattern), sink)
         await _await_subscriptions(client, patterns)
@@ -272,11 +272,11 @@ async def _await_subscriptions(client: NatsConnection, patterns: tuple[str, ...]
         if not client.lost.is_set():
             raise BrokerError(f"NATS at {client.address} does not answer: {exc}") from exc
     if client.lost.is_set():
-        words = str(client.lost_error("listening"))
-        if "ermissions" in words:
+        error_text = str(client.lost_error("listening"))
+        if "ermissions" in error_text:
             remedy = "Use a user who may subscribe to it, or give a narrower PATTERN."
             raise NotPermittedError(
-                client.address, f"listening to {', '.join(patterns)}", words, remedy
+                client.address, f"listening to {', '.join(patterns)}", error_text, remedy
             )
         raise client.lost_error("listening")
 

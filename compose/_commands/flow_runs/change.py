@@ -225,8 +225,8 @@ async def cancel(
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.cancel(row.run_id, reason=reason)
         status = str(row.status)
-    is_over = status in TERMINAL
-    text = f"run {run} has ended {status} already" if is_over else f"asked {run} to stop"
+    has_ended = status in TERMINAL
+    text = f"run {run} has ended {status} already" if has_ended else f"asked {run} to stop"
     return target.tell({"run": run, "was": status}, text)
 
 

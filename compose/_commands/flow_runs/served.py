@@ -173,8 +173,8 @@ class ServedRun:
                 problem = exc.problem
             losses += 1
             if losses > MOST_LOST:
-                show = f"`callboard graphs show {self._run} --server {self._api.url}`"
-                remedy = f"The run continues. {show} shows it"
+                command = f"`callboard graphs show {self._run} --server {self._api.url}`"
+                remedy = f"The run continues. {command} shows it"
                 raise ApiUnreachableError(self._api.url, problem, remedy)
             await asyncio.sleep(PAUSE_S)
 

@@ -316,8 +316,8 @@ def _brief(schema: dict[str, Any]) -> str:
     """Return a short text of a schema: the names of its fields, else its title or type."""
     fields = schema.get("properties")
     if fields:
-        needed = schema.get("required", ())
-        names = (name if name in needed else f"{name}?" for name in fields)
+        required_names = schema.get("required", ())
+        names = (name if name in required_names else f"{name}?" for name in fields)
         return f"{{{', '.join(names)}}}"
     return str(schema.get("title") or schema.get("type") or "anything")
 

@@ -115,11 +115,13 @@ async def replay(
         runs = read_export(lines, file=file)
     catalogue = Catalogue()
     await serve_all(catalogue, {module_attr: find_served(module_attr)})
-    err = console(stderr=True)
-    silent = json or not err.is_terminal
+    error_console = console(stderr=True)
+    is_silent = json or not error_console.is_terminal
     results = [
         await replay_run(run, catalogue.agents, until=until)
-        for run in track(runs, "replaying", console=err, transient=True, disable=silent)
+        for run in track(
+            runs, "replaying", console=error_console, transient=True, disable=is_silent
+        )
     ]
     if json:
         print_json({"file": file, "runs": [asdict(result) for result in results]})

@@ -119,9 +119,9 @@ async def show(
         raise ContractError(msg)
 
     def page(count: int) -> tuple[int, int]:
-        newest = limit is None and offset is None
-        max_turns = (last or SHOWN) if newest else SHOWN if limit is None else limit
-        return (max(0, count - max_turns) if newest else offset or 0), max_turns
+        is_from_end = limit is None and offset is None
+        max_turns = (last or SHOWN) if is_from_end else SHOWN if limit is None else limit
+        return (max(0, count - max_turns) if is_from_end else offset or 0), max_turns
 
     if file is not None:
         turns = _exported_turns(file, agent, session)
@@ -139,9 +139,11 @@ async def show(
         return
     for turn in shown_turns:
         print_turn(turn, is_full=full)
-    before, after = min(first, count), max(0, count - first - len(shown_turns))
-    if before or after:
-        say(f"not shown: {before} turn(s) before, {after} after; see --offset, --limit and --last")
+    count_before, count_after = min(first, count), max(0, count - first - len(shown_turns))
+    if count_before or count_after:
+        say(
+            f"not shown: {count_before} turn(s) before, {count_after} after; see --offset, --limit and --last"
+        )
 
 
 def _exported_turns(file: str, agent: AgentId, session: str) -> list[Turn]:
@@ -186,17 +188,19 @@ def _lines(block: ContentBlock, *, is_full: bool) -> Iterator[str]:
             yield from (block.text or "").split("\n")
         case "tool_call":
             arguments = data.get("arguments") or {}
-            whole = json.dumps(arguments, ensure_ascii=False)
-            yield f"→ {data.get('name')} {whole if is_full else short(arguments)}"
+            json_text = json.dumps(arguments, ensure_ascii=False)
+            yield f"→ {data.get('name')} {json_text if is_full else short(arguments)}"
         case "tool_result":
             name = f"{data.get('name')} failed" if data.get("is_error") else data.get("name")
-            first, *rest = (block.text or "").split("\n") if is_full else [short(block.text)]
-            yield f"← {name}: {first}"
-            yield from (f"  {line}" for line in rest)
-        case other:
+            first_line, *other_lines = (
+                (block.text or "").split("\n") if is_full else [short(block.text)]
+            )
+            yield f"← {name}: {first_line}"
+            yield from (f"  {line}" for line in other_lines)
+        case block_type:
             block_data = {**data, **({} if block.text is None else {"text": block.text})}
-            whole = json.dumps(block_data, ensure_ascii=False)
-            yield f"[{other}] {whole if is_full else short(block_data)}"
+            json_text = json.dumps(block_data, ensure_ascii=False)
+            yield f"[{block_type}] {json_text if is_full else short(block_data)}"
 
 
 async def export(
@@ -361,13 +365,15 @@ async def forget(
         The memory's scope.
     """
     async with target.client() as runtime:
-        removed = await runtime.memory(tenant or DEFAULT_TENANT).forget(key_or_id, about=about)
-    if not removed:
+        removed_count = await runtime.memory(tenant or DEFAULT_TENANT).forget(
+            key_or_id, about=about
+        )
+    if not removed_count:
         raise _unknown(key_or_id, about)
     if target.json:
-        print_json({"about": about, "memory": key_or_id, "versions": removed})
+        print_json({"about": about, "memory": key_or_id, "versions": removed_count})
         return
-    say(f"forgotten: {key_or_id!r} of {about!r}, {removed} version(s)")
+    say(f"forgotten: {key_or_id!r} of {about!r}, {removed_count} version(s)")
 
 
 def _json(memory: Memory) -> dict[str, object]:
@@ -418,24 +424,24 @@ async def context(
     module_attr
         MODULE:ATTR as of `callboard host`.
     """
-    code = None if module_attr is None else await _agent(module_attr, agent)
+    served_agent = None if module_attr is None else await _agent(module_attr, agent)
     async with target.client() as runtime:
-        if code is not None:
-            report = await _window_now(code, runtime.store, session)
+        if served_agent is not None:
+            report = await _window_now(served_agent, runtime.store, session)
             _show_report(report, target)
             return Exit.OK
         transcripts = runtime.store.data.transcripts
         if not session:
-            newest = await transcripts.sessions(agent, limit=1)
-            if not newest:
+            newest_sessions = await transcripts.sessions(agent, limit=1)
+            if not newest_sessions:
                 raise no_sessions(agent)
-            session = newest[0].name
+            session = newest_sessions[0].name
         await count_turns(transcripts, agent, session)
-        sent = await last_window(runtime.store, agent, session)
-    if sent is None:
+        window = await last_window(runtime.store, agent, session)
+    if window is None:
         remedy = "give --app MODULE:ATTR to make it from the stored turns"
         raise NoDataError(f"no log has a model call in session {session!r} of {agent}: {remedy}")
-    _show_sent(sent, agent, target)
+    _show_sent(window, agent, target)
     return Exit.OK
 
 
@@ -451,15 +457,17 @@ async def _agent(module_attr: str, agent: AgentId) -> Agent:
     return served_agent
 
 
-async def _window_now(code: Agent, store: RunStore, session: str | None) -> WindowReport:
+async def _window_now(served_agent: Agent, store: RunStore, session: str | None) -> WindowReport:
     from actors._runtime.verbs.conversation.windows import window_report  # noqa: PLC0415 - as above
 
-    report = await window_report(code, store, session)
+    report = await window_report(served_agent, store, session)
     if session is not None and not report.turns:
         if report.history == "StoreHistory":
-            await count_turns(store.data.transcripts, code.id, session)
+            await count_turns(store.data.transcripts, served_agent.id, session)
         remedy = "name another session; a history in memory exists only in its own process"
-        raise NoDataError(f"{report.history} has no session {session!r} of {code.id}: {remedy}")
+        raise NoDataError(
+            f"{report.history} has no session {session!r} of {served_agent.id}: {remedy}"
+        )
     return report
 
 
@@ -511,19 +519,19 @@ def _report_to_json(report: WindowReport) -> dict[str, Any]:
     }
 
 
-def _show_sent(sent: SentWindow, agent: AgentId, target: Target) -> None:
-    receipt = sent.receipt
+def _show_sent(window: SentWindow, agent: AgentId, target: Target) -> None:
+    receipt = window.receipt
     if target.json:
         facts = {"made": "sent", "agent": str(agent), "session": receipt["session"]}
-        print_json({**facts, **pick(sent, "run at model receipt")})
+        print_json({**facts, **pick(window, "run at model receipt")})
         return
     cut = receipt["cut"]
     print_facts(
         (
             ("agent", agent),
             ("session", receipt["session"]),
-            ("model", sent.model),
-            ("sent", f"in run {sent.run}, {ago(sent.at)} ago"),
+            ("model", window.model),
+            ("sent", f"in run {window.run}, {ago(window.at)} ago"),
             ("cut", None if cut == NO_CUT else f"behind turn {cut}"),
             ("turns", receipt["turns"]),
             ("tokens", f"{receipt['tokens']}, without instructions and tools"),

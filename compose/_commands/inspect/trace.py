@@ -224,24 +224,24 @@ async def read_tree(
 ) -> tuple[TreeNode, int]:
     """Return the tree below a run, and the number of runs whose children were left out."""
     top = TreeNode(root)
-    todo, seen, left_out = deque([top]), {root.run_id}, 0
+    todo, seen_ids, left_out = deque([top]), {root.run_id}, 0
     while todo:
         branch = todo.popleft()
-        if len(seen) >= limit:
+        if len(seen_ids) >= limit:
             left_out += 1 + len(todo)
             break
         for child in await runtime.store.lists.children(branch.row.run_id):
-            if child.run_id in seen:
+            if child.run_id in seen_ids:
                 continue
-            if len(seen) >= limit:
+            if len(seen_ids) >= limit:
                 branch.hidden += 1
                 continue
-            seen.add(child.run_id)
+            seen_ids.add(child.run_id)
             child_node = TreeNode(child)
             branch.below.append(child_node)
             todo.append(child_node)
         left_out += branch.hidden > 0
-        count(len(seen))
+        count(len(seen_ids))
     return top, left_out
 
 
@@ -257,10 +257,10 @@ def _grow(tree_view: Tree, branch: TreeNode, named_run: str) -> None:
 
 
 def _line(row: RunRow, *, is_named: bool) -> Text:
-    took = seconds_text(_took_s(row))
+    duration = seconds_text(_took_s(row))
     mark = " ←" if is_named else ""
     retries = f", attempt {row.attempt}" if row.attempt > 1 else ""
-    return Text(f"{row.agent_id}  {status_text(row)}  {took}{retries}  {row.run_id}{mark}")
+    return Text(f"{row.agent_id}  {status_text(row)}  {duration}{retries}  {row.run_id}{mark}")
 
 
 def _tree_to_json(top: TreeNode) -> dict[str, JsonValue]:

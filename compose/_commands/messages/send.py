@@ -84,15 +84,15 @@ class StillOpenError(Facts, ActorsError):
 
 
 def _print_end(row: RunRow, target: Target) -> int:
-    completed = row.status is RunStatus.COMPLETED
+    is_completed = row.status is RunStatus.COMPLETED
     if target.json:
         print_json(run_to_json(row))
-    elif completed:
+    elif is_completed:
         print_json(row.result)
     else:
         reason = (row.error or {}).get("message") or row.cancel_requested or "no reason given"
         say(f"run {row.run_id} ended {row.status}: {reason}")
-    return Exit.OK if completed else Exit.FAILED
+    return Exit.OK if is_completed else Exit.FAILED
 
 
 async def ask(  # noqa: PLR0913 - each is an option

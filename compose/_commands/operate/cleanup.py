@@ -137,8 +137,8 @@ def _show(
     print_table(columns, rows, empty="there is nothing to remove")
     if candidates:
         is_dry_run = report.is_dry_run
-        done = "would be removed: give --apply to do it" if is_dry_run else "were removed"
-        say(f"{len(candidates)} with {report.size_bytes:,} bytes {done}")
+        outcome = "would be removed: give --apply to do it" if is_dry_run else "were removed"
+        say(f"{len(candidates)} with {report.size_bytes:,} bytes {outcome}")
     return Exit.OK
 
 
@@ -219,11 +219,11 @@ def _ask(tenant: str, agent: AgentId | None, session: str | None, about: str | N
         ContractError: There is no terminal to ask at, or the user does not agree.
     """
     parts = (("tenant", tenant), ("agent", agent), ("session", session), ("about", about))
-    what = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
-    remedy = f"check with --dry-run, then give --yes to erase {what} for good"
+    request_text = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
+    remedy = f"check with --dry-run, then give --yes to erase {request_text} for good"
     if not sys.stdin.isatty():
         raise ContractError(f"there is no terminal to ask at: {remedy}")
-    sys.stderr.write(visible(f"Erase {what} for good? Type the tenant's name: "))
+    sys.stderr.write(visible(f"Erase {request_text} for good? Type the tenant's name: "))
     sys.stderr.flush()
     if sys.stdin.readline().strip() != tenant:
         raise ContractError(f"nothing was erased: {remedy}")
@@ -236,9 +236,9 @@ def _print(report: EraseReport) -> None:
         for kind, number in kinds.items()
         if number
     ]
-    is_dry = report.is_dry_run
+    is_dry_run = report.is_dry_run
     print_table(("store", "what", "number"), rows, empty="there is no such data")
-    if not is_dry:
+    if not is_dry_run:
         say(f"erased {report.total} row(s); {len(report.cancelled)} run(s) were cancelled first")
     say("")
     location_rows = [
@@ -253,12 +253,12 @@ def _print(report: EraseReport) -> None:
 
 
 def _to_json(report: EraseReport) -> dict[str, JsonValue]:
-    what = report.what
+    request = report.what
     return {
-        "tenant": what.tenant,
-        "agent": None if what.agent is None else str(what.agent),
-        "session": what.session,
-        "about": what.about,
+        "tenant": request.tenant,
+        "agent": None if request.agent is None else str(request.agent),
+        "session": request.session,
+        "about": request.about,
         "dry_run": report.is_dry_run,
         "counts": {store: dict(kinds) for store, kinds in report.counts.items()},
         "total": report.total,

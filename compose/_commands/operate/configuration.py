@@ -114,7 +114,7 @@ async def nats_config(
         namespace=read_settings(namespace=namespace).namespace,
         publishers=publishers,
         tenants=tuple(tenant or ()),
-        sees_tenant=tuple(_seeing(sees or [], [p.user for p in publishers])),
+        sees_tenant=tuple(_users_that_see(sees or [], [p.user for p in publishers])),
         nkeys=dict(map(_pair, nkey or ())),
         hosts_make_streams=hosts_make_streams,
     )
@@ -136,10 +136,10 @@ async def nats_config(
     print_json({"users": users, "config": accounts.text()})
 
 
-def _seeing(texts: list[str], users: list[str]) -> Iterator[str]:
+def _users_that_see(texts: list[str], users: list[str]) -> Iterator[str]:
     for text in texts:
-        user, equals, what = text.rpartition("=")
-        if what != "tenant" or bool(user) != bool(equals):
+        user, equals, scope = text.rpartition("=")
+        if scope != "tenant" or bool(user) != bool(equals):
             raise ContractError(f"--sees {text}: give tenant, or USER=tenant")
         yield from [user] if user else users
 

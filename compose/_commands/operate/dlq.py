@@ -56,8 +56,8 @@ async def list_letters(
 
 def _row(letter: DeadLetter) -> tuple[object, ...]:
     error = letter.last_error + (f" ({letter.times} times)" if letter.times > 1 else "")
-    what = (letter.id, letter.agent_id, letter.message.id, letter.reason)
-    return *what, letter.attempts, error, letter.run_id, ago(letter.at)
+    first_cells = (letter.id, letter.agent_id, letter.message.id, letter.reason)
+    return *first_cells, letter.attempts, error, letter.run_id, ago(letter.at)
 
 
 async def show(letter: Annotated[int, LETTERS], /, *, target: Target = HERE) -> None:
@@ -101,9 +101,9 @@ async def _letters_by_id(runtime: Runtime, ids: Sequence[int]) -> list[DeadLette
         NoDataError: The store does not have one of them.
     """
     letters = await runtime.store.lists.dead_letters(ids=ids, limit=len(ids))
-    missing = sorted(set(ids) - {letter.id for letter in letters})
-    if missing:
-        numbers = ", ".join(map(str, missing))
+    missing_ids = sorted(set(ids) - {letter.id for letter in letters})
+    if missing_ids:
+        numbers = ", ".join(map(str, missing_ids))
         raise NoDataError(f"no such dead letter (any more): {numbers}; see `callboard dlq list`")
     return sorted(letters, key=lambda letter: letter.id)
 

@@ -81,20 +81,20 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
         Replace the values of an existing schedule.
     """
     instant = None if at is None else _instant(at)
-    when: dict[str, Any] = {"cron": cron, "timezone": timezone, "at": instant, "delay_s": delay_s}
-    when |= {"catch_up": catch_up, "replace": replace}
+    timing: dict[str, Any] = {"cron": cron, "timezone": timezone, "at": instant, "delay_s": delay_s}
+    timing |= {"catch_up": catch_up, "replace": replace}
     data = opt.parse_json(payload, what="the message")
     if (agent is None) == (flow is None):
         raise ContractError("name an agent, or a flow with --flow APP/FLOW; give one of both")
-    app, graph, flow_vars = ("", "", {}) if flow is None else _parse_flow(flow, variables)
+    app, flow_name, flow_vars = ("", "", {}) if flow is None else _parse_flow(flow, variables)
     async with target.client() as runtime:
         if agent is not None:
-            schedule = await runtime.schedules.create(name, agent, data, **when)
+            schedule = await runtime.schedules.create(name, agent, data, **timing)
         else:
             from actors.workflow import schedule_flow  # noqa: PLC0415 - few schedules start flows
 
             schedule = await schedule_flow(
-                runtime, app, name, graph, vars=flow_vars, tenant=tenant, **when
+                runtime, app, name, flow_name, vars=flow_vars, tenant=tenant, **timing
             )
     _print(schedule, target)
 
@@ -196,13 +196,13 @@ async def delete(
 
 def _parse_flow(flow: str, variables: str) -> tuple[str, str, dict[str, Any]]:
     """Return the app, the flow and the variables of the runs that ticks start."""
-    app, _, graph = flow.partition("/")
-    if not graph or ":" in graph:
+    app, _, flow_name = flow.partition("/")
+    if not flow_name or ":" in flow_name:
         raise ContractError(f"--flow {flow!r} is not a flow: give APP/FLOW, such as billing/refund")
     flow_vars = opt.parse_json(variables, what="--vars")
     if not isinstance(flow_vars, dict):
         raise ContractError("--vars: give a JSON object, such as '{\"order\": 7}'")
-    return app, graph, flow_vars
+    return app, flow_name, flow_vars
 
 
 def _instant(text: str) -> datetime:

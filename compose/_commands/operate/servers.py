@@ -156,14 +156,14 @@ async def migrate(*, streams: Flag = False, target: Target = HERE) -> None:
             schema=settings.db_schema,
             start_wait_s=settings.start_wait_s,
         )
-        applied = await bring_up_to_date(store_settings, whole=True)
+        applied_names = await bring_up_to_date(store_settings, whole=True)
         if streams and settings.nats_url is not None:
             await _make_streams(settings.nats_url, store_settings, settings)
-    newest = known_migrations()[-1].name
-    text = f"schema {settings.db_schema!r}: applied {', '.join(applied)}"
+    newest_name = known_migrations()[-1].name
+    text = f"schema {settings.db_schema!r}: applied {', '.join(applied_names)}"
     target.tell(
-        {"schema": settings.db_schema, "applied": list(applied), "version": newest},
-        text if applied else f"schema {settings.db_schema!r} is up to date ({newest})",
+        {"schema": settings.db_schema, "applied": list(applied_names), "version": newest_name},
+        text if applied_names else f"schema {settings.db_schema!r} is up to date ({newest_name})",
     )
 
 

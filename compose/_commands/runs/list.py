@@ -308,8 +308,8 @@ async def log(
         Print new entries as they are written, until the run has ended.
     """
     async with open_run(target, run) as (runtime, row):
-        read = runtime.tail if follow else runtime.entries
-        entries: AsyncIterator[RunLogEntry] = read(row.run_id, from_seq=from_seq)
+        read_entries = runtime.tail if follow else runtime.entries
+        entries: AsyncIterator[RunLogEntry] = read_entries(row.run_id, from_seq=from_seq)
         if target.json:
             async for entry in entries:
                 print_json(entry_to_json(entry), compact=True)
@@ -352,22 +352,22 @@ async def events(
     follow
         Continue until the run has ended.
     """
-    watching = _watching(target) if follow else target.client()
-    async with watching as runtime:
+    client = _watching_client(target) if follow else target.client()
+    async with client as runtime:
         row = await known_run(runtime, run)
         caller = Caller(row.agent_id.tenant, "cli", sees="tenant")
         stream = runtime.front.events(caller, row.run_id, from_seq=from_seq)
-        show = _EventPrinter().show
+        print_event = _EventPrinter().show
         async with aclosing(stream if follow else _until_now(row, stream)) as run_events:
             async for event in run_events:
                 if target.json:
                     print_json(asdict(event), compact=True)
                 else:
-                    show(event)
+                    print_event(event)
 
 
 @asynccontextmanager
-async def _watching(target: Target) -> AsyncIterator[Runtime]:
+async def _watching_client(target: Target) -> AsyncIterator[Runtime]:
     """Yield a client that receives the pieces of other processes' model calls if a NATS server is known."""
     from compose._assembly.runtime import build_as_set, settings_of_client  # noqa: PLC0415 - as in `client`
 

@@ -247,8 +247,10 @@ async def sweep(*, older_than: str = "30d", target: Target = HERE) -> int:
     """
     seconds = opt.span_s(older_than)
     async with target.client() as runtime:
-        swept = await sweep_all(runtime.store, older_than_s=seconds)
-    return target.tell({"swept": swept, "older_than_s": seconds}, f"swept {swept} run(s)")
+        swept_count = await sweep_all(runtime.store, older_than_s=seconds)
+    return target.tell(
+        {"swept": swept_count, "older_than_s": seconds}, f"swept {swept_count} run(s)"
+    )
 
 
 def _refuse_ended(row: RunRow) -> None:

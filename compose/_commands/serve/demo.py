@@ -125,8 +125,8 @@ class Narrator:
         if not self._console.is_terminal or (done, what) == self._last_progress:
             return
         self._last_progress = (done, what)
-        filled = BAR * done // total
-        bar = "█" * filled + "·" * (BAR - filled)
+        filled_width = BAR * done // total
+        bar = "█" * filled_width + "·" * (BAR - filled_width)
         self._console.file.write(f"\r\033[K         {bar} {done}/{total} steps  {what}")
         self._console.file.flush()
         if done == total:
@@ -148,20 +148,20 @@ def show_proof(outcome: Outcome) -> None:
     out.print(table)
     if any(step.second_host == "repeated" for step in proof.steps):
         out.print(" * the host was killed during this step, which had no result", style="dim")
-    replayed = sum(step.second_host == "replayed" for step in proof.steps)
-    at_most_once = sum(step.mode == "at_most_once" for step in proof.steps)
+    replayed_count = sum(step.second_host == "replayed" for step in proof.steps)
+    at_most_once_count = sum(step.mode == "at_most_once" for step in proof.steps)
     out.print()
-    first, second = outcome.first_pid, outcome.second_pid
-    after = f"{outcome.took_over_after_s:g} s"
-    executed = f"every recorded effect executed once: {replayed} were replayed"
+    first_pid, second_pid = outcome.first_pid, outcome.second_pid
+    delay = f"{outcome.took_over_after_s:g} s"
+    executed_once = f"every recorded effect executed once: {replayed_count} were replayed"
     for holds, claim in (
-        (proof.was_killed, f"host 1 (process {first}) ended by SIGKILL in mid-run"),
+        (proof.was_killed, f"host 1 (process {first_pid}) ended by SIGKILL in mid-run"),
         (
             proof.was_recovered,
-            f"host 2 (process {second}) took the run over and continued after {after}",
+            f"host 2 (process {second_pid}) took the run over and continued after {delay}",
         ),
-        (all(step.holds for step in proof.steps), f"{executed} and not executed again"),
-        (proof.published_once, f"each of {at_most_once} at-most-once effects happened once"),
+        (all(step.holds for step in proof.steps), f"{executed_once} and not executed again"),
+        (proof.published_once, f"each of {at_most_once_count} at-most-once effects happened once"),
         (proof.is_complete, "the run completed, with one result per step"),
     ):
         out.print(f" {YES if holds else NO} {claim}")

@@ -246,17 +246,17 @@ async def _until_left(talk: Chat, work: Coroutine[Any, Any, Exit]) -> Exit:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, talk.interrupt)
     loop.add_signal_handler(signal.SIGTERM, talk.has_left.set)
-    talking = start_task(work, name="talk", done=lambda _: talk.has_left.set())
+    talk_task = start_task(work, name="talk", done=lambda _: talk.has_left.set())
     try:
         await talk.has_left.wait()
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
-        has_ended = talking.done()
-        talking.cancel()
-        await asyncio.wait({talking})
+        has_ended = talk_task.done()
+        talk_task.cancel()
+        await asyncio.wait({talk_task})
     if has_ended:
-        code: Exit = talking.result()
+        code: Exit = talk_task.result()
         return code
     if talk.has_open_runs:
         talk.note("left before the run ended; open the session again to continue it")

@@ -69,10 +69,10 @@ async def list_all(
         Only sessions whose last change was before this instant, or longer ago than this span. Gives the next
         page.
     """
-    at = opt.instant("--before", before)
+    before_at = opt.instant("--before", before)
     label = None if project is None else str(project_folder(project))
     async with sessions_of(target, app, tenant) as agents:
-        rows = await agents.sessions(limit=limit, before=at)
+        rows = await agents.sessions(limit=limit, before=before_at)
     names = (
         "agent=agent_id title owner project open_runs active_node=head last_fact created_at last_at"
     )
@@ -131,8 +131,8 @@ async def show(
         return
     for turn in path[-last:]:
         print_turn(turn, is_full=full)
-    hidden = max(0, len(path) - last)
-    facts = [f"{hidden} turn(s) before are not shown: see --last"] if hidden else []
+    hidden_count = max(0, len(path) - last)
+    facts = [f"{hidden_count} turn(s) before are not shown: see --last"] if hidden_count else []
     facts += [f"{row.open_runs} run(s) are open"] if row.open_runs else []
     if facts or not path:
         say("; ".join(facts) or "nothing was said yet")
@@ -256,25 +256,25 @@ def tree_of(turns: Sequence[Turn], head: str | None) -> Iterator[NodeLine]:
         head: Id of the active node.
     """
     by_id = {turn.id: turn for turn in turns}
-    below: defaultdict[str | None, list[Turn]] = defaultdict(list)
+    children_by_parent: defaultdict[str | None, list[Turn]] = defaultdict(list)
     for turn in turns:
-        below[turn.parent if turn.parent in by_id else None].append(turn)
+        children_by_parent[turn.parent if turn.parent in by_id else None].append(turn)
     path, node = set[str](), head
     while node is not None and node in by_id:
         path.add(node)
         node = by_id[node].parent
-    stack = [*reversed(list(_mark_children(below[None], "")))]
+    stack = [*reversed(list(_mark_children(children_by_parent[None], "")))]
     while stack:
-        turn, marks, behind = stack.pop()
+        turn, marks, prefix = stack.pop()
         yield NodeLine(turn, marks, turn.id == head, turn.id in path)
-        stack += reversed(list(_mark_children(below[turn.id], behind)))
+        stack += reversed(list(_mark_children(children_by_parent[turn.id], prefix)))
 
 
-def _mark_children(children: Sequence[Turn], behind: str) -> Iterator[tuple[Turn, str, str]]:
+def _mark_children(children: Sequence[Turn], prefix: str) -> Iterator[tuple[Turn, str, str]]:
     """Yield each child with the marks before it, and the marks before its descendants."""
     if len(children) == 1:
-        yield children[0], behind, behind
+        yield children[0], prefix, prefix
         return
     for number, child in enumerate(children, 1):
         is_last = number == len(children)
-        yield child, behind + ("└─ " if is_last else "├─ "), behind + ("   " if is_last else "│  ")
+        yield child, prefix + ("└─ " if is_last else "├─ "), prefix + ("   " if is_last else "│  ")

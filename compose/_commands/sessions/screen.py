@@ -252,8 +252,8 @@ def _child_finished(payload: dict[str, Any]) -> str:
 
 def _run_waiting(payload: dict[str, Any]) -> str:
     if payload.get("parked"):
-        why = payload.get("detail") or payload["parked"]
-        return f"an operator has to decide: {why} (callboard runs list --parked)"
+        reason = payload.get("detail") or payload["parked"]
+        return f"an operator has to decide: {reason} (callboard runs list --parked)"
     until = (
         f" until {payload['until'][:19].replace('T', ' ')} UTC at the latest"
         if payload.get("until")
@@ -368,8 +368,8 @@ class Keyboard(Person):
 
     @override
     def redraw(self) -> None:
-        typed = "" if self._editor is None else self._editor.get_line_buffer()
-        sys.stdout.write(self._prompt + typed)
+        typed_text = "" if self._editor is None else self._editor.get_line_buffer()
+        sys.stdout.write(self._prompt + typed_text)
         sys.stdout.flush()
 
     def _read_for_ever(self) -> None:
@@ -397,11 +397,11 @@ class Keyboard(Person):
 def restore_terminal() -> Iterator[None]:
     """Restore the terminal's settings at the end, because editing a line turns its echo off."""
     try:
-        before = termios.tcgetattr(sys.stdin.fileno())
+        settings = termios.tcgetattr(sys.stdin.fileno())
     except (OSError, ValueError, termios.error):
         yield
         return
     try:
         yield
     finally:
-        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, settings)

@@ -83,7 +83,7 @@ class Chat:
         cursor = None
         if row is not None:
             cursor = str(EventCursor(row.last_fact))
-            await self._take_up(row, shows_past=shows_past)
+            await self._show_conversation(row, shows_past=shows_past)
         self._tasks.start(self._follow(cursor), name=f"events of {self.session_id}")
 
     async def close(self) -> None:
@@ -112,8 +112,8 @@ class Chat:
         """Wait until no run of the session is open."""
         await self._until(lambda: not self._open_runs)
 
-    async def _until(self, holds: Any) -> None:
-        while not holds():
+    async def _until(self, condition: Any) -> None:
+        while not condition():
             if self._failure is not None:
                 raise self._failure
             self._news.clear()
@@ -153,9 +153,9 @@ class Chat:
 
     def note(self, text: str, *, style: str = "dim") -> None:
         """Show a line of the program, even while the person types a line."""
-        self._apart(lambda: self.screen.note(text, style=style))
+        self._show_above_prompt(lambda: self.screen.note(text, style=style))
 
-    def _apart(self, show: Any) -> None:
+    def _show_above_prompt(self, show: Any) -> None:
         """Call `show`. If the person is typing a line, draw that line again below the output."""
         person = self._person
         if person is None or not person.is_asked:
@@ -166,7 +166,7 @@ class Chat:
         if not self.screen.is_inside:
             person.redraw()
 
-    async def _take_up(self, row: SessionRow, *, shows_past: bool) -> None:
+    async def _show_conversation(self, row: SessionRow, *, shows_past: bool) -> None:
         """Show the last turns of the path, and the messages that started the open runs."""
         store = self.agents.runtime.store
         runs = []
@@ -175,8 +175,8 @@ class Chat:
         self._open_runs |= {run.run_id for run in runs}
         if shows_past:
             path = await self.agents.path(self.session_id)
-            before = [turn for turn in path if turn.run_id not in self._open_runs]
-            self.screen.past(before[-SHOWN:], max(0, len(before) - SHOWN))
+            earlier_turns = [turn for turn in path if turn.run_id not in self._open_runs]
+            self.screen.past(earlier_turns[-SHOWN:], max(0, len(earlier_turns) - SHOWN))
         for run in reversed(runs):
             await self._show_messages(run.run_id)
         if runs:
@@ -190,18 +190,18 @@ class Chat:
         text = "\n".join(_text_of(message.payload) for message in messages)
         is_seen = all(message.id in self._own_messages for message in messages)
         if messages:
-            self._apart(lambda: self.screen.typed(run_id, text, is_seen=is_seen))
+            self._show_above_prompt(lambda: self.screen.typed(run_id, text, is_seen=is_seen))
 
     async def _follow(self, cursor: str | None) -> None:
         try:
             async with aclosing(self.agents.tail_session(self.session_id, cursor=cursor)) as events:
                 async for event in events:
-                    await self._take(event)
+                    await self._handle_event(event)
         except Exception as exc:  # noqa: BLE001 - `_until` raises it
             self._failure = exc
             self._news.set()
 
-    async def _take(self, event: SessionEvent) -> None:
+    async def _handle_event(self, event: SessionEvent) -> None:
         if event.type == "loop_started":
             self._open_runs.add(event.run_id)
             await self._show_messages(event.run_id)
@@ -219,11 +219,11 @@ class Chat:
         While the person types a message, an approval is only shown, and another client may decide it.
         """
         payload: dict[str, Any] = dict(event.payload)
-        asks = self._person is not None and not self._is_at_prompt
-        if event.type == "approval_requested" and asks:
+        can_ask = self._person is not None and not self._is_at_prompt
+        if event.type == "approval_requested" and can_ask:
             self._tasks.start(self._decide(event.run_id, payload, depth), name="approval")
             return
-        self._apart(lambda: self.screen.event(event, depth=depth))
+        self._show_above_prompt(lambda: self.screen.event(event, depth=depth))
         if event.type == "child_started":
             child = self._follow_child(top or event.run_id, payload["child"], depth + 1)
             self._tasks.start(child, name=f"child {payload['child']}")
@@ -254,11 +254,11 @@ class Chat:
                 }
                 if not is_open:
                     return
-                agree = await self._yes_or_no(
+                is_approved = await self._yes_or_no(
                     f"{STEP * depth}? {question_text(payload)}: agree? [y/N] "
                 )
-            if agree is not None:
-                await approvals.decide(id_, approve=agree, by=self._by)
+            if is_approved is not None:
+                await approvals.decide(id_, approve=is_approved, by=self._by)
         except UnknownApprovalError:
             self.note("another client has decided meanwhile")
         finally:
@@ -356,22 +356,22 @@ class Commands:
             self._refuse("give the new text: /edit TEXT")
             return
         path = await self.talk.agents.path(self.talk.session_id)
-        numbers = [number for number, turn in enumerate(path) if turn.message.role == "user"]
-        if not numbers:
+        positions = [position for position, turn in enumerate(path) if turn.message.role == "user"]
+        if not positions:
             self._refuse("nothing was said yet")
             return
-        last = numbers[-1]
-        parent = path[last - 1].id if last else ROOT
-        words = path[last].message.text if text is None else text
-        await self.talk.say(words, parent_node=parent)
+        last_position = positions[-1]
+        parent = path[last_position - 1].id if last_position else ROOT
+        message = path[last_position].message.text if text is None else text
+        await self.talk.say(message, parent_node=parent)
 
     def _choose_mode(self, name: str) -> None:
-        others = ", ".join(self.modes) or "not known here"
+        mode_names = ", ".join(self.modes) or "not known here"
         if name and self.modes and name not in self.modes:
-            self._refuse(f"there is no mode {name!r}: {others}")
+            self._refuse(f"there is no mode {name!r}: {mode_names}")
             return
         self.talk.mode = name or self.talk.mode
-        self.talk.note(f"mode {self.talk.mode}" + ("" if name else f" (of {others})"))
+        self.talk.note(f"mode {self.talk.mode}" + ("" if name else f" (of {mode_names})"))
 
     def _refuse(self, text: str) -> None:
         self.talk.note(text, style="red")

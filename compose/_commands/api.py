@@ -61,7 +61,7 @@ class ApiFailedError(Facts, ActorsError):
 
 
 class ApiRefusedError(Facts, ContractError):
-    """The server refused the request. See `HttpProblem` for the fields."""
+    """The server refused the request; the fields are those of its `HttpProblem`."""
 
     text = "{url}: {detail} ({code}); {remedy}"
     url: str
@@ -157,7 +157,7 @@ class Api:
 
     Args:
         url: The address of the server.
-        token: The token of requests. None: requests have none.
+        token: The bearer token of all requests, or None to send none.
 
     Raises:
         ContractError: The address is not allowed.
@@ -198,7 +198,7 @@ class Api:
         query: Mapping[str, str | None] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> T:
-        """Return the JSON data of an answer. It has the fields of `kind`, perhaps others, too. See `ask`."""
+        """Return the JSON data of an answer. It has the fields of `kind`, and perhaps more. Raises as `ask`."""
         _, data = await self.ask(method, path, body, query=query, headers=headers)
         try:
             TypeAdapter(kind).validate_python(data)
@@ -215,7 +215,7 @@ class Api:
         query: Mapping[str, str | None] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:
-        """Return the status and the bytes of an answer. See `ask`."""
+        """Return the status and the bytes of an answer. Raises as `ask`."""
         is_json = body is not None and not isinstance(body, bytes)
         data = json.dumps(body, ensure_ascii=False).encode() if is_json else body
         send = partial(self._send, method, self._full_path(path, query), data, headers or {})
@@ -284,12 +284,15 @@ class Api:
                     return lines
         except (OSError, http.client.HTTPException) as exc:
             raise self._unreachable(exc) from exc
+        # An event without the empty line behind it was cut off, and the next stream repeats it.
         return []
 
     def _send(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, bytes]:
         connection = self._connection(TIMEOUT_S)
+        # Connected first: an error here means that nothing was sent, and after it that the request may have
+        # been executed.
         try:
             connection.connect()
         except OSError as exc:
@@ -298,6 +301,7 @@ class Api:
             connection.request(method, path, body, self._headers(headers))
             answer = connection.getresponse()
             raw = answer.read(MOST_BYTES + 1)
+            # A read with a limit returns an answer that was cut off, and raises nothing.
             if answer.length and len(raw) <= MOST_BYTES:
                 raise http.client.IncompleteRead(raw, answer.length)
         except (OSError, http.client.HTTPException) as exc:

@@ -170,6 +170,7 @@ def run(arguments: Sequence[str]) -> int:
         return Exit.INTERRUPTED
     except BrokenPipeError:
         raise  # `compose._cli` handles it: the reader of the output closed the pipe, which is no error
+    # A command may raise anything. Without --debug a person gets one line with the remedy, and no traceback.
     except Exception as exc:
         if "--debug" in arguments and not isinstance(exc, CycloptsError):
             raise

@@ -242,6 +242,7 @@ class Target:
         settings = read_settings(
             postgres_url=self.postgres_url, data_dir=self.data, db_schema=self.schema, **overrides
         )
+        # The option wins over CALLBOARD_POSTGRES_URL of the environment.
         if self.data is not None:
             settings = settings.model_copy(update={"postgres_url": None})
         if settings.postgres_url is None and settings.data_dir is None:
@@ -309,7 +310,7 @@ class Target:
         *,
         empty: str,
     ) -> None:
-        """Print rows: a JSON list with `--json` (see `pick`), else a table, or `empty` without rows."""
+        """Print rows: a JSON list with `--json` (its keys by `pick`), else a table, or `empty` without rows."""
         if self.json:
             to_data = partial(pick, names=to_json) if isinstance(to_json, str) else to_json
             print_json([to_data(r) for r in rows])

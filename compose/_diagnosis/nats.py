@@ -43,7 +43,8 @@ async def diagnose_nats(
     Args:
         url: URL of one server, or URLs of a cluster's servers, separated by commas; or options to connect.
         namespace: Prefix of the streams.
-        deployment: Id of the database to which all streams must belong. None: any database, but the same.
+        deployment: Id of the database to which all streams must belong, or None if any one database may own
+            them all.
     """
     subjects = Subjects(namespace)
     server = ConnectOptions(urls=tuple(url.split(","))) if isinstance(url, str) else url
@@ -100,6 +101,7 @@ async def _streams(requests: Requests, subjects: Subjects) -> dict[str, dict[str
     """Return the server's answers about the existing streams, by their names without the prefix."""
     query = {"subject": subjects.prefixed(EXTERNAL)}
     stream_names = (await requests.api_or_raise("STREAM.NAMES", query)).get("streams") or ()
+    # EDGE has another name after it was created anew, so it is found by its subject.
     edge_names = [name for name in stream_names if name.startswith(subjects.stream("EDGE"))]
     names = {plain: subjects.stream(plain) for plain in STREAMS}
     if edge_names:
@@ -216,6 +218,7 @@ def _configuration(
         names = ", ".join(sorted(map(str, owners)))
         problems.append(f"they belong to different databases: {names}")
         remedy = "give each database a namespace of its own (CALLBOARD_NAMESPACE)"
+    # No stream at all is no fault: the first host or `callboard migrate --streams` creates them.
     is_wrong = bool(streams and (problems or missing_streams))
     if missing_streams:
         problems.append(f"missing: {', '.join(subjects.stream(name) for name in missing_streams)}")
@@ -264,6 +267,7 @@ def _drift(config: Config, plain: str, subjects: Subjects, edge_name: str) -> li
     checked_config = {
         name: value for name, value in planned_config.items() if name not in _OPERATORS
     }
+    # A plan without this setting means synchronous writes, and `differing` compares only settings of the plan.
     checked_config.setdefault("persist_mode", None)
     return [
         f"{name} is {config.get(name)}, must be {checked_config[name]}"

@@ -59,7 +59,7 @@ async def diagnose_artifacts(location: str) -> list[Finding]:
     The check writes nothing, so it does not find a missing permission to write.
 
     Args:
-        location: See `artifact_bytes`.
+        location: URL of the bucket, or absolute path of the folder, as in CALLBOARD_ARTIFACTS.
     """
     where = location.partition("?")[0]
     try:

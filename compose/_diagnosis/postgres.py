@@ -100,6 +100,7 @@ async def diagnose_postgres(connection: Connection) -> list[Finding]:
     server = await connection.fetchrow(SQL_SERVER)
     after = SystemClock().now()
     assert server is not None
+    # The server read its clock about halfway, so a slow connection does not count as a wrong clock.
     midpoint = before + (after - before) / 2
     is_here = server["address"] is None or is_this_machine(server["address"])
     findings = [
@@ -115,6 +116,7 @@ async def diagnose_postgres(connection: Connection) -> list[Finding]:
     applied_versions = {row["version"] for row in await connection.fetch(SQL_VERSIONS)}
     functions = await stale_functions(connection, known_functions())
     findings.append(_schema(applied_versions, [function.file for function in functions]))
+    # The queries below need the tables and functions of this release.
     if findings[-1].level == "wrong":
         return findings
     waiting_rows = {row["type"]: row for row in await connection.fetch(SQL_WAITING)}

@@ -175,7 +175,7 @@ async def _read(runtime: Runtime, row: RunRow) -> Node:
     entries = [entry async for entry in runtime.entries(row.run_id)]
     began_at = entries[0].ts if entries else None
     ended_at = entries[-1].ts if entries and entries[-1].is_terminal else None
-    if row.swept:
+    if row.swept:  # the log is removed, and only the row has the instant of the end
         ended_at = row.updated_at
     timing = timing_of(row, entries, now=SystemClock().now())
     return Node(row, timing, began_at, ended_at, links_of(entries))

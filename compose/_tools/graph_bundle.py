@@ -1,6 +1,6 @@
 """The bundle of a run of a flow: write it from the rows of a store, and read and check it.
 
-Its format is that of embedded graphs: see `actors.workflow.export_run_history_bundle`.
+Its format is that of embedded graphs, which `actors.workflow.export_run_history_bundle` writes.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def check_bundle(path: Path, data: dict[str, Any], *, needs_chain: bool = True) 
     Args:
         path: The file, for errors.
         data: Its data.
-        needs_chain: False: a ledger whose records all have no hash is accepted, too.
+        needs_chain: If False, a ledger whose records all have no hash is accepted, too.
 
     Raises:
         BundleError: The bundle is incomplete or was changed. Names the place.
@@ -202,7 +202,7 @@ def read_bundle(path: Path) -> CheckedBundle:
     """Read and check a file with a bundle whose ledgers are chains, and return its run.
 
     Raises:
-        BundleError: See `load_bundle` and `check_bundle`.
+        BundleError: The file is not a bundle of this version, is incomplete, or was changed.
         ContractError: The file cannot be read.
     """
     return check_bundle(path, load_bundle(path))
@@ -226,7 +226,7 @@ def chain_of(data: dict[str, Any], run_id: str) -> tuple[str, str | None]:
 def replay_states(
     data: dict[str, Any], state: dict[str, Any], workflow: WorkflowSpec | None
 ) -> list[RunState]:
-    """Return the states of one run of a bundle, see `replay_run_history`.
+    """Return the states through which the records of one run of a bundle lead, the last one last.
 
     Raises:
         GraphError: The records do not lead to the state in the file, or a node is not in `workflow`.
@@ -256,7 +256,7 @@ def _run_errors(n: int) -> Iterator[str]:
     position = "run" if n == 0 else f"subruns[{n - 1}]"
     try:
         yield position
-    except GraphError:
+    except GraphError:  # it is a ValueError too, and says already where and why
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise GraphError(position, f"{type(exc).__name__}: {exc}") from None

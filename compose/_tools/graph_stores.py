@@ -85,6 +85,7 @@ def _check(path: Path, *, create: bool) -> None:
         if not create and not any(path.glob("run_*.json")):
             raise NoGraphStoreError(path, "the folder has no runs of graphs")
     elif path.exists():
+        # SQLite opens any file, and says only at the first statement that it is no database.
         with path.open("rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 raise NoGraphStoreError(path, "it is no SQLite file")

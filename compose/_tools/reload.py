@@ -47,6 +47,7 @@ DEBOUNCE_MS: Final = 400
 MAX_RUNS: Final = 200
 MAX_LINE: Final = 2000
 _OF_EVERY_LINE: Final = ("at", "level", "event", "trouble")
+# A server process starts in `/`, and relative paths of the application are those of the current folder.
 _START: Final = "import os, sys; os.chdir(sys.argv.pop(1)); from compose._cli import main; main()"
 
 
@@ -186,6 +187,7 @@ class _Generations:
             self._print_log()
             host = self._host
             if host is not None and not host.is_running:
+                # Once more: it may have written its error after the read above, and before it ended.
                 self._print_log()
                 self._host = None
                 code = host.returncode
@@ -200,6 +202,7 @@ class _Generations:
         with self._log.open("rb") as log:
             log.seek(self._log_offset)
             text = log.read()
+        # A line that the host is still writing is shown when it is complete.
         whole_lines = text[: text.rfind(b"\n") + 1]
         self._log_offset += len(whole_lines)
         for line in whole_lines.decode(errors="replace").splitlines():
@@ -253,6 +256,7 @@ async def _observe(url: str, settings: Settings, view: View) -> None:
                 rows = await runtime.store.lists.runs(limit=MAX_RUNS)
                 per_second = rate.add(rows, at)
                 view.show(Snapshot(totals=totals, per_second=per_second, runs=tuple(rows)))
+            # A database that does not answer for a moment must not end the display.
             except ActorsError as exc:
                 view.show_event("warning", str(exc))
             await asyncio.sleep(SHOW_EVERY_S)

@@ -77,13 +77,11 @@ class Catalogue(Runtime):
 
     @override
     async def register(self, agent: Agent) -> None:
-        """See `Runtime.register`."""
         await super().register(agent)
         self.agents.add(agent)
 
     @override
     async def register_type(self, type_: str, factory: Callable[[AgentId], Agent]) -> None:
-        """See `Runtime.register_type`."""
         await super().register_type(type_, factory)
         self.agents.add_type(type_, factory)
 
@@ -284,7 +282,7 @@ class _NoResults:
         self._reached = reached
 
     def keep(self, key: str, payload: dict[str, JsonValue]) -> None:
-        """See `ResultCache.keep`."""
+        """Keep nothing."""
 
     async def find(self, key: str) -> dict[str, JsonValue] | None:
         """End the replay and never return, because the caller's next step would reconcile the effect."""

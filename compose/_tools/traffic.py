@@ -228,7 +228,7 @@ async def listen(
     The iterator raises an error when the connection is lost.
 
     Raises:
-        ContractError: See `Filter.patterns`.
+        ContractError: The filter has several attributes, or its pattern is not a subject pattern.
         UnreachableError: No server answers at the URL.
         NotPermittedError: The user may not subscribe to one of the subjects.
     """
@@ -245,6 +245,7 @@ async def listen(
             queue.put_nowait(read_message(name, wire.parse_headers(raw), data))
 
     def wake_reader() -> None:
+        # The reader must see the end also if the queue is full: a message is dropped for it.
         if queue.full():
             queue.get_nowait()
         queue.put_nowait(None)
@@ -256,7 +257,7 @@ async def listen(
         await _await_subscriptions(client, patterns)
         yield _read(client, queue)
     finally:
-        client.on_lost = None
+        client.on_lost = None  # a close of our own is no loss
         await client.shut()
 
 

@@ -39,14 +39,14 @@ from compose._commands.terminal import say
 
 
 class EmittedData(TypedDict):
-    """The answer to an event. See `EmittedJson` of the server."""
+    """The answer to an event: fields of the server's `EmittedJson`."""
 
     delivered: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrder:
-    """A run to start. See `start`."""
+    """A run to start, with the values of the options of `start`."""
 
     app: str
     flow: str

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class WaitData(TypedDict):
-    """A wait of a run in an answer. See `GraphWaitJson` of the server."""
+    """A wait of a run in an answer: fields of the server's `GraphWaitJson`."""
 
     reason: str
     key: str | None
@@ -41,7 +41,7 @@ class WaitData(TypedDict):
 
 
 class ListedRunData(TypedDict):
-    """A run in an answer. See `ListedGraphRunJson` of the server."""
+    """A run of a list in an answer: fields of the server's `ListedGraphRunJson`."""
 
     run: str
     flow: str
@@ -52,7 +52,7 @@ class ListedRunData(TypedDict):
 
 
 class RunData(ListedRunData):
-    """A run with its state. See `GraphRunJson` of the server, which does not tell the session."""
+    """A run with its state: fields of the server's `GraphRunJson`, which has no session."""
 
     node: str
     session: NotRequired[str | None]
@@ -63,7 +63,7 @@ class RunData(ListedRunData):
 
 
 class NamedRunData(TypedDict):
-    """A run that was changed. See `GraphRunNameJson` of the server."""
+    """A run that was changed: fields of the server's `GraphRunNameJson`."""
 
     run: str
     status: str
@@ -165,6 +165,7 @@ class ServedRun:
                             }
                             return
                         if event.name == "step":
+                            # Only losses in a row end the command: a long run may lose any number of streams.
                             last_id, losses = event.id, 0
                             yield event.data
                         elif event.name == "problem":
@@ -256,7 +257,7 @@ _SNAPSHOTS: Final = "/v1/graph-snapshots"
 
 
 class SnapshotData(TypedDict):
-    """A snapshot in an answer. See `KeptSnapshotJson` of the server."""
+    """A snapshot in an answer: fields of the server's `KeptSnapshotJson`."""
 
     snapshot: str
     run: str
@@ -321,8 +322,8 @@ class ServedSnapshots:
 
         Args:
             id_: The snapshot.
-            key: Names the run. None: a new key, which an error about a lost answer names.
-            force: Whether it starts even if the graph has changed.
+            key: Key that names the run, or None for a new key, which an error about a lost answer names.
+            force: Start the run even if the graph has changed.
 
         Raises:
             NoSuchSnapshotError: The app has no such snapshot.

@@ -174,6 +174,7 @@ async def install(
     """
     with _files():
         data = packed_flow(_bytes_of(file), version=version, sequential=sequential)
+    # Replaced before the registry is asked: it refuses other content, and finds the same content now.
     if overwrite:
         if not at.is_folder(target):
             problem = "a version that all hosts have never changes"

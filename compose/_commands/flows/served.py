@@ -26,7 +26,7 @@ _FLOWS: Final = "/v1/flows"
 
 
 class _Installed(BaseModel):
-    """A bundle in an answer of the API. See `InstalledFlowJson`."""
+    """A bundle in an answer: fields of the server's `InstalledFlowJson`."""
 
     manifest: WorkflowBundleManifest
     hash: str
@@ -82,6 +82,7 @@ class ServedBundles(BundleRegistry):
             ]
         count = 0
         for version in versions:
+            # Another client removed the version meanwhile, so it does not count.
             with suppress(ApiNotFoundError):
                 await self._api.read("DELETE", f"{_FLOWS}/{quote_name(f'{bundle}@{version}')}")
                 count += 1

@@ -380,7 +380,7 @@ async def tap(
                 line_count += 1
                 if line_count == limit:
                     break
-    except TimeoutError:
+    except TimeoutError:  # the time of --seconds is over, which is a normal end
         pass
     return Exit.OK
 

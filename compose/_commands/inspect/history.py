@@ -154,6 +154,7 @@ def _exported_turns(file: str, agent: AgentId, session: str) -> list[Turn]:
     """
     with reading(file) as lines:
         runs = [run for run in read_export(lines, file=file) if run.row.agent_id == agent]
+    # Model calls of several runs saw the same turn, so that the export has it several times.
     turns = {turn.ordinal: turn for run in runs for turn in run.turns.get(session, ())}
     if not turns:
         names = sorted({name for run in runs for name in run.turns})

@@ -173,6 +173,7 @@ async def discard(
             return target.tell({"discarded": 0, "export": None}, "no dead letters")
         with _new_file(export) as file, working("discarding") as count:
             while page:
+                # On the disk before the rows are deleted: a crash between the two leaves both.
                 await asyncio.to_thread(_write, file, page)
                 discarded_count += await runtime.store.operators.discard(
                     [letter.id for letter in page]

@@ -88,6 +88,7 @@ async def _servers(target: Target) -> AsyncIterator[Settings]:
         return
     assert settings.data_dir is not None
     async with local_servers(settings.data_dir) as local:
+        # A login of the environment is for another NATS than that of the folder, which would refuse it.
         yield settings.model_copy(update={**asdict(local), **dict.fromkeys(NATS_LOGIN)})
 
 
@@ -188,6 +189,8 @@ async def _make_streams(nats_url: str, store_settings: StoreSettings, settings: 
                 ) as connection:
                     await guard_stream(connection, store.mail)  # `connect` has created the streams
             except BrokerError as exc:
+                # `guard_stream` deleted a stream that was rolled back, so the next connect creates it. If it
+                # could not be deleted, or this login may not create streams, a repetition fails again.
                 is_deleted = isinstance(exc, StreamRolledBackError) and not exc.problem
                 is_final = isinstance(exc, (NotPermittedError, StreamRolledBackError))
                 if not is_deleted and (is_final or loop.time() > deadline):

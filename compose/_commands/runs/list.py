@@ -277,6 +277,7 @@ def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
             )
         elif entry.kind in _ENDS:
             effects.pop(entry.position, None)
+        # The code starts again with empty positions, and awaits no effect of the generation before.
         elif entry.kind == K.RUN_CONTINUED:
             effects.clear()
     return list(effects.values())
@@ -383,6 +384,7 @@ async def _until_now(
 ) -> AsyncGenerator[RunEvent, None]:
     """Yield the events up to the end of the log at the time of the read."""
     async with aclosing(stream) as run_events:
+        # An empty log has no last entry at which to stop: the stream would wait until the run starts.
         if row.last_seq < 0 and not row.status.is_terminal:
             return
         async for event in run_events:

@@ -115,6 +115,7 @@ async def _cancel_many(
             ):
                 found_count += len(page)
                 for row in page:
+                    # A cancel reaches the whole tree below a run, and this or a later page lists it again.
                     if yes and row.cancel_requested is None and row.run_id not in asked_runs:
                         report = await runtime.cancel(row.run_id, reason=reason)
                         asked_runs |= dict.fromkeys(run for run, _ in report.runs)
@@ -221,6 +222,7 @@ async def resolve(
             error=reason,
             seq=seq,
         )
+        # Refused as a repetition, or because the run ended after its row was read: the new row tells which.
         if not is_accepted:
             _refuse_ended(await known_run(runtime, run))
     text = f"decided: {action}; the run continues where its agent is served"

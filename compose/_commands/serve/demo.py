@@ -99,10 +99,10 @@ class Silence:
     """An audience that prints nothing."""
 
     def tell(self, text: str) -> None:
-        """See `Audience.tell`."""
+        """Print nothing."""
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """See `Audience.progress`."""
+        """Print nothing."""
 
 
 class Narrator:
@@ -114,14 +114,14 @@ class Narrator:
         self._last_progress = (-1, "")
 
     def tell(self, text: str) -> None:
-        """See `Audience.tell`."""
+        """Print an event with the seconds since the start of the demo."""
         self._clear()
         seconds = time.monotonic() - self._start_s
         style = "bold red" if text.startswith("SIGKILL") else ""
         self._console.print(Text(f"{seconds:5.1f} s  ", "dim") + Text(text, style))
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """See `Audience.progress`."""
+        """Draw the progress bar, on a terminal only: `done` of `total` steps, and the current step."""
         if not self._console.is_terminal or (done, what) == self._last_progress:
             return
         self._last_progress = (done, what)

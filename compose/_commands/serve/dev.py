@@ -93,13 +93,13 @@ class Lines:
         self._statuses: dict[str, str] = {}
 
     def show_event(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
-        """See `compose._tools.reload.View.show_event`."""
+        """Print the event as one line."""
         line = json.dumps({"event": event, "text": text, **(facts or {})}, default=str)
         sys.stdout.write(f"{line if self._as_json else visible(text)}\n")
         sys.stdout.flush()
 
     def show(self, snapshot: Snapshot) -> None:
-        """See `compose._tools.reload.View.show`."""
+        """Print each run whose status has changed since the last call, oldest first."""
         previous, self._statuses = (
             self._statuses,
             {row.run_id: status_text(row) for row in snapshot.runs},
@@ -126,13 +126,13 @@ class Screen:
         self._live = Live(console=console(), refresh_per_second=4, transient=False)
 
     def show_event(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
-        """See `compose._tools.reload.View.show_event`."""
+        """Add the event to the lines at the end of the screen."""
         del facts
         self._lines.append(Text(text, "red" if event in ("error", "failed") else ""))
         self._live.update(self._render())
 
     def show(self, snapshot: Snapshot) -> None:
-        """See `compose._tools.reload.View.show`."""
+        """Draw the totals and the newest runs."""
         self._snapshot = snapshot
         self._live.update(self._render())
 

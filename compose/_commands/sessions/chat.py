@@ -252,6 +252,7 @@ async def _until_left(talk: Chat, work: Coroutine[Any, Any, Exit]) -> Exit:
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
+        # Read before the cancel, after which the task is done in any case.
         has_ended = talk_task.done()
         talk_task.cancel()
         await asyncio.wait({talk_task})

@@ -218,7 +218,7 @@ class TextScreen(ChatScreen):
 
 
 def question_text(payload: dict[str, Any]) -> str:
-    """Return the question of an approval: a tool with its arguments, or the agent's text. See `visible`."""
+    """Return the question of an approval: a tool with its arguments, or the agent's text, made `visible`."""
     args = payload.get("args")
     if isinstance(args, dict) and args.keys() == {"risk", "arguments"}:
         args = args["arguments"]
@@ -336,6 +336,7 @@ class Keyboard(Person):
         if sys.stdout.isatty():
             with contextlib.suppress(ImportError):  # `input` uses it to edit and recall lines
                 self._editor = importlib.import_module("readline")
+        # A daemon, because a thread that waits for a line must not keep the program from ending.
         threading.Thread(target=self._read_for_ever, name="keyboard", daemon=True).start()
 
     @property

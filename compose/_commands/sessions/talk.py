@@ -63,6 +63,7 @@ class Chat:
         self._own_messages: set[str] = set()
         """Ids of the messages that this process sent."""
         self._question_tasks: dict[str, asyncio.Task[Any]] = {}
+        # One question at a time: two prompts would read from the same line of the keyboard.
         self._question_lock = asyncio.Lock()
         self._news = asyncio.Event()
         self._is_stopping = self._is_at_prompt = False
@@ -80,6 +81,8 @@ class Chat:
         row = await self.agents.runtime.store.data.sessions.get(
             self.agents.agent_id(self.session_id)
         )
+        # The cursor is of the row that is read first: events that are written while the turns are read come by
+        # the tail, and none is lost.
         cursor = None
         if row is not None:
             cursor = str(EventCursor(row.last_fact))
@@ -99,6 +102,7 @@ class Chat:
         )
         self._is_stopping = False
         self.screen.typed(run.run_id, text, is_seen=True)
+        # The events of a short run may be on the screen before `start` returns.
         if run.run_id not in self._end_types:
             self._open_runs.add(run.run_id)
         return run.run_id
@@ -197,7 +201,8 @@ class Chat:
             async with aclosing(self.agents.tail_session(self.session_id, cursor=cursor)) as events:
                 async for event in events:
                     await self._handle_event(event)
-        except Exception as exc:  # noqa: BLE001 - `_until` raises it
+        # An error in a task reaches nobody, and the chat would wait for ever: `_until` raises it there.
+        except Exception as exc:  # noqa: BLE001 - as above
             self._failure = exc
             self._news.set()
 
@@ -249,6 +254,7 @@ class Chat:
         self._question_tasks[id_] = task
         try:
             async with self._question_lock:
+                # Read after the wait for the lock: another client may have decided during an earlier question.
                 is_open = id_ in {
                     approval.id for approval in await approvals.open(run_id=RunId(run_id))
                 }
@@ -267,6 +273,7 @@ class Chat:
     async def _yes_or_no(self, question: str) -> bool | None:
         """Return the person's answer, or None at the end of input."""
         assert self._person is not None
+        # `fresh`: what was typed before the question appeared is no answer to it.
         while (line := await self._person.ask(question, fresh=True)) is not None:
             match line.strip().lower():
                 case "y" | "yes":

@@ -136,7 +136,7 @@ class Screen:
         self._snapshot = snapshot
         self._live.update(self._render())
 
-    def _drawn(self) -> Group:
+    def _render(self) -> Group:
         parts: list[Table | Text] = []
         if self._snapshot is not None:
             parts += [_totals(self._snapshot), _runs(self._snapshot), Text()]

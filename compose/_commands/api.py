@@ -33,13 +33,13 @@ SILENT_S: Final = 45.0
 MOST_BYTES: Final = 72 * 2**20
 """Largest answer. A bundle has at most 64 MiB."""
 _OK: Final = range(200, 300)
-_MOVED: Final = range(300, 400)
-_AWAY: Final = frozenset({502, 503, 504})
+_REDIRECTS: Final = range(300, 400)
+_UNAVAILABLE: Final = frozenset({502, 503, 504})
 _SERVER_ERROR: Final = 500
-_SHOWN: Final = 300
+_EXCERPT_LENGTH: Final = 300
 OVER: Final = "over"
 """Name of the event of a stream that has no more events: the reader has all of them."""
-_LOST: Final = "The request may have been executed. Repeat the command: it is executed once"
+_LOST_REMEDY: Final = "The request may have been executed. Repeat the command: it is executed once"
 
 
 class ApiUnreachableError(Facts, ActorsError):
@@ -61,7 +61,7 @@ class ApiFailedError(Facts, ActorsError):
 
 
 class ApiRefusedError(Facts, ContractError):
-    """The server refused the request. See `HttpProblem` for the fields."""
+    """The server refused the request; the fields are those of its `HttpProblem`."""
 
     text = "{url}: {detail} ({code}); {remedy}"
     url: str
@@ -103,9 +103,7 @@ class ApiTarget:
     server: str | None = None
     token_file: Path | None = None
 
-    def opened(
-        self, target: Target = HERE, *, tenant: str = DEFAULT_TENANT, **others: object
-    ) -> Api:
+    def open(self, target: Target = HERE, *, tenant: str = DEFAULT_TENANT, **others: object) -> Api:
         """Return the API. `others` are options that name another place, by their names.
 
         Raises:
@@ -113,8 +111,12 @@ class ApiTarget:
             NoDataError: The file of the token cannot be read.
         """
         assert self.server is not None
-        given = {"postgres_url": target.postgres_url, "data": target.data, "schema": target.schema}
-        for name in [name for name, value in (given | others).items() if value]:
+        target_options = {
+            "postgres_url": target.postgres_url,
+            "data": target.data,
+            "schema": target.schema,
+        }
+        for name in [name for name, value in (target_options | others).items() if value]:
             option = name.replace("_", "-")
             raise ContractError(f"--server and --{option} do not go together: leave out one")
         if tenant != DEFAULT_TENANT:
@@ -155,7 +157,7 @@ class Api:
 
     Args:
         url: The address of the server.
-        token: The token of requests. None: requests have none.
+        token: The bearer token of all requests, or None to send none.
 
     Raises:
         ContractError: The address is not allowed.
@@ -163,7 +165,7 @@ class Api:
 
     def __init__(self, url: str, token: str | None) -> None:
         self.url = url.rstrip("/")
-        self._parts, self._token = _checked(url), token
+        self._parts, self._token = _parse_address(url), token
         if token and self._parts.scheme == "http" and not is_own_address(self._parts.netloc):
             problem = "others could read the token on its way to this server"
             remedy = "use https, or forward a port of this machine to the server"
@@ -186,7 +188,7 @@ class Api:
         status, raw = await self.read(method, path, body, query=query, headers=headers)
         return status, self._data(raw.decode(errors="replace")) if raw else None
 
-    async def told(
+    async def fetch(
         self,
         kind: type[T],
         method: str,
@@ -196,13 +198,13 @@ class Api:
         query: Mapping[str, str | None] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> T:
-        """Return the JSON data of an answer. It has the fields of `kind`, perhaps others, too. See `ask`."""
-        _, told = await self.ask(method, path, body, query=query, headers=headers)
+        """Return the JSON data of an answer. It has the fields of `kind`, and perhaps more. Raises as `ask`."""
+        _, data = await self.ask(method, path, body, query=query, headers=headers)
         try:
-            TypeAdapter(kind).validate_python(told)
+            TypeAdapter(kind).validate_python(data)
         except ValidationError:
-            raise self.odd(str(told)) from None
-        return cast("T", told)
+            raise self.unexpected_answer(str(data)) from None
+        return cast("T", data)
 
     async def read(
         self,
@@ -213,10 +215,10 @@ class Api:
         query: Mapping[str, str | None] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:
-        """Return the status and the bytes of an answer. See `ask`."""
+        """Return the status and the bytes of an answer. Raises as `ask`."""
         is_json = body is not None and not isinstance(body, bytes)
         data = json.dumps(body, ensure_ascii=False).encode() if is_json else body
-        send = partial(self._sent, method, self._place(path, query), data, headers or {})
+        send = partial(self._send, method, self._full_path(path, query), data, headers or {})
         status, raw = await in_thread(send)
         if status not in _OK:
             raise self._refusal(status, raw)
@@ -234,7 +236,9 @@ class Api:
         )
         connection = self._connection(SILENT_S)
         try:
-            answer = await in_thread(self._begun, connection, self._place(path, None), headers)
+            answer = await in_thread(
+                self._open_stream, connection, self._full_path(path, None), headers
+            )
             if answer.status not in _OK:
                 raise self._refusal(answer.status, await in_thread(answer.read, MOST_BYTES))
             if answer.status == http.HTTPStatus.NO_CONTENT:
@@ -252,20 +256,20 @@ class Api:
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
-            raise self.odd(text) from None
+            raise self.unexpected_answer(text) from None
 
-    def odd(self, text: str) -> ApiFailedError:
+    def unexpected_answer(self, text: str) -> ApiFailedError:
         """Return the error to raise for an answer that is none of this API."""
-        shown = " ".join(text.split())[:_SHOWN]
-        problem = f"the answer is none of the API of this version: {shown!r}"
+        excerpt = " ".join(text.split())[:_EXCERPT_LENGTH]
+        problem = f"the answer is none of the API of this version: {excerpt!r}"
         remedy = "Give the address of `callboard serve`, and use its version"
         return ApiFailedError(self.url, problem, remedy)
 
-    def _begun(
-        self, connection: http.client.HTTPConnection, place: str, headers: Mapping[str, str]
+    def _open_stream(
+        self, connection: http.client.HTTPConnection, path: str, headers: Mapping[str, str]
     ) -> http.client.HTTPResponse:
         try:
-            connection.request("GET", place, headers=self._headers(headers))
+            connection.request("GET", path, headers=self._headers(headers))
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as exc:
             raise self._unreachable(exc) from exc
@@ -280,39 +284,45 @@ class Api:
                     return lines
         except (OSError, http.client.HTTPException) as exc:
             raise self._unreachable(exc) from exc
+        # An event without the empty line behind it was cut off, and the next stream repeats it.
         return []
 
-    def _sent(
-        self, method: str, place: str, body: bytes | None, headers: Mapping[str, str]
+    def _send(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, bytes]:
         connection = self._connection(TIMEOUT_S)
+        # Connected first: an error here means that nothing was sent, and after it that the request may have
+        # been executed.
         try:
             connection.connect()
         except OSError as exc:
             raise self._unreachable(exc) from exc
         try:
-            connection.request(method, place, body, self._headers(headers))
+            connection.request(method, path, body, self._headers(headers))
             answer = connection.getresponse()
             raw = answer.read(MOST_BYTES + 1)
+            # A read with a limit returns an answer that was cut off, and raises nothing.
             if answer.length and len(raw) <= MOST_BYTES:
                 raise http.client.IncompleteRead(raw, answer.length)
         except (OSError, http.client.HTTPException) as exc:
             problem = f"the answer was lost ({type(exc).__name__}: {exc})"
-            raise ApiUnreachableError(self.url, problem, _LOST) from exc
+            raise ApiUnreachableError(self.url, problem, _LOST_REMEDY) from exc
         finally:
             connection.close()
         if len(raw) > MOST_BYTES:
-            raise self.odd(f"more than {MOST_BYTES} bytes")
+            raise self.unexpected_answer(f"more than {MOST_BYTES} bytes")
         return answer.status, raw
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         is_tls = self._parts.scheme == "https"
-        kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
-        return kind(str(self._parts.hostname), self._parts.port, timeout=timeout_s)
+        connection_class = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+        return connection_class(str(self._parts.hostname), self._parts.port, timeout=timeout_s)
 
-    def _place(self, path: str, query: Mapping[str, str | None] | None) -> str:
-        told = urlencode({name: one for name, one in (query or {}).items() if one is not None})
-        return f"{self._parts.path.rstrip('/')}{path}" + (f"?{told}" if told else "")
+    def _full_path(self, path: str, query: Mapping[str, str | None] | None) -> str:
+        query_text = urlencode(
+            {name: value for name, value in (query or {}).items() if value is not None}
+        )
+        return f"{self._parts.path.rstrip('/')}{path}" + (f"?{query_text}" if query_text else "")
 
     def _headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         login = {} if self._token is None else {"authorization": f"Bearer {self._token}"}
@@ -330,22 +340,22 @@ class Api:
             problem = json.loads(raw)
             detail, code = str(problem["detail"]), str(problem["code"])
         except (ValueError, RecursionError, TypeError, KeyError):
-            to = "a redirect" if status in _MOVED else raw.decode(errors="replace")
-            return self.odd(f"status {status}: {to}")
+            answer_text = "a redirect" if status in _REDIRECTS else raw.decode(errors="replace")
+            return self.unexpected_answer(f"status {status}: {answer_text}")
         remedy = str(problem.get("remedy", ""))
         if code == "unauthenticated":
             remedy = f"give --token-file FILE or set {TOKEN_VARIABLE} (`callboard tokens create`)"
         if status == http.HTTPStatus.NOT_FOUND:
             return ApiNotFoundError(self.url, detail, code, remedy)
         if status >= _SERVER_ERROR:
-            kind = ApiUnreachableError if status in _AWAY else ApiFailedError
-            return kind(self.url, f"{detail} ({code})", remedy)
+            error_class = ApiUnreachableError if status in _UNAVAILABLE else ApiFailedError
+            return error_class(self.url, f"{detail} ({code})", remedy)
         errors = tuple(problem.get("errors") or ())
         return ApiRefusedError(self.url, detail, code, remedy, errors)
 
 
 @contextmanager
-def repeated(how: str) -> Iterator[None]:
+def repeat_hint(how: str) -> Iterator[None]:
     """Let an error about a server that does not answer say how to repeat the request and do it once."""
     try:
         yield
@@ -353,7 +363,7 @@ def repeated(how: str) -> Iterator[None]:
         raise ApiUnreachableError(exc.url, exc.problem, f"{exc.remedy}: {how}") from exc
 
 
-def _checked(url: str) -> SplitResult:
+def _parse_address(url: str) -> SplitResult:
     """Return the parts of the address of a server.
 
     Raises:
@@ -371,7 +381,7 @@ def _checked(url: str) -> SplitResult:
     return parts
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a name as a part of a path.
 
     Raises:

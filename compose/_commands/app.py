@@ -136,8 +136,8 @@ _APPS: Final = (
 
 
 def _add(part: App, module: str, commands: str, group: Group | None = None) -> None:
-    for one in commands.split():
-        name, _, function = one.partition("=")
+    for command in commands.split():
+        name, _, function = command.partition("=")
         path = f"compose._commands.{module}:{function or name.replace('-', '_')}"
         part.command(path, name=name, group=group)
 
@@ -170,10 +170,11 @@ def run(arguments: Sequence[str]) -> int:
         return Exit.INTERRUPTED
     except BrokenPipeError:
         raise  # `compose._cli` handles it: the reader of the output closed the pipe, which is no error
+    # A command may raise anything. Without --debug a person gets one line with the remedy, and no traceback.
     except Exception as exc:
         if "--debug" in arguments and not isinstance(exc, CycloptsError):
             raise
-        text, code = explained(exc)
+        text, code = explain_error(exc)
         if "--json" in arguments:
             sys.stderr.write(json.dumps({"error": text, "exit_code": int(code)}) + "\n")
         else:
@@ -187,7 +188,7 @@ def _load(arguments: Sequence[str]) -> Console | None:
     Returns a console if the arguments ask for help or the version, else None.
     """
     words = [word for word in arguments if not word.startswith("-")]
-    part = next((one for one in _APPS if words[:1] == list(one.name)), app)
+    part = next((candidate for candidate in _APPS if words[:1] == list(candidate.name)), app)
     words = words[part is not app :]
     if "--version" not in arguments:
         for name in words[:1] or part:
@@ -235,25 +236,25 @@ _FAILED: Final = ("RunFailedError", "StaleResumeError")
 _OURS: Final = frozenset({"actors", "broker", "compose", "persistence"})
 
 
-def explained(exc: Exception) -> tuple[str, Exit]:
+def explain_error(exc: Exception) -> tuple[str, Exit]:
     """Return the message of an error on one line, and the exit code."""
     # cyclopts wraps an error of a command's import into an ImportError.
     cause = exc.__cause__ if isinstance(exc, ImportError) else None
     match cause or exc:
-        case CycloptsError() as found:
-            words = " ".join(("callboard", *(found.command_chain or ())))
-            return f"{found} (see `{words} --help`)", Exit.USAGE
-        case errors.ActorsError() as found:
-            return str(found), _code(found)
+        case CycloptsError() as error:
+            words = " ".join(("callboard", *(error.command_chain or ())))
+            return f"{error} (see `{words} --help`)", Exit.USAGE
+        case errors.ActorsError() as error:
+            return str(error), _code(error)
         case ModuleNotFoundError(name=str(name)) if name.partition(".")[0] not in _OURS:
             remedy = f"{name} is not installed: pip install 'callboard[all]'"
             return f"this command needs an extra: {remedy}", Exit.USAGE
-        case OSError(strerror=str(problem), filename=place):
-            return f"{place}: {problem}" if place else problem, Exit.FAILED
-        case found:
-            at = traceback.extract_tb(found.__traceback__)[-1:]
-            where = "".join(f" ({Path(one.filename).name}:{one.lineno})" for one in at)
-            text = " ".join(f"{type(found).__name__}: {found}".split())
+        case OSError(strerror=str(problem), filename=file):
+            return f"{file}: {problem}" if file else problem, Exit.FAILED
+        case error:
+            frames = traceback.extract_tb(error.__traceback__)[-1:]
+            where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in frames)
+            text = " ".join(f"{type(error).__name__}: {error}".split())
             return f"unexpected {text}{where}; --debug shows the traceback", Exit.FAILED
 
 

@@ -26,7 +26,7 @@ from actors._kernel.runtime.ids import AgentId
 from actors._runtime.loop.clock import SystemClock
 from actors.errors import ContractError
 from compose._assembly.settings import Settings, read_settings
-from compose._commands.output import Exit, NoDataError, picked, print_json
+from compose._commands.output import Exit, NoDataError, pick, print_json
 
 if TYPE_CHECKING:
     from actors._runtime import Runtime
@@ -51,8 +51,8 @@ def within(low: float, high: float, words: str) -> Parameter:
     """Return a validator of one number or a list: outside of the range it raises ValueError(`words`)."""
 
     def check(_: object, value: float | list[float] | None) -> None:
-        given = value if isinstance(value, list) else [value]
-        if not all(one is None or low <= one <= high for one in given):  # NaN is in no range
+        numbers = value if isinstance(value, list) else [value]
+        if not all(n is None or low <= n <= high for n in numbers):  # NaN is in no range
             raise ValueError(words)
 
     return Parameter(validator=check)
@@ -157,8 +157,8 @@ def span_s(text: str) -> float:
     Raises:
         ContractError: The text is not a span, or the span is longer than 100 years of 365 days.
     """
-    found = _SPAN.fullmatch(text.strip())
-    seconds = float(found[1]) * SECONDS[found[2]] if found is not None else math.inf
+    match = _SPAN.fullmatch(text.strip())
+    seconds = float(match[1]) * SECONDS[match[2]] if match is not None else math.inf
     if seconds > _MOST_S:
         raise ContractError(f"{text!r} is not a span: give a number with s, m, h or d, such as 30d")
     return seconds
@@ -173,7 +173,7 @@ def instant(option: str, text: str | None) -> datetime | None:
         ContractError: The text is neither.
     """
     example = "an instant such as 2026-01-31T08:00, or a span such as 2h"
-    return _given(option, text, parse=_instant, ago=lambda at: at, example=example)
+    return _parse_time(option, text, parse=_instant, ago=lambda at: at, example=example)
 
 
 def day(option: str, text: str | None) -> date | None:
@@ -185,10 +185,10 @@ def day(option: str, text: str | None) -> date | None:
         ContractError: The text is neither.
     """
     example = "a day in UTC such as 2026-01-31, or a span such as 30d"
-    return _given(option, text, parse=date.fromisoformat, ago=datetime.date, example=example)
+    return _parse_time(option, text, parse=date.fromisoformat, ago=datetime.date, example=example)
 
 
-def _given(
+def _parse_time(
     option: str,
     text: str | None,
     *,
@@ -230,7 +230,7 @@ class Target:
     json: Flag = False
     debug: Flag = False
 
-    def settings(self, **given: object) -> Settings:
+    def settings(self, **overrides: object) -> Settings:
         """Return the settings with one database to connect to. Options override the environment.
 
         Raises:
@@ -240,8 +240,9 @@ class Target:
         if self.postgres_url is not None and self.data is not None:
             raise ContractError("--postgres-url and --data name two databases: give one of them")
         settings = read_settings(
-            postgres_url=self.postgres_url, data_dir=self.data, db_schema=self.schema, **given
+            postgres_url=self.postgres_url, data_dir=self.data, db_schema=self.schema, **overrides
         )
+        # The option wins over CALLBOARD_POSTGRES_URL of the environment.
         if self.data is not None:
             settings = settings.model_copy(update={"postgres_url": None})
         if settings.postgres_url is None and settings.data_dir is None:
@@ -302,21 +303,21 @@ class Target:
 
     def table(
         self,
-        found: Iterable[T],
+        rows: Iterable[T],
         to_json: str | Callable[[T], object],
         columns: Sequence[str],
         row: Callable[[T], Sequence[object]],
         *,
         empty: str,
     ) -> None:
-        """Print rows: a JSON list with `--json` (see `picked`), else a table, or `empty` without rows."""
+        """Print rows: a JSON list with `--json` (its keys by `pick`), else a table, or `empty` without rows."""
         if self.json:
-            shown = partial(picked, names=to_json) if isinstance(to_json, str) else to_json
-            print_json([shown(one) for one in found])
+            to_data = partial(pick, names=to_json) if isinstance(to_json, str) else to_json
+            print_json([to_data(r) for r in rows])
         else:
             from compose._commands.terminal import print_table  # noqa: PLC0415 - as above
 
-            print_table(columns, [row(one) for one in found], empty=empty)
+            print_table(columns, [row(r) for r in rows], empty=empty)
 
 
 HERE: Final = Target()
@@ -341,7 +342,7 @@ class NatsTarget:
     json: Flag = False
     debug: Flag = False
 
-    def found(self) -> tuple[str, Settings]:
+    def server(self) -> tuple[str, Settings]:
         """Return the broker's URL and the settings.
 
         Raises:

@@ -32,7 +32,7 @@ class Finding:
 
 def judge(
     check: str,
-    found: str,
+    text: str,
     data: dict[str, JsonValue],
     *,
     wrong: bool = False,
@@ -41,14 +41,14 @@ def judge(
 ) -> Finding:
     """Return a finding with the level ``wrong`` or ``note`` if asked for, else ``ok`` without a remedy."""
     level: Level = "wrong" if wrong else "note" if note else "ok"
-    told = "" if level == "ok" else remedy
-    return Finding(check=check, level=level, found=found, remedy=told, data=data)
+    shown_remedy = "" if level == "ok" else remedy
+    return Finding(check=check, level=level, found=text, remedy=shown_remedy, data=data)
 
 
 def away(check: str, where: str, problem: object, *, remedy: str) -> Finding:
     """Return the finding that a server or another store does not answer."""
-    found = f"{where} cannot be used: {problem}"
-    return judge(check, found, {"reachable": False}, wrong=True, remedy=remedy)
+    text = f"{where} cannot be used: {problem}"
+    return judge(check, text, {"reachable": False}, wrong=True, remedy=remedy)
 
 
 def is_this_machine(host: str) -> bool:

@@ -43,50 +43,51 @@ async def diagnose_nats(
     Args:
         url: URL of one server, or URLs of a cluster's servers, separated by commas; or options to connect.
         namespace: Prefix of the streams.
-        deployment: Id of the database to which all streams must belong. None: any database, but the same.
+        deployment: Id of the database to which all streams must belong, or None if any one database may own
+            them all.
     """
     subjects = Subjects(namespace)
     server = ConnectOptions(urls=tuple(url.split(","))) if isinstance(url, str) else url
     server = replace(server, name="callboard-doctor", connect_timeout_s=CONNECT_S)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         async with connected(server, HOST_INBOX) as (requests, _):
             client = requests.client
-            found.append(_server(client.connected_server_version, await _round_trip_ms(client)))
-            found.append(_logins(client))
-            found.append(_largest_message(client.max_payload))
+            findings.append(_server(client.connected_server_version, await _round_trip_ms(client)))
+            findings.append(_logins(client))
+            findings.append(_largest_message(client.max_payload))
             info = await requests.api_or_raise("INFO", {})
-            health = await _asked(requests, "asking its health", _HEALTH)
-            found.append(_jetstream(info, health.get("error")))
-            found.append(_sync(await _sync_interval(requests)))
+            health = await _request_data(requests, "asking its health", _HEALTH)
+            findings.append(_jetstream(info, health.get("error")))
+            findings.append(_sync(await _sync_interval(requests)))
             streams = await _streams(requests, subjects)
-            found.append(_configuration(streams, subjects, deployment))
-            found.append(_consumers(streams.get("MAIL")))
+            findings.append(_configuration(streams, subjects, deployment))
+            findings.append(_consumers(streams.get("MAIL")))
     except ServerError as exc:
-        found.append(_trouble(exc, is_reachable=bool(found)))
-    return found
+        findings.append(_trouble(exc, is_reachable=bool(findings)))
+    return findings
 
 
 async def _round_trip_ms(client: NatsConnection) -> float:
-    took: list[float] = []
+    seconds: list[float] = []
     for _ in range(_ROUND_TRIPS):
-        asked = time.perf_counter()
+        start = time.perf_counter()
         await client.flush()
-        took.append(time.perf_counter() - asked)
-    return statistics.median(took) * 1000
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds) * 1000
 
 
 async def _sync_interval(requests: Requests) -> str | None:
     """Return ``always`` or a span. None means that the account may not read the setting, which is usual."""
-    told = await _asked(requests, "reading settings", _SETTINGS)
-    config = told.get("jetstream", {}).get("config", {})
+    settings = await _request_data(requests, "reading settings", _SETTINGS)
+    config = settings.get("jetstream", {}).get("config", {})
     if config.get("sync_always"):
         return "always"
     nanoseconds = config.get("sync_interval")
     return None if nanoseconds is None else f"{nanoseconds / 1e9:g} s"
 
 
-async def _asked(requests: Requests, doing: str, subject: str) -> dict[str, Any]:
+async def _request_data(requests: Requests, doing: str, subject: str) -> dict[str, Any]:
     """Return the data of the server's answer; empty if the account may not send the request."""
     try:
         answer = await requests.request(doing, subject, b"", limit_s=CONNECT_S)
@@ -98,12 +99,13 @@ async def _asked(requests: Requests, doing: str, subject: str) -> dict[str, Any]
 
 async def _streams(requests: Requests, subjects: Subjects) -> dict[str, dict[str, Any]]:
     """Return the server's answers about the existing streams, by their names without the prefix."""
-    asked = {"subject": subjects.prefixed(EXTERNAL)}
-    listed = (await requests.api_or_raise("STREAM.NAMES", asked)).get("streams") or ()
-    edges = [name for name in listed if name.startswith(subjects.stream("EDGE"))]
+    query = {"subject": subjects.prefixed(EXTERNAL)}
+    stream_names = (await requests.api_or_raise("STREAM.NAMES", query)).get("streams") or ()
+    # EDGE has another name after it was created anew, so it is found by its subject.
+    edge_names = [name for name in stream_names if name.startswith(subjects.stream("EDGE"))]
     names = {plain: subjects.stream(plain) for plain in STREAMS}
-    if edges:
-        names["EDGE"] = edges[0]
+    if edge_names:
+        names["EDGE"] = edge_names[0]
     else:
         del names["EDGE"]
     answers = {
@@ -114,26 +116,26 @@ async def _streams(requests: Requests, subjects: Subjects) -> dict[str, dict[str
 
 def _trouble(exc: ServerError, *, is_reachable: bool) -> Finding:
     if isinstance(exc, JetStreamOffError):
-        off: Data = {"enabled": False}
-        return judge("jetstream", exc.problem, off, wrong=True, remedy=exc.remedy)
+        off_data: Data = {"enabled": False}
+        return judge("jetstream", exc.problem, off_data, wrong=True, remedy=exc.remedy)
     check = "jetstream" if is_reachable else "nats"
-    found = f"{exc.server}: {exc.doing}: {exc.problem}"
+    text = f"{exc.server}: {exc.doing}: {exc.problem}"
     data: Data = {"reachable": is_reachable, "refused": isinstance(exc, RefusedError)}
-    return judge(check, found, data, wrong=True, remedy=exc.remedy)
+    return judge(check, text, data, wrong=True, remedy=exc.remedy)
 
 
 def _server(version: Any, round_trip_ms: float) -> Finding:
     number = (version.major, version.minor, version.patch)
     text = ".".join(map(str, number))
     is_wrong = number < OLDEST_SERVER
-    wanted = ".".join(map(str, OLDEST_SERVER if is_wrong else WANTED_SERVER))
+    target_version = ".".join(map(str, OLDEST_SERVER if is_wrong else WANTED_SERVER))
     return judge(
         "nats",
         f"nats-server {text}, round trip {round_trip_ms:.2f} ms",
         {"reachable": True, "version": text, "round_trip_ms": round(round_trip_ms, 3)},
         wrong=is_wrong,
         note=number < WANTED_SERVER,
-        remedy=f"upgrade the server to {wanted} or newer",
+        remedy=f"upgrade the server to {target_version} or newer",
     )
 
 
@@ -152,10 +154,10 @@ def _logins(client: NatsConnection) -> Finding:
 
 def _largest_message(max_payload: int) -> Finding:
     is_small = max_payload < NEEDED_PAYLOAD_BYTES
-    more = f", {NEEDED_PAYLOAD_BYTES} are needed: hosts refuse this server" if is_small else ""
+    problem = f", {NEEDED_PAYLOAD_BYTES} are needed: hosts refuse this server" if is_small else ""
     return judge(
         "nats max_payload",
-        f"messages of {max_payload} bytes{more}",
+        f"messages of {max_payload} bytes{problem}",
         {"max_payload": max_payload, "needed": NEEDED_PAYLOAD_BYTES},
         wrong=is_small,
         remedy=f"set max_payload: {NEEDED_PAYLOAD_BYTES} or more in nats-server's configuration",
@@ -164,16 +166,16 @@ def _largest_message(max_payload: int) -> Finding:
 
 def _jetstream(info: dict[str, Any], sickness: str | None) -> Finding:
     if sickness is not None:
-        sick: Data = {"enabled": True, "problem": sickness}
-        found = f"the server is not healthy: {sickness}"
-        return judge("jetstream", found, sick, wrong=True, remedy=TURN_ON)
-    used, limit = int(info["storage"]), int(info["limits"]["max_storage"])
-    most = f" of {limit / 1e6:.1f} MB" if limit > 0 else ""
+        data: Data = {"enabled": True, "problem": sickness}
+        text = f"the server is not healthy: {sickness}"
+        return judge("jetstream", text, data, wrong=True, remedy=TURN_ON)
+    used_bytes, limit_bytes = int(info["storage"]), int(info["limits"]["max_storage"])
+    limit_text = f" of {limit_bytes / 1e6:.1f} MB" if limit_bytes > 0 else ""
     return judge(
         "jetstream",
-        f"enabled, {used / 1e6:.1f} MB{most}",
-        {"enabled": True, "storage_bytes": used, "storage_limit_bytes": limit},
-        wrong=0 < limit <= used / FULL,
+        f"enabled, {used_bytes / 1e6:.1f} MB{limit_text}",
+        {"enabled": True, "storage_bytes": used_bytes, "storage_limit_bytes": limit_bytes},
+        wrong=0 < limit_bytes <= used_bytes / FULL,
         remedy="give the account more storage",
     )
 
@@ -197,24 +199,29 @@ def _sync(interval: str | None) -> Finding:
 def _configuration(
     streams: dict[str, dict[str, Any]], subjects: Subjects, deployment: str | None
 ) -> Finding:
-    missing = [name for name in STREAMS if name not in streams]
-    owners = {_deployment(one) for one in streams.values()} | ({deployment} - {None})
-    edge = streams["EDGE"]["config"]["name"] if "EDGE" in streams else ""
-    told: dict[str, Any] = {
-        one["config"]["name"]: _stream(one, _drift(one["config"], plain, subjects, edge))
-        for plain, one in streams.items()
+    missing_streams = [name for name in STREAMS if name not in streams]
+    owners = {_deployment(stream) for stream in streams.values()} | ({deployment} - {None})
+    edge_name = streams["EDGE"]["config"]["name"] if "EDGE" in streams else ""
+    reports: dict[str, Any] = {
+        stream["config"]["name"]: _stream(
+            stream, _drift(stream["config"], plain, subjects, edge_name)
+        )
+        for plain, stream in streams.items()
     }
     problems = [
-        f"{name}: {', '.join(one['differs'])}" for name, one in told.items() if one["differs"]
+        f"{name}: {', '.join(report['differs'])}"
+        for name, report in reports.items()
+        if report["differs"]
     ]
     remedy = "with the admin's login, `callboard migrate --streams` of this release corrects them"
     if len(owners) > 1:
         names = ", ".join(sorted(map(str, owners)))
         problems.append(f"they belong to different databases: {names}")
         remedy = "give each database a namespace of its own (CALLBOARD_NAMESPACE)"
-    is_wrong = bool(streams and (problems or missing))
-    if missing:
-        problems.append(f"missing: {', '.join(subjects.stream(name) for name in missing)}")
+    # No stream at all is no fault: the first host or `callboard migrate --streams` creates them.
+    is_wrong = bool(streams and (problems or missing_streams))
+    if missing_streams:
+        problems.append(f"missing: {', '.join(subjects.stream(name) for name in missing_streams)}")
     if not problems:
         # Only an operator sets a limit of bytes.
         configs = [stream["config"] for stream in streams.values()]
@@ -224,42 +231,48 @@ def _configuration(
     if not streams:
         problems = ["there are no streams yet"]
         remedy = "`callboard migrate --streams` creates them, or the first host, if it has the permission"
-    sizes = ", ".join(f"{name} ({one['messages']} messages)" for name, one in told.items())
+    sizes = ", ".join(f"{name} ({report['messages']} messages)" for name, report in reports.items())
     return judge(
         "streams",
         "; ".join(problems) or sizes,
-        {"streams": told, "missing": list(missing)},
+        {"streams": reports, "missing": list(missing_streams)},
         wrong=is_wrong,
         note=bool(problems),
         remedy=remedy,
     )
 
 
-def _stream(found: dict[str, Any], drift: list[str]) -> dict[str, Any]:
-    config, state = found["config"], found["state"]
+def _stream(answer: dict[str, Any], drift: list[str]) -> dict[str, Any]:
+    config, state = answer["config"], answer["state"]
     return {
         "messages": state["messages"],
         "bytes": state["bytes"],
         "consumers": state["consumer_count"],
         "replicas": config["num_replicas"],
         "persist_mode": config.get("persist_mode", "default"),
-        "deployment": _deployment(found),
+        "deployment": _deployment(answer),
         "differs": drift,
     }
 
 
-def _drift(found: Config, plain: str, subjects: Subjects, edge: str) -> list[str]:
+def _drift(config: Config, plain: str, subjects: Subjects, edge_name: str) -> list[str]:
     """Return a text ``name is X, must be Y`` for each setting that differs from this release's."""
-    plan = StreamPlan(subjects=subjects, deployment="", replicas=int(found["num_replicas"]))
-    wanted = {
-        "MAIL": lambda: plan.mail(edge),
-        "EDGE": lambda: plan.edge(edge),
-        "TOPIC": lambda: plan.topic(edge),
+    plan = StreamPlan(subjects=subjects, deployment="", replicas=int(config["num_replicas"]))
+    planned_config = {
+        "MAIL": lambda: plan.mail(edge_name),
+        "EDGE": lambda: plan.edge(edge_name),
+        "TOPIC": lambda: plan.topic(edge_name),
         "DEAD": plan.dead,
     }[plain]()
-    ours = {name: value for name, value in wanted.items() if name not in _OPERATORS}
-    ours.setdefault("persist_mode", None)
-    return [f"{name} is {found.get(name)}, must be {ours[name]}" for name in differing(found, ours)]
+    checked_config = {
+        name: value for name, value in planned_config.items() if name not in _OPERATORS
+    }
+    # A plan without this setting means synchronous writes, and `differing` compares only settings of the plan.
+    checked_config.setdefault("persist_mode", None)
+    return [
+        f"{name} is {config.get(name)}, must be {checked_config[name]}"
+        for name in differing(config, checked_config)
+    ]
 
 
 def _deployment(stream: dict[str, Any]) -> str | None:
@@ -270,10 +283,10 @@ def _deployment(stream: dict[str, Any]) -> str | None:
 def _consumers(mail: dict[str, Any] | None) -> Finding:
     count = 0 if mail is None else int(mail["state"]["consumer_count"])
     limit = 0 if mail is None else int(mail["config"].get("max_consumers", 0))
-    most = f" of at most {limit}" if limit else ""
+    limit_text = f" of at most {limit}" if limit else ""
     return judge(
         "consumers",
-        f"{count} on the mailboxes{most}",
+        f"{count} on the mailboxes{limit_text}",
         {"consumers": count, "max_consumers": limit},
         wrong=0 < limit <= count / FULL,
         remedy="register agents by type, not as instances: a type has 16 shards; or give the account "

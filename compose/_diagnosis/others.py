@@ -43,9 +43,9 @@ async def diagnose_redis(url: str) -> list[Finding]:
     client: Any = Redis.from_url(url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S)
     try:
         info = await client.info()
-        asked = time.perf_counter()
+        start = time.perf_counter()
         await client.ping()
-        ping_ms = (time.perf_counter() - asked) * 1000
+        ping_ms = (time.perf_counter() - start) * 1000
     except (RedisError, OSError) as exc:
         return [away("redis", where, exc, remedy=_REMEDY)]
     finally:
@@ -53,19 +53,19 @@ async def diagnose_redis(url: str) -> list[Finding]:
     return [_server(info, ping_ms), _eviction(info), _persistence(info)]
 
 
-async def diagnose_artifacts(place: str) -> list[Finding]:
+async def diagnose_artifacts(location: str) -> list[Finding]:
     """Return a finding about the bucket or folder.
 
     The check writes nothing, so it does not find a missing permission to write.
 
     Args:
-        place: See `artifact_bytes`.
+        location: URL of the bucket, or absolute path of the folder, as in CALLBOARD_ARTIFACTS.
     """
-    where = place.partition("?")[0]
+    where = location.partition("?")[0]
     try:
-        store = artifact_bytes(place)
+        store = artifact_bytes(location)
         assert store is not None
-        if _is_folder_to_be(Path(place)):
+        if _is_folder_to_be(Path(location)):
             finding = judge(
                 "artifacts",
                 f"{where} does not exist",
@@ -109,9 +109,9 @@ def _eviction(info: dict[str, Any]) -> Finding:
 
 def _persistence(info: dict[str, Any]) -> Finding:
     is_on = bool(info.get("aof_enabled"))
-    found = f"appendonly {'yes' if is_on else 'no'}"
+    text = f"appendonly {'yes' if is_on else 'no'}"
     remedy = "set appendonly yes: a restart of Redis then loses no results"
-    return judge("redis persistence", found, {"appendonly": is_on}, note=not is_on, remedy=remedy)
+    return judge("redis persistence", text, {"appendonly": is_on}, note=not is_on, remedy=remedy)
 
 
 def _is_folder_to_be(path: Path) -> bool:

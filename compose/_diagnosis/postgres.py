@@ -96,50 +96,52 @@ select count(*)::int as graphs,
 
 async def diagnose_postgres(connection: Connection) -> list[Finding]:
     """Return the findings, the most important first."""
-    asked = SystemClock().now()
+    before = SystemClock().now()
     server = await connection.fetchrow(SQL_SERVER)
-    answered = SystemClock().now()
+    after = SystemClock().now()
     assert server is not None
-    halfway = asked + (answered - asked) / 2
+    # The server read its clock about halfway, so a slow connection does not count as a wrong clock.
+    midpoint = before + (after - before) / 2
     is_here = server["address"] is None or is_this_machine(server["address"])
-    found = [
+    findings = [
         _server(server["version"], server["number"]),
         _durability(server["fsync"], server["synchronous_commit"]),
-        _skew((server["now"] - halfway).total_seconds()),
+        _skew((server["now"] - midpoint).total_seconds()),
         _encryption(is_encrypted=server["is_encrypted"], is_here=is_here),
         _role(server["role"], is_superuser=server["is_superuser"], is_here=is_here),
     ]
     if not server["has_tables"]:
-        found.append(_schema(set(), []))
-        return found
-    applied = {row["version"] for row in await connection.fetch(SQL_VERSIONS)}
-    stale = await stale_functions(connection, known_functions())
-    found.append(_schema(applied, [one.file for one in stale]))
-    if found[-1].level == "wrong":
-        return found
-    waiting = {row["type"]: row for row in await connection.fetch(SQL_WAITING)}
+        findings.append(_schema(set(), []))
+        return findings
+    applied_versions = {row["version"] for row in await connection.fetch(SQL_VERSIONS)}
+    functions = await stale_functions(connection, known_functions())
+    findings.append(_schema(applied_versions, [function.file for function in functions]))
+    # The queries below need the tables and functions of this release.
+    if findings[-1].level == "wrong":
+        return findings
+    waiting_rows = {row["type"]: row for row in await connection.fetch(SQL_WAITING)}
     hosts = await connection.fetch(SQL_HOSTS)
-    found.append(_hosts(hosts, sum(row["waiting"] for row in waiting.values())))
-    found.append(_shards(await connection.fetch(SQL_SHARDS), is_served=bool(hosts)))
-    found.append(_unserved({name: row["unserved"] or 0 for name, row in waiting.items()}))
-    found.append(_parked(await connection.fetch(SQL_PARKED)))
-    found.append(_dead_letters(await connection.fetchval(SQL_LETTERS)))
+    findings.append(_hosts(hosts, sum(row["waiting"] for row in waiting_rows.values())))
+    findings.append(_shards(await connection.fetch(SQL_SHARDS), is_served=bool(hosts)))
+    findings.append(_unserved({name: row["unserved"] or 0 for name, row in waiting_rows.items()}))
+    findings.append(_parked(await connection.fetch(SQL_PARKED)))
+    findings.append(_dead_letters(await connection.fetchval(SQL_LETTERS)))
     if embeddings := await connection.fetch(SQL_EMBEDDINGS):
-        found.append(_embeddings(embeddings))
+        findings.append(_embeddings(embeddings))
         if await connection.fetchval(SQL_MOST_EMBEDDINGS) > EXACT_ROWS:
-            found.append(_searches(await SearchIndexes(connection).scopes(rows=EXACT_ROWS)))
+            findings.append(_searches(await SearchIndexes(connection).scopes(rows=EXACT_ROWS)))
     if await connection.fetchval(SQL_HAS_CYPHER):
         [cypher] = await connection.fetch(SQL_CYPHER)
-        found += [_cypher(cypher)] if cypher["graphs"] else []
-    return found
+        findings += [_cypher(cypher)] if cypher["graphs"] else []
+    return findings
 
 
 async def deployment_of(connection: Connection) -> str | None:
     """Return the id of the database, which its streams have too, or None before the first migration."""
     if not await connection.fetchval(SQL_HAS_DEPLOYMENT):
         return None
-    found: str | None = await connection.fetchval(SQL_DEPLOYMENT)
-    return found
+    deployment: str | None = await connection.fetchval(SQL_DEPLOYMENT)
+    return deployment
 
 
 def _server(version: str, number: int) -> Finding:
@@ -151,24 +153,24 @@ def _server(version: str, number: int) -> Finding:
 
 def _durability(fsync: str, synchronous: str) -> Finding:
     is_safe = fsync == "on" and synchronous != "off"
-    found = f"fsync {fsync}, synchronous_commit {synchronous}"
+    text = f"fsync {fsync}, synchronous_commit {synchronous}"
     data: Data = {"fsync": fsync, "synchronous_commit": synchronous}
     remedy = "a crash may lose what was committed: set both to on"
-    return judge("durability", found, data, wrong=not is_safe, remedy=remedy)
+    return judge("durability", text, data, wrong=not is_safe, remedy=remedy)
 
 
 def _skew(skew_s: float) -> Finding:
-    found = f"the server's clock is {abs(skew_s):.2f} s {'ahead' if skew_s > 0 else 'behind'}"
+    text = f"the server's clock is {abs(skew_s):.2f} s {'ahead' if skew_s > 0 else 'behind'}"
     data: Data = {"skew_s": round(skew_s, 3)}
     is_wrong = abs(skew_s) > MOST_SKEW_S
-    return judge("clock", found, data, wrong=is_wrong, remedy=_WRONG_CLOCK)
+    return judge("clock", text, data, wrong=is_wrong, remedy=_WRONG_CLOCK)
 
 
 def _encryption(*, is_encrypted: bool, is_here: bool) -> Finding:
-    off = "off, and not needed: no network is between" if is_here else "off"
+    off_text = "off, and not needed: no network is between" if is_here else "off"
     return judge(
         "encryption",
-        "on" if is_encrypted else off,
+        "on" if is_encrypted else off_text,
         {"encrypted": is_encrypted},
         note=not is_encrypted and not is_here,
         remedy="unless the network is yours alone: ?sslmode=verify-full&sslrootcert=/path/ca.pem",
@@ -176,10 +178,10 @@ def _encryption(*, is_encrypted: bool, is_here: bool) -> Finding:
 
 
 def _role(role: str, *, is_superuser: bool, is_here: bool) -> Finding:
-    found = f"{role}, a superuser: a compromised host exposes the server" if is_superuser else role
+    text = f"{role}, a superuser: a compromised host exposes the server" if is_superuser else role
     return judge(
         "role",
-        found,
+        text,
         {"role": role, "superuser": is_superuser},
         wrong=is_superuser and not is_here,
         note=is_superuser,
@@ -187,29 +189,29 @@ def _role(role: str, *, is_superuser: bool, is_here: bool) -> Finding:
     )
 
 
-def _schema(applied: set[int], stale: list[str]) -> Finding:
-    known = known_migrations()
-    version, newest = max(applied, default=0), known[-1].version
-    due = [step for step in known if step.version not in applied]
-    missing = [*(step.name for step in due), *stale]
-    is_wrong = bool(stale) or not all(step.can_wait for step in due)
-    found = f"version {version}"
-    if missing:
-        found += f" of {newest}" if is_wrong else ""
-        found += f"; missing: {', '.join(missing)}"
+def _schema(applied_versions: set[int], stale_files: list[str]) -> Finding:
+    migrations = known_migrations()
+    version, newest = max(applied_versions, default=0), migrations[-1].version
+    missing_steps = [step for step in migrations if step.version not in applied_versions]
+    missing_names = [*(step.name for step in missing_steps), *stale_files]
+    is_wrong = bool(stale_files) or not all(step.can_wait for step in missing_steps)
+    text = f"version {version}"
+    if missing_names:
+        text += f" of {newest}" if is_wrong else ""
+        text += f"; missing: {', '.join(missing_names)}"
     elif version > newest:
-        found += f"; this release knows {newest}"
+        text += f"; this release knows {newest}"
     return judge(
         "schema",
-        found if applied else "there are no tables",
-        {"version": version, "newest": newest, "missing": [*missing]},
+        text if applied_versions else "there are no tables",
+        {"version": version, "newest": newest, "missing": [*missing_names]},
         wrong=is_wrong,
-        note=bool(missing) or version > newest,
-        remedy="callboard migrate" if missing else "",
+        note=bool(missing_names) or version > newest,
+        remedy="callboard migrate" if missing_names else "",
     )
 
 
-def _hosts(rows: list[asyncpg.Record], waiting: int) -> Finding:
+def _hosts(rows: list[asyncpg.Record], waiting_count: int) -> Finding:
     is_skewed = any(_is_skewed(row) for row in rows)
     hosts: list[JsonValue] = [
         {
@@ -221,21 +223,21 @@ def _hosts(rows: list[asyncpg.Record], waiting: int) -> Finding:
         }
         for row in rows
     ]
-    needed = "start one: callboard host MODULE:ATTR" if waiting else ""
+    start_remedy = "start one: callboard host MODULE:ATTR" if waiting_count else ""
     return judge(
         "hosts",
-        ", ".join(map(_host, rows)) or f"none alive, {waiting} run(s) or messages wait",
+        ", ".join(map(_host, rows)) or f"none alive, {waiting_count} run(s) or messages wait",
         {"hosts": hosts},
-        wrong=is_skewed if rows else waiting > 0,
+        wrong=is_skewed if rows else waiting_count > 0,
         note=not rows,
-        remedy=_WRONG_CLOCK if is_skewed else needed,
+        remedy=_WRONG_CLOCK if is_skewed else start_remedy,
     )
 
 
 def _host(row: asyncpg.Record) -> str:
-    more = f", clock {row['clock_ahead_s']:+.1f} s" if _is_skewed(row) else ""
-    more += f", {_UNABLE[row['unable']]}" if row["unable"] in _UNABLE else ""
-    return f"{row['incarnation'][:8]} ({row['shards']} shards, lease {row['left_s']:.1f} s{more})"
+    notes = f", clock {row['clock_ahead_s']:+.1f} s" if _is_skewed(row) else ""
+    notes += f", {_UNABLE[row['unable']]}" if row["unable"] in _UNABLE else ""
+    return f"{row['incarnation'][:8]} ({row['shards']} shards, lease {row['left_s']:.1f} s{notes})"
 
 
 def _is_skewed(row: asyncpg.Record) -> bool:
@@ -243,23 +245,23 @@ def _is_skewed(row: asyncpg.Record) -> bool:
 
 
 def _shards(rows: list[asyncpg.Record], *, is_served: bool) -> Finding:
-    lost = {row["type"]: row["ownerless"] for row in rows if row["ownerless"]}
+    ownerless_counts = {row["type"]: row["ownerless"] for row in rows if row["ownerless"]}
     total = sum(row["shards"] for row in rows)
     return judge(
         "shards",
-        f"{total}; without a living owner: {_by_type(lost)}",
-        {"shards": total, "ownerless": dict(lost)},
-        wrong=bool(lost) and is_served,
-        note=bool(lost),
+        f"{total}; without a living owner: {_by_type(ownerless_counts)}",
+        {"shards": total, "ownerless": dict(ownerless_counts)},
+        wrong=bool(ownerless_counts) and is_served,
+        note=bool(ownerless_counts),
         remedy=_SERVE if is_served else "",
     )
 
 
 def _unserved(by_type: dict[str, int]) -> Finding:
-    waiting = {name: count for name, count in by_type.items() if count}
-    found = f"runs and messages that no host serves: {_by_type(waiting)}"
-    data: Data = {"unserved": dict(waiting)}
-    return judge("unserved", found, data, wrong=bool(waiting), remedy=_SERVE)
+    counts = {name: count for name, count in by_type.items() if count}
+    text = f"runs and messages that no host serves: {_by_type(counts)}"
+    data: Data = {"unserved": dict(counts)}
+    return judge("unserved", text, data, wrong=bool(counts), remedy=_SERVE)
 
 
 def _by_type(counts: dict[str, int]) -> str:
@@ -270,8 +272,8 @@ def _parked(rows: list[asyncpg.Record]) -> Finding:
     words = ", ".join(f"{row['runs']} {row['reason']} (such as {row['example']})" for row in rows)
     data: Data = {"parked": {row["reason"]: row["runs"] for row in rows}}
     remedy = "callboard runs list --parked, then callboard runs resolve"
-    found = f"runs that wait for an operator: {words or 'none'}"
-    return judge("parked", found, data, wrong=bool(rows), remedy=remedy)
+    text = f"runs that wait for an operator: {words or 'none'}"
+    return judge("parked", text, data, wrong=bool(rows), remedy=remedy)
 
 
 def _dead_letters(count: int) -> Finding:
@@ -284,35 +286,47 @@ def _embeddings(rows: list[asyncpg.Record]) -> Finding:
     """Return a finding about the type of the embeddings. `rows` has one row for each table."""
     arrays = [row["table"] for row in rows if row["type"] == "real[]"]
     version, is_available = rows[0]["installed"], rows[0]["is_available"]
-    found = f"pgvector {version}"
+    text = f"pgvector {version}"
     if arrays:
-        found = (
+        text = (
             f"arrays in {', '.join(arrays)}: a search takes about 30 times as long as with pgvector"
         )
-    get = "install pgvector on the server, then " if not is_available else ""
-    make = "" if version else "as a superuser `create extension vector schema public`, then "
-    remedy = f"{get}{make}recreate the tables, see docs/memory.md"
+    install_step = "install pgvector on the server, then " if not is_available else ""
+    create_step = "" if version else "as a superuser `create extension vector schema public`, then "
+    remedy = f"{install_step}{create_step}recreate the tables, see docs/memory.md"
     data: Data = {"pgvector": version, "arrays": [*arrays]}
-    return judge("embeddings", found, data, note=bool(arrays), remedy=remedy)
+    return judge("embeddings", text, data, note=bool(arrays), remedy=remedy)
 
 
 def _cypher(row: asyncpg.Record) -> Finding:
     """Return a finding about Apache AGE, without which Cypher queries of tenants' graphs fail."""
     version, graphs = row["installed"], row["graphs"]
-    get = "" if row["is_available"] else "install Apache AGE on the server, then "
-    make = "create extension age; grant usage on schema ag_catalog to the hosts' user"
-    found = f"Apache AGE {version}, {graphs} graph(s)" if version else "no Apache AGE: Cypher fails"
+    install_step = "" if row["is_available"] else "install Apache AGE on the server, then "
+    create_step = "create extension age; grant usage on schema ag_catalog to the hosts' user"
+    text = f"Apache AGE {version}, {graphs} graph(s)" if version else "no Apache AGE: Cypher fails"
     data: Data = {"age": version, "graphs": graphs}
     return judge(
-        "cypher", found, data, wrong=version is None, remedy=f"{get}as a superuser `{make}`"
+        "cypher",
+        text,
+        data,
+        wrong=version is None,
+        remedy=f"{install_step}as a superuser `{create_step}`",
     )
 
 
 def _searches(scopes: list[SearchScope]) -> Finding:
     """Return a finding about large scopes without an index, or with an index that a crash left half built."""
-    slow = [one for one in scopes if one.is_indexable and one.state in {"none", "broken"}]
-    found = f"large collections and memory scopes that are searched without an index: {len(slow) or 'none'}"
-    if slow:
-        found += f" (such as {slow[0].store} {slow[0].name!r} of {slow[0].tenant}: {slow[0].rows})"
-    data: Data = {"large": len(scopes), "without_index": len(slow)}
-    return judge("searches", found, data, note=bool(slow), remedy="callboard indexes build")
+    slow_scopes = [
+        scope for scope in scopes if scope.is_indexable and scope.state in {"none", "broken"}
+    ]
+    text = (
+        "large collections and memory scopes that are searched without an index: "
+        f"{len(slow_scopes) or 'none'}"
+    )
+    if slow_scopes:
+        text += (
+            f" (such as {slow_scopes[0].store} {slow_scopes[0].name!r} of {slow_scopes[0].tenant}: "
+            f"{slow_scopes[0].rows})"
+        )
+    data: Data = {"large": len(scopes), "without_index": len(slow_scopes)}
+    return judge("searches", text, data, note=bool(slow_scopes), remedy="callboard indexes build")

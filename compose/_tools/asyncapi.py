@@ -105,11 +105,11 @@ def asyncapi_document(
     assert isinstance(agents, list)
     for agent in agents:
         assert isinstance(agent, dict)
-        _Described(agent, document, f"{namespace}." if namespace else "").add()
+        _AgentWriter(agent, document, f"{namespace}." if namespace else "").add()
     return document
 
 
-class _Described:
+class _AgentWriter:
     """A writer of one agent, or of all agents of a type, into the document."""
 
     def __init__(self, agent: Part, document: Part, prefix: str) -> None:
@@ -123,16 +123,18 @@ class _Described:
 
     def add(self) -> None:
         """Add the agent's channels, operations and schemas to the document."""
-        wanted, given = self._schema("input"), self._schema("output")
-        tell = self._message("Message", wanted, HEADERS)
-        ask = self._message("Question", wanted, ASK_HEADERS)
-        answer = self._message("Answer", given, ANSWER_HEADERS)
-        signal = self._message("Signal", {}, HEADERS)
-        self._channel("ask", "ask.v1.{address}.{publisher}", {"question": ask})
-        self._channel("answer", None, {"answer": answer, "error": "#/components/messages/Error"})
-        self._channel("tell", "agent.v1.{address}.ext.{publisher}", {"message": tell})
+        input_schema, output_schema = self._schema("input"), self._schema("output")
+        message_ref = self._message("Message", input_schema, HEADERS)
+        question_ref = self._message("Question", input_schema, ASK_HEADERS)
+        answer_ref = self._message("Answer", output_schema, ANSWER_HEADERS)
+        signal_ref = self._message("Signal", {}, HEADERS)
+        self._channel("ask", "ask.v1.{address}.{publisher}", {"question": question_ref})
         self._channel(
-            "signal", "agent.v1.{address}.sig.{publisher}.{run}.{name}", {"signal": signal}
+            "answer", None, {"answer": answer_ref, "error": "#/components/messages/Error"}
+        )
+        self._channel("tell", "agent.v1.{address}.ext.{publisher}", {"message": message_ref})
+        self._channel(
+            "signal", "agent.v1.{address}.sig.{publisher}.{run}.{name}", {"signal": signal_ref}
         )
         self._operation("ask", "Start a run and wait for its output.", reply=True)
         self._operation(
@@ -140,17 +142,17 @@ class _Described:
         )
         self._operation("signal", "Send a signal to a run of the agent.")
         for topic in self._agent["follows"]:
-            self._topic(topic, wanted)
+            self._topic(topic, input_schema)
 
     def _schema(self, which: str) -> Part:
         """Return the agent's schema `which`, and move its definitions to the document's components."""
         schema: Part = dict(self._agent[which])
         head = f"{self._name}-{which}"
-        for name, one in schema.pop("$defs", {}).items():
+        for name, definition in schema.pop("$defs", {}).items():
             schemas = self._document["components"]["schemas"]
-            schemas[f"{head}-{_identifier(name)}"] = _moved(one, head)
-        found: Part = _moved(schema, head)
-        return found
+            schemas[f"{head}-{_identifier(name)}"] = _with_component_refs(definition, head)
+        component: Part = _with_component_refs(schema, head)
+        return component
 
     def _message(self, kind: str, schema: Part, headers: Part) -> str:
         name = f"{self._name}{kind}"
@@ -166,9 +168,9 @@ class _Described:
         if address is None:
             channel["address"] = None
         else:
-            full = self._prefix + address.replace("{address}", self._address)
-            channel["address"] = full
-            names = re.findall(r"\{(\w+)\}", full)
+            full_address = self._prefix + address.replace("{address}", self._address)
+            channel["address"] = full_address
+            names = re.findall(r"\{(\w+)\}", full_address)
             channel["parameters"] = {name: {"description": PARAMETERS[name]} for name in names}
         name = f"{self._name}-{kind}"
         self._document["channels"][name] = channel
@@ -213,15 +215,15 @@ def _identifier(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)
 
 
-def _moved(schema: Any, head: str) -> Any:
+def _with_component_refs(schema: Any, head: str) -> Any:
     """Return the schema with references to the document's components in place of its own definitions."""
     if isinstance(schema, list):
-        return [_moved(one, head) for one in schema]
+        return [_with_component_refs(item, head) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    moved = {key: _moved(value, head) for key, value in schema.items()}
-    ref = moved.get("$ref")
+    new_schema = {key: _with_component_refs(value, head) for key, value in schema.items()}
+    ref = new_schema.get("$ref")
     if isinstance(ref, str) and ref.startswith("#/$defs/"):
         name = _identifier(ref.removeprefix("#/$defs/"))
-        moved["$ref"] = f"#/components/schemas/{head}-{name}"
-    return moved
+        new_schema["$ref"] = f"#/components/schemas/{head}-{name}"
+    return new_schema

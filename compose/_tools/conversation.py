@@ -97,7 +97,7 @@ class CausalLink:
         took_s: Seconds until the answer or the child's end; None if there is none, or none yet.
         outcome: Outcome of the answer or of the child in the log; empty while it is open.
         nodes: Caused runs that are met here first.
-        known: Caused runs that are at another place in the conversation.
+        runs_elsewhere: Caused runs that are at another place in the conversation.
         unread: True if caused runs were left out, because there were too many.
     """
 
@@ -110,7 +110,7 @@ class CausalLink:
     took_s: float | None = None
     outcome: str = ""
     nodes: list[Node] = field(default_factory=list)
-    known: list[RunId] = field(default_factory=list)
+    runs_elsewhere: list[RunId] = field(default_factory=list)
     unread: bool = False
 
 
@@ -125,14 +125,14 @@ class Conversation:
 
 async def find_root(runtime: Runtime, row: RunRow) -> RunRow:
     """Return the first run of the conversation, by the parents of runs and the causes of their messages."""
-    seen = {row.run_id}
+    seen_ids = {row.run_id}
     for _ in range(MOST_STEPS_UP):
         cause = row.parent or await _cause_of(runtime, row)
-        above = await runtime.store.reads.run(cause) if cause is not None else None
-        if above is None or above.run_id in seen:
+        cause_row = await runtime.store.reads.run(cause) if cause is not None else None
+        if cause_row is None or cause_row.run_id in seen_ids:
             return row
-        row = above
-        seen.add(row.run_id)
+        row = cause_row
+        seen_ids.add(row.run_id)
     return row
 
 
@@ -151,34 +151,34 @@ async def read_conversation(
 ) -> Conversation:
     """Return the tree of the runs that `root` caused, directly or not, at most `limit` runs, nearest first."""
     top = await _read(runtime, root)
-    seen, left = {root.run_id}, 0
+    seen_ids, left_out = {root.run_id}, 0
     todo = deque([top])
     while todo:
         node = todo.popleft()
         for link in node.links:
             for run_id in await _caused(runtime, node.row, link):
-                if run_id in seen:
-                    link.known.append(run_id)
-                elif len(seen) >= limit:
+                if run_id in seen_ids:
+                    link.runs_elsewhere.append(run_id)
+                elif len(seen_ids) >= limit:
                     link.unread = True
-                    left += 1
+                    left_out += 1
                 elif (row := await runtime.store.reads.run(run_id)) is not None:
-                    seen.add(run_id)
-                    below = await _read(runtime, row)
-                    link.nodes.append(below)
-                    todo.append(below)
-        count(len(seen))
-    return Conversation(top, len(seen), left)
+                    seen_ids.add(run_id)
+                    child = await _read(runtime, row)
+                    link.nodes.append(child)
+                    todo.append(child)
+        count(len(seen_ids))
+    return Conversation(top, len(seen_ids), left_out)
 
 
 async def _read(runtime: Runtime, row: RunRow) -> Node:
     entries = [entry async for entry in runtime.entries(row.run_id)]
-    began = entries[0].ts if entries else None
-    ended = entries[-1].ts if entries and entries[-1].is_terminal else None
-    if row.swept:
-        ended = row.updated_at
+    began_at = entries[0].ts if entries else None
+    ended_at = entries[-1].ts if entries and entries[-1].is_terminal else None
+    if row.swept:  # the log is removed, and only the row has the instant of the end
+        ended_at = row.updated_at
     timing = timing_of(row, entries, now=SystemClock().now())
-    return Node(row, timing, began, ended, links_of(entries))
+    return Node(row, timing, began_at, ended_at, links_of(entries))
 
 
 def timing_of(row: RunRow, entries: Sequence[RunLogEntry], *, now: datetime) -> Timing:
@@ -186,18 +186,18 @@ def timing_of(row: RunRow, entries: Sequence[RunLogEntry], *, now: datetime) -> 
 
     The entries that a fork copied have one instant, so they add no time.
     """
-    spent = {"executing": 0.0, "waiting": 0.0, "backing_off": 0.0}
+    seconds = {"executing": 0.0, "waiting": 0.0, "backing_off": 0.0}
     moves = 0
     for before, after in pairwise(entries):
-        spent[_phase(before, after)] += (after.ts - before.ts).total_seconds()
+        seconds[_phase(before, after)] += (after.ts - before.ts).total_seconds()
         moves += after.kind == K.RUN_RESUMED and after.payload.get("reason") == "recovered"
     queued = 0.0
     if entries and row.created_at is not None:
         queued = max(0.0, (entries[0].ts - row.created_at).total_seconds())
     if entries and not row.status.is_terminal:
         phase = _phase(entries[-1], None)
-        spent[phase] += max(0.0, (now - entries[-1].ts).total_seconds())
-    return Timing(queued=queued, attempts=row.attempt, moves=moves, **spent)
+        seconds[phase] += max(0.0, (now - entries[-1].ts).total_seconds())
+    return Timing(queued=queued, attempts=row.attempt, moves=moves, **seconds)
 
 
 def _phase(before: RunLogEntry, after: RunLogEntry | None) -> str:
@@ -215,9 +215,9 @@ def _phase(before: RunLogEntry, after: RunLogEntry | None) -> str:
 
 def links_of(entries: Sequence[RunLogEntry]) -> list[CausalLink]:
     """Return the links of a run in the order of its log, each with its outcome."""
-    found: list[CausalLink] = []
-    asks: dict[str, CausalLink] = {}
-    children: dict[str, CausalLink] = {}
+    links: list[CausalLink] = []
+    asks_by_position: dict[str, CausalLink] = {}
+    spawns_by_child: dict[str, CausalLink] = {}
     for entry in entries:
         payload, position = entry.payload, entry.position
         message_id = str(payload.get("message_id") or "")
@@ -225,23 +225,23 @@ def links_of(entries: Sequence[RunLogEntry]) -> list[CausalLink]:
             case K.CHILD_SPAWNED:
                 child = str(payload["child"])
                 link = CausalLink("spawn", str(payload["agent"]), position, entry.ts, child=child)
-                children[child] = link
-                found.append(link)
+                spawns_by_child[child] = link
+                links.append(link)
             case K.ASK_SENT:
                 verb = _OUTSIDE.get(str(payload["target"]), "ask")
                 link = CausalLink(verb, str(payload["target"]), position, entry.ts, message_id)
-                asks[position] = link
-                found.append(link)
+                asks_by_position[position] = link
+                links.append(link)
             case K.MSG_SENT:
                 target = str(payload["target"])
-                found.append(CausalLink("send", target, position, entry.ts, message_id))
+                links.append(CausalLink("send", target, position, entry.ts, message_id))
             case K.CHILD_COMPLETED:
-                _close(children.get(str(payload["child"])), entry, str(payload["status"]))
+                _close(spawns_by_child.get(str(payload["child"])), entry, str(payload["status"]))
             case K.ASK_REPLIED | K.ASK_TIMEOUT:
-                _close(asks.get(position), entry, str(payload["outcome"]))
+                _close(asks_by_position.get(position), entry, str(payload["outcome"]))
             case _:
                 pass
-    return found
+    return links
 
 
 def _close(link: CausalLink | None, entry: RunLogEntry, outcome: str) -> None:
@@ -273,18 +273,18 @@ async def _runs_of_post(
     """Return the runs of followers that received a post. The log does not distinguish a topic from an agent."""
     topic = TopicId(name.type, name.key, name.tenant)
     post_id = message_id_of_post(sender, link.message_id)
-    found: list[RunId] = []
-    asked = 0
+    run_ids: list[RunId] = []
+    checked_count = 0
     async for subscription in runtime.follow_graph.followers_of(topic):
         link.verb = "publish"
-        asked += 1
-        if asked > MOST_FOLLOWERS:
+        checked_count += 1
+        if checked_count > MOST_FOLLOWERS:
             link.unread = True
             break
         run_id = await _run_of(runtime, subscription.follower, f"topic:{topic}", post_id)
         if run_id is not None:
-            found.append(run_id)
-    return found
+            run_ids.append(run_id)
+    return run_ids
 
 
 async def _run_of(runtime: Runtime, agent: AgentId, sender: str, message_id: str) -> RunId | None:

@@ -96,9 +96,9 @@ class Exporter:
             "exported_at": at.isoformat(),
             "content": "included",
         }
-        waiting = [first]
-        while waiting:
-            row = waiting.pop(0)
+        queue = [first]
+        while queue:
+            row = queue.pop(0)
             if self.runs == MAX_RUNS:
                 problem = f"the tree of run {first.run_id} has more than {MAX_RUNS} runs"
                 raise ContractError(f"{problem}: export its children one by one")
@@ -106,27 +106,27 @@ class Exporter:
                 yield line
             if tree:
                 children = await self.store.lists.children(row.run_id)
-                waiting.extend(child for child in children if not child.swept)
+                queue.extend(child for child in children if not child.swept)
         yield {"line": "end", "runs": self.runs, "entries": self.entries, "turns": self.turns}
 
     async def _run(self, row: RunRow) -> AsyncIterator[Line]:
         self.runs += 1
         yield {"line": "run", **_row_to_json(row)}
-        seen: dict[str, SeenSession] = {}
+        seen_sessions: dict[str, SeenSession] = {}
         async for entry in self.store.reads.entries(row.run_id):
             self.entries += 1
-            add_seen(seen, entry)
+            add_seen(seen_sessions, entry)
             yield {"line": "entry", "run": row.run_id, **entry_to_json(entry)}
-        for loaded in await self.store.reads.load([row.run_id]):
-            for arrived in loaded.messages:
-                yield {"line": "message", "run": row.run_id, "message": arrived.message.to_json()}
-        for session, one in seen.items():
-            about = {"line": "turn", "of": row.run_id, "session": session}
-            async for turn in one.turns(
+        for loaded_run in await self.store.reads.load([row.run_id]):
+            for arrival in loaded_run.messages:
+                yield {"line": "message", "run": row.run_id, "message": arrival.message.to_json()}
+        for session, seen_session in seen_sessions.items():
+            line_head = {"line": "turn", "of": row.run_id, "session": session}
+            async for turn in seen_session.turns(
                 self.store.data.transcripts, row.agent_id, session, row.run_id
             ):
                 self.turns += 1
-                yield {**about, **turn_to_json(turn)}
+                yield {**line_head, **turn_to_json(turn)}
 
 
 def entry_to_json(entry: RunLogEntry) -> Line:
@@ -141,7 +141,7 @@ def entry_to_json(entry: RunLogEntry) -> Line:
 
 
 def _row_to_json(row: RunRow) -> Line:
-    terms = None if row.supervision is None else row.supervision.model_dump(mode="json")
+    supervision = None if row.supervision is None else row.supervision.model_dump(mode="json")
     policy = row.retry_policy
     return {
         "run": row.run_id,
@@ -156,7 +156,7 @@ def _row_to_json(row: RunRow) -> Line:
         "parked": row.parked,
         "version": row.version,
         "trace": row.trace,
-        "supervision": terms,
+        "supervision": supervision,
         "created_at": row.created_at.isoformat() if row.created_at is not None else None,
     }
 
@@ -167,11 +167,11 @@ def read_export(lines: Iterable[str], *, file: str) -> list[ExportedRun]:
     Raises:
         ExportError: The file is not an export, has an unknown version, or is truncated. Names file and line.
     """
-    reading = _ExportReader(file)
+    reader = _ExportReader(file)
     for number, text in enumerate(lines, start=1):
         if text.strip():
-            reading.add(number, text)
-    return reading.done()
+            reader.add(number, text)
+    return reader.finish()
 
 
 class _ExportReader:
@@ -185,23 +185,23 @@ class _ExportReader:
         try:
             line: Line = json.loads(text)
         except ValueError as exc:
-            raise self._wrong("it is not a JSON object") from exc
+            raise self._error("it is not a JSON object") from exc
         if not isinstance(line, dict):
-            raise self._wrong("it is not a JSON object")
+            raise self._error("it is not a JSON object")
         kind = line.get("line")
         if not self._has_head:
             if line.get("callboard_export") not in READABLE:
-                found = line.get("callboard_export", "none")
-                known = " or ".join(map(str, READABLE))
-                raise self._wrong(f"it is not an export of version {known} (found: {found})")
+                version = line.get("callboard_export", "none")
+                versions = " or ".join(map(str, READABLE))
+                raise self._error(f"it is not an export of version {versions} (found: {version})")
             self._has_head = True
             return
         try:
-            self._take(kind, line)
+            self._add_line(kind, line)
         except (KeyError, TypeError, ValueError) as exc:
-            raise self._wrong(f"a line {kind!r} does not fit ({exc})") from exc
+            raise self._error(f"a line {kind!r} does not fit ({exc})") from exc
 
-    def _take(self, kind: object, line: Line) -> None:
+    def _add_line(self, kind: object, line: Line) -> None:
         match kind:
             case "run":
                 row = _row_of(line)
@@ -225,29 +225,29 @@ class _ExportReader:
                 runs = self._runs.values()
                 count = sum(len(run.entries) for run in runs)
                 turn_count = sum(len(turns) for run in runs for turns in run.turns.values())
-                told = (line["runs"], line["entries"], line.get("turns", 0))
-                if told != (len(runs), count, turn_count):
-                    raise self._wrong("some of its lines are missing")
+                stated_counts = (line["runs"], line["entries"], line.get("turns", 0))
+                if stated_counts != (len(runs), count, turn_count):
+                    raise self._error("some of its lines are missing")
                 self._has_end = True
             case _:
-                raise self._wrong(f"a line {kind!r} is not known")
+                raise self._error(f"a line {kind!r} is not known")
 
-    def _wrong(self, problem: str) -> ExportError:
+    def _error(self, problem: str) -> ExportError:
         return ExportError(self._file, self._number, problem)
 
-    def done(self) -> list[ExportedRun]:
+    def finish(self) -> list[ExportedRun]:
         if not self._has_head:
-            raise self._wrong("it is empty")
+            raise self._error("it is empty")
         if not self._has_end:
-            raise self._wrong("it was cut off: the line 'end' is missing")
+            raise self._error("it was cut off: the line 'end' is missing")
         for run_id, run in self._runs.items():
             if any(after.seq != before.seq + 1 for before, after in pairwise(run.entries)):
-                raise self._wrong(f"the log of run {run_id} has gaps")
+                raise self._error(f"the log of run {run_id} has gaps")
         return list(self._runs.values())
 
 
 def _row_of(line: Line) -> RunRow:
-    terms, created = line.get("supervision"), line.get("created_at")
+    supervision, created_at = line.get("supervision"), line.get("created_at")
     policy = line.get("retry_policy")
     return RunRow(
         RunId(line["run"]),
@@ -262,6 +262,6 @@ def _row_of(line: Line) -> RunRow:
         parked=line.get("parked"),
         version=line.get("version"),
         trace=line.get("trace"),
-        created_at=datetime.fromisoformat(created) if created else None,
-        supervision=None if terms is None else Supervision.model_validate(terms),
+        created_at=datetime.fromisoformat(created_at) if created_at else None,
+        supervision=None if supervision is None else Supervision.model_validate(supervision),
     )

@@ -1,6 +1,6 @@
 """The bundle of a run of a flow: write it from the rows of a store, and read and check it.
 
-Its format is that of embedded graphs: see `actors.workflow.export_run_history_bundle`.
+Its format is that of embedded graphs, which `actors.workflow.export_run_history_bundle` writes.
 """
 
 from __future__ import annotations
@@ -107,25 +107,25 @@ async def bundle_of(
         RunBusyError: The run wrote during each of 10 reads.
     """
     states, ledgers = InMemoryRunStore(), InMemoryLedgerStore()
-    wanted = [run_id]
-    for one in wanted:
+    run_ids = [run_id]
+    for current_id in run_ids:
         try:
-            state, records = await _unchanged(runtime, runs, one)
+            state, records = await _read_unchanged(runtime, runs, current_id)
         except NoSuchRunError:
-            if one == run_id:
+            if current_id == run_id:
                 raise
             continue  # a sub-graph's run was swept
         states.create_if_absent(state)
         for record in records:
             ledgers.append(record_from(record))
         if subruns:
-            wanted += [child async for child in _children(runtime, runs, one)]
+            run_ids += [child async for child in _children(runtime, runs, current_id)]
     return export_run_history_bundle(
         run_id=run_id, run_store=states, ledger_store=ledgers, include_subruns=subruns
     )
 
 
-async def _unchanged(
+async def _read_unchanged(
     runtime: Runtime, runs: FlowRuns, run_id: RunId
 ) -> tuple[RunState, list[dict[str, Any]]]:
     """Return a run's state and its records, between whose reads the run wrote nothing."""
@@ -139,15 +139,15 @@ async def _unchanged(
 
 
 async def _children(runtime: Runtime, runs: FlowRuns, run_id: RunId) -> AsyncIterator[RunId]:
-    last: RunId | None = None
+    last_id: RunId | None = None
     while True:
-        among = RunFilter(parent=run_id, type=runs.app, tenant=runs.tenant, after=last)
+        among = RunFilter(parent=run_id, type=runs.app, tenant=runs.tenant, after=last_id)
         rows = await runtime.store.lists.runs(among=among, limit=_PAGE)
         for row in rows:
             yield row.run_id
         if len(rows) < _PAGE:
             return
-        last = rows[-1].run_id
+        last_id = rows[-1].run_id
 
 
 def load_bundle(path: Path) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def load_bundle(path: Path) -> dict[str, Any]:
         BundleError: The file is too large, not JSON, of another version, or a part is missing.
         ContractError: The file cannot be read.
     """
-    with _named(path):
+    with _bundle_errors(path):
         if path.stat().st_size > MOST_BYTES:
             text = f"it has more than {MOST_BYTES} bytes"
             raise BundleError(path, "the file", text, "Export it with --no-subruns")
@@ -167,9 +167,9 @@ def load_bundle(path: Path) -> dict[str, Any]:
             problem = f"it is {version!r}, and this release reads {RUN_HISTORY_BUNDLE_VERSION_V1}"
             raise GraphError("version", problem)
         _Bundle.model_validate(data)
-        for n, told in enumerate(runs_of(data)):
-            with _of_run(n):
-                RunState.from_dict(told)
+        for n, state in enumerate(runs_of(data)):
+            with _run_errors(n):
+                RunState.from_dict(state)
         return cast("dict[str, Any]", data)
 
 
@@ -181,28 +181,28 @@ def check_bundle(path: Path, data: dict[str, Any], *, needs_chain: bool = True) 
     Args:
         path: The file, for errors.
         data: Its data.
-        needs_chain: False: a ledger whose records all have no hash is accepted, too.
+        needs_chain: If False, a ledger whose records all have no hash is accepted, too.
 
     Raises:
         BundleError: The bundle is incomplete or was changed. Names the place.
     """
-    with _named(path):
-        whole = _Bundle.model_validate(data)
-        for n, told in enumerate(runs_of(data)):
-            with _of_run(n) as place:
-                _check_run(place, data, told, whole.ledgers, needs_chain=needs_chain)
-        if whole.root_run_id != whole.run["run_id"]:
+    with _bundle_errors(path):
+        bundle = _Bundle.model_validate(data)
+        for n, state in enumerate(runs_of(data)):
+            with _run_errors(n) as position:
+                _check_run(position, data, state, bundle.ledgers, needs_chain=needs_chain)
+        if bundle.root_run_id != bundle.run["run_id"]:
             raise GraphError("root_run_id", "it is not the id of the run")
-        records = sum(len(one.items) for one in whole.ledgers.values())
-        head = whole.ledgers[whole.root_run_id].items[-1].record.get("record_hash")
-        return CheckedBundle(RunState.from_dict(whole.run), len(runs_of(data)), records, head)
+        records = sum(len(ledger.items) for ledger in bundle.ledgers.values())
+        head = bundle.ledgers[bundle.root_run_id].items[-1].record.get("record_hash")
+        return CheckedBundle(RunState.from_dict(bundle.run), len(runs_of(data)), records, head)
 
 
 def read_bundle(path: Path) -> CheckedBundle:
     """Read and check a file with a bundle whose ledgers are chains, and return its run.
 
     Raises:
-        BundleError: See `load_bundle` and `check_bundle`.
+        BundleError: The file is not a bundle of this version, is incomplete, or was changed.
         ContractError: The file cannot be read.
     """
     return check_bundle(path, load_bundle(path))
@@ -223,19 +223,19 @@ def chain_of(data: dict[str, Any], run_id: str) -> tuple[str, str | None]:
     return ("ok" if verify_ledger_chain(records)["ok"] else "broken"), head
 
 
-def replayed(
-    data: dict[str, Any], told: dict[str, Any], workflow: WorkflowSpec | None
+def replay_states(
+    data: dict[str, Any], state: dict[str, Any], workflow: WorkflowSpec | None
 ) -> list[RunState]:
-    """Return the states of one run of a bundle, see `replay_run_history`.
+    """Return the states through which the records of one run of a bundle lead, the last one last.
 
     Raises:
         GraphError: The records do not lead to the state in the file, or a node is not in `workflow`.
     """
-    return replay_run_history({**data, "run": told, "root_run_id": told["run_id"]}, workflow)
+    return replay_run_history({**data, "run": state, "root_run_id": state["run_id"]}, workflow)
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _bundle_errors(path: Path) -> Iterator[None]:
     """Raise errors of a bundle with the file and the place."""
     try:
         yield
@@ -243,7 +243,7 @@ def _named(path: Path) -> Iterator[None]:
         raise ContractError(f"cannot read {path}: {exc.strerror or exc}") from exc
     except ValidationError as exc:
         first = exc.errors()[0]
-        raise BundleError(path, _place(*first["loc"]), first["msg"]) from None
+        raise BundleError(path, _position_text(*first["loc"]), first["msg"]) from None
     except GraphError as exc:
         raise BundleError(path, exc.what, exc.problem) from None
     except (RecursionError, ValueError) as exc:  # UnicodeDecodeError is a ValueError
@@ -251,61 +251,68 @@ def _named(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _of_run(n: int) -> Iterator[str]:
+def _run_errors(n: int) -> Iterator[str]:
     """Yield the place of a run in a bundle; raise errors of data of another form with it."""
-    place = "run" if n == 0 else f"subruns[{n - 1}]"
+    position = "run" if n == 0 else f"subruns[{n - 1}]"
     try:
-        yield place
-    except GraphError:
+        yield position
+    except GraphError:  # it is a ValueError too, and says already where and why
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
-        raise GraphError(place, f"{type(exc).__name__}: {exc}") from None
+        raise GraphError(position, f"{type(exc).__name__}: {exc}") from None
 
 
 def _has_chain(records: list[dict[str, Any]]) -> bool:
-    return any(one.get("record_hash") is not None for one in records)
+    return any(record.get("record_hash") is not None for record in records)
 
 
 def _check_run(
-    place: str,
+    position: str,
     data: dict[str, Any],
-    told: dict[str, Any],
+    state: dict[str, Any],
     ledgers: dict[str, _Ledger],
     *,
     needs_chain: bool,
 ) -> None:
     """Raise GraphError if the run's records do not lead to its state."""
-    run_id = str(told["run_id"])
-    at, ledger = f"ledgers.{run_id}", ledgers.get(run_id)
+    run_id = str(state["run_id"])
+    ledger_path, ledger = f"ledgers.{run_id}", ledgers.get(run_id)
     if ledger is None:
-        raise GraphError(at, f"there is no ledger of {place}")
+        raise GraphError(ledger_path, f"there is no ledger of {position}")
     records = [item.record for item in ledger.items]
     if ledger.total != len(records):
-        raise GraphError(at, f"it has {len(records)} of {ledger.total} records")
+        raise GraphError(ledger_path, f"it has {len(records)} of {ledger.total} records")
     for n, record in enumerate(records):
         if record.get("run_id") != run_id:
-            raise GraphError(_place(at, "items", n), "it is a record of another run")
+            raise GraphError(
+                _position_text(ledger_path, "items", n), "it is a record of another run"
+            )
     if needs_chain or _has_chain(records):
         for error in verify_ledger_chain(records)["errors"]:
-            raise GraphError(_place(at, "items", error["index"]), error["type"].replace("_", " "))
+            raise GraphError(
+                _position_text(ledger_path, "items", error["index"]),
+                error["type"].replace("_", " "),
+            )
     try:
-        states = replayed(data, told, None)
+        states = replay_states(data, state, None)
     except GraphError as exc:
-        raise GraphError(at, exc.problem) from None
-    run = RunState.from_dict(told)
-    found, led_to = _facts(run), _facts(states[-1])
+        raise GraphError(ledger_path, exc.problem) from None
+    run = RunState.from_dict(state)
+    facts, replayed_facts = _facts(run), _facts(states[-1])
     for name in (*_NAMES, *(() if run.status.is_terminal else _OPEN)):
-        if found.get(name) != led_to.get(name):
-            raise GraphError(f"{place}.{name}", "the records lead to another value")
+        if facts.get(name) != replayed_facts.get(name):
+            raise GraphError(f"{position}.{name}", "the records lead to another value")
 
 
 def _facts(run: RunState) -> dict[str, Any]:
     """Return a run's facts without those that change between its steps by notes, which have no delta."""
-    own = {name: one for name, one in namespace(run.vars, RUNTIME).items() if name not in _NOTED}
-    variables = {**run.vars, RUNTIME: own, LIMITS: None}
+    own_vars = {
+        name: value for name, value in namespace(run.vars, RUNTIME).items() if name not in _NOTED
+    }
+    variables = {**run.vars, RUNTIME: own_vars, LIMITS: None}
     return {**run.to_dict(), "vars": variables}
 
 
-def _place(*parts: object) -> str:
-    told = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in parts)
-    return told.lstrip(".") or "the file"
+def _position_text(*parts: object) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    return text.lstrip(".") or "the file"

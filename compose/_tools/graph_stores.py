@@ -85,6 +85,7 @@ def _check(path: Path, *, create: bool) -> None:
         if not create and not any(path.glob("run_*.json")):
             raise NoGraphStoreError(path, "the folder has no runs of graphs")
     elif path.exists():
+        # SQLite opens any file, and says only at the first statement that it is no database.
         with path.open("rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 raise NoGraphStoreError(path, "it is no SQLite file")
@@ -103,21 +104,23 @@ def stored_bundle(stores: GraphStores, run_id: str, *, subruns: bool = True) -> 
         StoreBusyError: A driver held a run for 30 s.
     """
     states, ledgers = InMemoryRunStore(), InMemoryLedgerStore()
-    wanted = [run_id]
-    for one in wanted:
+    run_ids = [run_id]
+    for current_id in run_ids:
         try:
-            with stores.runs.lock(one):
-                state = HeldRun(stores.runs, stores.ledger, one).state
-                records = stores.ledger.list(one)
+            with stores.runs.lock(current_id):
+                state = HeldRun(stores.runs, stores.ledger, current_id).state
+                records = stores.ledger.list(current_id)
         except NoSuchRunError:
-            if one == run_id:
+            if current_id == run_id:
                 raise
             continue  # it was deleted meanwhile
         states.create_if_absent(state)
         for record in records:
             ledgers.append(record_from(record))
         if subruns:
-            wanted += [child.run_id for child in stores.runs.list_children(parent_run_id=one)]
+            run_ids += [
+                child.run_id for child in stores.runs.list_children(parent_run_id=current_id)
+            ]
     return export_run_history_bundle(
         run_id=run_id,
         run_store=states,

@@ -58,8 +58,8 @@ def add_seen(seen: dict[str, SeenSession], entry: RunLogEntry) -> None:
     receipt = entry.payload.get("receipt")
     if isinstance(receipt, dict) and isinstance(receipt.get("session"), str):
         cut, head = int(str(receipt["cut"])), int(str(receipt["head"]))
-        known = seen.setdefault(str(receipt["session"]), SeenSession(cut, head))
-        known.cut, known.head = min(known.cut, cut), max(known.head, head)
+        session = seen.setdefault(str(receipt["session"]), SeenSession(cut, head))
+        session.cut, session.head = min(session.cut, cut), max(session.head, head)
 
 
 def turn_to_json(turn: Turn) -> dict[str, JsonValue]:
@@ -81,12 +81,12 @@ def turn_to_json(turn: Turn) -> dict[str, JsonValue]:
 
 def turn_of_json(data: dict[str, Any]) -> Turn:
     """Return the turn of data that `turn_to_json` returned."""
-    told = new_turn(ChatMessage.model_validate(data["message"]), "")
+    turn = new_turn(ChatMessage.model_validate(data["message"]), "")
     return Turn(
         int(data["ordinal"]),
         str(data["id"]),
         data["run"] or "",
-        told.message,
+        turn.message,
         data["tokens"],
         data["parent"],
         datetime.fromisoformat(data["at"]),
@@ -117,11 +117,11 @@ async def last_window(store: RunStore, agent: AgentId, session: str) -> SentWind
         agent, session, limit=PAGE, offset=max(0, count - PAGE)
     )
     for run_id in dict.fromkeys(turn.run_id for turn in reversed(page) if turn.run_id):
-        found = None
+        window = None
         async for entry in store.reads.entries(RunId(run_id)):
             receipt = entry.payload.get("receipt")
             if isinstance(receipt, dict) and receipt.get("session") == session:
-                found = SentWindow(run_id, entry.ts, str(entry.payload["name"]), receipt)
-        if found is not None:
-            return found
+                window = SentWindow(run_id, entry.ts, str(entry.payload["name"]), receipt)
+        if window is not None:
+            return window
     return None

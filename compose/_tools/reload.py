@@ -47,6 +47,7 @@ DEBOUNCE_MS: Final = 400
 MAX_RUNS: Final = 200
 MAX_LINE: Final = 2000
 _OF_EVERY_LINE: Final = ("at", "level", "event", "trouble")
+# A server process starts in `/`, and relative paths of the application are those of the current folder.
 _START: Final = "import os, sys; os.chdir(sys.argv.pop(1)); from compose._cli import main; main()"
 
 
@@ -68,10 +69,10 @@ class Snapshot:
 class View(AbstractContextManager["View", None], Protocol):
     """The display of events and state. After the block the screen is as it was."""
 
-    def happened(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
+    def show_event(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
         """Show an event. `event` and `facts` are for programs, and `text` is for people."""
 
-    def show(self, now: Snapshot) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         """Show the state of the deployment."""
 
 
@@ -97,14 +98,14 @@ async def develop(
     Raises:
         ContractError: This machine cannot run the servers.
     """
-    view.happened("starting", f"servers in {data}")
+    view.show_event("starting", f"servers in {data}")
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(local_servers(data))
         servers = await stop.unless_stopped(opening)
         if servers is None:
             return
-        words = f"callboard send TYPE/KEY JSON --data {shlex.quote(str(data))}"
-        view.happened("servers", f"talk to the agents: {words}", {"data": str(data)})
+        command = f"callboard send TYPE/KEY JSON --data {shlex.quote(str(data))}"
+        view.show_event("servers", f"talk to the agents: {command}", {"data": str(data)})
         generations = _Generations(specs, data, view)
         async with TaskScope() as tasks:
             tasks.start(generations.follow(), name="dev log")
@@ -119,7 +120,7 @@ async def develop(
                 ):
                     await generations.renew(Path(path) for _, path in changes)
             finally:
-                view.happened("stopping", "stopping")
+                view.show_event("stopping", "stopping")
                 await generations.end()
 
 
@@ -129,7 +130,7 @@ class _Generations:
     def __init__(self, specs: Sequence[str], data: Path, view: View) -> None:
         self._specs, self._data, self._view = specs, data, view
         self._log = data / "dev-host.log"
-        self._read = 0
+        self._log_offset = 0
         self._number = 0
         self._host: Server | None = None
 
@@ -137,17 +138,17 @@ class _Generations:
         """Start the next host process."""
         self._number += 1
         self._log.write_bytes(b"")
-        self._read = 0
+        self._log_offset = 0
         self._host = await asyncio.to_thread(Server, self._command())
 
     def _command(self) -> ProcessSpec:
-        start = (sys.executable, "-c", _START, str(Path.cwd()))
+        program = (sys.executable, "-c", _START, str(Path.cwd()))
         paths = [str(Path(path).absolute()) for path in sys.path if path]
         return ProcessSpec(
             name="host",
             log=self._log,
             stop_signal=signal.SIGTERM,
-            argv=[*start, "host", *self._specs, "--json", "--data", str(self._data)],
+            argv=[*program, "host", *self._specs, "--json", "--data", str(self._data)],
             env={
                 "PYTHONPATH": os.pathsep.join(paths),
                 "PYTHONUNBUFFERED": "1",
@@ -163,11 +164,11 @@ class _Generations:
         paths = sorted(changed)
         if (problem := await asyncio.to_thread(syntax_problem, paths)) is not None:
             is_serving = self._host is not None and self._host.is_running
-            before = "the agents continue as before" if is_serving else "nothing is served"
-            self._view.happened("error", f"{problem}; {before}")
+            state_text = "the agents continue as before" if is_serving else "nothing is served"
+            self._view.show_event("error", f"{problem}; {state_text}")
             return
         names = ", ".join(path.name for path in paths[:3]) + (" …" if len(paths) > 3 else "")  # noqa: PLR2004
-        self._view.happened(
+        self._view.show_event(
             "changed", f"{names} changed: reloading", {"files": list(map(str, paths))}
         )
         await self.end()
@@ -186,10 +187,11 @@ class _Generations:
             self._print_log()
             host = self._host
             if host is not None and not host.is_running:
+                # Once more: it may have written its error after the read above, and before it ended.
                 self._print_log()
                 self._host = None
                 code = host.returncode
-                self._view.happened(
+                self._view.show_event(
                     "failed",
                     f"the host ended with {code}; change the code to start it",
                     {"code": code},
@@ -198,30 +200,33 @@ class _Generations:
 
     def _print_log(self) -> None:
         with self._log.open("rb") as log:
-            log.seek(self._read)
+            log.seek(self._log_offset)
             text = log.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.decode(errors="replace").splitlines():
+        # A line that the host is still writing is shown when it is complete.
+        whole_lines = text[: text.rfind(b"\n") + 1]
+        self._log_offset += len(whole_lines)
+        for line in whole_lines.decode(errors="replace").splitlines():
             self._print(line[:MAX_LINE])
 
     def _print(self, line: str) -> None:
         try:
-            said: Any = json.loads(line)
-            event, level = str(said["event"]), str(said["level"])
+            record: Any = json.loads(line)
+            event, level = str(record["event"]), str(record["level"])
         except (ValueError, KeyError, TypeError):
             is_error = line.startswith("callboard: ")
-            self._view.happened("error" if is_error else "output", line)
+            self._view.show_event("error" if is_error else "output", line)
             return
         if event == "host.serving":
-            facts = {"generation": self._number, "pid": said["pid"], "host": said["host"]}
+            facts = {"generation": self._number, "pid": record["pid"], "host": record["host"]}
             words = " ".join(self._specs)
-            self._view.happened("serving", f"process {said['pid']} serves {words}", facts)
+            self._view.show_event("serving", f"process {record['pid']} serves {words}", facts)
         elif level in ("warning", "error"):
-            more = {key: value for key, value in said.items() if key not in _OF_EVERY_LINE}
-            trouble = str(said.get("trouble", "")).strip().splitlines()[-1:]
-            words = " ".join([event, *(f"{key}={value}" for key, value in more.items()), *trouble])
-            self._view.happened(level, words, more)
+            fields = {key: value for key, value in record.items() if key not in _OF_EVERY_LINE}
+            trouble = str(record.get("trouble", "")).strip().splitlines()[-1:]
+            words = " ".join(
+                [event, *(f"{key}={value}" for key, value in fields.items()), *trouble]
+            )
+            self._view.show_event(level, words, fields)
 
 
 def syntax_problem(paths: Iterable[Path]) -> str | None:
@@ -249,10 +254,11 @@ async def _observe(url: str, settings: Settings, view: View) -> None:
                 at = clock.monotonic()
                 totals = await runtime.store.insight.totals()
                 rows = await runtime.store.lists.runs(limit=MAX_RUNS)
-                per_second = rate.seen(rows, at)
+                per_second = rate.add(rows, at)
                 view.show(Snapshot(totals=totals, per_second=per_second, runs=tuple(rows)))
+            # A database that does not answer for a moment must not end the display.
             except ActorsError as exc:
-                view.happened("warning", str(exc))
+                view.show_event("warning", str(exc))
             await asyncio.sleep(SHOW_EVERY_S)
 
 
@@ -260,18 +266,18 @@ class Rate:
     """The number of runs that end per second, counted among the newest runs."""
 
     def __init__(self) -> None:
-        self._ended: set[RunId] = set()
-        self._when: deque[tuple[float, int]] = deque()
+        self._ended_ids: set[RunId] = set()
+        self._counts: deque[tuple[float, int]] = deque()
 
-    def seen(self, rows: Iterable[RunRow], at: float) -> float:
+    def add(self, rows: Iterable[RunRow], at: float) -> float:
         """Count the runs of `rows` that ended since the last call. Return the average of the last 10 s."""
-        ended = {row.run_id for row in rows if row.status.is_terminal}
-        if self._when or self._ended:
-            self._when.append((at, len(ended - self._ended)))
+        ended_ids = {row.run_id for row in rows if row.status.is_terminal}
+        if self._counts or self._ended_ids:
+            self._counts.append((at, len(ended_ids - self._ended_ids)))
         else:
-            self._when.append((at, 0))  # runs that ended before the first call do not count
-        self._ended = ended
-        while self._when[0][0] < at - RATE_OVER_S:
-            self._when.popleft()
-        span = max(at - self._when[0][0], SHOW_EVERY_S)
-        return sum(count for _, count in self._when) / span
+            self._counts.append((at, 0))  # runs that ended before the first call do not count
+        self._ended_ids = ended_ids
+        while self._counts[0][0] < at - RATE_OVER_S:
+            self._counts.popleft()
+        span = max(at - self._counts[0][0], SHOW_EVERY_S)
+        return sum(count for _, count in self._counts) / span

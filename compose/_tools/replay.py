@@ -77,13 +77,11 @@ class Catalogue(Runtime):
 
     @override
     async def register(self, agent: Agent) -> None:
-        """See `Runtime.register`."""
         await super().register(agent)
         self.agents.add(agent)
 
     @override
     async def register_type(self, type_: str, factory: Callable[[AgentId], Agent]) -> None:
-        """See `Runtime.register_type`."""
         await super().register_type(type_, factory)
         self.agents.add_type(type_, factory)
 
@@ -94,27 +92,27 @@ async def replay_run(run: ExportedRun, agents: Registry, *, until: int | None = 
     A log with ``run.continued`` is replayed in parts. The first part that differs is reported.
     """
     entries = tuple(e for e in run.entries if until is None or e.seq <= until)
-    about = Replayed(
+    report = Replayed(
         run_id=run.row.run_id,
         agent=str(run.row.agent_id),
         outcome="not_begun",
         entries=len(entries),
     )
     if not entries:
-        return about
+        return report
     if not agents.is_served(run.row.agent_id):
-        return replace(about, outcome="unserved", note="the application has no such agent")
+        return replace(report, outcome="unserved", note="the application has no such agent")
     cuts = [index for index, e in enumerate(entries) if e.kind == EntryKind.RUN_CONTINUED]
-    found = about
+    result = report
     for cut in [*cuts, len(entries)]:
         end = entries[cut] if cut < len(entries) else None
         part = entries[:cut]
         if end is None and part[-1].kind in TERMINAL_KINDS:
             part, end = part[:-1], part[-1]
-        found = await _Segment(run.row, part, end, agents).replay(about)
-        if found.outcome != "reproduced":
-            return found
-    return found
+        result = await _Segment(run.row, part, end, agents).replay(report)
+        if result.outcome != "reproduced":
+            return result
+    return result
 
 
 class _Segment:
@@ -134,15 +132,15 @@ class _Segment:
             last_seq=entries[-1].seq,
             cancel_requested=None,
         )
-        self._recorded = entries[0].payload.get("version")
+        self._recorded_version = entries[0].payload.get("version")
         self._entries = tuple(map(_of_any_version, entries))
         self._end, self._agents = end, agents
-        self._clock, self._written = _Stopped(entries[-1].ts), _Sink()
+        self._clock, self._sink = _StoppedClock(entries[-1].ts), _Sink()
         self._store = MemoryStore(clock=self._clock)
-        self._store.commits = self._written
+        self._store.commits = self._sink
         self._execution: Execution | None = None
 
-    async def replay(self, about: Replayed) -> Replayed:
+    async def replay(self, report: Replayed) -> Replayed:
         registered = self._agents.find(self._row.agent_id)
         if registered is None:
             raise ContractError("the application has no such agent")
@@ -150,8 +148,8 @@ class _Segment:
         version = version_of(agent)
         note = (
             ""
-            if version == self._recorded
-            else f"recorded with version {self._recorded}, replayed with {version}"
+            if version == self._recorded_version
+            else f"recorded with version {self._recorded_version}, replayed with {version}"
         )
         self._execution = Execution(
             self._environment(), agent, self._lease(), LoadedRun(self._row, self._entries)
@@ -160,49 +158,59 @@ class _Segment:
             async with asyncio.timeout(LIMIT_S):
                 await self._execution.run()
         except TimeoutError:
-            found = f"did not return within {LIMIT_S:g} s"
-            return replace(about, outcome="stuck", found=found, note=note)
-        return replace(self._judge(about), note=note)
+            text = f"did not return within {LIMIT_S:g} s"
+            return replace(report, outcome="stuck", found=text, note=note)
+        return replace(self._judge(report), note=note)
 
-    def _judge(self, about: Replayed) -> Replayed:
+    def _judge(self, report: Replayed) -> Replayed:
         assert self._execution is not None
-        unwritten, unmet = self._execution.leftovers
-        new = [*self._written.written, *unwritten]
-        beyond = next((entry for entry in new if entry.position), None)
-        last = new[-1] if new else None
-        then = self._written.then
-        if isinstance(then, Park) and then.reason == "non_determinism" and last is not None:
-            return self._diverged(about, then.position, _asked_for(last))
-        if unmet is not None and not (last and last.kind in TERMINAL_KINDS):
-            where = f" at {beyond.position}" if beyond is not None else ""
-            return self._diverged(about, unmet, f"{_what_next(then, beyond)}{where}")
-        about = replace(
-            about, position=beyond.position if beyond else "", found=_what_next(then, beyond)
+        unwritten_entries, unmet_position = self._execution.leftovers
+        new_entries = [*self._sink.written, *unwritten_entries]
+        next_entry = next((entry for entry in new_entries if entry.position), None)
+        last_entry = new_entries[-1] if new_entries else None
+        then = self._sink.then
+        if isinstance(then, Park) and then.reason == "non_determinism" and last_entry is not None:
+            return self._diverged(report, then.position, _requested_call(last_entry))
+        if unmet_position is not None and not (last_entry and last_entry.kind in TERMINAL_KINDS):
+            where = f" at {next_entry.position}" if next_entry is not None else ""
+            return self._diverged(report, unmet_position, f"{_what_next(then, next_entry)}{where}")
+        report = replace(
+            report,
+            position=next_entry.position if next_entry else "",
+            found=_what_next(then, next_entry),
         )
         if self._end is None:
-            return replace(about, outcome="reproduced")
-        has_ended = beyond is None and last is not None and not isinstance(then, Suspend | Park)
-        return self._compare(about, self._end, last if has_ended else None)
+            return replace(report, outcome="reproduced")
+        has_ended = (
+            next_entry is None and last_entry is not None and not isinstance(then, Suspend | Park)
+        )
+        return self._compare(report, self._end, last_entry if has_ended else None)
 
-    def _compare(self, about: Replayed, wanted: RunLogEntry, found: NewEntry | None) -> Replayed:
+    def _compare(
+        self, report: Replayed, log_end: RunLogEntry, code_end: NewEntry | None
+    ) -> Replayed:
         """Compare the log's end with the end of the code, which is None if the code did not end."""
-        is_same = _came_from_outside(wanted) if found is None else _is_same_end(found, wanted)
+        is_same = (
+            _came_from_outside(log_end) if code_end is None else _is_same_end(code_end, log_end)
+        )
         if is_same:
-            return replace(about, outcome="reproduced", position="", found="")
-        about = replace(about, expected=_describe_end(wanted.kind, wanted.payload))
-        if found is None:
-            return replace(about, outcome="past_end")
-        text = _describe_end(found.kind, found.payload)
-        return replace(about, outcome="diverged", position="the end", found=text)
+            return replace(report, outcome="reproduced", position="", found="")
+        report = replace(report, expected=_describe_end(log_end.kind, log_end.payload))
+        if code_end is None:
+            return replace(report, outcome="past_end")
+        text = _describe_end(code_end.kind, code_end.payload)
+        return replace(report, outcome="diverged", position="the end", found=text)
 
-    def _diverged(self, about: Replayed, position: str, found: str) -> Replayed:
+    def _diverged(self, report: Replayed, position: str, action: str) -> Replayed:
         entries = [entry for entry in self._entries if entry.position == position]
         expected = "nothing"
         if entries:
             # Not every entry of a call names it.
-            naming = next((e for e in reversed(entries) if "hash" in e.payload), entries[-1])
-            expected = _describe(naming.kind, naming.payload)
-        return replace(about, outcome="diverged", position=position, expected=expected, found=found)
+            naming_entry = next((e for e in reversed(entries) if "hash" in e.payload), entries[-1])
+            expected = _describe(naming_entry.kind, naming_entry.payload)
+        return replace(
+            report, outcome="diverged", position=position, expected=expected, found=action
+        )
 
     def _lease(self) -> Lease:
         return Lease(
@@ -236,7 +244,7 @@ class _Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stopped:
+class _StoppedClock:
     """A clock that stands at the end of the log, so that later timers are not due."""
 
     at: datetime
@@ -274,7 +282,7 @@ class _NoResults:
         self._reached = reached
 
     def keep(self, key: str, payload: dict[str, JsonValue]) -> None:
-        """See `ResultCache.keep`."""
+        """Keep nothing."""
 
     async def find(self, key: str) -> dict[str, JsonValue] | None:
         """End the replay and never return, because the caller's next step would reconcile the effect."""
@@ -321,12 +329,14 @@ def _came_from_outside(end: RunLogEntry) -> bool:
     return end.kind == EntryKind.RUN_CANCELLED or status in ("deadline_exceeded", "cancelled")
 
 
-def _is_same_end(found: NewEntry, wanted: RunLogEntry) -> bool:
+def _is_same_end(code_end: NewEntry, log_end: RunLogEntry) -> bool:
     """Return True if both ends are the same. A failed attempt and a failed run are the same end."""
-    is_retried = found.kind == EntryKind.RUN_ATTEMPT_FAILED and wanted.kind == EntryKind.RUN_FAILED
-    if found.kind != wanted.kind and not is_retried:
+    is_retried = (
+        code_end.kind == EntryKind.RUN_ATTEMPT_FAILED and log_end.kind == EntryKind.RUN_FAILED
+    )
+    if code_end.kind != log_end.kind and not is_retried:
         return False
-    return _ending(found.kind, found.payload) == _ending(wanted.kind, wanted.payload)
+    return _ending(code_end.kind, code_end.payload) == _ending(log_end.kind, log_end.payload)
 
 
 def _ending(kind: str, payload: dict[str, JsonValue]) -> JsonValue:
@@ -348,11 +358,11 @@ def _describe_end(kind: str, payload: dict[str, JsonValue]) -> str:
     return f"{kind} {text if len(text) <= 200 else text[:199] + '…'}".strip()  # noqa: PLR2004
 
 
-def _asked_for(parked: NewEntry) -> str:
+def _requested_call(park_entry: NewEntry) -> str:
     """Return the text of the code's call at the position of a divergence."""
-    detail = str(parked.payload.get("detail", ""))
-    asked = detail.partition("the code now asks for ")[2]
-    return asked.partition(". Nothing was executed")[0] or detail
+    detail = str(park_entry.payload.get("detail", ""))
+    call_text = detail.partition("the code now asks for ")[2]
+    return call_text.partition(". Nothing was executed")[0] or detail
 
 
 def _describe(kind: str, payload: dict[str, JsonValue]) -> str:
@@ -360,10 +370,10 @@ def _describe(kind: str, payload: dict[str, JsonValue]) -> str:
     return f"{kind} {name} (hash {payload.get('hash', '-')})".replace("  ", " ")
 
 
-def _what_next(then: Then | None, beyond: NewEntry | None) -> str:
+def _what_next(then: Then | None, next_entry: NewEntry | None) -> str:
     """Return the text of the code's next action after the log's end."""
-    if beyond is not None:
-        return _describe(beyond.kind, beyond.payload)
+    if next_entry is not None:
+        return _describe(next_entry.kind, next_entry.payload)
     if isinstance(then, Suspend):
         return "waits"
     if isinstance(then, Park):

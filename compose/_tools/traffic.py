@@ -63,7 +63,7 @@ class Filter:
         Raises:
             ContractError: The pattern is not a subject pattern, or more than one attribute is given.
         """
-        others = [one for one in (self.type, self.agent, self.run) if one is not None]
+        others = [value for value in (self.type, self.agent, self.run) if value is not None]
         if len(others) + (self.pattern is not None) > 1:
             raise ContractError("give one of PATTERN, --type, --agent and --run")
         if self.pattern is not None:
@@ -73,8 +73,8 @@ class Filter:
                 raise ContractError(f"{problem}: write it like agent.v1.default.desk.*.> in quotes")
             return (self.pattern,)
         if self.agent is not None:
-            one = self.agent
-            address = f"{token(one.tenant)}.{token(one.type)}.{token(one.key)}"
+            agent = self.agent
+            address = f"{token(agent.tenant)}.{token(agent.type)}.{token(agent.key)}"
             return (
                 "dead.v1." + address,
                 *(f"{head}.v1.{address}.>" for head in ("agent", "ask", "run")),
@@ -89,7 +89,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class TrafficMessage:
     """A message on the broker.
 
     Attributes:
@@ -127,10 +127,10 @@ class Seen:
             if len(self.body) <= MAX_DECODED and self.body:
                 if self.media_type == wire.MSGPACK:
                     limit = len(self.body)
-                    found: JsonValue = msgpack.unpackb(
+                    data: JsonValue = msgpack.unpackb(
                         self.body, max_ext_len=0, max_bin_len=0, max_str_len=limit
                     )
-                    return found
+                    return data
                 value: JsonValue = from_json(self.body, allow_inf_nan=False)
                 return value
         return self.body[:1024].decode(errors="replace") if self.body else None
@@ -143,22 +143,22 @@ class Seen:
     def to_json(self, *, body: bool) -> dict[str, Any]:
         """Return the message as JSON data without empty attributes; with its content if `body`."""
         others = ("size", "body", "media_type")
-        found = {key: value for key, value in asdict(self).items() if value and key not in others}
-        return {**found, "bytes": self.size, **({"body": self.content()} if body else {})}
+        fields = {key: value for key, value in asdict(self).items() if value and key not in others}
+        return {**fields, "bytes": self.size, **({"body": self.content()} if body else {})}
 
 
-def read_message(subject: str, headers: Mapping[str, str], body: bytes) -> Seen:
+def read_message(subject: str, headers: Mapping[str, str], body: bytes) -> TrafficMessage:
     """Return a message, parsed from its subject without the namespace, its headers and its body."""
     parts = subject.split(".")
-    kind, place, more = _placed(parts)
-    run = more.pop("run", "") or _text(headers.get(wire.RUN))
-    return Seen(
+    kind, target, fields = _parse_subject(parts)
+    run = fields.pop("run", "") or _text(headers.get(wire.RUN))
+    return TrafficMessage(
         kind=kind,
         subject=subject,
-        place=place,
+        place=target,
         run=run,
-        name=more.get("name", ""),
-        sender=more.get("sender", "") or _text(headers.get(wire.SENDER)),
+        name=fields.get("name", ""),
+        sender=fields.get("sender", "") or _text(headers.get(wire.SENDER)),
         message_id=_text(headers.get(wire.MESSAGE_ID) or headers.get("ce-id")),
         reason=_text(headers.get(wire.REASON)),
         size=len(body),
@@ -168,39 +168,39 @@ def read_message(subject: str, headers: Mapping[str, str], body: bytes) -> Seen:
     )
 
 
-def _placed(parts: list[str]) -> tuple[str, str, dict[str, str]]:
+def _parse_subject(parts: list[str]) -> tuple[str, str, dict[str, str]]:
     """Return the kind of a message, its agent or topic, and further fields, from its subject's tokens."""
     words = [_word(part) for part in parts]
-    place = ".".join(parts)
+    target = ".".join(parts)
     if len(words) >= _ADDRESS:
         _, _, tenant, type_, key = words[:_ADDRESS]
-        place = f"{type_}/{key}" if tenant == "default" else f"{tenant}:{type_}/{key}"
-    kind, more = "other", {}
+        target = f"{type_}/{key}" if tenant == "default" else f"{tenant}:{type_}/{key}"
+    kind, fields = "other", {}
     match [words[0], *words[_ADDRESS:]]:
         case ["agent", "in"]:
             kind = "mail"
         case ["agent", "ext", publisher]:
-            kind, more = "message", {"sender": f"ext:{publisher}"}
+            kind, fields = "message", {"sender": f"ext:{publisher}"}
         case ["agent", "sig", publisher, run, name]:
-            kind, more = "signal", {"sender": f"ext:{publisher}", "run": run, "name": name}
+            kind, fields = "signal", {"sender": f"ext:{publisher}", "run": run, "name": name}
         case ["topic"]:
             kind = "post"
         case ["topic", "ext", publisher]:
-            kind, more = "post", {"sender": f"ext:{publisher}"}
+            kind, fields = "post", {"sender": f"ext:{publisher}"}
         case ["dead"]:
             kind = "dead"
         case ["ask", publisher]:
-            kind, more = "ask", {"sender": f"ext:{publisher}"}
+            kind, fields = "ask", {"sender": f"ext:{publisher}"}
         case ["run", run]:
-            kind, more = "live", {"run": run}
+            kind, fields = "live", {"run": run}
         case ["run", run, "end"]:
-            kind, more = "end", {"run": run}
+            kind, fields = "end", {"run": run}
         case ["api"] if len(words) == _ADDRESS:
-            _, _, place, publisher, verb = words
-            kind, more = "api", {"sender": f"ext:{publisher}", "name": verb}
+            _, _, target, publisher, verb = words
+            kind, fields = "api", {"sender": f"ext:{publisher}", "name": verb}
         case _:
-            place = ".".join(parts)
-    return kind, place, more
+            target = ".".join(parts)
+    return kind, target, fields
 
 
 def _word(part: str) -> str:
@@ -221,46 +221,47 @@ def _text(value: str | None) -> str:
 
 @asynccontextmanager
 async def listen(
-    url: str, settings: Settings, wanted: Filter
-) -> AsyncIterator[AsyncIterator[Seen]]:
+    url: str, settings: Settings, message_filter: Filter
+) -> AsyncIterator[AsyncIterator[TrafficMessage]]:
     """Yield an iterator over the messages that are published from now on.
 
     The iterator raises an error when the connection is lost.
 
     Raises:
-        ContractError: See `Filter.patterns`.
+        ContractError: The filter has several attributes, or its pattern is not a subject pattern.
         UnreachableError: No server answers at the URL.
         NotPermittedError: The user may not subscribe to one of the subjects.
     """
-    patterns = wanted.patterns()
+    patterns = message_filter.patterns()
     subjects = Subjects(settings.namespace)
     server = nats_server(url, settings, name="callboard tap")
     client = await open_client(server, inbox_prefix=f"{INBOX_PREFIX}.{secrets.token_hex(8)}")
-    waiting: asyncio.Queue[Seen | None] = asyncio.Queue(MAX_WAITING)
-    cut = len(subjects.prefixed(""))
+    queue: asyncio.Queue[TrafficMessage | None] = asyncio.Queue(MAX_WAITING)
+    prefix_length = len(subjects.prefixed(""))
 
     def sink(subject: bytes, _: bytes, data: bytes, raw: bytes) -> None:
-        if not waiting.full():
-            name = subject.decode(errors="replace")[cut:]
-            waiting.put_nowait(read_message(name, wire.parse_headers(raw), data))
+        if not queue.full():
+            name = subject.decode(errors="replace")[prefix_length:]
+            queue.put_nowait(read_message(name, wire.parse_headers(raw), data))
 
-    def lost() -> None:
-        if waiting.full():
-            waiting.get_nowait()
-        waiting.put_nowait(None)
+    def wake_reader() -> None:
+        # The reader must see the end also if the queue is full: a message is dropped for it.
+        if queue.full():
+            queue.get_nowait()
+        queue.put_nowait(None)
 
     try:
-        client.on_lost = lost
+        client.on_lost = wake_reader
         for pattern in patterns:
             await client.listen(subjects.prefixed(pattern), sink)
-        await _settled(client, patterns)
-        yield _read(client, waiting)
+        await _await_subscriptions(client, patterns)
+        yield _read(client, queue)
     finally:
-        client.on_lost = None
+        client.on_lost = None  # a close of our own is no loss
         await client.shut()
 
 
-async def _settled(client: NatsConnection, patterns: tuple[str, ...]) -> None:
+async def _await_subscriptions(client: NatsConnection, patterns: tuple[str, ...]) -> None:
     """Wait until the server has accepted the subscriptions, which it does before it answers a later ping."""
     try:
         async with asyncio.timeout(SETTLE_S):
@@ -272,16 +273,18 @@ async def _settled(client: NatsConnection, patterns: tuple[str, ...]) -> None:
         if not client.lost.is_set():
             raise BrokerError(f"NATS at {client.address} does not answer: {exc}") from exc
     if client.lost.is_set():
-        words = str(client.lost_error("listening"))
-        if "ermissions" in words:
+        error_text = str(client.lost_error("listening"))
+        if "ermissions" in error_text:
             remedy = "Use a user who may subscribe to it, or give a narrower PATTERN."
             raise NotPermittedError(
-                client.address, f"listening to {', '.join(patterns)}", words, remedy
+                client.address, f"listening to {', '.join(patterns)}", error_text, remedy
             )
         raise client.lost_error("listening")
 
 
-async def _read(client: NatsConnection, waiting: asyncio.Queue[Seen | None]) -> AsyncIterator[Seen]:
-    while (seen := await waiting.get()) is not None:
-        yield seen
+async def _read(
+    client: NatsConnection, queue: asyncio.Queue[TrafficMessage | None]
+) -> AsyncIterator[TrafficMessage]:
+    while (message := await queue.get()) is not None:
+        yield message
     raise client.lost_error("listening")

@@ -11,7 +11,7 @@ import pytest
 from typing_extensions import override
 
 from compose._cli import json_escape, run
-from compose._commands.app import explained
+from compose._commands.app import explain_error
 from compose._commands.output import Exit, print_json
 from compose._commands.serve.dev import Lines
 from compose._commands.terminal import print_facts, print_table, say
@@ -113,7 +113,7 @@ def missing(name: str) -> ImportError:
 )
 def test_any_error_is_one_line(error: Exception, code: int, text: str) -> None:
     """Of a package that is missing, of the machine, and of what nobody thought of."""
-    said, given = explained(error)
+    said, given = explain_error(error)
 
     assert given == code
     assert text in said
@@ -179,7 +179,7 @@ def test_what_nobody_sees_is_shown(sign: str, capsys: pytest.CaptureFixture[str]
     say(f"desk/{sign}ab")
     print_table(("agent",), [(f"desk/{sign}ab",)], empty="")
     print_facts([("agent", f"desk/{sign}ab")])
-    Lines(as_json=False).happened("run", f"desk/{sign}ab")
+    Lines(as_json=False).show_event("run", f"desk/{sign}ab")
     out = capsys.readouterr().out
 
     assert sign not in out

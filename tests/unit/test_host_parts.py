@@ -168,7 +168,7 @@ def test_the_rate_counts_what_ended_since_the_last_reading() -> None:
     rows = [replace(row, run_id=RunId(f"r{n}")) for n in range(30)]
     rate = Rate()
 
-    assert rate.seen(rows[:10], 0.0) == 0
-    assert rate.seen(rows, 2.0) == 10
-    assert rate.seen(rows, 5.0) == 4
-    assert rate.seen(rows, 20.0) == 0
+    assert rate.add(rows[:10], 0.0) == 0
+    assert rate.add(rows, 2.0) == 10
+    assert rate.add(rows, 5.0) == 4
+    assert rate.add(rows, 20.0) == 0

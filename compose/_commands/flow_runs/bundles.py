@@ -31,7 +31,7 @@ from compose._tools.graph_bundle import (
     check_bundle,
     load_bundle,
     read_bundle,
-    replayed,
+    replay_states,
     runs_of,
 )
 from compose._tools.graph_stores import GraphStores, graph_stores, stored_bundle
@@ -72,12 +72,12 @@ def write_bundle(bundle: dict[str, Any], output: Path | None, *, as_json: bool) 
     with writing(output) as file:
         json.dump(bundle, file, ensure_ascii=False)
         file.write("\n")
-    told = {"run": bundle["root_run_id"], "runs": len(bundle["ledgers"])}
-    told["records"] = sum(one["total"] for one in bundle["ledgers"].values())
+    summary = {"run": bundle["root_run_id"], "runs": len(bundle["ledgers"])}
+    summary["records"] = sum(ledger["total"] for ledger in bundle["ledgers"].values())
     if as_json:
-        sys.stderr.write(json.dumps(told) + "\n")
+        sys.stderr.write(json.dumps(summary) + "\n")
     else:
-        text = f"{told['runs']} run(s), {told['records']} records; content is included"
+        text = f"{summary['runs']} run(s), {summary['records']} records; content is included"
         console(stderr=True).print(text)
 
 
@@ -109,14 +109,14 @@ async def import_run(
     id
         Id of the new run. The same id again names the same run.
     """
-    found = read_bundle(file)
-    run = found.run
+    bundle = read_bundle(file)
+    run = bundle.run
     facts = {"exported": run.run_id, "flow": run.workflow_id, "status": run.status.value}
     if check:
-        counts = {"runs": found.runs, "records": found.records, "head": found.head}
-        text = f"{file} is complete: {found.runs} run(s), {found.records} records"
+        counts = {"runs": bundle.runs, "records": bundle.records, "head": bundle.head}
+        text = f"{file} is complete: {bundle.runs} run(s), {bundle.records} records"
         return target.tell(
-            {**facts, **counts}, f"{text}, head {found.head}; the run is {run.status.value}"
+            {**facts, **counts}, f"{text}, head {bundle.head}; the run is {run.status.value}"
         )
     if run.status.is_terminal:
         raise GraphError(
@@ -148,25 +148,25 @@ def inspect(file: Path, /, *, json: JsonFlag = False, debug: DebugFlag = False) 
         problem = None
     except BundleError as exc:
         problem = f"{exc.place}: {exc.problem}"
-    rows = [_inspected(data, told) for told in runs_of(data)]
+    rows = [_run_row(data, state) for state in runs_of(data)]
     if json:
         facts = {"ok": problem is None, "problem": problem, "exported_at": data.get("generated_at")}
         print_json({**facts, "run": data["root_run_id"], "runs": rows})
     else:
         columns = ("run", "flow", "status", "node", "records", "chain", "head")
-        print_table(columns, [[*one.values()] for one in rows], empty="no runs")
+        print_table(columns, [[*row.values()] for row in rows], empty="no runs")
         say("the bundle is complete" if problem is None else f"THE BUNDLE IS WRONG: {problem}")
     return Exit.OK if problem is None else Exit.FAILED
 
 
-def _inspected(data: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    chain, head = chain_of(data, told["run_id"])
+def _run_row(data: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    chain, head = chain_of(data, state["run_id"])
     return {
-        "run": told["run_id"],
-        "flow": told["workflow_id"],
-        "status": told["status"],
-        "node": told["current_node"],
-        "records": len(data["ledgers"].get(told["run_id"], {}).get("items", ())),
+        "run": state["run_id"],
+        "flow": state["workflow_id"],
+        "status": state["status"],
+        "node": state["current_node"],
+        "records": len(data["ledgers"].get(state["run_id"], {}).get("items", ())),
         "chain": chain,
         "head": head,
     }
@@ -202,23 +202,23 @@ def replay(
     """
     del debug
     data = load_bundle(file)
-    wanted = run or data["root_run_id"]
-    told = next((one for one in runs_of(data) if one["run_id"] == wanted), None)
-    if told is None:
-        raise NoDataError(f"{file} has no run {wanted!r}: list its runs with `graphs inspect`")
-    spec = None if flows is None else spec_of(flows, told["workflow_id"])
+    run_id = run or data["root_run_id"]
+    final_state = next((s for s in runs_of(data) if s["run_id"] == run_id), None)
+    if final_state is None:
+        raise NoDataError(f"{file} has no run {run_id!r}: list its runs with `graphs inspect`")
+    spec = None if flows is None else spec_of(flows, final_state["workflow_id"])
     states: list[RunState] = []
     problem = None
     try:
-        states = replayed(data, told, spec)
+        states = replay_states(data, final_state, spec)
     except ContractError as exc:
         problem = str(exc)
     if json:
-        facts = {"run": wanted, "flow": told["workflow_id"]}
-        shown = [one.to_dict() for one in states]
-        print_json({"ok": problem is None, "problem": problem, **facts, "states": shown})
+        facts = {"run": run_id, "flow": final_state["workflow_id"]}
+        states_json = [state.to_dict() for state in states]
+        print_json({"ok": problem is None, "problem": problem, **facts, "states": states_json})
     else:
-        cells = [(n, *_state_cells(one)) for n, one in enumerate(states)]
+        cells = [(n, *_state_cells(state)) for n, state in enumerate(states)]
         if cells:
             print_table(("#", "at", "node", "status", "variables"), cells, empty="")
         say("the records lead to the state" if problem is None else f"THE REPLAY FAILED: {problem}")
@@ -231,12 +231,12 @@ def spec_of(flows: str, name: str) -> WorkflowSpec:
     Raises:
         ServeError: There are no flows, or no flow of this name.
     """
-    found = find_served(flows)
-    parts = found if isinstance(found, list | tuple) else [found]
-    specs = {one.workflow_id: one for one in parts if isinstance(one, WorkflowSpec)}
-    for one in parts:
-        if are_flows(one):
-            specs |= one.specs
+    served_object = find_served(flows)
+    parts = served_object if isinstance(served_object, list | tuple) else [served_object]
+    specs = {part.workflow_id: part for part in parts if isinstance(part, WorkflowSpec)}
+    for part in parts:
+        if are_flows(part):
+            specs |= part.specs
     if name not in specs:
         remedy = f"It has: {', '.join(specs) or 'no flow'}"
         raise ServeError(flows, f"it has no flow {name!r}", remedy)
@@ -245,11 +245,13 @@ def spec_of(flows: str, name: str) -> WorkflowSpec:
 
 def _state_cells(state: RunState) -> tuple[str, ...]:
     nodes = (
-        [state.current_node] if state.fork is None else [one.node for one in state.fork.branches]
+        [state.current_node]
+        if state.fork is None
+        else [branch.node for branch in state.fork.branches]
     )
-    shown = {name: one for name, one in state.vars.items() if not name.startswith("_")}
+    variables = {name: value for name, value in state.vars.items() if not name.startswith("_")}
     at = state.updated_at[:19].replace("T", " ")
-    return at, ", ".join(nodes), state.status.value, short(shown)
+    return at, ", ".join(nodes), state.status.value, short(variables)
 
 
 StoreArg = Annotated[Path, Parameter(help="Folder (JSON files) or SQLite file of the stores.")]
@@ -329,25 +331,31 @@ def store_import(
     """
     del debug
     data = load_bundle(file)
-    found = check_bundle(file, data, needs_chain=False)
+    bundle = check_bundle(file, data, needs_chain=False)
     with graph_stores(store, create=True) as stores:
         ids = import_run_history_bundle(data, run_store=stores.runs, ledger_store=stores.ledger)
-        lacking = _lacking(stores, data)
+        missing_ids = _missing_artifacts(stores, data)
     if json:
-        told = {"run": ids[0], "runs": len(ids), "records": found.records}
-        print_json({**told, "status": found.run.status.value, "missing_artifacts": lacking})
+        summary = {"run": ids[0], "runs": len(ids), "records": bundle.records}
+        print_json({**summary, "status": bundle.run.status.value, "missing_artifacts": missing_ids})
         return Exit.OK
-    say(f"{ids[0]} is {found.run.status.value}: {len(ids)} run(s), {found.records} records")
-    if lacking:
-        say(f"the file has no content of artifacts. Copy {len(lacking)}: {', '.join(lacking)}")
+    say(f"{ids[0]} is {bundle.run.status.value}: {len(ids)} run(s), {bundle.records} records")
+    if missing_ids:
+        say(
+            f"the file has no content of artifacts. Copy {len(missing_ids)}: {', '.join(missing_ids)}"
+        )
     return Exit.OK
 
 
-def _lacking(stores: GraphStores, data: dict[str, Any]) -> list[str]:
+def _missing_artifacts(stores: GraphStores, data: dict[str, Any]) -> list[str]:
     """Return the ids of artifacts of the bundle's runs that the stores do not have."""
-    named = {
-        str(one["artifact_id"])
+    artifact_ids = {
+        str(artifact["artifact_id"])
         for ledger in data["ledgers"].values()
-        for one in ledger.get("artifacts", ())
+        for artifact in ledger.get("artifacts", ())
     }
-    return sorted(one for one in named if stores.artifacts.get_metadata(one) is None)
+    return sorted(
+        artifact_id
+        for artifact_id in artifact_ids
+        if stores.artifacts.get_metadata(artifact_id) is None
+    )

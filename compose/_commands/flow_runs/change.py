@@ -24,7 +24,7 @@ from actors._workflow.hosted.ledger_feed import run_of_id
 from actors._workflow.hosted.runs import FlowRuns
 from actors.errors import ContractError
 from compose._commands import options as opt
-from compose._commands.api import NO_SERVER, Api, ApiTarget, quoted, repeated
+from compose._commands.api import NO_SERVER, Api, ApiTarget, quote_name, repeat_hint
 from compose._commands.flow_runs.look import (
     AppArg,
     OwnerOpt,
@@ -32,21 +32,21 @@ from compose._commands.flow_runs.look import (
     print_ledger,
     stored_ledger,
 )
-from compose._commands.flow_runs.served import NamedRunData, ServedRun, served_run
+from compose._commands.flow_runs.served import NamedRunData, ServedRun, run_at_server
 from compose._commands.options import HERE, Target, parse_json
 from compose._commands.output import Exit, print_json
 from compose._commands.terminal import say
 
 
 class EmittedData(TypedDict):
-    """The answer to an event. See `EmittedJson` of the server."""
+    """The answer to an event: fields of the server's `EmittedJson`."""
 
     delivered: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrder:
-    """A run to start. See `start`."""
+    """A run to start, with the values of the options of `start`."""
 
     app: str
     flow: str
@@ -96,15 +96,17 @@ async def start(  # noqa: PLR0913 - each is an option
         Print the records of the run's ledger as they are written, until the run has ended. With `--json` each
         line is one object: the run, its records, and its end.
     """
-    given = parse_json(variables, what="VARS")
-    if not isinstance(given, dict):
+    first_variables = parse_json(variables, what="VARS")
+    if not isinstance(first_variables, dict):
         raise ContractError("VARS: give a JSON object, such as '{\"order\": 7}'")
     api.check_unused()
-    order = RunOrder(app=app, flow=flow, variables=given, id=id, actor=actor, session=session)
+    order = RunOrder(
+        app=app, flow=flow, variables=first_variables, id=id, actor=actor, session=session
+    )
     if api.server is not None:
-        return await _start_at(api.opened(target, tenant=tenant), order, target, follow=follow)
+        return await _start_at(api.open(target, tenant=tenant), order, target, follow=follow)
     async with target.client() as runtime:
-        run, is_new = await _started(runtime, order, tenant)
+        run, is_new = await _start_run(runtime, order, tenant)
         _tell(target, run, is_new=is_new, follow=follow)
         if not follow:
             return Exit.OK
@@ -136,8 +138,8 @@ async def resume(
         The answer, JSON data; - reads it from standard input, @FILE from a file.
     """
     answer = parse_json(payload, what="the answer")
-    if (there := served_run(api, target, run)) is not None:
-        await there.send(f"waits/{quoted(key)}", {"payload": answer}, NamedRunData)
+    if (served_run := run_at_server(api, target, run)) is not None:
+        await served_run.send(f"waits/{quote_name(key)}", {"payload": answer}, NamedRunData)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.resume(row.run_id, key, answer)
@@ -179,24 +181,24 @@ async def emit(
         raise ContractError("--key goes with --scope session, workflow and run, and with no other")
     api.check_unused()
     if api.server is not None:
-        told: Mapping[str, Any] = await _emitted(
-            api.opened(target, tenant=tenant), name, data, scope, key, id
+        answer: Mapping[str, Any] = await _emit_at(
+            api.open(target, tenant=tenant), name, data, scope, key, id
         )
     else:
-        within = {} if key is None else {f"{scope}_id": key}
+        scope_id = {} if key is None else {f"{scope}_id": key}
         async with target.client() as runtime:
             runs = FlowRuns(runtime, "", tenant=tenant)
-            told = await runs.emit(name, data, event_id=id, scope=scope, **within)
-    return target.tell(told, f"answered {told['delivered']} wait(s) for {name}")
+            answer = await runs.emit(name, data, event_id=id, scope=scope, **scope_id)
+    return target.tell(answer, f"answered {answer['delivered']} wait(s) for {name}")
 
 
-async def _emitted(  # noqa: PLR0917 - an event, as `emit` was given it
+async def _emit_at(  # noqa: PLR0917 - an event, as `emit` was given it
     api: Api, name: str, data: Any, scope: str, key: str | None, id_: str | None
 ) -> Mapping[str, Any]:
     id_ = id_ or secrets.token_hex(16)  # so that a repeated event is the same
     body = {"name": name, "payload": data, "scope": scope, "key": key, "id": id_}
-    with repeated(f"with --id {id_} it is one event"):
-        return await api.told(EmittedData, "POST", "/v1/events", body)
+    with repeat_hint(f"with --id {id_} it is one event"):
+        return await api.fetch(EmittedData, "POST", "/v1/events", body)
 
 
 async def cancel(
@@ -216,15 +218,15 @@ async def cancel(
     reason
         Text that the run's log keeps.
     """
-    if (there := served_run(api, target, run)) is not None:
-        status = str((await there.shown())["status"]).upper()
-        await there.send("cancel", {"reason": reason}, NamedRunData)
+    if (served_run := run_at_server(api, target, run)) is not None:
+        status = str((await served_run.fetch())["status"]).upper()
+        await served_run.send("cancel", {"reason": reason}, NamedRunData)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.cancel(row.run_id, reason=reason)
         status = str(row.status)
-    is_over = status in TERMINAL
-    text = f"run {run} has ended {status} already" if is_over else f"asked {run} to stop"
+    has_ended = status in TERMINAL
+    text = f"run {run} has ended {status} already" if has_ended else f"asked {run} to stop"
     return target.tell({"run": run, "was": status}, text)
 
 
@@ -249,8 +251,8 @@ async def pause(
     reason
         Text that the run's ledger keeps.
     """
-    if (there := served_run(api, target, run)) is not None:
-        await there.send("pause", {"reason": reason}, NamedRunData)
+    if (served_run := run_at_server(api, target, run)) is not None:
+        await served_run.send("pause", {"reason": reason}, NamedRunData)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.pause_run(row.run_id, reason)
@@ -264,8 +266,8 @@ async def resume_run(
 
     Example: `callboard graphs resume-run 0f3c…`
     """
-    if (there := served_run(api, target, run)) is not None:
-        await there.send("resume", None, NamedRunData)
+    if (served_run := run_at_server(api, target, run)) is not None:
+        await served_run.send("resume", None, NamedRunData)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.resume_run(row.run_id)
@@ -284,9 +286,9 @@ async def steer(
     message
         Text of the message.
     """
-    if (there := served_run(api, target, run)) is not None:
-        look = "`callboard graphs ledger {run} --server {url}`"
-        await there.send("steer", {"message": message}, NamedRunData, look=look)
+    if (served_run := run_at_server(api, target, run)) is not None:
+        check = "`callboard graphs ledger {run} --server {url}`"
+        await served_run.send("steer", {"message": message}, NamedRunData, check_command=check)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.steer(row.run_id, message)
@@ -313,44 +315,44 @@ async def limits(
     changes = parse_json(updates, what="UPDATES")
     if not isinstance(changes, dict):
         raise ContractError("UPDATES: give a JSON object")
-    if (there := served_run(api, target, run)) is not None:
-        await there.send("limits", {"updates": changes}, NamedRunData)
+    if (served_run := run_at_server(api, target, run)) is not None:
+        await served_run.send("limits", {"updates": changes}, NamedRunData)
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             await runs.update_limits(row.run_id, changes)
     return target.tell({"run": run, "updates": changes}, f"changed limits of {run}")
 
 
-async def _started(runtime: Runtime, order: RunOrder, tenant: str) -> tuple[RunId, bool]:
+async def _start_run(runtime: Runtime, order: RunOrder, tenant: str) -> tuple[RunId, bool]:
     """Start the run; return its id, and whether it is new."""
     if order.id is not None:
         agent = flow_address(order.app, order.flow, order.id, tenant)
-        if (known := await run_of_id(runtime.store.lists, agent)) is not None:
-            return known.run_id, False
+        if (existing_run := await run_of_id(runtime.store.lists, agent)) is not None:
+            return existing_run.run_id, False
     runs = FlowRuns(runtime, order.app, tenant=tenant)
-    named = {"id": order.id, "actor_id": order.actor, "session_id": order.session}
-    return await runs.start(order.flow, vars=order.variables, **named), True
+    ids = {"id": order.id, "actor_id": order.actor, "session_id": order.session}
+    return await runs.start(order.flow, vars=order.variables, **ids), True
 
 
 async def _start_at(api: Api, order: RunOrder, target: Target, *, follow: bool) -> int:
     key = order.id or secrets.token_hex(16)  # so that a repeated start is the same run
     body = {"vars": order.variables, "actor_id": order.actor, "session_id": order.session}
-    with repeated(f"with --id {key} it starts one run"):
-        status, told = await api.ask(
+    with repeat_hint(f"with --id {key} it starts one run"):
+        status, answer = await api.ask(
             "POST",
-            f"/v1/flows/{quoted(order.flow)}/runs",
+            f"/v1/flows/{quote_name(order.flow)}/runs",
             body,
             query={"app": order.app},
             headers={"idempotency-key": key},
         )
-    run = told.get("run") if isinstance(told, dict) else None
+    run = answer.get("run") if isinstance(answer, dict) else None
     if not isinstance(run, str):
-        raise api.odd(str(told))
+        raise api.unexpected_answer(str(answer))
     _tell(target, run, is_new=status == HTTPStatus.CREATED, follow=follow)
     if not follow:
         return Exit.OK
     return _tell_end(
-        target, await print_ledger(ServedRun(api, run).followed(), target, follow=True)
+        target, await print_ledger(ServedRun(api, run).follow_ledger(), target, follow=True)
     )
 
 

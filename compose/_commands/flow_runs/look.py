@@ -22,9 +22,9 @@ from actors._workflow.machine.variables import limit_status
 from actors.errors import UnknownRunError
 from compose._commands import options as opt
 from compose._commands.api import NO_SERVER, ApiTarget
-from compose._commands.flow_runs.served import RunData, list_served, print_run, served_run
+from compose._commands.flow_runs.served import RunData, list_served, print_run, run_at_server
 from compose._commands.options import HERE, Target
-from compose._commands.output import Exit, ago, picked, print_json, short
+from compose._commands.output import Exit, ago, pick, print_json, short
 from compose._commands.runs.list import open_run, status_of, status_text
 from compose._commands.terminal import print_table, say
 
@@ -82,17 +82,17 @@ async def list_graph_runs(
     """
     api.check_unused()
     if api.server is not None:
-        among_served = {"app": app, "flow": flow, "after": after, "limit": str(limit)}
-        await list_served(api.opened(target, tenant=tenant), target, among_served, status)
+        filters = {"app": app, "flow": flow, "after": after, "limit": str(limit)}
+        await list_served(api.open(target, tenant=tenant), target, filters, status)
         return
-    wanted = [status_of(text) for text in status or ()]
+    statuses = [status_of(text) for text in status or ()]
     among = RunFilter(type=app, tenant=tenant, after=known_id(after) if after else None)
     async with target.client() as runtime:
-        page = await flow_runs(runtime.store.lists, among, flow=flow, status=wanted, limit=limit)
+        page = await flow_runs(runtime.store.lists, among, flow=flow, status=statuses, limit=limit)
     names = "run=run_id agent=agent_id status parked parent created_at updated_at"
     target.table(
         page.rows,
-        lambda row: {**picked(row, names), "flow": flow_of(row)},
+        lambda row: {**pick(row, names), "flow": flow_of(row)},
         ("run", "flow", "id", "status", "created ago", "changed ago"),
         lambda row: (
             row.run_id,
@@ -116,31 +116,31 @@ async def show(run: opt.RunIdArg, /, *, api: ApiTarget = NO_SERVER, target: Targ
     `callboard graphs show 0f3c… --json`;
     `callboard graphs show 0f3c… --server http://127.0.0.1:8123`
     """
-    if (there := served_run(api, target, run)) is not None:
-        shown = await there.shown()
+    if (served_run := run_at_server(api, target, run)) is not None:
+        run_data = await served_run.fetch()
         if target.json:
-            print_json(shown)
+            print_json(run_data)
         else:
-            print_run(shown, url=there.url)
+            print_run(run_data, url=served_run.url)
         return
     async with open_graph_run(target, run) as (_, runs, row):
         waits = await runs.waits(row.run_id)
         state = await runs.state(row.run_id)
     if target.json:
-        told = [one.to_dict() for one in waits]
-        print_json({**state.to_dict(), "waits": told, "limits": limit_status(state)})
+        waits_json = [wait.to_dict() for wait in waits]
+        print_json({**state.to_dict(), "waits": waits_json, "limits": limit_status(state)})
         return
     print_run(_data_of(row, state, waits))
 
 
 def _data_of(row: RunRow, state: RunState, waits: Sequence[WaitState]) -> RunData:
     """Return a stored run in the form of an answer of a server."""
-    facts = picked(row, "run=run_id parked created_at updated_at")
-    facts |= picked(
+    facts = pick(row, "run=run_id parked created_at updated_at")
+    facts |= pick(
         state, "flow=workflow_id status node=current_node session=session_id vars output error"
     )
-    told = [picked(one, "reason key=wait_key prompt choices until") for one in waits]
-    return cast("RunData", {**facts, "waits": told})
+    wait_data = [pick(wait, "reason key=wait_key prompt choices until") for wait in waits]
+    return cast("RunData", {**facts, "waits": wait_data})
 
 
 async def ledger(
@@ -162,8 +162,10 @@ async def ledger(
     follow
         Print new records as they are written, until the run has ended.
     """
-    if (there := served_run(api, target, run)) is not None:
-        await print_ledger(there.followed() if follow else there.ledger(), target, follow=follow)
+    if (served_run := run_at_server(api, target, run)) is not None:
+        await print_ledger(
+            served_run.follow_ledger() if follow else served_run.ledger(), target, follow=follow
+        )
         return
     async with open_graph_run(target, run) as (runtime, _, row):
         records = stored_ledger(runtime, row.run_id, follow=follow)
@@ -175,8 +177,8 @@ async def stored_ledger(
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the records of a run; with `follow` as they are written, until the run has ended."""
     async with aclosing(ledger_feed(runtime, run, follow=follow)) as records:
-        async for one in records:
-            yield one.record
+        async for placed_record in records:
+            yield placed_record.record
 
 
 async def print_ledger(
@@ -185,16 +187,16 @@ async def print_ledger(
     """Print records, with `follow` one line each. Return the end of the run if it is there, unprinted."""
     n, rows, end = 0, list[tuple[str, ...]](), dict[str, Any]()
     async with aclosing(feed) as records:
-        async for one in records:
-            if "step_id" not in one:
-                end = one
+        async for record in records:
+            if "step_id" not in record:
+                end = record
                 continue
             if target.json:
-                print_json(one, compact=True)
+                print_json(record, compact=True)
             elif follow:
-                say("  ".join(_cells(n, one)))
+                say("  ".join(_cells(n, record)))
             else:
-                rows.append(_cells(n, one))
+                rows.append(_cells(n, record))
             n += 1
     if not (target.json or follow):
         print_table(_COLUMNS, rows, empty="the ledger is empty: the run has not started")
@@ -203,10 +205,10 @@ async def print_ledger(
 
 def _cells(n: int, record: dict[str, Any]) -> tuple[str, ...]:
     effect = record.get("effect") or {}
-    ended = str(record.get("ended_at") or record.get("started_at") or "")[:19].replace("T", " ")
+    at = str(record.get("ended_at") or record.get("started_at") or "")[:19].replace("T", " ")
     result = record.get("error") or record.get("result")
     kind = str(effect.get("type") or "")
-    return str(n), ended, str(record.get("node_id")), str(record.get("status")), kind, short(result)
+    return str(n), at, str(record.get("node_id")), str(record.get("status")), kind, short(result)
 
 
 async def verify(
@@ -228,8 +230,8 @@ async def verify(
         The hash of the last record, which you kept elsewhere. With it the command also finds removed records at
         the ledger's end.
     """
-    if (there := served_run(api, target, run)) is not None:
-        records = [one async for one in there.ledger()]
+    if (served_run := run_at_server(api, target, run)) is not None:
+        records = [record async for record in served_run.ledger()]
     else:
         async with open_graph_run(target, run) as (_, runs, row):
             records = await runs.ledger(row.run_id)

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from actors._kernel.workflow.errors import NoSuchSnapshotError
 from actors.errors import ContractError
-from compose._commands.api import OVER, Api, ApiTarget, ApiUnreachableError, quoted, repeated
+from compose._commands.api import OVER, Api, ApiTarget, ApiUnreachableError, quote_name, repeat_hint
 from compose._commands.options import Target
 from compose._commands.output import ago, short
 from compose._commands.terminal import print_facts, say
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class WaitData(TypedDict):
-    """A wait of a run in an answer. See `GraphWaitJson` of the server."""
+    """A wait of a run in an answer: fields of the server's `GraphWaitJson`."""
 
     reason: str
     key: str | None
@@ -41,7 +41,7 @@ class WaitData(TypedDict):
 
 
 class ListedRunData(TypedDict):
-    """A run in an answer. See `ListedGraphRunJson` of the server."""
+    """A run of a list in an answer: fields of the server's `ListedGraphRunJson`."""
 
     run: str
     flow: str
@@ -52,7 +52,7 @@ class ListedRunData(TypedDict):
 
 
 class RunData(ListedRunData):
-    """A run with its state. See `GraphRunJson` of the server, which does not tell the session."""
+    """A run with its state: fields of the server's `GraphRunJson`, which has no session."""
 
     node: str
     session: NotRequired[str | None]
@@ -63,7 +63,7 @@ class RunData(ListedRunData):
 
 
 class NamedRunData(TypedDict):
-    """A run that was changed. See `GraphRunNameJson` of the server."""
+    """A run that was changed: fields of the server's `GraphRunNameJson`."""
 
     run: str
     status: str
@@ -96,14 +96,14 @@ class ServedRun:
 
     def __init__(self, api: Api, run: str) -> None:
         self._api, self._run, self.url = api, run, api.url
-        self._path = f"/v1/graph-runs/{quoted(run)}"
+        self._path = f"/v1/graph-runs/{quote_name(run)}"
 
-    async def shown(self) -> RunData:
+    async def fetch(self) -> RunData:
         """Return the run as the server shows it: `GET /v1/graph-runs/{run}`."""
-        return await self._api.told(RunData, "GET", self._path)
+        return await self._api.fetch(RunData, "GET", self._path)
 
     async def send(
-        self, verb: str, body: Mapping[str, Any] | None, kind: type[T], *, look: str = ""
+        self, verb: str, body: Mapping[str, Any] | None, kind: type[T], *, check_command: str = ""
     ) -> T:
         """Send a change of the run, and return the answer.
 
@@ -111,36 +111,38 @@ class ServedRun:
             verb: The end of the path.
             body: JSON data.
             kind: The fields of the answer.
-            look: The command that shows whether the change was made, for a change that is made twice if it is
-                sent twice. An error about a lost answer names the command.
+            check_command: The command that shows whether the change was made, for a change that is made twice
+                if it is sent twice. An error about a lost answer names the command.
         """
         try:
-            return await self._api.told(kind, "POST", f"{self._path}/{verb}", body)
+            return await self._api.fetch(kind, "POST", f"{self._path}/{verb}", body)
         except ApiUnreachableError as exc:
-            if not look:
+            if not check_command:
                 raise
-            shown = look.format(run=self._run, url=self._api.url)
-            remedy = f"The request may have been executed. Before you repeat it, look with {shown}"
+            command = check_command.format(run=self._run, url=self._api.url)
+            remedy = (
+                f"The request may have been executed. Before you repeat it, look with {command}"
+            )
             raise ApiUnreachableError(exc.url, exc.problem, remedy) from exc
 
     async def snapshot(self, name: str) -> dict[str, Any]:
         """Return a snapshot of the run, which the server does not store."""
         path = f"{self._path}/snapshot"
-        return await self._api.told(dict[str, Any], "GET", path, query={"name": name})
+        return await self._api.fetch(dict[str, Any], "GET", path, query={"name": name})
 
     async def ledger(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the records that the run has so far."""
         path, after = f"{self._path}/ledger", None
         while True:
             query = {"after": after, "limit": str(MOST_RECORDS)}
-            page = await self._api.told(LedgerPageData, "GET", path, query=query)
-            for one in page["records"]:
-                yield one
+            page = await self._api.fetch(LedgerPageData, "GET", path, query=query)
+            for record in page["records"]:
+                yield record
             after = page["next"]
             if after is None:
                 return
 
-    async def followed(self) -> AsyncGenerator[dict[str, Any], None]:
+    async def follow_ledger(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the records as they are written, and the run's end, which has no `step_id`.
 
         A lost stream is continued.
@@ -148,47 +150,48 @@ class ServedRun:
         Raises:
             ApiUnreachableError: The stream cannot be continued. The run is not concerned.
         """
-        place, lost = None, 0
+        last_id, losses = None, 0
         while True:
             problem = "the stream ended"
             try:
                 async with aclosing(
-                    self._api.events(f"{self._path}/ledger?live=false", place)
+                    self._api.events(f"{self._path}/ledger?live=false", last_id)
                 ) as events:
-                    async for one in events:
-                        if one.name in {"end", OVER}:
-                            yield one.data or {
+                    async for event in events:
+                        if event.name in {"end", OVER}:
+                            yield event.data or {
                                 "run": self._run,
-                                "status": (await self.shown())["status"],
+                                "status": (await self.fetch())["status"],
                             }
                             return
-                        if one.name == "step":
-                            place, lost = one.id, 0
-                            yield one.data
-                        elif one.name == "problem":
-                            problem = str(one.data.get("detail"))
+                        if event.name == "step":
+                            # Only losses in a row end the command: a long run may lose any number of streams.
+                            last_id, losses = event.id, 0
+                            yield event.data
+                        elif event.name == "problem":
+                            problem = str(event.data.get("detail"))
             except ApiUnreachableError as exc:
                 problem = exc.problem
-            lost += 1
-            if lost > MOST_LOST:
-                show = f"`callboard graphs show {self._run} --server {self._api.url}`"
-                remedy = f"The run continues. {show} shows it"
+            losses += 1
+            if losses > MOST_LOST:
+                command = f"`callboard graphs show {self._run} --server {self._api.url}`"
+                remedy = f"The run continues. {command} shows it"
                 raise ApiUnreachableError(self._api.url, problem, remedy)
             await asyncio.sleep(PAUSE_S)
 
 
-def served_run(api: ApiTarget, target: Target, run: str) -> ServedRun | None:
+def run_at_server(api: ApiTarget, target: Target, run: str) -> ServedRun | None:
     """Return the run at the server that `--server` names; None if there is no such option.
 
     Raises:
         ContractError: Options contradict each other.
     """
     api.check_unused()
-    return None if api.server is None else ServedRun(api.opened(target), run)
+    return None if api.server is None else ServedRun(api.open(target), run)
 
 
 async def list_served(
-    api: Api, target: Target, among: Mapping[str, str | None], status: list[str] | None
+    api: Api, target: Target, filters: Mapping[str, str | None], status: list[str] | None
 ) -> None:
     """Print a page of runs of a server.
 
@@ -197,8 +200,8 @@ async def list_served(
     """
     if status and len(status) > 1:
         raise ContractError("--status: give it once with --server")
-    query = {**among, "status": status[0].lower() if status else None}
-    page = await api.told(RunPageData, "GET", "/v1/graph-runs", query=query)
+    query = {**filters, "status": status[0].lower() if status else None}
+    page = await api.fetch(RunPageData, "GET", "/v1/graph-runs", query=query)
     target.table(
         page["runs"],
         dict,
@@ -210,7 +213,7 @@ async def list_served(
             _ago(run["created_at"]),
             _ago(run["updated_at"]),
         ),
-        empty=f"there is no such run of a flow of {among['app']}",
+        empty=f"there is no such run of a flow of {filters['app']}",
     )
     if page["next"] is not None and not target.json:
         say(f"there may be more: --after {page['next']}")
@@ -241,20 +244,20 @@ def print_run(run: RunData, *, url: str = "") -> None:
             *public,
         )
     )
-    there = f" --server {url}" if url else ""
-    for one in run["waits"]:
-        until = "" if one["until"] is None else f", until {one['until']}"
-        choices = f" ({' / '.join(one['choices'])})" if one["choices"] else ""
-        say(f"waits for {one['reason']} {one['key']}{until}: {one['prompt'] or ''}{choices}")
-        if one["reason"] not in _WITHIN:
-            say(f"  callboard graphs resume {run['run']} {one['key']} JSON{there}")
+    server_option = f" --server {url}" if url else ""
+    for wait in run["waits"]:
+        until = "" if wait["until"] is None else f", until {wait['until']}"
+        choices = f" ({' / '.join(wait['choices'])})" if wait["choices"] else ""
+        say(f"waits for {wait['reason']} {wait['key']}{until}: {wait['prompt'] or ''}{choices}")
+        if wait["reason"] not in _WITHIN:
+            say(f"  callboard graphs resume {run['run']} {wait['key']} JSON{server_option}")
 
 
 _SNAPSHOTS: Final = "/v1/graph-snapshots"
 
 
 class SnapshotData(TypedDict):
-    """A snapshot in an answer. See `KeptSnapshotJson` of the server."""
+    """A snapshot in an answer: fields of the server's `KeptSnapshotJson`."""
 
     snapshot: str
     run: str
@@ -294,10 +297,10 @@ class ServedSnapshots:
     def __init__(self, api: Api, app: str) -> None:
         self._api, self._app = api, app
 
-    async def tell_page(self, target: Target, among: Mapping[str, str | None]) -> None:
+    async def print_page(self, target: Target, filters: Mapping[str, str | None]) -> None:
         """Print a page, newest first."""
-        query = {"app": self._app, **among}
-        page = await self._api.told(SnapshotPageData, "GET", _SNAPSHOTS, query=query)
+        query = {"app": self._app, **filters}
+        page = await self._api.fetch(SnapshotPageData, "GET", _SNAPSHOTS, query=query)
         target.table(
             page["snapshots"],
             dict,
@@ -314,24 +317,24 @@ class ServedSnapshots:
         if page["next"] is not None and not target.json:
             say(f"there are more: --after {page['next']}")
 
-    async def restored(self, id_: str, *, key: str | None, force: bool) -> str:
+    async def restore(self, id_: str, *, key: str | None, force: bool) -> str:
         """Start a run from a snapshot; return the run's id.
 
         Args:
             id_: The snapshot.
-            key: Names the run. None: a new key, which an error about a lost answer names.
-            force: Whether it starts even if the graph has changed.
+            key: Key that names the run, or None for a new key, which an error about a lost answer names.
+            force: Start the run even if the graph has changed.
 
         Raises:
             NoSuchSnapshotError: The app has no such snapshot.
         """
         path, key = await self._path(id_), key or secrets.token_hex(16)
         headers = {"idempotency-key": key}
-        with repeated(f"with --id {key} it starts one run"):
-            told = await self._api.told(
+        with repeat_hint(f"with --id {key} it starts one run"):
+            answer = await self._api.fetch(
                 RestoredData, "POST", f"{path}/restore", {"force": force}, headers=headers
             )
-        return told["run"]
+        return answer["run"]
 
     async def delete(self, id_: str) -> None:
         """Remove a snapshot.
@@ -342,16 +345,18 @@ class ServedSnapshots:
         await self._api.ask("DELETE", await self._path(id_))
 
     async def _path(self, id_: str) -> str:
-        path = f"{_SNAPSHOTS}/{quoted(id_)}"
-        if (await self._api.told(SnapshotData, "GET", path))["app"] != self._app:
+        path = f"{_SNAPSHOTS}/{quote_name(id_)}"
+        if (await self._api.fetch(SnapshotData, "GET", path))["app"] != self._app:
             raise NoSuchSnapshotError(id_)
         return path
 
 
-async def kept_snapshot(
-    there: ServedRun, name: str, *, description: str, tags: Sequence[str]
+async def store_snapshot(
+    served_run: ServedRun, name: str, *, description: str, tags: Sequence[str]
 ) -> str:
     """Store a snapshot of a run; return the snapshot's id."""
     body = {"name": name, "description": description, "tags": list(tags)}
-    look = "`callboard graphs snapshots APP --run {run} --server {url}`"
-    return (await there.send("snapshots", body, MadeSnapshotData, look=look))["snapshot"]
+    check = "`callboard graphs snapshots APP --run {run} --server {url}`"
+    return (await served_run.send("snapshots", body, MadeSnapshotData, check_command=check))[
+        "snapshot"
+    ]

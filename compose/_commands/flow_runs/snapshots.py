@@ -13,7 +13,7 @@ from actors.workflow import Snapshot
 from compose._commands import options as opt
 from compose._commands.api import NO_SERVER, ApiTarget
 from compose._commands.flow_runs.look import AppArg, OwnerOpt, open_graph_run
-from compose._commands.flow_runs.served import ServedSnapshots, kept_snapshot, served_run
+from compose._commands.flow_runs.served import ServedSnapshots, run_at_server, store_snapshot
 from compose._commands.options import HERE, Target, parse_json
 from compose._commands.output import ago, print_json
 from compose._commands.terminal import say
@@ -51,23 +51,23 @@ async def snapshot(
     print
         Print the whole snapshot as JSON, and do not store it.
     """
-    if (there := served_run(api, target, run)) is not None:
+    if (served_run := run_at_server(api, target, run)) is not None:
         if by:
             raise ContractError("--by: a server uses the name of the token")
-        told = {"description": description, "tags": tag or []}
+        details = {"description": description, "tags": tag or []}
         if print:
-            print_json(await there.snapshot(name) | told)
+            print_json(await served_run.snapshot(name) | details)
             return 0
-        id_ = await kept_snapshot(there, name, description=description, tags=tag or ())
+        id_ = await store_snapshot(served_run, name, description=description, tags=tag or ())
         return target.tell({"snapshot": id_, "run": run}, id_)
     async with open_graph_run(target, run) as (_, runs, row):
-        made = await runs.snapshot(
+        new_snapshot = await runs.snapshot(
             row.run_id, name, description=description, tags=tag or (), by=by, keep=not print
         )
     if print:
-        print_json(made.to_dict())
+        print_json(new_snapshot.to_dict())
         return 0
-    return target.tell({"snapshot": made.snapshot_id, "run": run}, made.snapshot_id)
+    return target.tell({"snapshot": new_snapshot.snapshot_id, "run": run}, new_snapshot.snapshot_id)
 
 
 async def snapshots(  # noqa: PLR0913 - each is an option
@@ -102,13 +102,13 @@ async def snapshots(  # noqa: PLR0913 - each is an option
     """
     api.check_unused()
     if api.server is not None:
-        among = {"run": run, "tag": tag, "query": query, "after": after, "limit": str(limit)}
-        await ServedSnapshots(api.opened(target, tenant=tenant), app).tell_page(target, among)
+        filters = {"run": run, "tag": tag, "query": query, "after": after, "limit": str(limit)}
+        await ServedSnapshots(api.open(target, tenant=tenant), app).print_page(target, filters)
         return
-    wanted = None if run is None else RunId(run)
+    run_id = None if run is None else RunId(run)
     async with target.client() as runtime:
         runs = FlowRuns(runtime, app, tenant=tenant)
-        rows = await runs.snapshots(run=wanted, tag=tag, query=query, after=after, limit=limit + 1)
+        rows = await runs.snapshots(run=run_id, tag=tag, query=query, after=after, limit=limit + 1)
     target.table(
         rows[:limit],
         "snapshot=id run=run_id agent=agent_id seq name description tags spec_hash created_by created_at",
@@ -150,13 +150,13 @@ async def restore(
     if api.server is not None:
         if saved.lstrip()[:1] in {"{", "@", "-"}:
             raise ContractError("SNAPSHOT: with --server give the id of a stored snapshot")
-        served = ServedSnapshots(api.opened(target, tenant=tenant), app)
-        run = await served.restored(saved, key=id, force=force)
+        server_snapshots = ServedSnapshots(api.open(target, tenant=tenant), app)
+        run = await server_snapshots.restore(saved, key=id, force=force)
         return target.tell({"run": run}, run)
-    found = _saved(saved) if saved.lstrip()[:1] in {"{", "@", "-"} else saved
+    source = _parse_snapshot(saved) if saved.lstrip()[:1] in {"{", "@", "-"} else saved
     async with target.client() as runtime:
         runs = FlowRuns(runtime, app, tenant=tenant)
-        run_id = await runs.restore(found, id=id, force=force)
+        run_id = await runs.restore(source, id=id, force=force)
     return target.tell({"run": run_id}, run_id)
 
 
@@ -180,18 +180,18 @@ async def delete_snapshot(
     """
     api.check_unused()
     if api.server is not None:
-        await ServedSnapshots(api.opened(target, tenant=tenant), app).delete(id_)
+        await ServedSnapshots(api.open(target, tenant=tenant), app).delete(id_)
     else:
         async with target.client() as runtime:
             await FlowRuns(runtime, app, tenant=tenant).delete_snapshot(id_)
     return target.tell({"snapshot": id_, "deleted": True}, f"deleted {id_}")
 
 
-def _saved(text: str) -> Snapshot:
-    given: Any = parse_json(text, what="SNAPSHOT")
-    if not isinstance(given, dict):
+def _parse_snapshot(text: str) -> Snapshot:
+    data: Any = parse_json(text, what="SNAPSHOT")
+    if not isinstance(data, dict):
         raise ContractError("SNAPSHOT: give a JSON object")
     try:
-        return Snapshot(**given)
+        return Snapshot(**data)
     except TypeError as exc:
         raise ContractError(f"SNAPSHOT: the JSON object is not a snapshot: {exc}") from exc

@@ -60,7 +60,7 @@ class RegistryTarget(ApiTarget):
             ContractError: The options name two registries.
         """
         if self.server is not None:
-            api = self.opened(
+            api = self.open(
                 target, tenant=self.tenant, directory=self.directory, shared=self.shared
             )
             yield ServedBundles(api), api.url
@@ -129,15 +129,15 @@ def pack(  # noqa: PLR0913 - the parts of a bundle
             bundle_id=id,
             bundle_version=version,
             flows_dir=flows_dir,
-            assets={one.name: one for one in asset},
+            assets={path.name: path for path in asset},
             sequential=sequential,
         )
-    told = {"bundle": bundle.manifest.ref, "hash": bundle.hash, "file": str(output)}
+    summary = {"bundle": bundle.manifest.ref, "hash": bundle.hash, "file": str(output)}
     if json:
-        print_json(told)
+        print_json(summary)
     else:
-        many = len(bundle.manifest.flows)
-        say(f"{bundle.manifest.ref}: {many} flow{'s' if many > 1 else ''} in {output}")
+        count = len(bundle.manifest.flows)
+        say(f"{bundle.manifest.ref}: {count} flow{'s' if count > 1 else ''} in {output}")
     return Exit.OK
 
 
@@ -174,16 +174,17 @@ async def install(
     """
     with _files():
         data = packed_flow(_bytes_of(file), version=version, sequential=sequential)
+    # Replaced before the registry is asked: it refuses other content, and finds the same content now.
     if overwrite:
         if not at.is_folder(target):
             problem = "a version that all hosts have never changes"
             raise ContractError(f"--overwrite: {problem}. Give it another version")
         with _files():
             WorkflowBundleRegistry(at.directory).install_bytes(data, overwrite=True)
-    async with at.registry(target) as (registry, place):
+    async with at.registry(target) as (registry, registry_name):
         with _files():
             record, _ = await registry.install(data, by="cli")
-    return target.tell(_told(record), f"{record.manifest.ref} is in {place}")
+    return target.tell(_record_to_json(record), f"{record.manifest.ref} is in {registry_name}")
 
 
 async def list_bundles(*, at: RegistryTarget = FOLDER, target: Target = HERE) -> None:
@@ -192,11 +193,11 @@ async def list_bundles(*, at: RegistryTarget = FOLDER, target: Target = HERE) ->
     Examples: `callboard flows list --directory ./flows`; `callboard flows list --shared --json`;
     `callboard flows list --server http://127.0.0.1:8123`
     """
-    async with at.registry(target) as (registry, place):
+    async with at.registry(target) as (registry, registry_name):
         records = await registry.list()
     target.table(
         records,
-        _told,
+        _record_to_json,
         ("BUNDLE", "NAME", "FLOWS", "FILE"),
         lambda record: (
             record.manifest.ref,
@@ -204,7 +205,7 @@ async def list_bundles(*, at: RegistryTarget = FOLDER, target: Target = HERE) ->
             len(record.manifest.flows),
             record.place,
         ),
-        empty=f"no bundles in {place}",
+        empty=f"no bundles in {registry_name}",
     )
 
 
@@ -226,12 +227,12 @@ async def show(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = HER
             raise NoDataError(str(exc)) from exc
     specs = bundle.specs()
     if target.json:
-        flows = {one.workflow_id: one.described() for one in specs}
-        told = bundle.manifest.model_dump(mode="json")
-        print_json({**told, "hash": bundle.hash, "graphs": flows})
+        flows = {spec.workflow_id: spec.described() for spec in specs}
+        manifest = bundle.manifest.model_dump(mode="json")
+        print_json({**manifest, "hash": bundle.hash, "graphs": flows})
         return Exit.OK
     say(f"{bundle.manifest.ref}, hash {bundle.hash}")
-    rows = [(one.workflow_id, one.entry_node, len(one.nodes), one.hash) for one in specs]
+    rows = [(spec.workflow_id, spec.entry_node, len(spec.nodes), spec.hash) for spec in specs]
     print_table(("FLOW", "START", "NODES", "HASH"), rows, empty="no flows")
     return Exit.OK
 
@@ -260,11 +261,18 @@ def _bytes_of(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def _told(one: BundleRecord) -> dict[str, object]:
-    facts: dict[str, object] = {"hash": one.hash, "size_bytes": one.size_bytes, "file": one.place}
-    if one.installed_at is not None:
-        facts |= {"installed_by": one.installed_by, "installed_at": one.installed_at.isoformat()}
-    return {**one.manifest.model_dump(mode="json"), **facts}
+def _record_to_json(record: BundleRecord) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "hash": record.hash,
+        "size_bytes": record.size_bytes,
+        "file": record.place,
+    }
+    if record.installed_at is not None:
+        facts |= {
+            "installed_by": record.installed_by,
+            "installed_at": record.installed_at.isoformat(),
+        }
+    return {**record.manifest.model_dump(mode="json"), **facts}
 
 
 @contextmanager

@@ -50,7 +50,7 @@ async def check(
     if not files:
         raise NoDataError("no file was named: give the path of a flow document")
     api.check_unused()
-    server = None if api.server is None else ServedBundles(api.opened())
+    server = None if api.server is None else ServedBundles(api.open())
     findings: list[FlowFinding] = []
     for file in files:
         if server is not None:
@@ -115,7 +115,7 @@ async def draw(
     api.check_unused()
     if api.server is not None:
         name = str(file)
-        svg = await ServedBundles(api.opened(flow=flow)).drawing(name)
+        svg = await ServedBundles(api.open(flow=flow)).drawing(name)
     else:
         with _reading(file):
             if file.suffix == ".flow":
@@ -123,7 +123,7 @@ async def draw(
                 spec = bundle.spec(flow or bundle.manifest.entry.flow_id)
             else:
                 spec = load_flow(file)
-        name, svg = spec.workflow_id, _drawn(spec, file)
+        name, svg = spec.workflow_id, _draw_svg(spec, file)
     if output is not None:
         try:
             output.write_text(svg, encoding="utf-8")
@@ -136,16 +136,16 @@ async def draw(
     return Exit.OK
 
 
-def _drawn(spec: WorkflowSpec, file: Path) -> str:
+def _draw_svg(spec: WorkflowSpec, file: Path) -> str:
     from compose._web.pages.flows.drawing import GraphMarks, standalone, svg_of  # noqa: PLC0415 - of an extra
     from compose._web.pages.flows.flows import shown_flow  # noqa: PLC0415
 
-    shown = shown_flow(spec, RetryPolicy())
-    if shown.layout is None:
+    flow = shown_flow(spec, RetryPolicy())
+    if flow.layout is None:
         problem = f"{file}: it is too large to be drawn, or the package graphlay is not installed"
         raise NoDataError(f"{problem}. Install callboard[web]")
-    notes = {one.name: one.kind for one in shown.nodes}
-    return standalone(svg_of(shown.layout, GraphMarks(notes=notes), title=spec.workflow_id))
+    notes = {node.name: node.kind for node in flow.nodes}
+    return standalone(svg_of(flow.layout, GraphMarks(notes=notes), title=spec.workflow_id))
 
 
 def _read(file: Path) -> bytes:
@@ -179,23 +179,23 @@ def import_flow(*, report: Path, json: Flag = False, debug: DebugFlag = False) -
     """
     del debug  # `compose._cli` reads this option for every command
     try:
-        found = report_flow(report)
+        flow_report = report_flow(report)
     except OSError as exc:
         problem = f"{report}: {exc.strerror or exc}"
         raise NoDataError(f"{problem}. Give the path of a VisualFlow") from exc
     if json:
-        print_json(found.to_dict())
-        return Exit.OK if found.is_supported else Exit.FAILED
+        print_json(flow_report.to_dict())
+        return Exit.OK if flow_report.is_supported else Exit.FAILED
     rows = [
-        (one.id, one.type, "yes" if one.is_supported else "no", one.needs or "-")
-        for one in found.nodes
+        (node.id, node.type, "yes" if node.is_supported else "no", node.needs or "-")
+        for node in flow_report.nodes
     ]
     print_table(("NODE", "TYPE", "SUPPORTED", "NEEDS"), rows, empty="no nodes")
-    for one in [*found.others, *(each for node in found.nodes for each in node.findings)]:
-        say(f"{one.level}: {one}")
-    refused = sum(not one.is_supported for one in found.nodes)
-    if found.is_supported:
-        say(f"{found.file}: all of it is supported")
+    for finding in [*flow_report.others, *(f for node in flow_report.nodes for f in node.findings)]:
+        say(f"{finding.level}: {finding}")
+    refused = sum(not node.is_supported for node in flow_report.nodes)
+    if flow_report.is_supported:
+        say(f"{flow_report.file}: all of it is supported")
     else:
-        say(f"{found.file}: not supported as it is; nodes: {refused} of {len(rows)}")
-    return Exit.OK if found.is_supported else Exit.FAILED
+        say(f"{flow_report.file}: not supported as it is; nodes: {refused} of {len(rows)}")
+    return Exit.OK if flow_report.is_supported else Exit.FAILED

@@ -20,13 +20,13 @@ from actors._workflow.bundles import (
 )
 from actors._workflow.bundles.packing import unpacked
 from actors._workflow.documents.findings import FlowFinding
-from compose._commands.api import Api, ApiNotFoundError, ApiRefusedError, quoted
+from compose._commands.api import Api, ApiNotFoundError, ApiRefusedError, quote_name
 
 _FLOWS: Final = "/v1/flows"
 
 
 class _Installed(BaseModel):
-    """A bundle in an answer of the API. See `InstalledFlowJson`."""
+    """A bundle in an answer: fields of the server's `InstalledFlowJson`."""
 
     manifest: WorkflowBundleManifest
     hash: str
@@ -48,46 +48,49 @@ class ServedBundles(BundleRegistry):
     @override
     async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
         del by  # the server takes the token's principal
-        status, told = await self._api.ask("POST", _FLOWS, data)
-        return self._record(told), status == HTTPStatus.CREATED
+        status, answer = await self._api.ask("POST", _FLOWS, data)
+        return self._record(answer), status == HTTPStatus.CREATED
 
     @override
     async def list(self) -> list[BundleRecord]:
-        _, told = await self._api.ask("GET", _FLOWS)
-        if not isinstance(told, dict) or not isinstance(told.get("installed"), list):
-            raise self._api.odd(str(told))
-        return [self._record(one) for one in told["installed"]]
+        _, answer = await self._api.ask("GET", _FLOWS)
+        if not isinstance(answer, dict) or not isinstance(answer.get("installed"), list):
+            raise self._api.unexpected_answer(str(answer))
+        return [self._record(bundle_data) for bundle_data in answer["installed"]]
 
     @override
     async def find(self, ref: str) -> BundleRecord | None:
         try:
-            _, told = await self._api.ask("GET", f"{_FLOWS}/{quoted(ref)}")
+            _, answer = await self._api.ask("GET", f"{_FLOWS}/{quote_name(ref)}")
         except ApiNotFoundError:
             return None
-        return self._record(told)
+        return self._record(answer)
 
     @override
     async def open(self, ref: str) -> WorkflowBundle:
-        _, data = await self._api.read("GET", f"{_FLOWS}/{quoted(ref)}/bundle")
+        _, data = await self._api.read("GET", f"{_FLOWS}/{quote_name(ref)}/bundle")
         return await unpacked(open_workflow_bundle, data)
 
     @override
     async def remove(self, ref: str) -> int:
-        bundle, at, exact = ref.partition("@")
-        versions = [exact] if at else []
-        if not at:
+        bundle, at_sign, exact_version = ref.partition("@")
+        versions = [exact_version] if at_sign else []
+        if not at_sign:
             manifests = [record.manifest for record in await self.list()]
-            versions = [one.bundle_version for one in manifests if one.bundle_id == bundle]
+            versions = [
+                manifest.bundle_version for manifest in manifests if manifest.bundle_id == bundle
+            ]
         count = 0
         for version in versions:
+            # Another client removed the version meanwhile, so it does not count.
             with suppress(ApiNotFoundError):
-                await self._api.read("DELETE", f"{_FLOWS}/{quoted(f'{bundle}@{version}')}")
+                await self._api.read("DELETE", f"{_FLOWS}/{quote_name(f'{bundle}@{version}')}")
                 count += 1
         return count
 
     async def drawing(self, flow: str) -> str:
         """Return the drawing of a flow as SVG."""
-        _, svg = await self._api.read("GET", f"{_FLOWS}/{quoted(flow)}/svg")
+        _, svg = await self._api.read("GET", f"{_FLOWS}/{quote_name(flow)}/svg")
         return svg.decode()
 
     async def mistakes(self, file: str, data: bytes, version: str | None) -> Sequence[FlowFinding]:
@@ -100,26 +103,26 @@ class ServedBundles(BundleRegistry):
                 raise
             if not exc.errors:
                 return [FlowFinding(file, "", exc.detail, exc.remedy)]
-            return [_finding(file, one) for one in exc.errors]
+            return [_finding(file, error) for error in exc.errors]
         return []
 
-    def _record(self, told: Any) -> BundleRecord:
+    def _record(self, data: Any) -> BundleRecord:
         try:
-            one = _Installed.model_validate(told)
+            bundle = _Installed.model_validate(data)
         except ValidationError:
-            raise self._api.odd(str(told)) from None
+            raise self._api.unexpected_answer(str(data)) from None
         return BundleRecord(
-            manifest=one.manifest,
-            hash=one.hash,
-            size_bytes=one.size_bytes,
-            place=f"{self._api.url}{_FLOWS}/{quoted(one.manifest.ref)}/bundle",
-            installed_by=one.installed_by,
-            installed_at=one.installed_at,
+            manifest=bundle.manifest,
+            hash=bundle.hash,
+            size_bytes=bundle.size_bytes,
+            place=f"{self._api.url}{_FLOWS}/{quote_name(bundle.manifest.ref)}/bundle",
+            installed_by=bundle.installed_by,
+            installed_at=bundle.installed_at,
         )
 
 
-def _finding(file: str, told: Mapping[str, str]) -> FlowFinding:
-    place, _, pointer = told.get("where", "").partition("#")
-    within = place.partition("/")[2]  # of a bundle: the flow's file in it
-    name = f"{file}/{within}" if within else file
-    return FlowFinding(name, pointer, told.get("problem", ""), told.get("remedy", ""))
+def _finding(file: str, error: Mapping[str, str]) -> FlowFinding:
+    path, _, pointer = error.get("where", "").partition("#")
+    inner_file = path.partition("/")[2]  # of a bundle: the flow's file in it
+    name = f"{file}/{inner_file}" if inner_file else file
+    return FlowFinding(name, pointer, error.get("problem", ""), error.get("remedy", ""))

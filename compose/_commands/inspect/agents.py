@@ -34,12 +34,12 @@ from compose._commands.options import (
     Target,
     TypeOpt,
 )
-from compose._commands.output import Exit, ago, picked, print_json, short
+from compose._commands.output import Exit, ago, pick, print_json, short
 from compose._commands.terminal import console, print_table
 from compose._host.loader import find_served, serve_all
 
 if TYPE_CHECKING:
-    from compose._tools.traffic import Seen
+    from compose._tools.traffic import TrafficMessage
 
 MOST: Final = 10_000
 """Greatest number of agents that `--unserved` reads of one type."""
@@ -82,17 +82,17 @@ async def list_agents(
     after
         Only agents after this agent, TENANT:TYPE/KEY, in the list. Give the last agent of the page before.
     """
-    place = AgentId.parse(after) if after is not None else None
+    after_id = AgentId.parse(after) if after is not None else None
     async with target.client() as runtime:
         insight = runtime.store.insight
         if unserved:
-            if place is not None:
+            if after_id is not None:
                 raise ContractError("--after does not go with --unserved: give a larger --limit")
             rows = await _unserved(insight, type_=type_, tenant=tenant, waiting=waiting)
             rows = rows[:limit]
         else:
             rows = await insight.agents(
-                type_=type_, tenant=tenant, waiting_s=waiting, after=place, limit=limit
+                type_=type_, tenant=tenant, waiting_s=waiting, after=after_id, limit=limit
             )
     target.table(
         rows,
@@ -115,11 +115,11 @@ async def _unserved(
     insight: InsightStore, *, type_: str | None, tenant: str | None, waiting: float | None
 ) -> list[AgentRow]:
     types = (await insight.totals()).unserved
-    found: list[AgentRow] = []
+    unserved_agents: list[AgentRow] = []
     for name in types if type_ is None else [type_]:
         rows = await insight.agents(type_=name, tenant=tenant, waiting_s=waiting, limit=MOST)
-        found += [row for row in rows if row.reason == "unserved"]
-    return found
+        unserved_agents += [row for row in rows if row.reason == "unserved"]
+    return unserved_agents
 
 
 def _reason(row: AgentRow) -> str:
@@ -139,17 +139,17 @@ async def inbox(agent: opt.AgentArg, /, *, limit: opt.LimitOpt = 50, target: Tar
     Example: `callboard agents inbox acme:desk/main`
     """
     async with target.client() as runtime:
-        found = await runtime.store.insight.inbox(agent, limit=limit)
+        arrivals = await runtime.store.insight.inbox(agent, limit=limit)
     target.table(
-        found,
+        arrivals,
         "agent=agent_id sender arrival run=run_id message",
         ("message", "from", "sent", "run", "payload"),
-        lambda item: (
-            item.message.id,
-            item.sender,
-            ago(item.message.created_at),
-            item.run_id,
-            short(item.message.payload),
+        lambda arrival: (
+            arrival.message.id,
+            arrival.sender,
+            ago(arrival.message.created_at),
+            arrival.run_id,
+            short(arrival.message.payload),
         ),
         empty=f"nothing waits for {agent}",
     )
@@ -196,11 +196,11 @@ async def forget(
         With --cancel: longest wait for the end of these runs, in seconds.
     """
     async with target.client() as runtime:
-        gone = await forget_agent(runtime.store, agent, cancel=cancel, wait_s=wait)
+        counts = await forget_agent(runtime.store, agent, cancel=cancel, wait_s=wait)
     return target.tell(
-        {"agent": str(agent), **picked(gone, "state follows messages dead_letters=letters runs")},
-        f"forgot {agent}: {gone.state} key(s) of state, {gone.follows} follow(s), "
-        f"{gone.messages} message(s), {gone.letters} dead letter(s), {gone.runs} run(s); ids of "
+        {"agent": str(agent), **pick(counts, "state follows messages dead_letters=letters runs")},
+        f"forgot {agent}: {counts.state} key(s) of state, {counts.follows} follow(s), "
+        f"{counts.messages} message(s), {counts.letters} dead letter(s), {counts.runs} run(s); ids of "
         "its messages stay for 8 days, so that none is handled again",
     )
 
@@ -277,34 +277,36 @@ async def describe(
     del debug  # `compose._cli` reads this option for every command
     catalogue = Catalogue()
     await serve_all(catalogue, {spec: find_served(spec) for spec in module_attr})
-    found = describe_agents(catalogue.agents)
+    description = describe_agents(catalogue.agents)
     if form == "asyncapi":
         prefix = read_settings(namespace=namespace).namespace
         name = title or module_attr[0]
-        print_json(asyncapi_document(found, title=name, version=app_version, namespace=prefix))
+        print_json(
+            asyncapi_document(description, title=name, version=app_version, namespace=prefix)
+        )
     elif form == "json-schema" or (json and form is None):
-        print_json(found)
+        print_json(description)
     else:
-        _show(found)
+        _show(description)
     return Exit.OK
 
 
-def _show(found: JsonValue) -> None:
-    assert isinstance(found, dict)
-    agents: Any = found["agents"]
+def _show(description: JsonValue) -> None:
+    assert isinstance(description, dict)
+    agents: Any = description["agents"]
     print_table(
         ("agent", "what", "takes", "gives", "follows", "tools", "version"),
         [
             (
-                f"{one['type']}/{one['key'] or '*'}",
-                one["description"].partition("\n")[0],
-                _brief(one["input"]),
-                _brief(one["output"]),
-                ", ".join(one["follows"]),
-                ", ".join(tool["name"] for tool in one["tools"]),
-                one["version"] or "",
+                f"{agent['type']}/{agent['key'] or '*'}",
+                agent["description"].partition("\n")[0],
+                _brief(agent["input"]),
+                _brief(agent["output"]),
+                ", ".join(agent["follows"]),
+                ", ".join(tool["name"] for tool in agent["tools"]),
+                agent["version"] or "",
             )
-            for one in agents
+            for agent in agents
         ],
         empty="no agents",
     )
@@ -314,8 +316,8 @@ def _brief(schema: dict[str, Any]) -> str:
     """Return a short text of a schema: the names of its fields, else its title or type."""
     fields = schema.get("properties")
     if fields:
-        needed = schema.get("required", ())
-        names = (name if name in needed else f"{name}?" for name in fields)
+        required_names = schema.get("required", ())
+        names = (name if name in required_names else f"{name}?" for name in fields)
         return f"{{{', '.join(names)}}}"
     return str(schema.get("title") or schema.get("type") or "anything")
 
@@ -362,37 +364,42 @@ async def tap(
     """
     from compose._tools.traffic import Filter, listen  # noqa: PLC0415 - it needs the broker's client
 
-    wanted = Filter(
+    message_filter = Filter(
         pattern=pattern, type=type_, agent=None if agent is None else AgentId.parse(agent), run=run
     )
-    url, settings = target.found()
-    out, shown = console(), 0
+    url, settings = target.server()
+    out, line_count = console(), 0
     try:
-        async with asyncio.timeout(seconds), listen(url, settings, wanted) as traffic:
-            async for seen in traffic:
+        async with asyncio.timeout(seconds), listen(url, settings, message_filter) as traffic:
+            async for message in traffic:
                 if target.json:
                     at = SystemClock().now().isoformat()
-                    print_json({"at": at, **seen.to_json(body=body)}, compact=True)
+                    print_json({"at": at, **message.to_json(body=body)}, compact=True)
                 else:
-                    _show_message(out, seen, body=body)
-                shown += 1
-                if shown == limit:
+                    _show_message(out, message, body=body)
+                line_count += 1
+                if line_count == limit:
                     break
-    except TimeoutError:
+    except TimeoutError:  # the time of --seconds is over, which is a normal end
         pass
     return Exit.OK
 
 
-def _show_message(out: Console, seen: Seen, *, body: bool) -> None:
+def _show_message(out: Console, message: TrafficMessage, *, body: bool) -> None:
     at = SystemClock().now().strftime("%H:%M:%S.%f")[:12]
     line = Text(f"{at}  ", "dim")
-    line += Text(f"{seen.kind:7}", STYLES.get(seen.kind, "green"))
-    line += Text(f" {seen.place}", "bold")
-    facts = {"from": seen.sender, "run": seen.run, "name": seen.name, "id": seen.message_id}
-    facts["reason"] = seen.reason
+    line += Text(f"{message.kind:7}", STYLES.get(message.kind, "green"))
+    line += Text(f" {message.place}", "bold")
+    facts = {
+        "from": message.sender,
+        "run": message.run,
+        "name": message.name,
+        "id": message.message_id,
+    }
+    facts["reason"] = message.reason
     line += Text("".join(f"  {name} {value}" for name, value in facts.items() if value))
-    line += Text(f"  {seen.size} B", "dim")
+    line += Text(f"  {message.size} B", "dim")
     if body:
-        text = seen.content_text()
+        text = message.content_text()
         line += Text(f"  {text if len(text) <= _BODY else text[: _BODY - 1] + '…'}")
     out.print(line, soft_wrap=True)

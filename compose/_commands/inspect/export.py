@@ -59,18 +59,18 @@ async def export(
     """
     async with open_run(target, run) as (runtime, row):
         exporter = Exporter(runtime.store)
-        with writing(output) as file, progress(output, "log entries") as moved:
+        with writing(output) as file, progress(output, "log entries") as report_progress:
             async for line in exporter.lines(row, tree=tree, at=SystemClock().now()):
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
-                moved(exporter.entries)
+                report_progress(exporter.entries)
     if target.json:
-        done = {
+        summary = {
             "run": run,
             "runs": exporter.runs,
             "entries": exporter.entries,
             "turns": exporter.turns,
         }
-        sys.stderr.write(json.dumps(done) + "\n")
+        sys.stderr.write(json.dumps(summary) + "\n")
     else:
         text = (
             f"{exporter.runs} run(s), {exporter.entries} log entries, {exporter.turns} turn(s);"
@@ -115,31 +115,33 @@ async def replay(
         runs = read_export(lines, file=file)
     catalogue = Catalogue()
     await serve_all(catalogue, {module_attr: find_served(module_attr)})
-    err = console(stderr=True)
-    silent = json or not err.is_terminal
-    found = [
+    error_console = console(stderr=True)
+    is_silent = json or not error_console.is_terminal
+    results = [
         await replay_run(run, catalogue.agents, until=until)
-        for run in track(runs, "replaying", console=err, transient=True, disable=silent)
+        for run in track(
+            runs, "replaying", console=error_console, transient=True, disable=is_silent
+        )
     ]
     if json:
-        print_json({"file": file, "runs": [asdict(one) for one in found]})
+        print_json({"file": file, "runs": [asdict(result) for result in results]})
     else:
-        _show(found)
-    return Exit.FAILED if any(one.outcome in BAD for one in found) else Exit.OK
+        _show(results)
+    return Exit.FAILED if any(result.outcome in BAD for result in results) else Exit.OK
 
 
-def _show(found: list[Replayed]) -> None:
+def _show(results: list[Replayed]) -> None:
     rows = []
-    for one in found:
-        result = WORDS[one.outcome]
-        if one.outcome == "reproduced" and one.found:
-            result += f", then {one.found}"
-        rows.append((one.run_id, one.agent, result, str(one.entries)))
+    for result in results:
+        verdict = WORDS[result.outcome]
+        if result.outcome == "reproduced" and result.found:
+            verdict += f", then {result.found}"
+        rows.append((result.run_id, result.agent, verdict, str(result.entries)))
     print_table(("run", "agent", "result", "entries"), rows, empty="the export holds no run")
-    for one in found:
-        if one.outcome in BAD:
-            say(f"run {one.run_id}, position {one.position or '-'}")
-            say(f"  the log has   {one.expected or '-'}")
-            say(f"  the code did  {one.found or '-'}")
-        if one.note:
-            say(f"run {one.run_id}: {one.note}")
+    for result in results:
+        if result.outcome in BAD:
+            say(f"run {result.run_id}, position {result.position or '-'}")
+            say(f"  the log has   {result.expected or '-'}")
+            say(f"  the code did  {result.found or '-'}")
+        if result.note:
+            say(f"run {result.run_id}: {result.note}")

@@ -26,7 +26,7 @@ from actors.errors import ContractError
 from compose._commands import options as opt
 from compose._commands.files import progress, reading, writing
 from compose._commands.options import HERE, AgentArg, Target
-from compose._commands.output import Exit, NoDataError, ago, picked, print_json, short
+from compose._commands.output import Exit, NoDataError, ago, pick, print_json, short
 from compose._commands.terminal import console, print_facts, print_table, say
 from compose._host.loader import find_served, serve_all
 from compose._host.logs import visible
@@ -55,17 +55,23 @@ async def list_sessions(
     `callboard history list acme:helper/main --limit 5 --json`
     """
     async with target.client() as runtime:
-        found = await runtime.store.data.transcripts.sessions(agent, limit=limit)
-        if not found:
+        sessions = await runtime.store.data.transcripts.sessions(agent, limit=limit)
+        if not sessions:
             raise no_sessions(agent)
     target.table(
-        found,
-        lambda one: picked(one, "session=name turns tokens first_at last_at"),
+        sessions,
+        lambda session: pick(session, "session=name turns tokens first_at last_at"),
         ("session", "turns", "tokens", "first", "last"),
-        lambda one: (one.name, one.turns, one.tokens, ago(one.first_at), ago(one.last_at)),
+        lambda session: (
+            session.name,
+            session.turns,
+            session.tokens,
+            ago(session.first_at),
+            ago(session.last_at),
+        ),
         empty="",
     )
-    if len(found) == limit and not target.json:
+    if len(sessions) == limit and not target.json:
         say(f"there may be more: give a larger --limit than {limit}")
 
 
@@ -113,32 +119,34 @@ async def show(
         raise ContractError(msg)
 
     def page(count: int) -> tuple[int, int]:
-        newest = limit is None and offset is None
-        most = (last or SHOWN) if newest else SHOWN if limit is None else limit
-        return (max(0, count - most) if newest else offset or 0), most
+        is_from_end = limit is None and offset is None
+        max_turns = (last or SHOWN) if is_from_end else SHOWN if limit is None else limit
+        return (max(0, count - max_turns) if is_from_end else offset or 0), max_turns
 
     if file is not None:
-        turns = _exported(file, agent, session)
+        turns = _exported_turns(file, agent, session)
         count = len(turns)
-        first, most = page(count)
-        found = turns[first:][:most]
+        first, max_turns = page(count)
+        shown_turns = turns[first:][:max_turns]
     else:
         async with target.client() as runtime:
             store = runtime.store.data.transcripts
-            count = await counted(store, agent, session)
-            first, most = page(count)
-            found = await store.page(agent, session, limit=most, offset=first)
+            count = await count_turns(store, agent, session)
+            first, max_turns = page(count)
+            shown_turns = await store.page(agent, session, limit=max_turns, offset=first)
     if target.json:
-        print_json([turn_to_json(turn) for turn in found])
+        print_json([turn_to_json(turn) for turn in shown_turns])
         return
-    for turn in found:
+    for turn in shown_turns:
         print_turn(turn, is_full=full)
-    before, behind = min(first, count), max(0, count - first - len(found))
-    if before or behind:
-        say(f"not shown: {before} turn(s) before, {behind} after; see --offset, --limit and --last")
+    count_before, count_after = min(first, count), max(0, count - first - len(shown_turns))
+    if count_before or count_after:
+        say(
+            f"not shown: {count_before} turn(s) before, {count_after} after; see --offset, --limit and --last"
+        )
 
 
-def _exported(file: str, agent: AgentId, session: str) -> list[Turn]:
+def _exported_turns(file: str, agent: AgentId, session: str) -> list[Turn]:
     """Return the turns of a session in an export, oldest first; at least one.
 
     Raises:
@@ -146,11 +154,12 @@ def _exported(file: str, agent: AgentId, session: str) -> list[Turn]:
     """
     with reading(file) as lines:
         runs = [run for run in read_export(lines, file=file) if run.row.agent_id == agent]
+    # Model calls of several runs saw the same turn, so that the export has it several times.
     turns = {turn.ordinal: turn for run in runs for turn in run.turns.get(session, ())}
     if not turns:
-        known = sorted({name for run in runs for name in run.turns})
-        held = ", ".join(known) or "none"
-        msg = f"{file} holds no turn of session {session!r} of {agent} (its sessions there: {held})"
+        names = sorted({name for run in runs for name in run.turns})
+        names_text = ", ".join(names) or "none"
+        msg = f"{file} holds no turn of session {session!r} of {agent} (its sessions there: {names_text})"
         raise NoDataError(f"{msg}: name another with --session, or export a run of the agent")
     return [turns[ordinal] for ordinal in sorted(turns)]
 
@@ -180,17 +189,19 @@ def _lines(block: ContentBlock, *, is_full: bool) -> Iterator[str]:
             yield from (block.text or "").split("\n")
         case "tool_call":
             arguments = data.get("arguments") or {}
-            whole = json.dumps(arguments, ensure_ascii=False)
-            yield f"→ {data.get('name')} {whole if is_full else short(arguments)}"
+            json_text = json.dumps(arguments, ensure_ascii=False)
+            yield f"→ {data.get('name')} {json_text if is_full else short(arguments)}"
         case "tool_result":
             name = f"{data.get('name')} failed" if data.get("is_error") else data.get("name")
-            first, *rest = (block.text or "").split("\n") if is_full else [short(block.text)]
-            yield f"← {name}: {first}"
-            yield from (f"  {line}" for line in rest)
-        case other:
-            said = {**data, **({} if block.text is None else {"text": block.text})}
-            whole = json.dumps(said, ensure_ascii=False)
-            yield f"[{other}] {whole if is_full else short(said)}"
+            first_line, *other_lines = (
+                (block.text or "").split("\n") if is_full else [short(block.text)]
+            )
+            yield f"← {name}: {first_line}"
+            yield from (f"  {line}" for line in other_lines)
+        case block_type:
+            block_data = {**data, **({} if block.text is None else {"text": block.text})}
+            json_text = json.dumps(block_data, ensure_ascii=False)
+            yield f"[{block_type}] {json_text if is_full else short(block_data)}"
 
 
 async def export(
@@ -219,24 +230,24 @@ async def export(
     output
         The file, which is written completely or not at all. Default: standard output.
     """
-    written = 0
+    turn_count = 0
     async with target.client() as runtime:
         store = runtime.store.data.transcripts
-        await counted(store, agent, session)
-        with writing(output) as file, progress(output, "turns") as moved:
+        await count_turns(store, agent, session)
+        with writing(output) as file, progress(output, "turns") as report_progress:
             async for turn in turns_of(store, agent, session):
                 file.write(json.dumps(turn_to_json(turn), ensure_ascii=False) + "\n")
-                written += 1
-                moved(written)
+                turn_count += 1
+                report_progress(turn_count)
     if target.json:
-        done = {"agent": str(agent), "session": session, "turns": written}
-        sys.stderr.write(json.dumps(done) + "\n")
+        summary = {"agent": str(agent), "session": session, "turns": turn_count}
+        sys.stderr.write(json.dumps(summary) + "\n")
     else:
-        console(stderr=True).print(f"{written} turn(s); message content is included")
+        console(stderr=True).print(f"{turn_count} turn(s); message content is included")
     return Exit.OK
 
 
-async def counted(store: TranscriptStore, agent: AgentId, session: str) -> int:
+async def count_turns(store: TranscriptStore, agent: AgentId, session: str) -> int:
     """Return the number of turns of a session; at least 1.
 
     Raises:
@@ -286,15 +297,15 @@ async def list_memories(
     """
     async with target.client() as runtime:
         memories = runtime.memory(tenant or DEFAULT_TENANT)
-        found = await memories.page(about=about, limit=limit, offset=offset)
+        page = await memories.page(about=about, limit=limit, offset=offset)
     target.table(
-        found,
+        page,
         _json,
         ("about", "key or id", "text", "source", "version", "since"),
         _row,
         empty="there are no memories here",
     )
-    if len(found) == limit and not target.json:
+    if len(page) == limit and not target.json:
         say(f"there may be more: give --offset {offset + limit}")
 
 
@@ -315,19 +326,25 @@ async def show_memory(
         The memory's scope.
     """
     async with target.client() as runtime:
-        found = await runtime.memory(tenant or DEFAULT_TENANT).versions(key_or_id, about=about)
-    if not found:
+        versions = await runtime.memory(tenant or DEFAULT_TENANT).versions(key_or_id, about=about)
+    if not versions:
         raise _unknown(key_or_id, about)
     if target.json:
-        print_json([_json(one) for one in found])
+        print_json([_json(version) for version in versions])
         return
     out = console()
-    for one in found:
-        until = "" if one.valid_until is None else f" until {one.valid_until:%Y-%m-%d %H:%M:%S}"
-        run = f"  run {one.run_id}" if one.run_id else ""
-        facts = f"{one.updated_at:%Y-%m-%d %H:%M:%S}{until}  {one.source}{run}  {one.id}"
-        out.print(Text(visible(f"version {one.version}  {facts}"), style="bold"), soft_wrap=True)
-        for line in one.text.split("\n"):
+    for version in versions:
+        until = (
+            "" if version.valid_until is None else f" until {version.valid_until:%Y-%m-%d %H:%M:%S}"
+        )
+        run = f"  run {version.run_id}" if version.run_id else ""
+        facts = (
+            f"{version.updated_at:%Y-%m-%d %H:%M:%S}{until}  {version.source}{run}  {version.id}"
+        )
+        out.print(
+            Text(visible(f"version {version.version}  {facts}"), style="bold"), soft_wrap=True
+        )
+        for line in version.text.split("\n"):
             out.print(Text(visible(f"    {line}")), soft_wrap=True)
 
 
@@ -349,27 +366,29 @@ async def forget(
         The memory's scope.
     """
     async with target.client() as runtime:
-        removed = await runtime.memory(tenant or DEFAULT_TENANT).forget(key_or_id, about=about)
-    if not removed:
+        removed_count = await runtime.memory(tenant or DEFAULT_TENANT).forget(
+            key_or_id, about=about
+        )
+    if not removed_count:
         raise _unknown(key_or_id, about)
     if target.json:
-        print_json({"about": about, "memory": key_or_id, "versions": removed})
+        print_json({"about": about, "memory": key_or_id, "versions": removed_count})
         return
-    say(f"forgotten: {key_or_id!r} of {about!r}, {removed} version(s)")
+    say(f"forgotten: {key_or_id!r} of {about!r}, {removed_count} version(s)")
 
 
-def _json(one: Memory) -> dict[str, object]:
-    return one.model_dump(mode="json", exclude={"score"})
+def _json(memory: Memory) -> dict[str, object]:
+    return memory.model_dump(mode="json", exclude={"score"})
 
 
-def _row(one: Memory) -> tuple[object, ...]:
+def _row(memory: Memory) -> tuple[object, ...]:
     return (
-        one.about,
-        one.key or one.id,
-        short(one.text),
-        one.source,
-        one.version,
-        ago(one.updated_at),
+        memory.about,
+        memory.key or memory.id,
+        short(memory.text),
+        memory.source,
+        memory.version,
+        ago(memory.updated_at),
     )
 
 
@@ -406,24 +425,24 @@ async def context(
     module_attr
         MODULE:ATTR as of `callboard host`.
     """
-    code = None if module_attr is None else await _agent(module_attr, agent)
+    served_agent = None if module_attr is None else await _agent(module_attr, agent)
     async with target.client() as runtime:
-        if code is not None:
-            report = await _made_now(code, runtime.store, session)
+        if served_agent is not None:
+            report = await _window_now(served_agent, runtime.store, session)
             _show_report(report, target)
             return Exit.OK
         transcripts = runtime.store.data.transcripts
         if not session:
-            newest = await transcripts.sessions(agent, limit=1)
-            if not newest:
+            newest_sessions = await transcripts.sessions(agent, limit=1)
+            if not newest_sessions:
                 raise no_sessions(agent)
-            session = newest[0].name
-        await counted(transcripts, agent, session)
-        sent = await last_window(runtime.store, agent, session)
-    if sent is None:
+            session = newest_sessions[0].name
+        await count_turns(transcripts, agent, session)
+        window = await last_window(runtime.store, agent, session)
+    if window is None:
         remedy = "give --app MODULE:ATTR to make it from the stored turns"
         raise NoDataError(f"no log has a model call in session {session!r} of {agent}: {remedy}")
-    _show_sent(sent, agent, target)
+    _show_sent(window, agent, target)
     return Exit.OK
 
 
@@ -432,22 +451,24 @@ async def _agent(module_attr: str, agent: AgentId) -> Agent:
 
     catalogue = Catalogue()
     await serve_all(catalogue, {module_attr: find_served(module_attr)})
-    found = catalogue.agents.find(agent)
-    if found is None:
+    served_agent = catalogue.agents.find(agent)
+    if served_agent is None:
         remedy = f"see `callboard describe {module_attr}`"
         raise ContractError(f"{module_attr} does not serve {agent}: {remedy}")
-    return found
+    return served_agent
 
 
-async def _made_now(code: Agent, store: RunStore, session: str | None) -> WindowReport:
+async def _window_now(served_agent: Agent, store: RunStore, session: str | None) -> WindowReport:
     from actors._runtime.verbs.conversation.windows import window_report  # noqa: PLC0415 - as above
 
-    report = await window_report(code, store, session)
+    report = await window_report(served_agent, store, session)
     if session is not None and not report.turns:
         if report.history == "StoreHistory":
-            await counted(store.data.transcripts, code.id, session)
+            await count_turns(store.data.transcripts, served_agent.id, session)
         remedy = "name another session; a history in memory exists only in its own process"
-        raise NoDataError(f"{report.history} has no session {session!r} of {code.id}: {remedy}")
+        raise NoDataError(
+            f"{report.history} has no session {session!r} of {served_agent.id}: {remedy}"
+        )
     return report
 
 
@@ -456,10 +477,10 @@ def _show_report(report: WindowReport, target: Target) -> None:
         print_json(_report_to_json(report))
         return
     budget, cut = report.budget, report.cut
-    place = ""
+    cut_text = ""
     if cut is not None:
-        place = "of shortened turns" if cut.upto == NO_CUT else f"behind turn {cut.upto}"
-        place += f", by {cut.strategy} in run {cut.run_id}, {ago(cut.at)} ago"
+        cut_text = "of shortened turns" if cut.upto == NO_CUT else f"behind turn {cut.upto}"
+        cut_text += f", by {cut.strategy} in run {cut.run_id}, {ago(cut.at)} ago"
     size = "" if report.context_size is None else f" (context of {report.context_size} tokens)"
     goal = "" if budget is None or budget.target == budget.tokens else f", then {budget.target}"
     print_facts(
@@ -468,7 +489,7 @@ def _show_report(report: WindowReport, target: Target) -> None:
             ("session", report.session),
             ("model", None if report.model is None else report.model + size),
             ("history", f"{report.turns} turn(s) in {report.history}, {report.read} read"),
-            ("cut", place),
+            ("cut", cut_text),
             ("budget", None if budget is None else f"{budget.tokens} tokens{goal}"),
         )
     )
@@ -490,28 +511,28 @@ def _report_to_json(report: WindowReport) -> dict[str, Any]:
     steps = "strategy=name kept dropped changed added tokens_before tokens_after would_ask"
     return {
         "made": "now",
-        **picked(report, "agent session model context_size history turns read"),
-        "cut": None if report.cut is None else picked(report.cut, "upto strategy run=run_id at"),
-        "budget": None if report.budget is None else picked(report.budget, "tokens target"),
-        "parts": [picked(part, "name count tokens") for part in report.parts],
+        **pick(report, "agent session model context_size history turns read"),
+        "cut": None if report.cut is None else pick(report.cut, "upto strategy run=run_id at"),
+        "budget": None if report.budget is None else pick(report.budget, "tokens target"),
+        "parts": [pick(part, "name count tokens") for part in report.parts],
         "tokens": report.tokens,
-        "steps": [picked(step, steps) for step in report.steps],
+        "steps": [pick(step, steps) for step in report.steps],
     }
 
 
-def _show_sent(sent: SentWindow, agent: AgentId, target: Target) -> None:
-    receipt = sent.receipt
+def _show_sent(window: SentWindow, agent: AgentId, target: Target) -> None:
+    receipt = window.receipt
     if target.json:
-        made = {"made": "sent", "agent": str(agent), "session": receipt["session"]}
-        print_json({**made, **picked(sent, "run at model receipt")})
+        facts = {"made": "sent", "agent": str(agent), "session": receipt["session"]}
+        print_json({**facts, **pick(window, "run at model receipt")})
         return
     cut = receipt["cut"]
     print_facts(
         (
             ("agent", agent),
             ("session", receipt["session"]),
-            ("model", sent.model),
-            ("sent", f"in run {sent.run}, {ago(sent.at)} ago"),
+            ("model", window.model),
+            ("sent", f"in run {window.run}, {ago(window.at)} ago"),
             ("cut", None if cut == NO_CUT else f"behind turn {cut}"),
             ("turns", receipt["turns"]),
             ("tokens", f"{receipt['tokens']}, without instructions and tools"),

@@ -20,7 +20,7 @@ from actors._kernel.stores.administration import UsageBy, UsageTotal
 from actors.errors import ContractError
 from compose._commands import options as opt
 from compose._commands.options import HERE, Flag, MostRunsOpt, Target
-from compose._commands.output import between, picked, print_json, seconds_text
+from compose._commands.output import between, pick, print_json, seconds_text
 from compose._commands.runs.list import known_run, open_run, status_text
 from compose._commands.terminal import console, print_table, say, working
 from compose._tools.conversation import CausalLink, Conversation, Node, find_root, read_conversation
@@ -64,51 +64,55 @@ async def trace(
     async with open_run(target, run) as (runtime, row):
         with working("reading the conversation") as count:
             root = row if from_here else await find_root(runtime, row)
-            found = await read_conversation(runtime, root, limit=limit, count=count)
-    start = found.root.row.created_at
+            conversation = await read_conversation(runtime, root, limit=limit, count=count)
+    start = conversation.root.row.created_at
     if target.json:
-        whole = _to_json(found, start)
-        print_json({"runs": found.count, "left_out": found.left_out, "root": whole})
+        root_json = _to_json(conversation, start)
+        print_json(
+            {"runs": conversation.count, "left_out": conversation.left_out, "root": root_json}
+        )
         return
-    _print(found, start, run)
+    _print(conversation, start, run)
 
 
-def _print(found: Conversation, start: datetime | None, named: str) -> None:
+def _print(conversation: Conversation, start: datetime | None, named_run: str) -> None:
     out = console()
-    shown = Tree(_run_line(found.root, start, named), guide_style="dim")
-    todo = deque([(shown, found.root)])
+    tree_view = Tree(_run_line(conversation.root, start, named_run), guide_style="dim")
+    todo = deque([(tree_view, conversation.root)])
     while todo:
-        above, node = todo.popleft()
+        parent_branch, node = todo.popleft()
         for link in node.links:
-            branch = above.add(_link_line(link, start))
-            todo.extend((branch.add(_run_line(below, start, named)), below) for below in link.nodes)
-            for known in link.known:
-                branch.add(Text(f"run {known}, shown elsewhere", style="dim"))
+            branch = parent_branch.add(_link_line(link, start))
+            todo.extend(
+                (branch.add(_run_line(child, start, named_run)), child) for child in link.nodes
+            )
+            for run_id in link.runs_elsewhere:
+                branch.add(Text(f"run {run_id}, shown elsewhere", style="dim"))
             if link.unread:
                 branch.add(Text("… runs that are not shown", style="dim"))
-    out.print(shown)
-    if found.left_out:
+    out.print(tree_view)
+    if conversation.left_out:
         say(
-            f"not shown: {found.left_out} or more run(s) after the first {found.count}; give a "
+            f"not shown: {conversation.left_out} or more run(s) after the first {conversation.count}; give a "
             "larger --limit, or name one of them with --from-here"
         )
 
 
-def _run_line(node: Node, start: datetime | None, named: str) -> Text:
+def _run_line(node: Node, start: datetime | None, named_run: str) -> Text:
     row, timing = node.row, node.timing
     line = Text(str(row.agent_id), style="bold")
     line.append(f"  {status_text(row)}", style=colour_of(row.status) or "cyan")
     line.append(f"  +{seconds_text(between(start, row.created_at))}")
     line.append(f"  {seconds_text(between(row.created_at, node.ended_at))}")
     parts = [
-        f"{name} {seconds_text(spent)}"
-        for name, spent in (
+        f"{name} {seconds_text(seconds)}"
+        for name, seconds in (
             ("queued", timing.queued),
             ("executing", timing.executing),
             ("waiting", timing.waiting),
             ("back-off", timing.backing_off),
         )
-        if spent >= 0.0005  # noqa: PLR2004 - less is shown as 0 ms
+        if seconds >= 0.0005  # noqa: PLR2004 - less is shown as 0 ms
     ]
     parts += [f"attempt {timing.attempts}"] if timing.attempts > 1 else []
     parts += [f"taken over {timing.moves} times"] if timing.moves else []
@@ -116,7 +120,7 @@ def _run_line(node: Node, start: datetime | None, named: str) -> Text:
     if parts:
         line.append(f" ({', '.join(parts)})", style="dim")
     line.append(f"  {row.run_id}", style="dim")
-    if row.run_id == named:
+    if row.run_id == named_run:
         line.append(" ←", style="bold")
     return line
 
@@ -130,31 +134,31 @@ def _link_line(link: CausalLink, start: datetime | None) -> Text:
     return line
 
 
-def _to_json(found: Conversation, start: datetime | None) -> dict[str, JsonValue]:
-    whole: list[dict[str, JsonValue]] = []
-    todo = [(whole, found.root)]
-    for place, node in todo:
+def _to_json(conversation: Conversation, start: datetime | None) -> dict[str, JsonValue]:
+    roots: list[dict[str, JsonValue]] = []
+    todo = [(roots, conversation.root)]
+    for siblings, node in todo:
         caused: list[JsonValue] = []
-        place.append({**_run_to_json(node, start), "caused": caused})
+        siblings.append({**_run_to_json(node, start), "caused": caused})
         for link in node.links:
             runs = list[Any]()
             caused.append(_link_to_json(link, start, runs))
-            todo += [(runs, below) for below in link.nodes]
-    return whole[0]
+            todo += [(runs, child) for child in link.nodes]
+    return roots[0]
 
 
 def _run_to_json(node: Node, start: datetime | None) -> dict[str, JsonValue]:
     row, timing = node.row, node.timing
     return {
-        **picked(row, "run=run_id agent=agent_id status parked parent swept created_at"),
-        **picked(node, "began_at ended_at"),
+        **pick(row, "run=run_id agent=agent_id status parked parent swept created_at"),
+        **pick(node, "began_at ended_at"),
         "start_s": between(start, row.created_at),
         "duration_s": between(row.created_at, node.ended_at),
         "queued_s": round(timing.queued, 3),
         "executing_s": round(timing.executing, 3),
         "waiting_s": round(timing.waiting, 3),
         "back_off_s": round(timing.backing_off, 3),
-        **picked(timing, "attempts taken_over=moves"),
+        **pick(timing, "attempts taken_over=moves"),
     }
 
 
@@ -162,13 +166,13 @@ def _link_to_json(
     link: CausalLink, start: datetime | None, runs: list[JsonValue]
 ) -> dict[str, JsonValue]:
     return {
-        **picked(link, "verb target position at"),
+        **pick(link, "verb target position at"),
         "start_s": between(start, link.at),
         "took_s": None if link.took_s is None else round(link.took_s, 3),
         "outcome": link.outcome or None,
         "message": link.message_id or None,
         "runs": runs,
-        "elsewhere": list(link.known),
+        "elsewhere": list(link.runs_elsewhere),
         "left_out": link.unread,
     }
 
@@ -204,15 +208,15 @@ async def tree(
         with working("reading the tree") as count:
             is_top = from_here or row.root is None
             root = row if is_top else await known_run(runtime, str(row.root))
-            top, left = await read_tree(runtime, root, limit=limit, count=count)
+            top, left_out = await read_tree(runtime, root, limit=limit, count=count)
     if target.json:
-        print_json({**_tree_to_json(top), "left_out": left})
+        print_json({**_tree_to_json(top), "left_out": left_out})
         return
-    shown = Tree(_line(top.row, is_named=top.row.run_id == run), guide_style="dim")
-    _grow(shown, top, run)
-    console().print(shown, soft_wrap=True)
-    if left:
-        say(f"not shown: the children of {left} run(s); give a larger --limit than {limit}")
+    tree_view = Tree(_line(top.row, is_named=top.row.run_id == run), guide_style="dim")
+    _grow(tree_view, top, run)
+    console().print(tree_view, soft_wrap=True)
+    if left_out:
+        say(f"not shown: the children of {left_out} run(s); give a larger --limit than {limit}")
 
 
 async def read_tree(
@@ -220,60 +224,60 @@ async def read_tree(
 ) -> tuple[TreeNode, int]:
     """Return the tree below a run, and the number of runs whose children were left out."""
     top = TreeNode(root)
-    todo, seen, left = deque([top]), {root.run_id}, 0
+    todo, seen_ids, left_out = deque([top]), {root.run_id}, 0
     while todo:
         branch = todo.popleft()
-        if len(seen) >= limit:
-            left += 1 + len(todo)
+        if len(seen_ids) >= limit:
+            left_out += 1 + len(todo)
             break
         for child in await runtime.store.lists.children(branch.row.run_id):
-            if child.run_id in seen:
+            if child.run_id in seen_ids:
                 continue
-            if len(seen) >= limit:
+            if len(seen_ids) >= limit:
                 branch.hidden += 1
                 continue
-            seen.add(child.run_id)
-            below = TreeNode(child)
-            branch.below.append(below)
-            todo.append(below)
-        left += branch.hidden > 0
-        count(len(seen))
-    return top, left
+            seen_ids.add(child.run_id)
+            child_node = TreeNode(child)
+            branch.below.append(child_node)
+            todo.append(child_node)
+        left_out += branch.hidden > 0
+        count(len(seen_ids))
+    return top, left_out
 
 
-def _grow(shown: Tree, branch: TreeNode, named: str) -> None:
-    todo = [(shown, branch)]
+def _grow(tree_view: Tree, branch: TreeNode, named_run: str) -> None:
+    todo = [(tree_view, branch)]
     while todo:
-        above, here = todo.pop()
-        for below in here.below:
-            is_named = below.row.run_id == named
-            todo.append((above.add(_line(below.row, is_named=is_named)), below))
-        if here.hidden:
-            above.add(f"… and {here.hidden} more")
+        parent_branch, node = todo.pop()
+        for child in node.below:
+            is_named = child.row.run_id == named_run
+            todo.append((parent_branch.add(_line(child.row, is_named=is_named)), child))
+        if node.hidden:
+            parent_branch.add(f"… and {node.hidden} more")
 
 
 def _line(row: RunRow, *, is_named: bool) -> Text:
-    took = seconds_text(_took_s(row))
+    duration = seconds_text(_took_s(row))
     mark = " ←" if is_named else ""
     retries = f", attempt {row.attempt}" if row.attempt > 1 else ""
-    return Text(f"{row.agent_id}  {status_text(row)}  {took}{retries}  {row.run_id}{mark}")
+    return Text(f"{row.agent_id}  {status_text(row)}  {duration}{retries}  {row.run_id}{mark}")
 
 
 def _tree_to_json(top: TreeNode) -> dict[str, JsonValue]:
-    whole: list[dict[str, JsonValue]] = []
-    todo = [(whole, top)]
-    for place, one in todo:
-        row, below = one.row, list[Any]()
-        place.append(
+    roots: list[dict[str, JsonValue]] = []
+    todo = [(roots, top)]
+    for siblings, node in todo:
+        row, children = node.row, list[Any]()
+        siblings.append(
             {
-                **picked(row, "run=run_id agent=agent_id status parked attempt depth"),
-                **picked(row, "created_at updated_at"),
+                **pick(row, "run=run_id agent=agent_id status parked attempt depth"),
+                **pick(row, "created_at updated_at"),
                 "duration_s": _took_s(row),
-                "children": below,
+                "children": children,
             }
         )
-        todo += [(below, child) for child in one.below]
-    return whole[0]
+        todo += [(children, child) for child in node.below]
+    return roots[0]
 
 
 def _took_s(row: RunRow) -> float:
@@ -323,51 +327,54 @@ async def usage(
     if first is not None and last is not None and first > last:
         raise ContractError(f"--since {first} is later than --until {last}: exchange them")
     agent_id = None if agent is None else AgentId.parse(agent)
-    chosen = [name for name in NAMES if name in (by or ["model"])]
+    properties = [name for name in NAMES if name in (by or ["model"])]
     async with target.client() as runtime:
-        found = await runtime.usage(
+        totals = await runtime.usage(
             tenant=tenant,
             type_=type_,
             agent=agent_id,
             model=model,
             since=first,
             until=last,
-            by=chosen,
+            by=properties,
         )
     if target.json:
-        print_json([_usage_json(one) for one in found])
+        print_json([_usage_json(total) for total in totals])
     else:
-        _show(found, chosen)
+        _show(totals, properties)
 
 
-def _usage_json(one: UsageTotal) -> dict[str, Any]:
+def _usage_json(total: UsageTotal) -> dict[str, Any]:
     """Return a total as JSON data. The cost is a text, because readers round a JSON number."""
-    day = None if one.day is None else one.day.isoformat()
-    figures = picked(one, f"calls {' '.join(TOKENS)}")
+    day = None if total.day is None else total.day.isoformat()
+    figures = pick(total, f"calls {' '.join(TOKENS)}")
     return {
-        **picked(one, "tenant agent=agent_id model"),
+        **pick(total, "tenant agent=agent_id model"),
         "day": day,
         **figures,
-        "cost_usd": f"{one.cost_usd:f}",
-        "unpriced": one.unpriced,
+        "cost_usd": f"{total.cost_usd:f}",
+        "unpriced": total.unpriced,
     }
 
 
-def _show(found: Sequence[UsageTotal], chosen: Sequence[UsageBy]) -> None:
-    rows = [(*(getattr(one, NAMES[name]) for name in chosen), *_figures([one])) for one in found]
-    if found:
-        rows.append(("in all", *[""] * (len(chosen) - 1), *_figures(found)))
-    columns = (*chosen, "answers", "input", "cached", "to cache", "output", "USD", "unpriced")
+def _show(totals: Sequence[UsageTotal], properties: Sequence[UsageBy]) -> None:
+    rows = [
+        (*(getattr(total, NAMES[name]) for name in properties), *_figures([total]))
+        for total in totals
+    ]
+    if totals:
+        rows.append(("in all", *[""] * (len(properties) - 1), *_figures(totals)))
+    columns = (*properties, "answers", "input", "cached", "to cache", "output", "USD", "unpriced")
     print_table(columns, rows, empty="no answer of a model is counted here")
-    unpriced = sum(one.unpriced for one in found)
+    unpriced = sum(total.unpriced for total in totals)
     if unpriced:
         say(f"the cost of {unpriced} answer(s) is not known, and is not in the sum")
 
 
-def _figures(found: Sequence[UsageTotal]) -> tuple[object, ...]:
+def _figures(totals: Sequence[UsageTotal]) -> tuple[object, ...]:
     """Return the cells of a sum. The cell of the cost is empty if no answer has a known cost."""
-    calls = sum(one.calls for one in found)
-    unpriced = sum(one.unpriced for one in found)
-    cost = sum((one.cost_usd for one in found), Decimal(0))
-    tokens = (sum(getattr(one, name) for one in found) for name in TOKENS)
+    calls = sum(total.calls for total in totals)
+    unpriced = sum(total.unpriced for total in totals)
+    cost = sum((total.cost_usd for total in totals), Decimal(0))
+    tokens = (sum(getattr(total, name) for total in totals) for name in TOKENS)
     return calls, *tokens, f"{cost:f}" if unpriced < calls else "", unpriced or ""

@@ -84,15 +84,15 @@ class StillOpenError(Facts, ActorsError):
 
 
 def _print_end(row: RunRow, target: Target) -> int:
-    completed = row.status is RunStatus.COMPLETED
+    is_completed = row.status is RunStatus.COMPLETED
     if target.json:
         print_json(run_to_json(row))
-    elif completed:
+    elif is_completed:
         print_json(row.result)
     else:
         reason = (row.error or {}).get("message") or row.cancel_requested or "no reason given"
         say(f"run {row.run_id} ended {row.status}: {reason}")
-    return Exit.OK if completed else Exit.FAILED
+    return Exit.OK if is_completed else Exit.FAILED
 
 
 async def ask(  # noqa: PLR0913 - each is an option
@@ -178,7 +178,7 @@ def _gateway(broker: NatsTarget, tenant: str, publisher: str, timeout_s: float) 
     from broker.client import ActorClient  # noqa: PLC0415 - a caller of the database needs none
     from compose._assembly.gateway import nats_server  # noqa: PLC0415
 
-    url, settings = broker.found()
+    url, settings = broker.server()
     server = nats_server(url, settings)
     return ActorClient(
         list(server.urls),

@@ -12,7 +12,7 @@ from actors._kernel.runtime.ids import DEFAULT_TENANT, AgentId, TopicId
 from actors._kernel.stores.topics import Subscription, check_follow
 from actors._runtime.verbs.messaging import topic_of
 from compose._commands.options import HERE, AgentArg, Flag, LimitOpt, Target, parse_json
-from compose._commands.output import ago, picked
+from compose._commands.output import ago, pick
 
 TopicArg = Annotated[
     str, Parameter(help="TYPE/SOURCE, or TENANT:TYPE/SOURCE. TYPE alone means TYPE/default.")
@@ -51,12 +51,12 @@ async def publish(
     message_id
         Publishing the same id to the same topic again reaches no follower twice.
     """
-    found = topic_of(topic, DEFAULT_TENANT)
-    post = Message.of(found, parse_json(message, what="the message"), id=message_id)
+    topic_id = topic_of(topic, DEFAULT_TENANT)
+    post = Message.of(topic_id, parse_json(message, what="the message"), id=message_id)
     async with target.client() as runtime:
-        await runtime.publish(found.type, found.source, post, tenant=found.tenant)
-    data = {"topic": str(found), "id": post.id}
-    return target.tell(data, f"published {post.id} to {found}")
+        await runtime.publish(topic_id.type, topic_id.source, post, tenant=topic_id.tenant)
+    data = {"topic": str(topic_id), "id": post.id}
+    return target.tell(data, f"published {post.id} to {topic_id}")
 
 
 async def follow(
@@ -74,12 +74,12 @@ async def follow(
     lazy
         Posts do not wake the agent. It gets them with the next message that starts it.
     """
-    found = _topic_for(agent, topic)
+    topic_id = _topic_for(agent, topic)
     async with target.client() as runtime:
         subscription = await runtime.follow(
-            agent, found.type, found.source, mode="lazy" if lazy else "eager"
+            agent, topic_id.type, topic_id.source, mode="lazy" if lazy else "eager"
         )
-    text = f"{agent} follows {found}" + (", lazily" if lazy else "")
+    text = f"{agent} follows {topic_id}" + (", lazily" if lazy else "")
     return target.tell(_subscription_to_json(subscription), text)
 
 
@@ -90,12 +90,12 @@ async def unfollow(agent: AgentArg, topic: FollowedArg, /, *, target: Target = H
 
     Example: `callboard unfollow desk/main news/eu`
     """
-    found = _topic_for(agent, topic)
+    topic_id = _topic_for(agent, topic)
     async with target.client() as runtime:
-        was_following = await runtime.unfollow(agent, found.type, found.source)
-    data = {"agent": str(agent), "topic": str(found), "was_following": was_following}
-    text = f"{agent} does not follow {found} any more"
-    return target.tell(data, text if was_following else f"{agent} did not follow {found}")
+        was_following = await runtime.unfollow(agent, topic_id.type, topic_id.source)
+    data = {"agent": str(agent), "topic": str(topic_id), "was_following": was_following}
+    text = f"{agent} does not follow {topic_id} any more"
+    return target.tell(data, text if was_following else f"{agent} did not follow {topic_id}")
 
 
 async def followers(topic: TopicArg, /, *, limit: LimitOpt = 50, target: Target = HERE) -> None:
@@ -103,10 +103,10 @@ async def followers(topic: TopicArg, /, *, limit: LimitOpt = 50, target: Target 
 
     Example: `callboard followers news/eu --limit 1000 --json`
     """
-    found = topic_of(topic, DEFAULT_TENANT)
+    topic_id = topic_of(topic, DEFAULT_TENANT)
     subscriptions: list[Subscription] = []
     async with target.client() as runtime:
-        async for subscription in runtime.follow_graph.followers_of(found):
+        async for subscription in runtime.follow_graph.followers_of(topic_id):
             if len(subscriptions) == limit:
                 break
             subscriptions.append(subscription)
@@ -114,8 +114,8 @@ async def followers(topic: TopicArg, /, *, limit: LimitOpt = 50, target: Target 
         subscriptions,
         _subscription_to_json,
         ("agent", "mode"),
-        lambda one: (one.follower, one.mode),
-        empty=f"no agent follows {found}",
+        lambda subscription: (subscription.follower, subscription.mode),
+        empty=f"no agent follows {topic_id}",
     )
 
 
@@ -126,7 +126,7 @@ def _topic_for(follower: AgentId, text: str) -> TopicId:
 
 
 def _subscription_to_json(subscription: Subscription) -> dict[str, str]:
-    return picked(subscription, "agent=follower topic mode")
+    return pick(subscription, "agent=follower topic mode")
 
 
 async def list_approvals(*, limit: LimitOpt = 50, target: Target = HERE) -> None:
@@ -135,10 +135,10 @@ async def list_approvals(*, limit: LimitOpt = 50, target: Target = HERE) -> None
     Example: `callboard approvals list --json`
     """
     async with target.client() as runtime:
-        found = await runtime.approvals.open(limit=limit)
+        requests = await runtime.approvals.open(limit=limit)
     target.table(
-        found,
-        lambda one: one.model_dump(mode="json"),
+        requests,
+        lambda request: request.model_dump(mode="json"),
         ("id", "agent", "what", "with", "asked ago", "ends", "run"),
         lambda request: (
             request.id,
@@ -175,12 +175,12 @@ async def deny(
 
 async def _decide(word: str, approval: str, target: Target, *, by: str | None, comment: str) -> int:
     async with target.client() as runtime:
-        found = await runtime.approvals.decide(
+        request = await runtime.approvals.decide(
             approval, approve=word == "approved", by=by or user_name(), comment=comment
         )
     return target.tell(
-        {"id": found.id, "run": found.run_id, "status": word},
-        f"{word}: {found.what} of {found.agent_id}; the run continues",
+        {"id": request.id, "run": request.run_id, "status": word},
+        f"{word}: {request.what} of {request.agent_id}; the run continues",
     )
 
 

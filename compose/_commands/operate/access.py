@@ -16,7 +16,7 @@ from actors._kernel.stores.administration import ApiToken, Facts, NewToken, Scop
 from actors._kernel.text import is_name
 from compose._commands import options as opt
 from compose._commands.options import HERE, Target, span_s
-from compose._commands.output import Exit, NoDataError, ago, picked, print_json
+from compose._commands.output import Exit, NoDataError, ago, pick, print_json
 from compose._commands.terminal import say
 from compose._host.logs import visible
 
@@ -64,24 +64,24 @@ async def create(
         Span such as 90d, after which the token is refused. Default: the token does not expire.
     """
     secret = new_secret(BEARER)
-    lasts = None if expires is None else timedelta(seconds=span_s(expires))
+    lifetime = None if expires is None else timedelta(seconds=span_s(expires))
     async with target.client() as runtime:
-        new = NewToken(
+        new_token = NewToken(
             id=secrets.token_hex(8),
             digest=digest_of(secret),
             name=name,
             tenant=tenant,
             principal=name if principal is None else principal,
             scopes=tuple(dict.fromkeys(scope or ["sessions:own"])),
-            expires_at=None if lasts is None else runtime.clock.now() + lasts,
+            expires_at=None if lifetime is None else runtime.clock.now() + lifetime,
         )
-        made = await runtime.store.data.tokens.create(new)
+        token = await runtime.store.data.tokens.create(new_token)
     if target.json:
-        print_json({"token": secret, **picked(made, _SHOWN)})
+        print_json({"token": secret, **pick(token, _SHOWN)})
     else:
-        end = "" if made.expires_at is None else f", until {made.expires_at:%Y-%m-%d %H:%M} UTC"
-        who = f"principal {made.principal} of tenant {made.tenant}: {', '.join(made.scopes)}"
-        text = f"token {made.name} ({made.id}): {who}{end}. It is shown this once:"
+        end = "" if token.expires_at is None else f", until {token.expires_at:%Y-%m-%d %H:%M} UTC"
+        who = f"principal {token.principal} of tenant {token.tenant}: {', '.join(token.scopes)}"
+        text = f"token {token.name} ({token.id}): {who}{end}. It is shown this once:"
         sys.stderr.write(f"{visible(text)}\n")
         sys.stdout.write(f"{secret}\n")
     return Exit.OK
@@ -93,9 +93,9 @@ async def list_tokens(*, target: Target = HERE) -> None:
     Example: `callboard tokens list`
     """
     async with target.client() as runtime:
-        found = await runtime.store.data.tokens.list()
+        tokens = await runtime.store.data.tokens.list()
     target.table(
-        found,
+        tokens,
         _SHOWN,
         ("id", "name", "tenant", "principal", "scopes", "state", "expires", "last used"),
         _token_row,
@@ -116,13 +116,13 @@ async def revoke(name_or_id: str, /, *, target: Target = HERE) -> int:
     name_or_id
         The token's name or id, as `callboard tokens list` shows it.
     """
-    found = None
+    token = None
     if is_name(name_or_id):
         async with target.client() as runtime:
-            found = await runtime.store.data.tokens.revoke(name_or_id)
-    if found is None:
+            token = await runtime.store.data.tokens.revoke(name_or_id)
+    if token is None:
         raise NoDataError(f"there is no token {name_or_id[:100]}")
-    return target.tell(picked(found, _SHOWN), f"token {found.name} ({found.id}) is revoked")
+    return target.tell(pick(token, _SHOWN), f"token {token.name} ({token.id}) is revoked")
 
 
 async def list_changes(
@@ -172,11 +172,11 @@ async def list_changes(
 
 
 def _token_row(token: ApiToken) -> tuple[object, ...]:
-    used, end = token.last_used_at, token.expires_at
+    last_used, end = token.last_used_at, token.expires_at
     return (
         *(token.id, token.name, token.tenant, token.principal, " ".join(token.scopes)),
         *(token.state, "" if end is None else f"{end:%Y-%m-%d %H:%M}"),
-        "never" if used is None else f"{ago(used)} ago",
+        "never" if last_used is None else f"{ago(last_used)} ago",
     )
 
 

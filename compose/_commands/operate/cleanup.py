@@ -19,7 +19,7 @@ from actors._kernel.stores.administration import EraseReport
 from actors.errors import ContractError
 from compose._commands import options as opt
 from compose._commands.options import HERE, Target
-from compose._commands.output import Exit, picked, print_json
+from compose._commands.output import Exit, pick, print_json
 from compose._commands.terminal import print_table, say, working
 from compose._host.logs import visible
 
@@ -69,12 +69,12 @@ async def artifacts(
     """
     age = _age(older_than)
     async with target.client() as runtime:
-        found = await _of(runtime, app, tenant).cleanup_artifacts(
+        report = await _agent_runtime(runtime, app, tenant).cleanup_artifacts(
             session, not apply, include_all, age, max_bytes
         )
     names = "session=session_id name kind run_id artifact_id bytes=size_bytes at reason"
-    rows = [picked(candidate, names) for candidate in found.candidates]
-    return _show(target, found, rows, "session name kind bytes at reason")
+    rows = [pick(candidate, names) for candidate in report.candidates]
+    return _show(target, report, rows, "session name kind bytes at reason")
 
 
 async def tasks(
@@ -103,15 +103,15 @@ async def tasks(
     """
     age = _age(older_than)
     async with target.client() as runtime:
-        found = await _of(runtime, app, tenant).cleanup_project_tasks(
+        report = await _agent_runtime(runtime, app, tenant).cleanup_project_tasks(
             project, not apply, include_failed, include_cancelled, age
         )
     names = "session=session_id task run_id agent=agent_id status entries bytes=size_bytes ended_at reason"
-    rows = [picked(candidate, names) for candidate in found.candidates]
-    return _show(target, found, rows, "session task run_id status entries bytes reason")
+    rows = [pick(candidate, names) for candidate in report.candidates]
+    return _show(target, report, rows, "session task run_id status entries bytes reason")
 
 
-def _of(runtime: Runtime, app: str, tenant: str) -> AgentRuntime:
+def _agent_runtime(runtime: Runtime, app: str, tenant: str) -> AgentRuntime:
     from actors.sessions import AgentRuntime  # noqa: PLC0415 - `erase` needs no sessions
 
     return AgentRuntime(runtime=runtime, app=app, tenant=tenant)
@@ -123,22 +123,22 @@ def _age(text: str | None) -> timedelta | None:
 
 def _show(
     target: Target,
-    found: ArtifactCleanup | TaskCleanup,
-    shown: Sequence[dict[str, JsonValue]],
+    report: ArtifactCleanup | TaskCleanup,
+    candidates: Sequence[dict[str, JsonValue]],
     names: str,
 ) -> int:
     """Print candidates: as JSON with all attributes, or as a table with the columns `names`."""
     if target.json:
-        size = found.size_bytes
-        print_json({"dry_run": found.is_dry_run, "bytes": size, "candidates": [*shown]})
+        size = report.size_bytes
+        print_json({"dry_run": report.is_dry_run, "bytes": size, "candidates": [*candidates]})
         return Exit.OK
     columns = names.split()
-    rows = [[one[column] for column in columns] for one in shown]
+    rows = [[candidate[column] for column in columns] for candidate in candidates]
     print_table(columns, rows, empty="there is nothing to remove")
-    if shown:
-        dry = found.is_dry_run
-        done = "would be removed: give --apply to do it" if dry else "were removed"
-        say(f"{len(shown)} with {found.size_bytes:,} bytes {done}")
+    if candidates:
+        is_dry_run = report.is_dry_run
+        outcome = "would be removed: give --apply to do it" if is_dry_run else "were removed"
+        say(f"{len(candidates)} with {report.size_bytes:,} bytes {outcome}")
     return Exit.OK
 
 
@@ -184,14 +184,14 @@ async def erase(  # noqa: PLR0913 - the parts of a request, and how it is done
     wait
         With --cancel: longest wait for the end of open runs, in seconds.
     """
-    chosen = None if agent is None else _agent_of(tenant, agent)
+    agent_id = None if agent is None else _agent_of(tenant, agent)
     if not yes and not dry_run:
-        _ask(tenant, chosen, session, about)
+        _ask(tenant, agent_id, session, about)
     async with target.client() as runtime:
         with working("counting" if dry_run else "erasing") as count:
             report = await runtime.erase(
                 tenant=tenant,
-                agent=chosen,
+                agent=agent_id,
                 session=session,
                 about=about,
                 cancel=cancel,
@@ -219,11 +219,11 @@ def _ask(tenant: str, agent: AgentId | None, session: str | None, about: str | N
         ContractError: There is no terminal to ask at, or the user does not agree.
     """
     parts = (("tenant", tenant), ("agent", agent), ("session", session), ("about", about))
-    what = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
-    remedy = f"check with --dry-run, then give --yes to erase {what} for good"
+    request_text = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
+    remedy = f"check with --dry-run, then give --yes to erase {request_text} for good"
     if not sys.stdin.isatty():
         raise ContractError(f"there is no terminal to ask at: {remedy}")
-    sys.stderr.write(visible(f"Erase {what} for good? Type the tenant's name: "))
+    sys.stderr.write(visible(f"Erase {request_text} for good? Type the tenant's name: "))
     sys.stderr.flush()
     if sys.stdin.readline().strip() != tenant:
         raise ContractError(f"nothing was erased: {remedy}")
@@ -236,25 +236,29 @@ def _print(report: EraseReport) -> None:
         for kind, number in kinds.items()
         if number
     ]
-    is_dry = report.is_dry_run
+    is_dry_run = report.is_dry_run
     print_table(("store", "what", "number"), rows, empty="there is no such data")
-    if not is_dry:
+    if not is_dry_run:
         say(f"erased {report.total} row(s); {len(report.cancelled)} run(s) were cancelled first")
     say("")
-    places = [
-        (one.name, one.problem, "" if one.gone_by is None else f"{one.gone_by:%Y-%m-%d}")
-        for one in report.unreached
+    location_rows = [
+        (
+            location.name,
+            location.problem,
+            "" if location.gone_by is None else f"{location.gone_by:%Y-%m-%d}",
+        )
+        for location in report.unreached
     ]
-    print_table(("not reached", "why", "gone by"), places, empty="")
+    print_table(("not reached", "why", "gone by"), location_rows, empty="")
 
 
 def _to_json(report: EraseReport) -> dict[str, JsonValue]:
-    what = report.what
+    request = report.what
     return {
-        "tenant": what.tenant,
-        "agent": None if what.agent is None else str(what.agent),
-        "session": what.session,
-        "about": what.about,
+        "tenant": request.tenant,
+        "agent": None if request.agent is None else str(request.agent),
+        "session": request.session,
+        "about": request.about,
         "dry_run": report.is_dry_run,
         "counts": {store: dict(kinds) for store, kinds in report.counts.items()},
         "total": report.total,
@@ -262,10 +266,10 @@ def _to_json(report: EraseReport) -> dict[str, JsonValue]:
         "cancelled": list(report.cancelled),
         "unreached": [
             {
-                "name": one.name,
-                "problem": one.problem,
-                "gone_by": None if one.gone_by is None else one.gone_by.isoformat(),
+                "name": location.name,
+                "problem": location.problem,
+                "gone_by": None if location.gone_by is None else location.gone_by.isoformat(),
             }
-            for one in report.unreached
+            for location in report.unreached
         ],
     }

@@ -52,16 +52,16 @@ async def env(*, data: Path | None = None, json: Flag = False, debug: DebugFlag 
     folder = data or read_settings().data_dir
     if folder is None:
         raise NoDataError("no folder was named: give --data DIR, or set CALLBOARD_DATA_DIR")
-    found: dict[str, str] = {}
-    for name, place in WHERE:
-        if (url := await asyncio.to_thread(url_if_running, folder / place)) is not None:
-            found[name] = url
-    if len(found) < len(WHERE):
+    urls: dict[str, str] = {}
+    for name, sub_folder in WHERE:
+        if (url := await asyncio.to_thread(url_if_running, folder / sub_folder)) is not None:
+            urls[name] = url
+    if len(urls) < len(WHERE):
         raise NoDataError(f"no servers run in {folder}: {start_host(folder)}")
     if json:
-        print_json(found)
+        print_json(urls)
         return Exit.OK
-    for name, url in found.items():
+    for name, url in urls.items():
         say(f"export {name}={shlex.quote(url)}")
     return Exit.OK
 
@@ -114,14 +114,14 @@ async def nats_config(
         namespace=read_settings(namespace=namespace).namespace,
         publishers=publishers,
         tenants=tuple(tenant or ()),
-        sees_tenant=tuple(_seeing(sees or [], [one.user for one in publishers])),
+        sees_tenant=tuple(_users_that_see(sees or [], [p.user for p in publishers])),
         nkeys=dict(map(_pair, nkey or ())),
         hosts_make_streams=hosts_make_streams,
     )
     if not json:
         say(accounts.text().rstrip("\n"))
         return
-    inboxes = {one.user: inbox_of(one.name) for one in accounts.publishers}
+    inboxes = {p.user: inbox_of(p.name) for p in accounts.publishers}
     users: list[JsonValue] = [
         {
             "user": user.name,
@@ -136,10 +136,10 @@ async def nats_config(
     print_json({"users": users, "config": accounts.text()})
 
 
-def _seeing(given: list[str], users: list[str]) -> Iterator[str]:
-    for text in given:
-        user, equals, what = text.rpartition("=")
-        if what != "tenant" or bool(user) != bool(equals):
+def _users_that_see(texts: list[str], users: list[str]) -> Iterator[str]:
+    for text in texts:
+        user, equals, scope = text.rpartition("=")
+        if scope != "tenant" or bool(user) != bool(equals):
             raise ContractError(f"--sees {text}: give tenant, or USER=tenant")
         yield from [user] if user else users
 

@@ -16,7 +16,7 @@ from actors._kernel.runtime.ids import AgentId
 from actors._kernel.runtime.rows import DeadLetter
 from actors.errors import ContractError
 from compose._commands.options import HERE, LETTERS, AllFlag, LettersArg, LimitOpt, Target
-from compose._commands.output import NoDataError, ago, picked, print_json
+from compose._commands.output import NoDataError, ago, pick, print_json
 from compose._commands.terminal import print_facts, working
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ async def list_letters(
     )
 
 
-def _row(one: DeadLetter) -> tuple[object, ...]:
-    error = one.last_error + (f" ({one.times} times)" if one.times > 1 else "")
-    what = (one.id, one.agent_id, one.message.id, one.reason)
-    return *what, one.attempts, error, one.run_id, ago(one.at)
+def _row(letter: DeadLetter) -> tuple[object, ...]:
+    error = letter.last_error + (f" ({letter.times} times)" if letter.times > 1 else "")
+    first_cells = (letter.id, letter.agent_id, letter.message.id, letter.reason)
+    return *first_cells, letter.attempts, error, letter.run_id, ago(letter.at)
 
 
 async def show(letter: Annotated[int, LETTERS], /, *, target: Target = HERE) -> None:
@@ -71,41 +71,41 @@ async def show(letter: Annotated[int, LETTERS], /, *, target: Target = HERE) -> 
         A number that `callboard dlq list` shows.
     """
     async with target.client() as runtime:
-        (found,) = await _known(runtime, [letter])
+        (dead_letter,) = await _letters_by_id(runtime, [letter])
     if target.json:
-        print_json(_to_json(found))
+        print_json(_to_json(dead_letter))
         return
-    message = found.message
+    message = dead_letter.message
     print_facts(
         (
-            ("id", found.id),
-            ("agent", found.agent_id),
+            ("id", dead_letter.id),
+            ("agent", dead_letter.agent_id),
             ("message", message.id),
             ("from", message.sender),
             ("sent", f"{ago(message.created_at)} ago"),
-            ("reason", found.reason),
-            ("attempts", found.attempts),
-            ("times", found.times),
-            ("last error", found.last_error),
-            ("run", found.run_id),
-            ("given up", f"{ago(found.at)} ago"),
+            ("reason", dead_letter.reason),
+            ("attempts", dead_letter.attempts),
+            ("times", dead_letter.times),
+            ("last error", dead_letter.last_error),
+            ("run", dead_letter.run_id),
+            ("given up", f"{ago(dead_letter.at)} ago"),
             ("payload", json.dumps(message.payload, ensure_ascii=False, indent=2)),
         )
     )
 
 
-async def _known(runtime: Runtime, ids: Sequence[int]) -> list[DeadLetter]:
+async def _letters_by_id(runtime: Runtime, ids: Sequence[int]) -> list[DeadLetter]:
     """Return the dead letters with these numbers, in the order of the numbers.
 
     Raises:
         NoDataError: The store does not have one of them.
     """
-    found = await runtime.store.lists.dead_letters(ids=ids, limit=len(ids))
-    missing = sorted(set(ids) - {letter.id for letter in found})
-    if missing:
-        numbers = ", ".join(map(str, missing))
+    letters = await runtime.store.lists.dead_letters(ids=ids, limit=len(ids))
+    missing_ids = sorted(set(ids) - {letter.id for letter in letters})
+    if missing_ids:
+        numbers = ", ".join(map(str, missing_ids))
         raise NoDataError(f"no such dead letter (any more): {numbers}; see `callboard dlq list`")
-    return sorted(found, key=lambda letter: letter.id)
+    return sorted(letters, key=lambda letter: letter.id)
 
 
 async def redrive(
@@ -129,13 +129,15 @@ async def redrive(
     every
         Redrive the newest 10000 dead letters.
     """
-    agent_id = _chosen("redrive", ids, agent, every=every)
+    agent_id = _selected_agent("redrive", ids, agent, every=every)
     async with target.client() as runtime:
-        wanted = [letter.id for letter in await _named(runtime, ids, agent_id, MOST)]
-        given = await runtime.store.operators.redrive(wanted)
-    told = [{"agent": str(one.agent_id), "message": one.message.id} for one in given]
-    text = f"redrove {len(given)} of {len(wanted)} dead letter(s)"
-    return target.tell({"redriven": told}, text)
+        letter_ids = [letter.id for letter in await _selected_letters(runtime, ids, agent_id, MOST)]
+        redriven_letters = await runtime.store.operators.redrive(letter_ids)
+    redriven_json = [
+        {"agent": str(letter.agent_id), "message": letter.message.id} for letter in redriven_letters
+    ]
+    text = f"redrove {len(redriven_letters)} of {len(letter_ids)} dead letter(s)"
+    return target.tell({"redriven": redriven_json}, text)
 
 
 async def discard(
@@ -163,27 +165,30 @@ async def discard(
     every
         Discard all dead letters.
     """
-    agent_id = _chosen("discard", ids, agent, every=every)
-    gone = 0
+    agent_id = _selected_agent("discard", ids, agent, every=every)
+    discarded_count = 0
     async with target.client() as runtime:
-        page = await _named(runtime, ids, agent_id, PAGE)
+        page = await _selected_letters(runtime, ids, agent_id, PAGE)
         if not page:
             return target.tell({"discarded": 0, "export": None}, "no dead letters")
         with _new_file(export) as file, working("discarding") as count:
             while page:
+                # On the disk before the rows are deleted: a crash between the two leaves both.
                 await asyncio.to_thread(_write, file, page)
-                gone += await runtime.store.operators.discard([letter.id for letter in page])
-                count(gone)
+                discarded_count += await runtime.store.operators.discard(
+                    [letter.id for letter in page]
+                )
+                count(discarded_count)
                 page = (
                     await runtime.store.lists.dead_letters(agent=agent_id, limit=PAGE)
                     if every
                     else []
                 )
-    text = f"discarded {gone} dead letter(s); they are in {export}"
-    return target.tell({"discarded": gone, "export": str(export)}, text)
+    text = f"discarded {discarded_count} dead letter(s); they are in {export}"
+    return target.tell({"discarded": discarded_count, "export": str(export)}, text)
 
 
-def _chosen(
+def _selected_agent(
     verb: str, ids: Sequence[int] | None, agent: str | None, *, every: bool
 ) -> AgentId | None:
     """Return the agent of `--agent`, or None for all agents.
@@ -198,12 +203,12 @@ def _chosen(
     return AgentId.parse(agent) if agent is not None else None
 
 
-async def _named(
+async def _selected_letters(
     runtime: Runtime, ids: Sequence[int] | None, agent: AgentId | None, limit: int
 ) -> list[DeadLetter]:
     """Return the dead letters with the numbers `ids`, else the newest `limit` of the agent or of all agents."""
     if ids:
-        return await _known(runtime, ids)
+        return await _letters_by_id(runtime, ids)
     return await runtime.store.lists.dead_letters(agent=agent, limit=limit)
 
 
@@ -228,4 +233,4 @@ def _write(file: TextIO, letters: Sequence[DeadLetter]) -> None:
 
 def _to_json(letter: DeadLetter) -> dict[str, JsonValue]:
     names = "id agent=agent_id message reason attempts last_error times run=run_id at"
-    return picked(letter, names)
+    return pick(letter, names)

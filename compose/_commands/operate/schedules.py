@@ -18,7 +18,7 @@ from actors._kernel.stores.schedule import Schedule
 from actors.errors import ContractError, InvalidScheduleError
 from compose._commands import options as opt
 from compose._commands.options import HERE, SECONDS, Target
-from compose._commands.output import NoDataError, ago, picked, print_json
+from compose._commands.output import NoDataError, ago, pick, print_json
 from compose._commands.terminal import print_facts
 
 NameArg = Annotated[str, Parameter(help="The name, as `callboard schedules list` shows it.")]
@@ -81,20 +81,22 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
         Replace the values of an existing schedule.
     """
     instant = None if at is None else _instant(at)
-    when: dict[str, Any] = {"cron": cron, "timezone": timezone, "at": instant, "delay_s": delay_s}
-    when |= {"catch_up": catch_up, "replace": replace}
+    timing: dict[str, Any] = {"cron": cron, "timezone": timezone, "at": instant, "delay_s": delay_s}
+    timing |= {"catch_up": catch_up, "replace": replace}
     data = opt.parse_json(payload, what="the message")
     if (agent is None) == (flow is None):
         raise ContractError("name an agent, or a flow with --flow APP/FLOW; give one of both")
-    app, graph, given = ("", "", {}) if flow is None else _start(flow, variables)
+    app, flow_name, flow_vars = ("", "", {}) if flow is None else _parse_flow(flow, variables)
     async with target.client() as runtime:
         if agent is not None:
-            made = await runtime.schedules.create(name, agent, data, **when)
+            schedule = await runtime.schedules.create(name, agent, data, **timing)
         else:
             from actors.workflow import schedule_flow  # noqa: PLC0415 - few schedules start flows
 
-            made = await schedule_flow(runtime, app, name, graph, vars=given, tenant=tenant, **when)
-    _print(made, target)
+            schedule = await schedule_flow(
+                runtime, app, name, flow_name, vars=flow_vars, tenant=tenant, **timing
+            )
+    _print(schedule, target)
 
 
 async def list_schedules(*, tenant: opt.TenantOpt = None, target: Target = HERE) -> None:
@@ -103,19 +105,19 @@ async def list_schedules(*, tenant: opt.TenantOpt = None, target: Target = HERE)
     Example: `callboard schedules list --tenant acme`
     """
     async with target.client() as runtime:
-        found = await runtime.schedules.list(tenant=tenant)
+        schedules = await runtime.schedules.list(tenant=tenant)
     target.table(
-        found,
+        schedules,
         _to_json,
         ("tenant", "name", "agent", "plan", "state", "next", "last"),
-        lambda one: (
-            one.tenant,
-            one.name,
-            one.agent_id,
-            _plan(one),
-            one.state,
-            _next(one),
-            ago(one.last_at),
+        lambda schedule: (
+            schedule.tenant,
+            schedule.name,
+            schedule.agent_id,
+            _plan(schedule),
+            schedule.state,
+            _next(schedule),
+            ago(schedule.last_at),
         ),
         empty="no schedules",
     )
@@ -192,15 +194,15 @@ async def delete(
     return target.tell({"name": name, "tenant": tenant, "deleted": True}, f"deleted {name}")
 
 
-def _start(flow: str, variables: str) -> tuple[str, str, dict[str, Any]]:
+def _parse_flow(flow: str, variables: str) -> tuple[str, str, dict[str, Any]]:
     """Return the app, the flow and the variables of the runs that ticks start."""
-    app, _, graph = flow.partition("/")
-    if not graph or ":" in graph:
+    app, _, flow_name = flow.partition("/")
+    if not flow_name or ":" in flow_name:
         raise ContractError(f"--flow {flow!r} is not a flow: give APP/FLOW, such as billing/refund")
-    given = opt.parse_json(variables, what="--vars")
-    if not isinstance(given, dict):
+    flow_vars = opt.parse_json(variables, what="--vars")
+    if not isinstance(flow_vars, dict):
         raise ContractError("--vars: give a JSON object, such as '{\"order\": 7}'")
-    return app, graph, given
+    return app, flow_name, flow_vars
 
 
 def _instant(text: str) -> datetime:
@@ -213,49 +215,61 @@ def _instant(text: str) -> datetime:
     return at
 
 
-def _print(one: Schedule, target: Target) -> None:
+def _print(schedule: Schedule, target: Target) -> None:
     if target.json:
-        print_json(_to_json(one))
+        print_json(_to_json(schedule))
         return
     print_facts(
         (
-            ("name", one.name),
-            ("tenant", one.tenant),
-            ("agent", one.agent_id),
-            ("plan", _plan(one)),
-            ("catch up", one.catch_up if one.cron is not None else ""),
-            ("state", one.state),
-            ("next", "" if one.next_at is None else f"{_said(one.next_at)} ({_next(one)})"),
-            ("last", "" if one.last_at is None else f"{_said(one.last_at)} ({ago(one.last_at)})"),
-            ("payload", str(one.payload)),
+            ("name", schedule.name),
+            ("tenant", schedule.tenant),
+            ("agent", schedule.agent_id),
+            ("plan", _plan(schedule)),
+            ("catch up", schedule.catch_up if schedule.cron is not None else ""),
+            ("state", schedule.state),
+            (
+                "next",
+                ""
+                if schedule.next_at is None
+                else f"{_instant_text(schedule.next_at)} ({_next(schedule)})",
+            ),
+            (
+                "last",
+                ""
+                if schedule.last_at is None
+                else f"{_instant_text(schedule.last_at)} ({ago(schedule.last_at)})",
+            ),
+            ("payload", str(schedule.payload)),
         )
     )
 
 
-def _plan(one: Schedule) -> str:
-    if one.cron is not None:
-        return one.cron if one.timezone == "UTC" else f"{one.cron} {one.timezone}"
-    return f"once at {_said(one.at)}" if one.at is not None else ""
+def _plan(schedule: Schedule) -> str:
+    if schedule.cron is not None:
+        return (
+            schedule.cron if schedule.timezone == "UTC" else f"{schedule.cron} {schedule.timezone}"
+        )
+    return f"once at {_instant_text(schedule.at)}" if schedule.at is not None else ""
 
 
-def _next(one: Schedule) -> str:
-    return "" if one.is_paused else ago(one.next_at)
+def _next(schedule: Schedule) -> str:
+    return "" if schedule.is_paused else ago(schedule.next_at)
 
 
-def _said(at: datetime) -> str:
+def _instant_text(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def _to_json(one: Schedule) -> dict[str, JsonValue]:
-    def told(at: datetime | None) -> str | None:
+def _to_json(schedule: Schedule) -> dict[str, JsonValue]:
+    def utc_text(at: datetime | None) -> str | None:
         return None if at is None else at.astimezone(UTC).isoformat()
 
     return {
-        **picked(one, "name tenant agent=agent_id payload cron timezone"),
-        "at": told(one.at),
-        **picked(one, "catch_up state"),
-        "next_at": told(one.next_at),
-        "last_at": told(one.last_at),
+        **pick(schedule, "name tenant agent=agent_id payload cron timezone"),
+        "at": utc_text(schedule.at),
+        **pick(schedule, "catch_up state"),
+        "next_at": utc_text(schedule.next_at),
+        "last_at": utc_text(schedule.last_at),
     }
 
 
@@ -265,10 +279,10 @@ async def list_limits(*, target: Target = HERE) -> None:
     Example: `callboard limits list`
     """
     async with target.client() as runtime:
-        found = await runtime.limits.list()
+        limit_uses = await runtime.limits.list()
     target.table(
-        found,
-        lambda use: {**_limit_json(use.limit), **picked(use, "held waiting=wanting hosts")},
+        limit_uses,
+        lambda use: {**_limit_json(use.limit), **pick(use, "held waiting=wanting hosts")},
         ("scope", "at once", "starts", "burst", "weight", "in use", "waiting", "hosts"),
         _limit_row,
         empty="no limits",
@@ -330,8 +344,8 @@ async def delete_limit(scope: str, /, *, target: Target = HERE) -> int:
         The scope, as `callboard limits list` shows it.
     """
     async with target.client() as runtime:
-        is_gone = await runtime.limits.delete(scope)
-    if not is_gone:
+        is_deleted = await runtime.limits.delete(scope)
+    if not is_deleted:
         raise NoDataError(f"{scope} has no limit")
     return target.tell({"deleted": scope}, f"{scope} has no limit any more")
 
@@ -342,10 +356,10 @@ def parse_rate(text: str) -> float:
     Raises:
         ContractError: The text is not a rate.
     """
-    found = _RATE.fullmatch(text.strip())
-    if found is None:
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
         raise ContractError(f"{text!r} is not a rate: give a number per s, m, h or d, such as 10/s")
-    return float(found[1]) / SECONDS[found[2] or "s"]
+    return float(match[1]) / SECONDS[match[2] or "s"]
 
 
 def _text(limit: Limit) -> str:

@@ -18,7 +18,7 @@ from compose._assembly.local import local_servers
 from compose._assembly.settings import NATS_LOGIN, Settings
 from compose._commands import options as opt
 from compose._commands.options import HERE, Flag, Target, within
-from compose._commands.output import Exit, NoDataError, picked, print_json
+from compose._commands.output import Exit, NoDataError, pick, print_json
 from compose._commands.terminal import print_table, say
 from compose._diagnosis.finding import Finding, Level, judge
 from compose._diagnosis.postgres import deployment_of, diagnose_postgres
@@ -76,7 +76,7 @@ async def doctor(*, target: Target = HERE) -> int:
     _print(findings, as_json=target.json)
     if not is_reachable:
         return Exit.UNREACHABLE
-    return Exit.FAILED if any(one.level == "wrong" for one in findings) else Exit.OK
+    return Exit.FAILED if any(finding.level == "wrong" for finding in findings) else Exit.OK
 
 
 @asynccontextmanager
@@ -88,6 +88,7 @@ async def _servers(target: Target) -> AsyncIterator[Settings]:
         return
     assert settings.data_dir is not None
     async with local_servers(settings.data_dir) as local:
+        # A login of the environment is for another NATS than that of the folder, which would refuse it.
         yield settings.model_copy(update={**asdict(local), **dict.fromkeys(NATS_LOGIN)})
 
 
@@ -112,17 +113,20 @@ async def _postgres(settings: Settings) -> tuple[list[Finding], str | None]:
 
 
 def _print(findings: list[Finding], *, as_json: bool) -> None:
-    wrong = [one for one in findings if one.level == "wrong"]
+    problems = [finding for finding in findings if finding.level == "wrong"]
     if as_json:
         checks = [
-            {**picked(one, "check level found"), "remedy": one.remedy or None, **one.data}
-            for one in findings
+            {**pick(finding, "check level found"), "remedy": finding.remedy or None, **finding.data}
+            for finding in findings
         ]
-        print_json({"healthy": not wrong, "checks": checks})
+        print_json({"healthy": not problems, "checks": checks})
     else:
-        rows = [(_MARKS[one.level], one.check, one.found, one.remedy) for one in findings]
+        rows = [
+            (_MARKS[finding.level], finding.check, finding.found, finding.remedy)
+            for finding in findings
+        ]
         print_table(("", "check", "found", "what to do"), rows, empty="")
-        say("no problems found" if not wrong else f"{len(wrong)} problem(s) need an operator")
+        say("no problems found" if not problems else f"{len(problems)} problem(s) need an operator")
 
 
 async def migrate(*, streams: Flag = False, target: Target = HERE) -> None:
@@ -153,14 +157,14 @@ async def migrate(*, streams: Flag = False, target: Target = HERE) -> None:
             schema=settings.db_schema,
             start_wait_s=settings.start_wait_s,
         )
-        applied = await bring_up_to_date(store_settings, whole=True)
+        applied_names = await bring_up_to_date(store_settings, whole=True)
         if streams and settings.nats_url is not None:
             await _make_streams(settings.nats_url, store_settings, settings)
-    newest = known_migrations()[-1].name
-    text = f"schema {settings.db_schema!r}: applied {', '.join(applied)}"
+    newest_name = known_migrations()[-1].name
+    text = f"schema {settings.db_schema!r}: applied {', '.join(applied_names)}"
     target.tell(
-        {"schema": settings.db_schema, "applied": list(applied), "version": newest},
-        text if applied else f"schema {settings.db_schema!r} is up to date ({newest})",
+        {"schema": settings.db_schema, "applied": list(applied_names), "version": newest_name},
+        text if applied_names else f"schema {settings.db_schema!r} is up to date ({newest_name})",
     )
 
 
@@ -185,6 +189,8 @@ async def _make_streams(nats_url: str, store_settings: StoreSettings, settings: 
                 ) as connection:
                     await guard_stream(connection, store.mail)  # `connect` has created the streams
             except BrokerError as exc:
+                # `guard_stream` deleted a stream that was rolled back, so the next connect creates it. If it
+                # could not be deleted, or this login may not create streams, a repetition fails again.
                 is_deleted = isinstance(exc, StreamRolledBackError) and not exc.problem
                 is_final = isinstance(exc, (NotPermittedError, StreamRolledBackError))
                 if not is_deleted and (is_final or loop.time() > deadline):
@@ -213,9 +219,9 @@ async def list_indexes(
     rows
         Number of rows above which a collection or scope is large.
     """
-    async with _opened(target) as indexes:
-        found = await indexes.scopes(tenant=tenant, rows=rows)
-    _table(found, target)
+    async with _search_indexes(target) as indexes:
+        scopes = await indexes.scopes(tenant=tenant, rows=rows)
+    _table(scopes, target)
 
 
 async def build(
@@ -248,14 +254,14 @@ async def build(
         Number of further server processes for a build. They use shared memory, so that a container
         needs as much shared memory (`shm_size`).
     """
-    async with _opened(target) as indexes:
-        for one in await indexes.scopes(tenant=tenant, rows=rows):
-            if one.rows == 0:
-                await indexes.drop(one)
-            elif one.state != "ready" and one.is_indexable:
-                await indexes.build(one, memory_mb=memory_mb, workers=workers)
-        found = await indexes.scopes(tenant=tenant, rows=rows)
-    _table(found, target)
+    async with _search_indexes(target) as indexes:
+        for scope in await indexes.scopes(tenant=tenant, rows=rows):
+            if scope.rows == 0:
+                await indexes.drop(scope)
+            elif scope.state != "ready" and scope.is_indexable:
+                await indexes.build(scope, memory_mb=memory_mb, workers=workers)
+        scopes = await indexes.scopes(tenant=tenant, rows=rows)
+    _table(scopes, target)
 
 
 async def drop(store: Store, name: str, /, *, tenant: str, target: Target = HERE) -> int:
@@ -272,21 +278,23 @@ async def drop(store: Store, name: str, /, *, tenant: str, target: Target = HERE
     tenant
         Owner of the collection or scope. `default` is the tenant of agents whose id names none.
     """
-    async with _opened(target) as indexes:
-        found = [
-            one
-            for one in await indexes.scopes(tenant=tenant)
-            if (one.store, one.name) == (store, name) and one.state != "none"
+    async with _search_indexes(target) as indexes:
+        indexed_scopes = [
+            scope
+            for scope in await indexes.scopes(tenant=tenant)
+            if (scope.store, scope.name) == (store, name) and scope.state != "none"
         ]
-        for one in found:
-            await indexes.drop(one)
-    if not found:
+        for scope in indexed_scopes:
+            await indexes.drop(scope)
+    if not indexed_scopes:
         raise NoDataError(f"{store} {name!r} of tenant {tenant!r} have no index")
-    return target.tell({"dropped": len(found)}, f"searches of {store} {name!r} are exact now")
+    return target.tell(
+        {"dropped": len(indexed_scopes)}, f"searches of {store} {name!r} are exact now"
+    )
 
 
 @asynccontextmanager
-async def _opened(target: Target) -> AsyncIterator[SearchIndexes]:
+async def _search_indexes(target: Target) -> AsyncIterator[SearchIndexes]:
     # Imported here, because the module imports the database driver.
     from persistence._postgres.opening import open_search_indexes  # noqa: PLC0415
 
@@ -299,12 +307,12 @@ async def _opened(target: Target) -> AsyncIterator[SearchIndexes]:
         yield indexes
 
 
-def _table(found: list[SearchScope], target: Target) -> None:
+def _table(scopes: list[SearchScope], target: Target) -> None:
     names = "store tenant name rows dimensions state percent size_bytes"
-    target.table(found, names, _COLUMNS, _row, empty="no large collection, and no index")
+    target.table(scopes, names, _COLUMNS, _row, empty="no large collection, and no index")
 
 
-def _row(one: SearchScope) -> tuple[object, ...]:
-    state = one.state if one.percent is None else f"{one.state} {one.percent} %"
-    size = f"{one.size_bytes / 2**20:.0f} MiB" if one.size_bytes else ""
-    return one.store, one.tenant, one.name, one.rows, one.dimensions, state, size
+def _row(scope: SearchScope) -> tuple[object, ...]:
+    state = scope.state if scope.percent is None else f"{scope.state} {scope.percent} %"
+    size = f"{scope.size_bytes / 2**20:.0f} MiB" if scope.size_bytes else ""
+    return scope.store, scope.tenant, scope.name, scope.rows, scope.dimensions, state, size

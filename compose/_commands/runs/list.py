@@ -23,7 +23,7 @@ from actors._runtime.replay.verdict import known_id, row_of
 from actors.errors import ContractError
 from compose._commands import options as opt
 from compose._commands.options import HERE, FollowFlag, FromSeqOpt, RunIdArg, Target
-from compose._commands.output import ago, picked, print_json, short
+from compose._commands.output import ago, pick, print_json, short
 from compose._commands.terminal import console, print_facts, print_table, say
 from compose._tools.export import entry_to_json
 
@@ -87,7 +87,7 @@ async def list_runs(  # noqa: PLR0913 - every filter is an option of its own
     after
         Only runs after this run in the list. Give the last run of the page before.
     """
-    wanted = [status_of(text) for text in status or ()]
+    statuses = [status_of(text) for text in status or ()]
     agent_id = AgentId.parse(agent) if agent is not None else None
     among = RunFilter(
         type=type_,
@@ -98,11 +98,15 @@ async def list_runs(  # noqa: PLR0913 - every filter is an option of its own
         after=known_id(after) if after else None,
     )
     async with target.client() as runtime:
-        for named in (parent, after):
-            if named is not None:
-                await known_run(runtime, named)
+        for run in (parent, after):
+            if run is not None:
+                await known_run(runtime, run)
         rows = await runtime.store.lists.runs(
-            status=wanted, agent=agent_id, parked=True if parked else None, among=among, limit=limit
+            status=statuses,
+            agent=agent_id,
+            parked=True if parked else None,
+            among=among,
+            limit=limit,
         )
     target.table(
         rows,
@@ -162,11 +166,11 @@ def waits_text(row: RunRow) -> str:
 def run_to_json(row: RunRow) -> dict[str, JsonValue]:
     """Return a run as JSON data. Instants are ISO 8601 texts."""
     return {
-        **picked(row, "run=run_id agent=agent_id status parked attempt priority"),
+        **pick(row, "run=run_id agent=agent_id status parked attempt priority"),
         "max_retries": None if row.retry_policy is None else row.retry_policy.max_retries,
-        **picked(row, "parent wake wake_at last_seq cancel_requested result error swept"),
+        **pick(row, "parent wake wake_at last_seq cancel_requested result error swept"),
         "forked_from": None if row.fork is None else {"run": row.fork.run_id, "seq": row.fork.seq},
-        **picked(row, "created_at updated_at"),
+        **pick(row, "created_at updated_at"),
     }
 
 
@@ -177,21 +181,21 @@ async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
     """
     async with open_run(target, run) as (runtime, row):
         entries = [entry async for entry in runtime.entries(row.run_id)]
-    opened, policy = open_effects(entries), policy_of(row, entries)
-    doubtful = in_doubt(row, opened)
-    failed = [entry for entry in entries if entry.kind == K.RUN_ATTEMPT_FAILED]
-    parked = [entry for entry in entries if entry.kind == K.RUN_PARKED and row.parked]
-    detail = str(parked[-1].payload.get("detail", "")) if parked else ""
+    effects, policy = open_effects(entries), policy_of(row, entries)
+    doubtful_effects = in_doubt(row, effects)
+    failed_attempts = [entry for entry in entries if entry.kind == K.RUN_ATTEMPT_FAILED]
+    park_entries = [entry for entry in entries if entry.kind == K.RUN_PARKED and row.parked]
+    detail = str(park_entries[-1].payload.get("detail", "")) if park_entries else ""
     if target.json:
-        attempts = [{"at": entry.ts.isoformat(), **entry.payload} for entry in failed]
+        attempts = [{"at": entry.ts.isoformat(), **entry.payload} for entry in failed_attempts]
         print_json(
             {
                 **run_to_json(row),
                 "max_retries": policy.max_retries,
                 "parked_detail": detail or None,
                 "failed_attempts": attempts,
-                "open_effects": [asdict(one) for one in opened],
-                "in_doubt": [asdict(one) for one in doubtful],
+                "open_effects": [asdict(effect) for effect in effects],
+                "in_doubt": [asdict(effect) for effect in doubtful_effects],
             }
         )
         return
@@ -214,16 +218,17 @@ async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
             ("error", short((row.error or {}).get("message"))),
         )
     )
-    for entry in failed:
+    for entry in failed_attempts:
         error = entry.payload.get("error")
         message = error.get("message") if isinstance(error, dict) else error
         say(f"attempt {entry.payload.get('attempt')} failed {ago(entry.ts)} ago: {message}")
-    for one in doubtful:
+    for effect in doubtful_effects:
         say(
-            f"in doubt: {one.verb} {one.name!r} at position {one.position}, started {ago(one.since)} ago"
+            f"in doubt: {effect.verb} {effect.name!r} at position {effect.position}, "
+            f"started {ago(effect.since)} ago"
         )
-        about = f"callboard runs resolve {row.run_id} {one.position} --seq {one.seq}"
-        say(f"  {about} --value JSON | --retry | --fail")
+        command = f"callboard runs resolve {row.run_id} {effect.position} --seq {effect.seq}"
+        say(f"  {command} --value JSON | --retry | --fail")
 
 
 async def known_run(runtime: Runtime, run: str) -> RunRow:
@@ -258,11 +263,11 @@ def refuse_swept(row: RunRow) -> None:
 
 def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
     """Return the effects that were started and have no result, in the order of the log."""
-    found: dict[str, OpenEffect] = {}
+    effects: dict[str, OpenEffect] = {}
     for entry in entries:
         if entry.kind in EXECUTES:
             payload = entry.payload
-            found[entry.position] = OpenEffect(
+            effects[entry.position] = OpenEffect(
                 entry.position,
                 str(payload.get("effect", "")),
                 str(payload.get("name", "")),
@@ -271,17 +276,18 @@ def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
                 entry.seq,
             )
         elif entry.kind in _ENDS:
-            found.pop(entry.position, None)
+            effects.pop(entry.position, None)
+        # The code starts again with empty positions, and awaits no effect of the generation before.
         elif entry.kind == K.RUN_CONTINUED:
-            found.clear()
-    return list(found.values())
+            effects.clear()
+    return list(effects.values())
 
 
-def in_doubt(row: RunRow, opened: Iterable[OpenEffect]) -> list[OpenEffect]:
+def in_doubt(row: RunRow, effects: Iterable[OpenEffect]) -> list[OpenEffect]:
     """Return the open at-most-once effects if the run is parked as in doubt, else an empty list."""
     if row.parked != "in_doubt":
         return []
-    return [one for one in opened if one.mode == "at_most_once"]
+    return [effect for effect in effects if effect.mode == "at_most_once"]
 
 
 async def log(
@@ -303,8 +309,8 @@ async def log(
         Print new entries as they are written, until the run has ended.
     """
     async with open_run(target, run) as (runtime, row):
-        read = runtime.tail if follow else runtime.entries
-        entries: AsyncIterator[RunLogEntry] = read(row.run_id, from_seq=from_seq)
+        read_entries = runtime.tail if follow else runtime.entries
+        entries: AsyncIterator[RunLogEntry] = read_entries(row.run_id, from_seq=from_seq)
         if target.json:
             async for entry in entries:
                 print_json(entry_to_json(entry), compact=True)
@@ -312,18 +318,20 @@ async def log(
             async for entry in entries:
                 say("  ".join(_cells(entry)))
         else:
-            begun = f"the log ends at {row.last_seq}"
+            end_text = f"the log ends at {row.last_seq}"
             print_table(
                 ("seq", "at (UTC)", "kind", "position", "payload"),
                 [_cells(entry) async for entry in entries],
-                empty=begun if row.last_seq >= 0 else "the log is empty: the run has not started",
+                empty=end_text
+                if row.last_seq >= 0
+                else "the log is empty: the run has not started",
             )
 
 
 def _cells(entry: RunLogEntry) -> tuple[str, ...]:
-    shown = {key: value for key, value in entry.payload.items() if key not in ("hash", "id")}
+    payload = {key: value for key, value in entry.payload.items() if key not in ("hash", "id")}
     at = entry.ts.isoformat(timespec="milliseconds")[:23].replace("T", " ")
-    return str(entry.seq), at, entry.kind, entry.position, short(shown) if shown else ""
+    return str(entry.seq), at, entry.kind, entry.position, short(payload) if payload else ""
 
 
 async def events(
@@ -345,22 +353,22 @@ async def events(
     follow
         Continue until the run has ended.
     """
-    watching = _watching(target) if follow else target.client()
-    async with watching as runtime:
+    client = _watching_client(target) if follow else target.client()
+    async with client as runtime:
         row = await known_run(runtime, run)
         caller = Caller(row.agent_id.tenant, "cli", sees="tenant")
         stream = runtime.front.events(caller, row.run_id, from_seq=from_seq)
-        show = _EventPrinter().show
-        async with aclosing(stream if follow else _until_now(row, stream)) as found:
-            async for event in found:
+        print_event = _EventPrinter().show
+        async with aclosing(stream if follow else _until_now(row, stream)) as run_events:
+            async for event in run_events:
                 if target.json:
                     print_json(asdict(event), compact=True)
                 else:
-                    show(event)
+                    print_event(event)
 
 
 @asynccontextmanager
-async def _watching(target: Target) -> AsyncIterator[Runtime]:
+async def _watching_client(target: Target) -> AsyncIterator[Runtime]:
     """Yield a client that receives the pieces of other processes' model calls if a NATS server is known."""
     from compose._assembly.runtime import build_as_set, settings_of_client  # noqa: PLC0415 - as in `client`
 
@@ -375,10 +383,11 @@ async def _until_now(
     row: RunRow, stream: AsyncGenerator[RunEvent, None]
 ) -> AsyncGenerator[RunEvent, None]:
     """Yield the events up to the end of the log at the time of the read."""
-    async with aclosing(stream) as found:
+    async with aclosing(stream) as run_events:
+        # An empty log has no last entry at which to stop: the stream would wait until the run starts.
         if row.last_seq < 0 and not row.status.is_terminal:
             return
-        async for event in found:
+        async for event in run_events:
             if event.kind != "delta":
                 yield event
             if event.seq >= row.last_seq and not row.status.is_terminal:
@@ -413,10 +422,10 @@ class _EventPrinter:
         if event.kind == "end":
             say(f"the run has ended {event.name}: {short(event.data)}")
             return
-        shown = event.data
-        if isinstance(shown, dict):
-            shown = {key: value for key, value in shown.items() if key not in ("hash", "id")}
-        say("  ".join((str(event.seq), at, event.name, event.position, short(shown or None))))
+        payload = event.data
+        if isinstance(payload, dict):
+            payload = {key: value for key, value in payload.items() if key not in ("hash", "id")}
+        say("  ".join((str(event.seq), at, event.name, event.position, short(payload or None))))
 
     def _end_line(self) -> None:
         if self._is_inside:

@@ -77,23 +77,23 @@ async def cancel(
     yes
         Cancel all runs that are found.
     """
-    chosen = any(given is not None for given in (status, agent, type_, tenant))
-    if (run is not None) == chosen:
+    has_filter = any(option is not None for option in (status, agent, type_, tenant))
+    if (run is not None) == has_filter:
         raise ContractError("name one run, or choose runs by --status, --agent, --type, --tenant")
     if run is None:
-        wanted = [status_of(text) for text in status or ("pending", "running", "suspended")]
-        if any(found.is_terminal for found in wanted):
+        statuses = [status_of(text) for text in status or ("pending", "running", "suspended")]
+        if any(s.is_terminal for s in statuses):
             raise ContractError("--status: only pending, running and suspended runs can be stopped")
         agent_id = AgentId.parse(agent) if agent is not None else None
         among = RunFilter(type=type_, tenant=tenant)
-        return await _cancel_many(target, wanted, agent_id, among, reason=reason, yes=yes)
+        return await _cancel_many(target, statuses, agent_id, among, reason=reason, yes=yes)
     async with open_run(target, run) as (runtime, row):
         report = await runtime.cancel(row.run_id, reason=reason)
-    asked = [found for found, _ in report.runs]
-    text = f"asked {len(asked)} run(s) to stop"
+    asked_runs = [run_id for run_id, _ in report.runs]
+    text = f"asked {len(asked_runs)} run(s) to stop"
     return target.tell(
-        {"run": run, "asked_to_stop": asked},
-        text if asked else f"run {run} has ended {row.status} already",
+        {"run": run, "asked_to_stop": asked_runs},
+        text if asked_runs else f"run {run} has ended {row.status} already",
     )
 
 
@@ -106,25 +106,26 @@ async def _cancel_many(
     reason: str,
     yes: bool,
 ) -> int:
-    found = 0
-    asked: dict[RunId, None] = {}
+    found_count = 0
+    asked_runs: dict[RunId, None] = {}
     async with target.client() as runtime:
         with working("cancelling" if yes else "counting") as count:
             while page := await runtime.store.lists.runs(
                 status=status, agent=agent, among=among, limit=PAGE
             ):
-                found += len(page)
+                found_count += len(page)
                 for row in page:
-                    if yes and row.cancel_requested is None and row.run_id not in asked:
+                    # A cancel reaches the whole tree below a run, and this or a later page lists it again.
+                    if yes and row.cancel_requested is None and row.run_id not in asked_runs:
                         report = await runtime.cancel(row.run_id, reason=reason)
-                        asked |= dict.fromkeys(run for run, _ in report.runs)
-                count(found)
+                        asked_runs |= dict.fromkeys(run for run, _ in report.runs)
+                count(found_count)
                 among = replace(among, after=page[-1].run_id)
-    text = f"found {found} run(s), asked {len(asked)} to stop"
+    text = f"found {found_count} run(s), asked {len(asked_runs)} to stop"
     if not yes:
-        text = f"{found} run(s) would be asked to stop, with what they spawned: give --yes to do it"
-    target.tell({"found": found, "asked_to_stop": list(asked)}, text)
-    return Exit.OK if yes or not found else Exit.FAILED
+        text = f"{found_count} run(s) would be asked to stop, with what they spawned: give --yes to do it"
+    target.tell({"found": found_count, "asked_to_stop": list(asked_runs)}, text)
+    return Exit.OK if yes or not found_count else Exit.FAILED
 
 
 async def signal(
@@ -155,9 +156,9 @@ async def signal(
     data = opt.parse_json(payload, what="the signal's data")
     async with open_run(target, run) as (runtime, row):
         _refuse_ended(row)
-        accepted = await runtime.signal(row.run_id, name, data, message_id=message_id)
-    text = "signal sent" if accepted else "nothing changed: this message id is known"
-    return target.tell({"run": run, "signal": name, "accepted": accepted}, text)
+        is_accepted = await runtime.signal(row.run_id, name, data, message_id=message_id)
+    text = "signal sent" if is_accepted else "nothing changed: this message id is known"
+    return target.tell({"run": run, "signal": name, "accepted": is_accepted}, text)
 
 
 async def resolve(
@@ -213,7 +214,7 @@ async def resolve(
     data = opt.parse_json(value, what="--value") if value is not None else None
     async with open_run(target, run) as (runtime, row):
         _refuse_ended(row)
-        counts = await runtime.resolve(
+        is_accepted = await runtime.resolve(
             row.run_id,
             None if position == WHOLE_RUN else position,
             action=action,
@@ -221,13 +222,14 @@ async def resolve(
             error=reason,
             seq=seq,
         )
-        if not counts:
+        # Refused as a repetition, or because the run ended after its row was read: the new row tells which.
+        if not is_accepted:
             _refuse_ended(await known_run(runtime, run))
     text = f"decided: {action}; the run continues where its agent is served"
-    told = {"value": data} if action == "value" else {"error": reason} if fail else {}
+    decision = {"value": data} if action == "value" else {"error": reason} if fail else {}
     return target.tell(
-        {"run": run, "position": position, "action": action, **told, "accepted": counts},
-        text if counts else "nothing changed: exactly this was decided before",
+        {"run": run, "position": position, "action": action, **decision, "accepted": is_accepted},
+        text if is_accepted else "nothing changed: exactly this was decided before",
     )
 
 
@@ -247,8 +249,10 @@ async def sweep(*, older_than: str = "30d", target: Target = HERE) -> int:
     """
     seconds = opt.span_s(older_than)
     async with target.client() as runtime:
-        swept = await sweep_all(runtime.store, older_than_s=seconds)
-    return target.tell({"swept": swept, "older_than_s": seconds}, f"swept {swept} run(s)")
+        swept_count = await sweep_all(runtime.store, older_than_s=seconds)
+    return target.tell(
+        {"swept": swept_count, "older_than_s": seconds}, f"swept {swept_count} run(s)"
+    )
 
 
 def _refuse_ended(row: RunRow) -> None:
@@ -273,17 +277,17 @@ async def retry(run: RunIdArg, /, *, target: Target = HERE) -> int:
     async with open_run(target, run) as (runtime, row):
         if row.status is RunStatus.FAILED:
             refuse_swept(row)
-            new = await runtime.redrive_run(row.run_id)
-            done, text = "redriven", f"{run} continues as {new}"
+            new_run = await runtime.redrive_run(row.run_id)
+            previous_state, text = "redriven", f"{run} continues as {new_run}"
         else:
-            await _refuse(runtime, row)
+            await _refuse_retry(runtime, row)
             await runtime.resolve(row.run_id)
-            new, done = row.run_id, "parked" if row.parked else "back-off"
+            new_run, previous_state = row.run_id, "parked" if row.parked else "back-off"
             text = f"run {run} continues where its agent is served"
-    return target.tell({"run": run, "was": done, "goes_on_as": new}, text)
+    return target.tell({"run": run, "was": previous_state, "goes_on_as": new_run}, text)
 
 
-async def _refuse(runtime: Runtime, row: RunRow) -> None:
+async def _refuse_retry(runtime: Runtime, row: RunRow) -> None:
     """Raise ContractError, with the reason and the remedy, if the run cannot be retried."""
     run = row.run_id
     if row.status.is_terminal:
@@ -293,18 +297,22 @@ async def _refuse(runtime: Runtime, row: RunRow) -> None:
         raise ContractError(f"{msg}it again: callboard runs fork {run} --at SEQ")
     if row.parked:
         entries = [entry async for entry in runtime.entries(row.run_id)]
-        doubtful = in_doubt(row, open_effects(entries))
-        if doubtful:
-            places = ", ".join(one.position for one in doubtful)
-            msg = f"run {run} is in doubt at {places}: decide with `callboard runs resolve {run} "
-            raise ContractError(f"{msg}{doubtful[0].position} --value JSON | --retry | --fail`")
+        doubtful_effects = in_doubt(row, open_effects(entries))
+        if doubtful_effects:
+            positions = ", ".join(effect.position for effect in doubtful_effects)
+            msg = (
+                f"run {run} is in doubt at {positions}: decide with `callboard runs resolve {run} "
+            )
+            raise ContractError(
+                f"{msg}{doubtful_effects[0].position} --value JSON | --retry | --fail`"
+            )
         return
     if row.status is RunStatus.PENDING and row.attempt > 0:
         return
-    waiting = {RunStatus.PENDING: "it waits for its agent", RunStatus.RUNNING: "it executes"}.get(
+    reason = {RunStatus.PENDING: "it waits for its agent", RunStatus.RUNNING: "it executes"}.get(
         row.status, f"it waits since {ago(row.updated_at)}, see `callboard runs show {run}`"
     )
-    raise ContractError(f"run {run} has not failed: {waiting}; there is nothing to retry")
+    raise ContractError(f"run {run} has not failed: {reason}; there is nothing to retry")
 
 
 async def fork(run: RunIdArg, /, *, at: Seq, copy: Count = 0, target: Target = HERE) -> int:
@@ -328,8 +336,10 @@ async def fork(run: RunIdArg, /, *, at: Seq, copy: Count = 0, target: Target = H
         fork.
     """
     async with open_run(target, run) as (runtime, row):
-        new = await runtime.fork_run(row.run_id, at_seq=at, copy=copy)
-    return target.tell({"run": new, "forked_from": {"run": run, "seq": at}, "copy": copy}, new)
+        new_run = await runtime.fork_run(row.run_id, at_seq=at, copy=copy)
+    return target.tell(
+        {"run": new_run, "forked_from": {"run": run, "seq": at}, "copy": copy}, new_run
+    )
 
 
 async def redrive(*runs: str, every: AllFlag = False, target: Target = HERE) -> int:
@@ -356,21 +366,21 @@ async def redrive(*runs: str, every: AllFlag = False, target: Target = HERE) -> 
     async with target.client() as runtime:
         if every:
             rows = await runtime.store.lists.runs(status=[RunStatus.FAILED], limit=_PAGE)
-            failed = [row.run_id for row in rows if not row.swept]
+            failed_runs = [row.run_id for row in rows if not row.swept]
         else:
-            failed = [await _dead(runtime, run) for run in runs]
-        started = {run: await _again(runtime, run) for run in failed}
-    is_done = every or all(isinstance(new, str) for new in started.values())
-    told = [
+            failed_runs = [await _failed_run(runtime, run) for run in runs]
+        new_runs = {run: await _redrive_run(runtime, run) for run in failed_runs}
+    is_done = every or all(isinstance(new, str) for new in new_runs.values())
+    lines = [
         f"{old} continues as {new}" if isinstance(new, str) else str(new)
-        for old, new in started.items()
+        for old, new in new_runs.items()
     ]
-    data = [_to_json(old, new) for old, new in started.items()]
-    target.tell(data, "\n".join(told) or "no failed runs")
+    data = [_to_json(old, new) for old, new in new_runs.items()]
+    target.tell(data, "\n".join(lines) or "no failed runs")
     return Exit.OK if is_done else Exit.FAILED
 
 
-async def _again(runtime: Runtime, run: RunId) -> RunId | AlreadyRedrivenError:
+async def _redrive_run(runtime: Runtime, run: RunId) -> RunId | AlreadyRedrivenError:
     """Redrive a run. Return the new run's id, or the refusal, so that the command continues with other runs."""
     try:
         return await runtime.redrive_run(run)
@@ -389,7 +399,7 @@ def _to_json(run: RunId, new: RunId | AlreadyRedrivenError) -> JsonValue:
     return {"run": run, "redriven_as": new}
 
 
-async def _dead(runtime: Runtime, run: str) -> RunId:
+async def _failed_run(runtime: Runtime, run: str) -> RunId:
     row = await known_run(runtime, run)
     refuse_swept(row)
     if row.status is not RunStatus.FAILED:

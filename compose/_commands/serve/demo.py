@@ -65,15 +65,15 @@ async def demo(
 @contextmanager
 def _stage(folder: Path | None, data: Path | None) -> Iterator[Stage]:
     """Yield the folder of this demo. The database of a temporary folder is removed at the end."""
-    own = documents_in(folder.absolute()) if folder is not None else None
+    documents = documents_in(folder.absolute()) if folder is not None else None
     if data is None:
-        place = Path(tempfile.mkdtemp(prefix="callboard-demo-"))
+        stage_folder = Path(tempfile.mkdtemp(prefix="callboard-demo-"))
         # PostgreSQL refuses to run as root, so root starts it as another user, who must reach the folder.
-        place.chmod(0o711)
+        stage_folder.chmod(0o711)
     else:
-        place = data.absolute()
-        place.mkdir(parents=True, exist_ok=True)
-    stage = Stage(place, own or write_default_documents(place / "documents"))
+        stage_folder = data.absolute()
+        stage_folder.mkdir(parents=True, exist_ok=True)
+    stage = Stage(stage_folder, documents or write_default_documents(stage_folder / "documents"))
     try:
         yield stage
     finally:
@@ -99,10 +99,10 @@ class Silence:
     """An audience that prints nothing."""
 
     def tell(self, text: str) -> None:
-        """See `Audience.tell`."""
+        """Print nothing."""
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """See `Audience.progress`."""
+        """Print nothing."""
 
 
 class Narrator:
@@ -110,23 +110,23 @@ class Narrator:
 
     def __init__(self) -> None:
         self._console = console()
-        self._began = time.monotonic()
-        self._shown = (-1, "")
+        self._start_s = time.monotonic()
+        self._last_progress = (-1, "")
 
     def tell(self, text: str) -> None:
-        """See `Audience.tell`."""
+        """Print an event with the seconds since the start of the demo."""
         self._clear()
-        seconds = time.monotonic() - self._began
+        seconds = time.monotonic() - self._start_s
         style = "bold red" if text.startswith("SIGKILL") else ""
         self._console.print(Text(f"{seconds:5.1f} s  ", "dim") + Text(text, style))
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """See `Audience.progress`."""
-        if not self._console.is_terminal or (done, what) == self._shown:
+        """Draw the progress bar, on a terminal only: `done` of `total` steps, and the current step."""
+        if not self._console.is_terminal or (done, what) == self._last_progress:
             return
-        self._shown = (done, what)
-        filled = BAR * done // total
-        bar = "█" * filled + "·" * (BAR - filled)
+        self._last_progress = (done, what)
+        filled_width = BAR * done // total
+        bar = "█" * filled_width + "·" * (BAR - filled_width)
         self._console.file.write(f"\r\033[K         {bar} {done}/{total} steps  {what}")
         self._console.file.flush()
         if done == total:
@@ -148,20 +148,20 @@ def show_proof(outcome: Outcome) -> None:
     out.print(table)
     if any(step.second_host == "repeated" for step in proof.steps):
         out.print(" * the host was killed during this step, which had no result", style="dim")
-    replayed = sum(step.second_host == "replayed" for step in proof.steps)
-    at_most_once = sum(step.mode == "at_most_once" for step in proof.steps)
+    replayed_count = sum(step.second_host == "replayed" for step in proof.steps)
+    at_most_once_count = sum(step.mode == "at_most_once" for step in proof.steps)
     out.print()
-    first, second = outcome.first_pid, outcome.second_pid
-    after = f"{outcome.took_over_after_s:g} s"
-    executed = f"every recorded effect executed once: {replayed} were replayed"
+    first_pid, second_pid = outcome.first_pid, outcome.second_pid
+    delay = f"{outcome.took_over_after_s:g} s"
+    executed_once = f"every recorded effect executed once: {replayed_count} were replayed"
     for holds, claim in (
-        (proof.was_killed, f"host 1 (process {first}) ended by SIGKILL in mid-run"),
+        (proof.was_killed, f"host 1 (process {first_pid}) ended by SIGKILL in mid-run"),
         (
             proof.was_recovered,
-            f"host 2 (process {second}) took the run over and continued after {after}",
+            f"host 2 (process {second_pid}) took the run over and continued after {delay}",
         ),
-        (all(step.holds for step in proof.steps), f"{executed} and not executed again"),
-        (proof.published_once, f"each of {at_most_once} at-most-once effects happened once"),
+        (all(step.holds for step in proof.steps), f"{executed_once} and not executed again"),
+        (proof.published_once, f"each of {at_most_once_count} at-most-once effects happened once"),
         (proof.is_complete, "the run completed, with one result per step"),
     ):
         out.print(f" {YES if holds else NO} {claim}")

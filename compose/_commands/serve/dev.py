@@ -90,22 +90,25 @@ class Lines:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._known: dict[str, str] = {}
+        self._statuses: dict[str, str] = {}
 
-    def happened(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
-        """See `compose._tools.reload.View.happened`."""
+    def show_event(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
+        """Print the event as one line."""
         line = json.dumps({"event": event, "text": text, **(facts or {})}, default=str)
         sys.stdout.write(f"{line if self._as_json else visible(text)}\n")
         sys.stdout.flush()
 
-    def show(self, now: Snapshot) -> None:
-        """See `compose._tools.reload.View.show`."""
-        known, self._known = self._known, {row.run_id: status_text(row) for row in now.runs}
-        for row in reversed(now.runs):
+    def show(self, snapshot: Snapshot) -> None:
+        """Print each run whose status has changed since the last call, oldest first."""
+        previous, self._statuses = (
+            self._statuses,
+            {row.run_id: status_text(row) for row in snapshot.runs},
+        )
+        for row in reversed(snapshot.runs):
             status = status_text(row)
-            if known.get(row.run_id) != status:
+            if previous.get(row.run_id) != status:
                 facts = {"run": row.run_id, "agent": str(row.agent_id), "status": status}
-                self.happened("run", f"run {row.run_id}  {row.agent_id}  {status}", facts)
+                self.show_event("run", f"run {row.run_id}  {row.agent_id}  {status}", facts)
 
     def __enter__(self) -> Self:
         return self
@@ -119,24 +122,24 @@ class Screen:
 
     def __init__(self) -> None:
         self._lines: deque[Text] = deque(maxlen=LINES_KEPT)
-        self._now: Snapshot | None = None
+        self._snapshot: Snapshot | None = None
         self._live = Live(console=console(), refresh_per_second=4, transient=False)
 
-    def happened(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
-        """See `compose._tools.reload.View.happened`."""
+    def show_event(self, event: str, text: str, facts: Mapping[str, object] | None = None) -> None:
+        """Add the event to the lines at the end of the screen."""
         del facts
         self._lines.append(Text(text, "red" if event in ("error", "failed") else ""))
-        self._live.update(self._drawn())
+        self._live.update(self._render())
 
-    def show(self, now: Snapshot) -> None:
-        """See `compose._tools.reload.View.show`."""
-        self._now = now
-        self._live.update(self._drawn())
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw the totals and the newest runs."""
+        self._snapshot = snapshot
+        self._live.update(self._render())
 
-    def _drawn(self) -> Group:
+    def _render(self) -> Group:
         parts: list[Table | Text] = []
-        if self._now is not None:
-            parts += [_totals(self._now), _runs(self._now), Text()]
+        if self._snapshot is not None:
+            parts += [_totals(self._snapshot), _runs(self._snapshot), Text()]
         return Group(*parts, *self._lines)
 
     def __enter__(self) -> Self:
@@ -147,24 +150,24 @@ class Screen:
         self._live.stop()
 
 
-def _totals(now: Snapshot) -> Text:
-    totals, parked = now.totals, sum(now.totals.parked.values())
-    opened = ", ".join(f"{n} {status.lower()}" for status, n in sorted(totals.runs.items()) if n)
-    facts = f"hosts {totals.hosts}", f"open runs: {opened or 'none'}"
-    rates = f"{now.per_second:.1f} runs/s", f"messages {sum(totals.pending.values())}"
+def _totals(snapshot: Snapshot) -> Text:
+    totals, parked_count = snapshot.totals, sum(snapshot.totals.parked.values())
+    open_runs = ", ".join(f"{n} {status.lower()}" for status, n in sorted(totals.runs.items()) if n)
+    facts = f"hosts {totals.hosts}", f"open runs: {open_runs or 'none'}"
+    rates = f"{snapshot.per_second:.1f} runs/s", f"messages {sum(totals.pending.values())}"
     text = Text("  ·  ".join((*facts, *rates)), "bold")
-    if parked:
-        text += Text(f"  ·  {parked} parked: callboard runs list --parked", "yellow")
+    if parked_count:
+        text += Text(f"  ·  {parked_count} parked: callboard runs list --parked", "yellow")
     if totals.dead_letters:
         text += Text(f"  ·  {totals.dead_letters} dead letters: callboard dlq list", "red")
     return text
 
 
-def _runs(now: Snapshot) -> Table:
+def _runs(snapshot: Snapshot) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("run", "agent", "status", "changed"):
         table.add_column(name, no_wrap=True)
-    for row in now.runs[:RUNS_SHOWN]:
+    for row in snapshot.runs[:RUNS_SHOWN]:
         status = status_text(row)
         agent = Text(str(row.agent_id))
         since = f"{ago(row.updated_at)} ago" if row.updated_at is not None else ""

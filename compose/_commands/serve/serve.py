@@ -270,7 +270,7 @@ def mcp_worker(  # noqa: PLR0913 - each is an option
         problem = f"callboard mcp-worker needs {exc.name!r}, which is not installed"
         raise ContractError(f"{problem}: pip install 'callboard[host,mcp]'") from exc
     options = WorkerOptions(
-        toolsets=tuple(one.strip() for one in (toolsets or "").split(",") if one.strip()),
+        toolsets=tuple(name.strip() for name in (toolsets or "").split(",") if name.strip()),
         root=root,
         allow_private=allow_private,
         http=access.options(),

@@ -52,10 +52,10 @@ async def switch(
     """
     async with sessions_of(target, app, tenant) as agents:
         await agents.session(session)
-        found = await find_node(agents, session, node)
-        await agents.switch_context(session, found.id)
-    data = {"session": session, "active_node": found.id}
-    return target.tell(data, f"the next run of {session} continues from {found.id}")
+        active_node = await find_node(agents, session, node)
+        await agents.switch_context(session, active_node.id)
+    data = {"session": session, "active_node": active_node.id}
+    return target.tell(data, f"the next run of {session} continues from {active_node.id}")
 
 
 async def delete(
@@ -79,10 +79,11 @@ async def delete(
     if not yes:
         _ask(session)
     async with sessions_of(target, app, tenant) as agents:
-        removed = await agents.delete_session(session)
-    rows = sum(sum(kinds.values()) for kinds in removed.values())
+        removed_rows = await agents.delete_session(session)
+    rows = sum(sum(kinds.values()) for kinds in removed_rows.values())
     return target.tell(
-        {"session": session, "rows": rows, "counts": removed}, f"deleted {session}: {rows} row(s)"
+        {"session": session, "rows": rows, "counts": removed_rows},
+        f"deleted {session}: {rows} row(s)",
     )
 
 
@@ -128,20 +129,20 @@ async def export(
     output
         The file, which is written completely or not at all. Default: standard output.
     """
-    written, what = 0, "nodes" if nodes else "events"
+    line_count, unit = 0, "nodes" if nodes else "events"
     async with sessions_of(target, app, tenant) as agents:
         await agents.session(session)
         lines = _nodes(agents, session) if nodes else _events(agents, session)
-        with writing(output) as file, progress(output, what) as moved:
-            async with aclosing(lines) as found:
-                async for line in found:
+        with writing(output) as file, progress(output, unit) as report_progress:
+            async with aclosing(lines) as source:
+                async for line in source:
                     file.write(line + "\n")
-                    written += 1
-                    moved(written)
+                    line_count += 1
+                    report_progress(line_count)
     if target.json:
-        sys.stderr.write(json.dumps({"session": session, what: written}) + "\n")
+        sys.stderr.write(json.dumps({"session": session, unit: line_count}) + "\n")
     else:
-        console(stderr=True).print(f"{written} {what}; message content is included")
+        console(stderr=True).print(f"{line_count} {unit}; message content is included")
     return Exit.OK
 
 

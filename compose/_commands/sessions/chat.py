@@ -33,7 +33,7 @@ from compose._commands.sessions.screen import (
     JsonScreen,
     Keyboard,
     TextScreen,
-    terminal_kept,
+    restore_terminal,
 )
 from compose._commands.sessions.talk import Chat, Commands, say_all, talk_with
 from compose._commands.terminal import console
@@ -105,23 +105,23 @@ async def chat(  # noqa: PLR0913 - each is an option
     messages = _messages(message, target)
     logging.getLogger("callboard.models").setLevel(logging.INFO)  # shows the load of a model
     async with AsyncExitStack() as stack:
-        opening = _opened(settings, module_app, folder, app=app, tenant=tenant)
-        with _told(settings):
+        opening = _open_app(settings, module_app, folder, app=app, tenant=tenant)
+        with _show_opening(settings):
             agents, modes = await stack.enter_async_context(opening)
         if modes and mode not in modes:
             raise UnknownModeError(mode, ", ".join(modes))
         session_id = await _session_of(agents, session, is_new=new)
         person = None
         if not target.json and sys.stdin.isatty():
-            stack.enter_context(terminal_kept())
+            stack.enter_context(restore_terminal())
             person = Keyboard()
         screen = _screen(target, settings)
         talk = Chat(agents, session_id, screen, person=person, by=user_name(), mode=mode)
         stack.push_async_callback(talk.close)
-        return await _until_left(talk, _talked(talk, messages, modes))
+        return await _until_left(talk, _talk(talk, messages, modes))
 
 
-async def _talked(talk: Chat, messages: list[str], modes: tuple[str, ...]) -> Exit:
+async def _talk(talk: Chat, messages: list[str], modes: tuple[str, ...]) -> Exit:
     """Open the session, send the messages or the lines that a person types, and return the exit code."""
     if messages:
         await talk.open(shows_past=False)
@@ -136,12 +136,12 @@ def _settings(target: Target, nats_url: str | None, namespace: str | None) -> Se
 
     If neither the options nor the environment name a server, the host uses the folder `DATA`.
     """
-    given = {"nats_url": nats_url, "namespace": namespace}
-    named = read_settings()
-    places = target.data, target.postgres_url, named.data_dir, named.postgres_url
-    if all(place is None for place in places):
+    options = {"nats_url": nats_url, "namespace": namespace}
+    environment = read_settings()
+    servers = target.data, target.postgres_url, environment.data_dir, environment.postgres_url
+    if all(p is None for p in servers):
         target = replace(target, data=DATA)
-    settings = target.settings(**given)
+    settings = target.settings(**options)
     changes: dict[str, object] = {}
     if settings.start_wait_s is None:
         changes["start_wait_s"] = CLIENT_WAIT_S
@@ -150,16 +150,16 @@ def _settings(target: Target, nats_url: str | None, namespace: str | None) -> Se
     return settings.model_copy(update=changes)
 
 
-def _messages(given: list[str] | None, target: Target) -> list[str]:
+def _messages(texts: list[str] | None, target: Target) -> list[str]:
     """Return the messages of `--message` or of standard input; empty if a person types at the terminal.
 
     Raises:
         ContractError: The given text is empty, or `--json` is given and there is no text.
     """
-    if given is None and not sys.stdin.isatty():
-        given = [sys.stdin.read()]
-    messages = [text.strip() for text in given or () if text.strip()]
-    if given is not None and not messages:
+    if texts is None and not sys.stdin.isatty():
+        texts = [sys.stdin.read()]
+    messages = [text.strip() for text in texts or () if text.strip()]
+    if texts is not None and not messages:
         raise ContractError(
             "there is nothing to say: give --message TEXT, or text on standard input"
         )
@@ -171,7 +171,7 @@ def _messages(given: list[str] | None, target: Target) -> list[str]:
 
 
 @contextmanager
-def _told(settings: Settings) -> Iterator[None]:
+def _show_opening(settings: Settings) -> Iterator[None]:
     """Show on standard error that servers start, if it is a terminal."""
     if not sys.stderr.isatty():
         yield
@@ -182,18 +182,18 @@ def _told(settings: Settings) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _opened(
+async def _open_app(
     settings: Settings, spec: str, folder: Path, *, app: str | None, tenant: str
 ) -> AsyncIterator[tuple[AgentRuntime, tuple[str, ...]]]:
     """Yield the sessions of an application and the names of its modes. This process executes its runs."""
     async with AsyncExitStack() as stack:
         opening = await stack.enter_async_context(opened(settings))
         with loading():  # while the servers start
-            found = find_served(spec)
+            served_object = find_served(spec)
             from compose._assembly.runtime import build_as_set  # noqa: PLC0415
         building = build_as_set(settings, client="chat", opening=opening)
         runtime = await stack.enter_async_context(building)
-        served = await serve_app(runtime, spec, found, app=app)
+        served = await serve_app(runtime, spec, served_object, app=app)
         if not (served.modes or served.known_modes):
             remedy = "callboard host executes flows, and callboard graphs starts their runs"
             raise ServeError(spec, "it has flows, and no sessions", remedy)
@@ -222,9 +222,9 @@ async def _session_of(agents: AgentRuntime, session: str | None, *, is_new: bool
             raise ContractError(f"session {session} of {agents.app} exists already: {remedy}")
         return session
     if not is_new:
-        for one in await agents.sessions():
-            if one.project == str(agents.project):
-                return one.agent_id.key
+        for row in await agents.sessions():
+            if row.project == str(agents.project):
+                return row.agent_id.key
     return secrets.token_hex(6)
 
 
@@ -245,18 +245,19 @@ async def _until_left(talk: Chat, work: Coroutine[Any, Any, Exit]) -> Exit:
     """Return the exit code of the chat. A second Ctrl-C or SIGTERM ends it with INTERRUPTED."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, talk.interrupt)
-    loop.add_signal_handler(signal.SIGTERM, talk.left.set)
-    talking = start_task(work, name="talk", done=lambda _: talk.left.set())
+    loop.add_signal_handler(signal.SIGTERM, talk.has_left.set)
+    talk_task = start_task(work, name="talk", done=lambda _: talk.has_left.set())
     try:
-        await talk.left.wait()
+        await talk.has_left.wait()
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
-        is_over = talking.done()
-        talking.cancel()
-        await asyncio.wait({talking})
-    if is_over:
-        code: Exit = talking.result()
+        # Read before the cancel, after which the task is done in any case.
+        has_ended = talk_task.done()
+        talk_task.cancel()
+        await asyncio.wait({talk_task})
+    if has_ended:
+        code: Exit = talk_task.result()
         return code
     if talk.has_open_runs:
         talk.note("left before the run ended; open the session again to continue it")

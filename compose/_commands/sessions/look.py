@@ -23,7 +23,7 @@ from actors._sessions.runtime import APP, AgentRuntime
 from compose._commands import options as opt
 from compose._commands.inspect.history import print_turn
 from compose._commands.options import HERE, Target
-from compose._commands.output import NoDataError, ago, picked, print_json, short
+from compose._commands.output import NoDataError, ago, pick, print_json, short
 from compose._commands.terminal import console, say
 from compose._host.logs import visible
 from compose._tools.history import turn_to_json
@@ -69,31 +69,31 @@ async def list_all(
         Only sessions whose last change was before this instant, or longer ago than this span. Gives the next
         page.
     """
-    at = opt.instant("--before", before)
+    before_at = opt.instant("--before", before)
     label = None if project is None else str(project_folder(project))
     async with sessions_of(target, app, tenant) as agents:
-        found = await agents.sessions(limit=limit, before=at)
+        rows = await agents.sessions(limit=limit, before=before_at)
     names = (
         "agent=agent_id title owner project open_runs active_node=head last_fact created_at last_at"
     )
     target.table(
-        [one for one in found if label in (None, one.project)],
-        lambda one: {"session": one.agent_id.key, **picked(one, names)},
+        [row for row in rows if label in (None, row.project)],
+        lambda row: {"session": row.agent_id.key, **pick(row, names)},
         ("session", "title", "owner", "project", "open runs", "active node", "changed", "begun"),
-        lambda one: (
-            one.agent_id.key,
-            one.title,
-            one.owner or "",
-            one.project,
-            one.open_runs or "",
-            (one.head or "")[:8],
-            ago(one.last_at),
-            ago(one.created_at),
+        lambda row: (
+            row.agent_id.key,
+            row.title,
+            row.owner or "",
+            row.project,
+            row.open_runs or "",
+            (row.head or "")[:8],
+            ago(row.last_at),
+            ago(row.created_at),
         ),
         empty=f"there is no session of {app}: begin one with callboard chat",
     )
-    if len(found) == limit and not target.json:
-        say(f"there may be more: --before {found[-1].last_at.isoformat()}, or a larger --limit")
+    if len(rows) == limit and not target.json:
+        say(f"there may be more: --before {rows[-1].last_at.isoformat()}, or a larger --limit")
 
 
 async def show(
@@ -131,8 +131,8 @@ async def show(
         return
     for turn in path[-last:]:
         print_turn(turn, is_full=full)
-    hidden = max(0, len(path) - last)
-    facts = [f"{hidden} turn(s) before are not shown: see --last"] if hidden else []
+    hidden_count = max(0, len(path) - last)
+    facts = [f"{hidden_count} turn(s) before are not shown: see --last"] if hidden_count else []
     facts += [f"{row.open_runs} run(s) are open"] if row.open_runs else []
     if facts or not path:
         say("; ".join(facts) or "nothing was said yet")
@@ -180,14 +180,14 @@ ENDS_EARLY: Final = "(a limit of tokens cut the answer off)"
 async def all_nodes(agents: AgentRuntime, session_id: str) -> list[Turn]:
     """Return the nodes of all branches, oldest first, each with its parent's id."""
     agent, after = agents.agent_id(session_id), NO_CUT
-    found: list[Turn] = []
+    nodes: list[Turn] = []
     store = agents.runtime.store
     while page := await store.data.transcripts.page(
         agent, agent.key, limit=PAGE, after=after, branches=True
     ):
-        found += await store.data.sessions.nodes(agent, [turn.id for turn in page])
+        nodes += await store.data.sessions.nodes(agent, [turn.id for turn in page])
         after = page[-1].ordinal
-    return found
+    return nodes
 
 
 async def find_node(agents: AgentRuntime, session_id: str, text: str) -> Turn:
@@ -198,8 +198,8 @@ async def find_node(agents: AgentRuntime, session_id: str, text: str) -> Turn:
         NoDataError: Several ids begin with `text`.
     """
     agent = agents.agent_id(session_id)
-    if found := await agents.runtime.store.data.sessions.nodes(agent, [text]):
-        return found[0]
+    if exact_nodes := await agents.runtime.store.data.sessions.nodes(agent, [text]):
+        return exact_nodes[0]
     nodes = [turn for turn in await all_nodes(agents, session_id) if turn.id.startswith(text)]
     if len(nodes) > 1:
         raise NoDataError(f"{len(nodes)} nodes begin with {text!r}: give more of the id")
@@ -211,8 +211,8 @@ async def find_node(agents: AgentRuntime, session_id: str, text: str) -> Turn:
 def node_text(line: NodeLine) -> str:
     """Return a line for a node: its branch marks, its short id, its role and the start of its text."""
     turn, mark = line.turn, "*" if line.is_active else " "
-    said = turn.message.text or ", ".join(lines_of_blocks(turn.message))
-    return f"{mark} {line.marks}{turn.id[:SHOWN_ID]} {turn.message.role}: {short(said)}"
+    text = turn.message.text or ", ".join(lines_of_blocks(turn.message))
+    return f"{mark} {line.marks}{turn.id[:SHOWN_ID]} {turn.message.role}: {short(text)}"
 
 
 def lines_of_blocks(message: ChatMessage) -> Iterator[str]:
@@ -256,25 +256,25 @@ def tree_of(turns: Sequence[Turn], head: str | None) -> Iterator[NodeLine]:
         head: Id of the active node.
     """
     by_id = {turn.id: turn for turn in turns}
-    below: defaultdict[str | None, list[Turn]] = defaultdict(list)
+    children_by_parent: defaultdict[str | None, list[Turn]] = defaultdict(list)
     for turn in turns:
-        below[turn.parent if turn.parent in by_id else None].append(turn)
+        children_by_parent[turn.parent if turn.parent in by_id else None].append(turn)
     path, node = set[str](), head
     while node is not None and node in by_id:
         path.add(node)
         node = by_id[node].parent
-    waiting = [*reversed(list(_placed(below[None], "")))]
-    while waiting:
-        turn, marks, behind = waiting.pop()
+    stack = [*reversed(list(_mark_children(children_by_parent[None], "")))]
+    while stack:
+        turn, marks, prefix = stack.pop()
         yield NodeLine(turn, marks, turn.id == head, turn.id in path)
-        waiting += reversed(list(_placed(below[turn.id], behind)))
+        stack += reversed(list(_mark_children(children_by_parent[turn.id], prefix)))
 
 
-def _placed(children: Sequence[Turn], behind: str) -> Iterator[tuple[Turn, str, str]]:
+def _mark_children(children: Sequence[Turn], prefix: str) -> Iterator[tuple[Turn, str, str]]:
     """Yield each child with the marks before it, and the marks before its descendants."""
     if len(children) == 1:
-        yield children[0], behind, behind
+        yield children[0], prefix, prefix
         return
     for number, child in enumerate(children, 1):
         is_last = number == len(children)
-        yield child, behind + ("└─ " if is_last else "├─ "), behind + ("   " if is_last else "│  ")
+        yield child, prefix + ("└─ " if is_last else "├─ "), prefix + ("   " if is_last else "│  ")

@@ -89,8 +89,8 @@ class TextScreen(ChatScreen):
         self._call: tuple[str, str, int] = ("", "", 0)
         """The model call of the current answer: its run, position and attempt."""
         self._is_inside = False
-        self._typed: dict[str, str] = {}
-        self._said: dict[str, str] = {}
+        self._typed_texts: dict[str, str] = {}
+        self._last_answers: dict[str, str] = {}
         """The last answer of each open run, by the run's id. Without one the run's output is shown."""
 
     @property
@@ -100,8 +100,8 @@ class TextScreen(ChatScreen):
 
     @override
     def typed(self, run_id: str, text: str, *, is_seen: bool) -> None:
-        if run_id not in self._typed:
-            self._typed[run_id] = text
+        if run_id not in self._typed_texts:
+            self._typed_texts[run_id] = text
             if not is_seen:
                 self._line(YOU + text, style="bold")
 
@@ -124,73 +124,73 @@ class TextScreen(ChatScreen):
 
     @override
     def event(self, event: SessionEvent, *, depth: int = 0) -> None:
-        said: dict[str, Any] = dict(event.payload)
+        payload: dict[str, Any] = dict(event.payload)
         if depth == 0 and event.type in _TEXTS:
-            self._piece(event, said)
+            self._piece(event, payload)
             return
         if depth == 0 and event.type == "message":
-            self._message(event.run_id, said)
+            self._message(event.run_id, payload)
             return
         if event.type == "run_completed":
             if depth == 0:
-                output = said["output"]
-                if output is not None and event.run_id not in self._said:
+                output = payload["output"]
+                if output is not None and event.run_id not in self._last_answers:
                     self._line(output if isinstance(output, str) else short(output))
                 self._forget(event.run_id)
             return
         if event.type == "approval_requested":
-            text = f"? {asked(said)} waits for a person: {self._decide(said['approval_id'])}"
+            text = f"? {question_text(payload)} waits for a person: {self._decide(payload['approval_id'])}"
             self._line(STEP * depth + text, style="yellow")
             return
-        if (line := _LINES.get(event.type)) is not None and (shown := line(said)):
-            self._line(STEP * depth + shown, style=_STYLES.get(event.type, "dim"))
+        if (line_of := _LINES.get(event.type)) is not None and (line := line_of(payload)):
+            self._line(STEP * depth + line, style=_STYLES.get(event.type, "dim"))
         if depth == 0 and event.type in ("run_failed", "run_cancelled"):
             self._forget(event.run_id)
 
-    def _piece(self, event: SessionEvent, said: dict[str, Any]) -> None:
+    def _piece(self, event: SessionEvent, payload: dict[str, Any]) -> None:
         """Show a piece of an answer. A snapshot and the first piece of an attempt replace earlier pieces."""
         if event.type == "reasoning_delta":
-            self._write(said["text"], style="dim italic")
+            self._write(payload["text"], style="dim italic")
             return
-        call = (event.run_id, said["position"], said["attempt"])
+        call = (event.run_id, payload["position"], payload["attempt"])
         if event.type == "text_snapshot":
             self._call = call
-            self._replace(said["text"], why=BEGINS_ANEW)
+            self._replace(payload["text"], why=BEGINS_ANEW)
             return
         if call != self._call:
             is_again = call[:2] == self._call[:2] and bool(self._answer)
             self._call = call
             self._start_anew(BEGINS_ANEW if is_again else "")
-        self._answer.append(said["text"])  # joined at the end: a sum would copy it each time
-        self._write(said["text"])
+        self._answer.append(payload["text"])  # joined at the end: a sum would copy it each time
+        self._write(payload["text"])
 
-    def _message(self, run_id: str, said: dict[str, Any]) -> None:
-        if said["role"] == "user":
-            known = self._typed.get(run_id)
-            if known is None or said["text"] not in known:
-                self._line(YOU + said["text"], style="bold")
-        elif said["role"] == "assistant":
-            if said["text"]:
-                self._replace(said["text"], why="(the whole answer:)")
-                self._said[run_id] = said["text"]
+    def _message(self, run_id: str, payload: dict[str, Any]) -> None:
+        if payload["role"] == "user":
+            typed_text = self._typed_texts.get(run_id)
+            if typed_text is None or payload["text"] not in typed_text:
+                self._line(YOU + payload["text"], style="bold")
+        elif payload["role"] == "assistant":
+            if payload["text"]:
+                self._replace(payload["text"], why="(the whole answer:)")
+                self._last_answers[run_id] = payload["text"]
             self._end_line()
             self._answer = []
-            if said.get("stopped") == "length":
+            if payload.get("stopped") == "length":
                 self._line(ENDS_EARLY, style="dim")
 
     def _forget(self, run_id: str) -> None:
         self._end_line()
         self._answer = []
-        self._typed.pop(run_id, None)
-        self._said.pop(run_id, None)
+        self._typed_texts.pop(run_id, None)
+        self._last_answers.pop(run_id, None)
 
     def _replace(self, text: str, *, why: str) -> None:
         """Show the rest of an answer, or all of it if the part on the screen is not its beginning."""
-        shown = "".join(self._answer)
-        if not text.startswith(shown):
+        on_screen = "".join(self._answer)
+        if not text.startswith(on_screen):
             self._start_anew(why)
-            shown = ""
-        rest = text[len(shown) :]
+            on_screen = ""
+        rest = text[len(on_screen) :]
         self._answer = [text] if text else []
         if rest:
             self._write(rest)
@@ -217,80 +217,82 @@ class TextScreen(ChatScreen):
             self._is_inside = False
 
 
-def asked(said: dict[str, Any]) -> str:
-    """Return the question of an approval: a tool with its arguments, or the agent's text. See `visible`."""
-    args = said.get("args")
+def question_text(payload: dict[str, Any]) -> str:
+    """Return the question of an approval: a tool with its arguments, or the agent's text, made `visible`."""
+    args = payload.get("args")
     if isinstance(args, dict) and args.keys() == {"risk", "arguments"}:
         args = args["arguments"]
-    what = str(said["what"]).removeprefix("tool ")
+    what = str(payload["what"]).removeprefix("tool ")
     return visible(what if args is None else f"{what} {short(args)}")
 
 
-def _tool_finished(said: dict[str, Any]) -> str:
-    result = said["result"]
+def _tool_finished(payload: dict[str, Any]) -> str:
+    result = payload["result"]
     text = result.get("text") or result.get("message") if isinstance(result, dict) else result
-    failed = "" if said["status"] == "ok" else f" {said['status']}"
-    return f"← {said['name']}{failed}: {short(text)}"
+    status = "" if payload["status"] == "ok" else f" {payload['status']}"
+    return f"← {payload['name']}{status}: {short(text)}"
 
 
-def _decided(said: dict[str, Any]) -> str:
-    by = f" by {said['by']}" if said.get("by") else ""
-    comment = f": {said['comment']}" if said.get("comment") else ""
-    return f"{said['status']}{by}{comment}"
+def _approval_decided(payload: dict[str, Any]) -> str:
+    by = f" by {payload['by']}" if payload.get("by") else ""
+    comment = f": {payload['comment']}" if payload.get("comment") else ""
+    return f"{payload['status']}{by}{comment}"
 
 
-def _child_started(said: dict[str, Any]) -> str:
-    type_, _, key = said["agent"].partition("/")
-    return f"» {said['child'][:8]} {type_}/{key[:SHOWN_ID]}"
+def _child_started(payload: dict[str, Any]) -> str:
+    type_, _, key = payload["agent"].partition("/")
+    return f"» {payload['child'][:8]} {type_}/{key[:SHOWN_ID]}"
 
 
-def _child_finished(said: dict[str, Any]) -> str:
-    error = said.get("error") or {}
-    told = short(error.get("message") or said.get("output"))
-    return f"« {said['child'][:8]} {said['status'].lower()}: {told}"
+def _child_finished(payload: dict[str, Any]) -> str:
+    error = payload.get("error") or {}
+    outcome = short(error.get("message") or payload.get("output"))
+    return f"« {payload['child'][:8]} {payload['status'].lower()}: {outcome}"
 
 
-def _waiting(said: dict[str, Any]) -> str:
-    if said.get("parked"):
-        why = said.get("detail") or said["parked"]
-        return f"an operator has to decide: {why} (callboard runs list --parked)"
+def _run_waiting(payload: dict[str, Any]) -> str:
+    if payload.get("parked"):
+        reason = payload.get("detail") or payload["parked"]
+        return f"an operator has to decide: {reason} (callboard runs list --parked)"
     until = (
-        f" until {said['until'][:19].replace('T', ' ')} UTC at the latest"
-        if said.get("until")
+        f" until {payload['until'][:19].replace('T', ' ')} UTC at the latest"
+        if payload.get("until")
         else ""
     )
     return f"the run waits{until}"
 
 
-def _attempt_failed(said: dict[str, Any]) -> str:
-    at = said["retry_at"][:19].replace("T", " ")
-    return f"attempt {said['attempt']} failed: {_why(said)}; again at {at} UTC"
+def _attempt_failed(payload: dict[str, Any]) -> str:
+    at = payload["retry_at"][:19].replace("T", " ")
+    return f"attempt {payload['attempt']} failed: {_why(payload)}; again at {at} UTC"
 
 
-def _why(said: dict[str, Any]) -> str:
-    error = said["error"]
+def _why(payload: dict[str, Any]) -> str:
+    error = payload["error"]
     return str(error.get("message") or error.get("type") or "no reason given")
 
 
 _TEXTS: Final = ("text_delta", "text_snapshot", "reasoning_delta")
 _LINES: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
-    "run_queued": lambda said: f"waits behind {said['ahead']} run(s) of this session",
-    "tool_started": lambda said: f"→ {said['name']} {short(said.get('arguments'))}".rstrip(),
+    "run_queued": lambda payload: f"waits behind {payload['ahead']} run(s) of this session",
+    "tool_started": lambda payload: (
+        f"→ {payload['name']} {short(payload.get('arguments'))}".rstrip()
+    ),
     "tool_finished": _tool_finished,
-    "approval_decided": _decided,
+    "approval_decided": _approval_decided,
     "child_started": _child_started,
     "child_finished": _child_finished,
-    "run_waiting": _waiting,
-    "run_resumed": lambda said: (
-        "the run continues after a crash" if said["reason"] == "recovered" else ""
+    "run_waiting": _run_waiting,
+    "run_resumed": lambda payload: (
+        "the run continues after a crash" if payload["reason"] == "recovered" else ""
     ),
     "attempt_failed": _attempt_failed,
-    "cancel_requested": lambda said: "stopping…",
-    "cancel_timeout": lambda said: f"the run has not ended within {said['waited_s']:g} s",
-    "run_cancelled": lambda said: (
-        "the run was cancelled" + (f": {said['reason']}" if said["reason"] else "")
+    "cancel_requested": lambda payload: "stopping…",
+    "cancel_timeout": lambda payload: f"the run has not ended within {payload['waited_s']:g} s",
+    "run_cancelled": lambda payload: (
+        "the run was cancelled" + (f": {payload['reason']}" if payload["reason"] else "")
     ),
-    "run_failed": lambda said: f"the run failed: {_why(said)}",
+    "run_failed": lambda payload: f"the run failed: {_why(payload)}",
 }
 """Functions that return an event's line, by the event's type. Other events have no line."""
 _STYLES: Final = {"run_failed": "red", "attempt_failed": "yellow", "run_cancelled": "yellow"}
@@ -327,13 +329,14 @@ class Keyboard(Person):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
-        self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._prompts: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._prompt = ""
         self._is_reading = self._is_asked = False
         self._editor: Any = None
         if sys.stdout.isatty():
             with contextlib.suppress(ImportError):  # `input` uses it to edit and recall lines
                 self._editor = importlib.import_module("readline")
+        # A daemon, because a thread that waits for a line must not keep the program from ending.
         threading.Thread(target=self._read_for_ever, name="keyboard", daemon=True).start()
 
     @property
@@ -350,7 +353,7 @@ class Keyboard(Person):
             self.redraw()
         else:
             self._is_reading = True
-            self._wanted.put(prompt)
+            self._prompts.put(prompt)
         self._is_asked = True
         try:
             line = await self._lines.get()
@@ -366,8 +369,8 @@ class Keyboard(Person):
 
     @override
     def redraw(self) -> None:
-        typed = "" if self._editor is None else self._editor.get_line_buffer()
-        sys.stdout.write(self._prompt + typed)
+        typed_text = "" if self._editor is None else self._editor.get_line_buffer()
+        sys.stdout.write(self._prompt + typed_text)
         sys.stdout.flush()
 
     def _read_for_ever(self) -> None:
@@ -375,7 +378,7 @@ class Keyboard(Person):
         # its exit.
         with open(sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False) as stdin:
             while True:
-                line = self._read(self._wanted.get(), stdin)
+                line = self._read(self._prompts.get(), stdin)
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
 
@@ -392,14 +395,14 @@ class Keyboard(Person):
 
 
 @contextmanager
-def terminal_kept() -> Iterator[None]:
+def restore_terminal() -> Iterator[None]:
     """Restore the terminal's settings at the end, because editing a line turns its echo off."""
     try:
-        before = termios.tcgetattr(sys.stdin.fileno())
+        settings = termios.tcgetattr(sys.stdin.fileno())
     except (OSError, ValueError, termios.error):
         yield
         return
     try:
         yield
     finally:
-        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, settings)

@@ -24,7 +24,7 @@ from actors.errors import ActorsError, UnknownApprovalError
 from actors.sessions import ROOT
 from compose._commands.output import Exit
 from compose._commands.sessions.look import all_nodes, find_node, node_text, tree_of
-from compose._commands.sessions.screen import STEP, YOU, ChatScreen, Person, asked
+from compose._commands.sessions.screen import STEP, YOU, ChatScreen, Person, question_text
 
 SHOWN: Final = 6
 """Number of turns that are shown when a conversation is opened."""
@@ -56,34 +56,37 @@ class Chat:
         self.agents, self.session_id, self.screen, self.mode = agents, session_id, screen, mode
         self._person, self._by = person, by
         self._tasks = TaskScope()
-        self._open: set[str] = set()
+        self._open_runs: set[str] = set()
         """Ids of the session's runs that have not ended."""
-        self._ended: dict[str, str] = {}
+        self._end_types: dict[str, str] = {}
         """Types of the last events of ended runs, by run id."""
-        self._own: set[str] = set()
+        self._own_messages: set[str] = set()
         """Ids of the messages that this process sent."""
-        self._asking: dict[str, asyncio.Task[Any]] = {}
-        self._one_question = asyncio.Lock()
+        self._question_tasks: dict[str, asyncio.Task[Any]] = {}
+        # One question at a time: two prompts would read from the same line of the keyboard.
+        self._question_lock = asyncio.Lock()
         self._news = asyncio.Event()
         self._is_stopping = self._is_at_prompt = False
-        self._trouble: Exception | None = None
-        self.left = asyncio.Event()
+        self._failure: Exception | None = None
+        self.has_left = asyncio.Event()
         """Set when the person leaves the chat."""
 
     @property
     def has_open_runs(self) -> bool:
         """True if a run of the session has not ended."""
-        return bool(self._open)
+        return bool(self._open_runs)
 
     async def open(self, *, shows_past: bool = True) -> None:
         """Show the end of the conversation, and all later events. `shows_past` False shows only open runs."""
         row = await self.agents.runtime.store.data.sessions.get(
             self.agents.agent_id(self.session_id)
         )
+        # The cursor is of the row that is read first: events that are written while the turns are read come by
+        # the tail, and none is lost.
         cursor = None
         if row is not None:
             cursor = str(EventCursor(row.last_fact))
-            await self._take_up(row, shows_past=shows_past)
+            await self._show_conversation(row, shows_past=shows_past)
         self._tasks.start(self._follow(cursor), name=f"events of {self.session_id}")
 
     async def close(self) -> None:
@@ -93,36 +96,37 @@ class Chat:
     async def say(self, text: str, *, parent_node: str | None = None) -> str:
         """Start a run for a message, and return its id."""
         message = UserMessage.of(text)
-        self._own.add(message.id)
+        self._own_messages.add(message.id)
         run = await self.agents.start(
             message, session_id=self.session_id, mode=self.mode, parent_node=parent_node
         )
         self._is_stopping = False
         self.screen.typed(run.run_id, text, is_seen=True)
-        if run.run_id not in self._ended:
-            self._open.add(run.run_id)
+        # The events of a short run may be on the screen before `start` returns.
+        if run.run_id not in self._end_types:
+            self._open_runs.add(run.run_id)
         return run.run_id
 
     async def until_ended(self, run_id: str) -> str:
         """Wait until the event that ended a run is on the screen, and return the event's type."""
-        await self._until(lambda: run_id in self._ended)
-        return self._ended[run_id]
+        await self._until(lambda: run_id in self._end_types)
+        return self._end_types[run_id]
 
     async def until_idle(self) -> None:
         """Wait until no run of the session is open."""
-        await self._until(lambda: not self._open)
+        await self._until(lambda: not self._open_runs)
 
-    async def _until(self, holds: Any) -> None:
-        while not holds():
-            if self._trouble is not None:
-                raise self._trouble
+    async def _until(self, condition: Any) -> None:
+        while not condition():
+            if self._failure is not None:
+                raise self._failure
             self._news.clear()
             await self._news.wait()
 
     async def ask(self) -> str | None:
         """Return the next line that the person types, or None if the person has left."""
         assert self._person is not None
-        async with self._one_question:
+        async with self._question_lock:
             self._is_at_prompt = True
             try:
                 return await self._person.ask(YOU)
@@ -132,13 +136,13 @@ class Chat:
     def interrupt(self) -> None:
         """Stop the open runs. A second call without a message or a run's end between leaves the chat."""
         if self._is_stopping:
-            self.left.set()
+            self.has_left.set()
             return
         self._is_stopping = True
-        if not self._open:
+        if not self._open_runs:
             self.note("Ctrl-C again ends the chat, like /quit", style="dim")
             return
-        for run_id in self._open:
+        for run_id in self._open_runs:
             self._tasks.start(self._cancel(run_id), name=f"cancel {run_id}")
 
     def resume(self) -> None:
@@ -153,9 +157,9 @@ class Chat:
 
     def note(self, text: str, *, style: str = "dim") -> None:
         """Show a line of the program, even while the person types a line."""
-        self._apart(lambda: self.screen.note(text, style=style))
+        self._show_above_prompt(lambda: self.screen.note(text, style=style))
 
-    def _apart(self, show: Any) -> None:
+    def _show_above_prompt(self, show: Any) -> None:
         """Call `show`. If the person is typing a line, draw that line again below the output."""
         person = self._person
         if person is None or not person.is_asked:
@@ -166,50 +170,51 @@ class Chat:
         if not self.screen.is_inside:
             person.redraw()
 
-    async def _take_up(self, row: SessionRow, *, shows_past: bool) -> None:
+    async def _show_conversation(self, row: SessionRow, *, shows_past: bool) -> None:
         """Show the last turns of the path, and the messages that started the open runs."""
         store = self.agents.runtime.store
         runs = []
         if row.open_runs:
             runs = await store.lists.runs(status=_OPEN, agent=row.agent_id)
-        self._open |= {run.run_id for run in runs}
+        self._open_runs |= {run.run_id for run in runs}
         if shows_past:
             path = await self.agents.path(self.session_id)
-            before = [turn for turn in path if turn.run_id not in self._open]
-            self.screen.past(before[-SHOWN:], max(0, len(before) - SHOWN))
+            earlier_turns = [turn for turn in path if turn.run_id not in self._open_runs]
+            self.screen.past(earlier_turns[-SHOWN:], max(0, len(earlier_turns) - SHOWN))
         for run in reversed(runs):
-            await self._show_asked(run.run_id)
+            await self._show_messages(run.run_id)
         if runs:
             self.note("the run continues; Ctrl-C cancels it")
 
-    async def _show_asked(self, run_id: str) -> None:
+    async def _show_messages(self, run_id: str) -> None:
         """Show the messages that started a run."""
         agent = self.agents.agent_id(self.session_id)
         inbox = await self.agents.runtime.store.insight.inbox(agent, limit=100)
-        said = [one.message for one in inbox if one.run_id == run_id]
-        text = "\n".join(_text_of(one.payload) for one in said)
-        is_seen = all(one.id in self._own for one in said)
-        if said:
-            self._apart(lambda: self.screen.typed(run_id, text, is_seen=is_seen))
+        messages = [arrival.message for arrival in inbox if arrival.run_id == run_id]
+        text = "\n".join(_text_of(message.payload) for message in messages)
+        is_seen = all(message.id in self._own_messages for message in messages)
+        if messages:
+            self._show_above_prompt(lambda: self.screen.typed(run_id, text, is_seen=is_seen))
 
     async def _follow(self, cursor: str | None) -> None:
         try:
             async with aclosing(self.agents.tail_session(self.session_id, cursor=cursor)) as events:
                 async for event in events:
-                    await self._take(event)
-        except Exception as exc:  # noqa: BLE001 - `_until` raises it
-            self._trouble = exc
+                    await self._handle_event(event)
+        # An error in a task reaches nobody, and the chat would wait for ever: `_until` raises it there.
+        except Exception as exc:  # noqa: BLE001 - as above
+            self._failure = exc
             self._news.set()
 
-    async def _take(self, event: SessionEvent) -> None:
+    async def _handle_event(self, event: SessionEvent) -> None:
         if event.type == "loop_started":
-            self._open.add(event.run_id)
-            await self._show_asked(event.run_id)
+            self._open_runs.add(event.run_id)
+            await self._show_messages(event.run_id)
         self._show(event, 0)
         if event.type in ENDS:
-            self._open.discard(event.run_id)
-            self._ended[event.run_id] = event.type
-            if not self._open:
+            self._open_runs.discard(event.run_id)
+            self._end_types[event.run_id] = event.type
+            if not self._open_runs:
                 self._is_stopping = False
             self._news.set()
 
@@ -218,19 +223,21 @@ class Chat:
 
         While the person types a message, an approval is only shown, and another client may decide it.
         """
-        said: dict[str, Any] = dict(event.payload)
-        asks = self._person is not None and not self._is_at_prompt
-        if event.type == "approval_requested" and asks:
-            self._tasks.start(self._decide(event.run_id, said, depth), name="approval")
+        payload: dict[str, Any] = dict(event.payload)
+        can_ask = self._person is not None and not self._is_at_prompt
+        if event.type == "approval_requested" and can_ask:
+            self._tasks.start(self._decide(event.run_id, payload, depth), name="approval")
             return
-        self._apart(lambda: self.screen.event(event, depth=depth))
+        self._show_above_prompt(lambda: self.screen.event(event, depth=depth))
         if event.type == "child_started":
-            child = self._follow_child(top or event.run_id, said["child"], depth + 1)
-            self._tasks.start(child, name=f"child {said['child']}")
-        elif event.type == "approval_decided" and (task := self._asking.get(said["approval_id"])):
+            child = self._follow_child(top or event.run_id, payload["child"], depth + 1)
+            self._tasks.start(child, name=f"child {payload['child']}")
+        elif event.type == "approval_decided" and (
+            task := self._question_tasks.get(payload["approval_id"])
+        ):
             task.cancel()
         elif event.type in ENDS and depth == 0:
-            for task in self._asking.values():
+            for task in self._question_tasks.values():
                 task.cancel()
 
     async def _follow_child(self, run_id: str, child: str, depth: int) -> None:
@@ -238,36 +245,42 @@ class Chat:
         async for event in run.child_events(child):
             self._show(event, depth, run_id)
 
-    async def _decide(self, run_id: str, said: dict[str, Any], depth: int) -> None:
+    async def _decide(self, run_id: str, payload: dict[str, Any], depth: int) -> None:
         """Ask the person, and decide the approval unless another client decides it first."""
-        id_, task = said["approval_id"], asyncio.current_task()
+        id_, task = payload["approval_id"], asyncio.current_task()
         assert self._person is not None
         assert task is not None
         approvals = self.agents.runtime.approvals
-        self._asking[id_] = task
+        self._question_tasks[id_] = task
         try:
-            async with self._one_question:
-                is_open = id_ in {one.id for one in await approvals.open(run_id=RunId(run_id))}
+            async with self._question_lock:
+                # Read after the wait for the lock: another client may have decided during an earlier question.
+                is_open = id_ in {
+                    approval.id for approval in await approvals.open(run_id=RunId(run_id))
+                }
                 if not is_open:
                     return
-                agree = await self._yes_or_no(f"{STEP * depth}? {asked(said)}: agree? [y/N] ")
-            if agree is not None:
-                await approvals.decide(id_, approve=agree, by=self._by)
+                is_approved = await self._yes_or_no(
+                    f"{STEP * depth}? {question_text(payload)}: agree? [y/N] "
+                )
+            if is_approved is not None:
+                await approvals.decide(id_, approve=is_approved, by=self._by)
         except UnknownApprovalError:
             self.note("another client has decided meanwhile")
         finally:
-            del self._asking[id_]
+            del self._question_tasks[id_]
 
     async def _yes_or_no(self, question: str) -> bool | None:
         """Return the person's answer, or None at the end of input."""
         assert self._person is not None
+        # `fresh`: what was typed before the question appeared is no answer to it.
         while (line := await self._person.ask(question, fresh=True)) is not None:
             match line.strip().lower():
                 case "y" | "yes":
                     return True
                 case "" | "n" | "no":
                     return False
-        self.left.set()
+        self.has_left.set()
         return None
 
 
@@ -340,9 +353,9 @@ class Commands:
             self._refuse("give a prefix of a node's id: /nodes lists them")
             return
         agents, session = self.talk.agents, self.talk.session_id
-        found = await find_node(agents, session, node)
-        await agents.switch_context(session, found.id)
-        self.talk.note(f"the next message continues from {found.id[:8]}")
+        active_node = await find_node(agents, session, node)
+        await agents.switch_context(session, active_node.id)
+        self.talk.note(f"the next message continues from {active_node.id[:8]}")
 
     async def _say_again(self, text: str | None) -> None:
         """Say `text` in place of the last user message on the path, or the same message if it is None."""
@@ -350,22 +363,22 @@ class Commands:
             self._refuse("give the new text: /edit TEXT")
             return
         path = await self.talk.agents.path(self.talk.session_id)
-        numbers = [number for number, turn in enumerate(path) if turn.message.role == "user"]
-        if not numbers:
+        positions = [position for position, turn in enumerate(path) if turn.message.role == "user"]
+        if not positions:
             self._refuse("nothing was said yet")
             return
-        last = numbers[-1]
-        parent = path[last - 1].id if last else ROOT
-        words = path[last].message.text if text is None else text
-        await self.talk.say(words, parent_node=parent)
+        last_position = positions[-1]
+        parent = path[last_position - 1].id if last_position else ROOT
+        message = path[last_position].message.text if text is None else text
+        await self.talk.say(message, parent_node=parent)
 
     def _choose_mode(self, name: str) -> None:
-        others = ", ".join(self.modes) or "not known here"
+        mode_names = ", ".join(self.modes) or "not known here"
         if name and self.modes and name not in self.modes:
-            self._refuse(f"there is no mode {name!r}: {others}")
+            self._refuse(f"there is no mode {name!r}: {mode_names}")
             return
         self.talk.mode = name or self.talk.mode
-        self.talk.note(f"mode {self.talk.mode}" + ("" if name else f" (of {others})"))
+        self.talk.note(f"mode {self.talk.mode}" + ("" if name else f" (of {mode_names})"))
 
     def _refuse(self, text: str) -> None:
         self.talk.note(text, style="red")

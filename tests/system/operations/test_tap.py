@@ -12,7 +12,7 @@ from actors._kernel.runtime.ids import AgentId, RunId
 from actors.errors import ContractError
 from broker._nats_client import NotPermittedError
 from compose._assembly.settings import Settings
-from compose._tools.traffic import Filter, Seen, listen, read_message
+from compose._tools.traffic import Filter, TrafficMessage, listen, read_message
 from tests.harness.rawnats import publish_bytes, raw_nats
 from tests.system.agents import STEP_COUNT, executed
 from tests.system.secured import secured_server, url_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NODE = AgentId("node", "a")
 
 
-async def next_of(traffic: AsyncIterator[Seen], kind: str) -> Seen:
+async def next_of(traffic: AsyncIterator[TrafficMessage], kind: str) -> TrafficMessage:
     """Return the next message of this kind."""
     async with asyncio.timeout(15):
         async for seen in traffic:

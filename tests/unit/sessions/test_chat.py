@@ -253,12 +253,12 @@ async def test_an_interrupt_stops_the_run_and_the_next_one_leaves() -> None:
         await desk.begun.wait()
         conversation.interrupt()
         assert await conversation.until_ended(run) == "run_cancelled"
-        assert not conversation.left.is_set()
+        assert not conversation.has_left.is_set()
         assert await say_all(conversation, ["one"]) == Exit.OK
         conversation.interrupt()
-        assert not conversation.left.is_set()
+        assert not conversation.has_left.is_set()
         conversation.interrupt()
-        assert conversation.left.is_set()
+        assert conversation.has_left.is_set()
     assert "the run was cancelled: Ctrl-C" in opened.text
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from actors._sessions.events import EVENTS
 from actors.sessions import EVENT_TYPES, SessionEvent
-from compose._commands.sessions.screen import JsonScreen, TextScreen, asked
+from compose._commands.sessions.screen import JsonScreen, TextScreen, question_text
 from compose._commands.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -182,8 +182,8 @@ def test_json_lines_are_events(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_question_shows_what_a_tool_would_be_given() -> None:
     """Or what the agent asks, with its arguments."""
-    assert asked({"what": "tool refund", "args": ARGS}) == 'refund {"order": "7"}'
-    assert asked({"what": "pay", "args": {"to": "Kim"}}) == 'pay {"to": "Kim"}'
-    assert asked({"what": "go on", "args": None}) == "go on"
+    assert question_text({"what": "tool refund", "args": ARGS}) == 'refund {"order": "7"}'
+    assert question_text({"what": "pay", "args": {"to": "Kim"}}) == 'pay {"to": "Kim"}'
+    assert question_text({"what": "go on", "args": None}) == "go on"
     hidden = {"what": "pay\x1b[2J", "args": {"to": "K\u202em"}}
-    assert asked(hidden) == r'pay␛[2J {"to": "K\u202em"}'
+    assert question_text(hidden) == r'pay␛[2J {"to": "K\u202em"}'

@@ -57,13 +57,13 @@ async def schedule_flow(
         ScheduleExistsError: See `Schedules.create`, as for the next one.
         InvalidScheduleError: See `ScheduleExistsError`.
     """
-    told = start_told(app, flow, vars, actor_id=actor_id, session_id=session_id)
+    message = start_message(app, flow, vars, actor_id=actor_id, session_id=session_id)
     type_ = app if isinstance(app, str) else app.app
     agent = flow_address(type_, flow, f"schedule:{name}", tenant)
-    return await runtime.schedules.create(name, agent, told, **when)
+    return await runtime.schedules.create(name, agent, message, **when)
 
 
-def start_told(
+def start_message(
     app: str | Flows,
     flow: str,
     variables: Mapping[str, Any] | None,
@@ -71,27 +71,29 @@ def start_told(
     actor_id: str | None,
     session_id: str | None,
 ) -> dict[str, Any]:
-    """Return the message that starts a run. See `FlowRuns.start`.
+    """Return the message that starts a run.
 
     Raises:
-        GraphError: See `FlowRuns.start`, as for the next one.
-        NotSerializableError: See `GraphError`.
+        GraphError: The `Flows` have no such flow, or a name in `variables` is the runtime's.
+        NotSerializableError: A variable is not JSON data; the error has its path.
     """
     if not isinstance(app, str) and flow not in app.specs:
-        known = ", ".join(sorted(app.specs))
-        raise GraphError(f"flow {flow!r}", f"app {app.app!r} has none of this name, but {known}")
+        flow_names = ", ".join(sorted(app.specs))
+        raise GraphError(
+            f"flow {flow!r}", f"app {app.app!r} has none of this name, but {flow_names}"
+        )
     check_callers(variables or ())
     clean = durable_copy(dict(variables or {}), "vars")
     return {"vars": clean, "actor_id": actor_id, "session_id": session_id}
 
 
-def restored_told(snapshot: Snapshot, *, force: bool = False) -> dict[str, Any]:
+def restore_message(snapshot: Snapshot, *, force: bool = False) -> dict[str, Any]:
     """Return the message that starts a run with the state of a snapshot."""
     return {RESTORED: {"snapshot": snapshot.to_dict(), "force": force}}
 
 
 async def keep_snapshot(
-    rows: RunSnapshotStore, made: Snapshot, row: RunRow, *, seq: int, by: str
+    store: RunSnapshotStore, snapshot: Snapshot, row: RunRow, *, seq: int, by: str
 ) -> Snapshot:
     """Keep a snapshot as a row; return it with the instant at which the row was written.
 
@@ -102,21 +104,22 @@ async def keep_snapshot(
         NoSuchRunError: The run was deleted.
     """
     new = NewRunSnapshot(
-        id=made.snapshot_id,
+        id=snapshot.snapshot_id,
         run_id=row.run_id,
         agent_id=row.agent_id,
         seq=seq,
-        name=made.name,
-        description=made.description,
-        tags=tuple(made.tags),
-        spec_hash=made.spec_hash,
+        name=snapshot.name,
+        description=snapshot.description,
+        tags=tuple(snapshot.tags),
+        spec_hash=snapshot.spec_hash,
         created_by=by,
     )
-    payload_of(restored_told(made), what=f"snapshot of run {row.run_id}")
-    kept = await rows.put(new, json.dumps(made.run_state))
-    if kept is None:
+    # Called for its size check only: a larger snapshot would be stored, but no run could begin with it.
+    payload_of(restore_message(snapshot), what=f"snapshot of run {row.run_id}")
+    snapshot_row = await store.put(new, json.dumps(snapshot.run_state))
+    if snapshot_row is None:
         raise NoSuchRunError(row.run_id)
-    return replace(made, created_at=kept.created_at.isoformat())
+    return replace(snapshot, created_at=snapshot_row.created_at.isoformat())
 
 
 def snapshot_from(row: RunSnapshot, state: str) -> Snapshot:

@@ -265,7 +265,7 @@ async def _read(runtime: Runtime, run_id: RunId, begin: int, *, is_long: bool) -
             later = entry.seq
             break
         before = folded.state
-        for n, record in enumerate(folded.added(entry)):
+        for n, record in enumerate(folded.fold(entry)):
             assert folded.state is not None
             place, after = LedgerPlace(entry.seq, n), folded.state
             steps.append(LedgerStep(place=place, record=record, before=before, after=after))

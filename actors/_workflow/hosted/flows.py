@@ -166,8 +166,10 @@ def _check_effects(spec: WorkflowSpec, terms: FlowTerms) -> None:
         if effect not in BUILT_IN:
             remedy = f"Pass effect_handlers={{EffectType.{effect.name}: …}} to Flows"
             raise RegistrationError(f"{where} has no handler. {remedy}")
-        if missing_part := terms.memory.lacks(effect):
-            raise RegistrationError(f"{where} needs {missing_part}. Pass {missing_part}=… to Flows")
+        if missing_parameter := terms.memory.missing_parameter(effect):
+            raise RegistrationError(
+                f"{where} needs {missing_parameter}. Pass {missing_parameter}=… to Flows"
+            )
 
 
 class FlowAgent:

@@ -98,32 +98,33 @@ class Visit:
     def _compute(self, node: WiredNode) -> Outputs | Exception:
         assert node.compute is not None
         try:
-            given = {} if node.drawn.type == MUX else self._inputs_of(node, None)
-            return node.compute(self, node.drawn, given)
+            pins = {} if node.drawn.type == MUX else self._inputs_of(node, None)
+            return node.compute(self, node.drawn, pins)
         except ComputedValueError as exc:
             return exc
         except Exception as exc:  # noqa: BLE001 - raised when the value is read
             return ComputedValueError(f"node {node.drawn.id!r} ({node.drawn.type}): {exc}")
 
     def _inputs_of(self, node: WiredNode, last: Any) -> dict[str, Any]:
-        found: dict[str, Any] = dict(last) if isinstance(last, dict) else {}
+        values: dict[str, Any] = dict(last) if isinstance(last, dict) else {}
         for pin in node.inputs:
-            found.pop(pin, None)
-            found |= self.at_pin(node, pin)
+            values.pop(pin, None)
+            values |= self.at_pin(node, pin)
         declared = {*node.drawn.pins("inputs")}
         for pin, value in node.drawn.part("pinDefaults").items():
-            if pin not in node.inputs and (pin in declared or pin not in found):
-                found[pin] = copy.deepcopy(value)
-        for pin, one in node.expressions.items():
+            if pin not in node.inputs and (pin in declared or pin not in values):
+                # The default belongs to the graph, which all runs share: a run must not change it for others.
+                values[pin] = copy.deepcopy(value)
+        for pin, expression in node.expressions.items():
             scope = NodeScope(self.run.vars, branch_of(self.run.vars), self.now)
             try:
-                found[pin] = one.value(found.get(pin), scope)
+                values[pin] = expression.value(values.get(pin), scope)
             except ExpressionError as exc:
                 raise VisualNodeError(f"pin {pin!r}: {exc}") from None
-        return found
+        return values
 
     def at_pin(self, node: WiredNode, pin: str) -> dict[str, Any]:
-        """Return the value that a wire leads to a pin, by the name of the pin. Empty: there is no value yet."""
+        """Return the value that a wire leads to a pin, by the pin's name; empty if there is no value yet."""
         source, out = node.inputs[pin]
         outputs = self._outputs_of(self.nodes[source])
         if isinstance(outputs, Exception):
@@ -142,7 +143,7 @@ class Visit:
         return None if result is ... else node.outputs_of(node.drawn, result)
 
     def go(self, out: str = OUT_OF_CONTROL) -> str | None:
-        """Return the node that the way from a pin leads to. None: the run ends here.
+        """Return the node that the way from a pin leads to, or None if the run ends here.
 
         Without a wire that is the innermost loop, sequence or join that contains the node.
         """

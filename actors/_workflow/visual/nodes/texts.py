@@ -26,7 +26,7 @@ def text_of(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def decoded(text: str) -> str:
+def decode_escapes(text: str) -> str:
     r"""Return a separator with ``\n``, ``\t`` and ``\r`` replaced by the characters that they stand for."""
     for escape, control in _CONTROLS:
         text = text.replace(escape, control)
@@ -35,7 +35,7 @@ def decoded(text: str) -> str:
 
 def split(pins: Pins) -> list[str]:
     """Return the parts of a text. By default spaces around them are removed, and empty parts are left out."""
-    text, separator = text_of(pins.get("text")), decoded(text_of(pins.get("delimiter", ",")))
+    text, separator = text_of(pins.get("text")), decode_escapes(text_of(pins.get("delimiter", ",")))
     most = pins.get("maxsplit")
     many = most if isinstance(most, int) and most >= 0 else -1
     parts = text.split(separator, many) if separator else [text]
@@ -48,7 +48,7 @@ def join(pins: Pins) -> str:
     """Return the items of a list as one text."""
     items = pins.get("items")
     texts = items if isinstance(items, list) else [] if items is None else [items]
-    return decoded(text_of(pins.get("delimiter", ","))).join(map(text_of, texts))
+    return decode_escapes(text_of(pins.get("delimiter", ","))).join(map(text_of, texts))
 
 
 def substring(pins: Pins) -> str:
@@ -75,7 +75,7 @@ def replace(pins: Pins) -> str:
     return text.replace(pattern, text_of(pins.get("replacement")), many)
 
 
-def rendered(pins: Pins, variables: dict[str, Any]) -> str:
+def render(pins: Pins, variables: dict[str, Any]) -> str:
     """Return a template with values for ``{{path | filter}}``.
 
     A path is looked up in the pins, then in the object at pin ``vars``, then in the run's vars.
@@ -84,10 +84,10 @@ def rendered(pins: Pins, variables: dict[str, Any]) -> str:
     inner = pins.get("vars")
     others = {name: value for name, value in pins.items() if name not in {"template", "vars"}}
     scope = own | (inner if isinstance(inner, dict) else {}) | others
-    return _HOLE.sub(lambda hole: _filled(hole[1], scope), text_of(pins.get("template")))
+    return _HOLE.sub(lambda hole: _fill(hole[1], scope), text_of(pins.get("template")))
 
 
-def _filled(inner: str, scope: dict[str, Any]) -> str:
+def _fill(inner: str, scope: dict[str, Any]) -> str:
     path, *filters = (word.strip() for word in inner.split("|"))
     value = look_up(scope, path)
     if value is None:
@@ -95,11 +95,11 @@ def _filled(inner: str, scope: dict[str, Any]) -> str:
     if not filters and isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False)
     for word in filters:
-        value = _filtered(value, word)
+        value = _apply_filter(value, word)
     return text_of(value)
 
 
-def _filtered(value: Any, word: str) -> Any:
+def _apply_filter(value: Any, word: str) -> Any:
     if word == "json":
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
     if word in _PLAIN:

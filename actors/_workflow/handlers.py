@@ -31,7 +31,7 @@ class ReconciledHandler:
     """A handler with a function that finds out whether an at-most-once effect happened.
 
     Attributes:
-        handler: See `Handler`.
+        handler: The function that executes the effect.
         reconcile: Called with the run, the effect and, with three parameters, the effect's idempotency key,
             when a crash left the effect without a result. It returns the effect's `EffectOutcome`, or None if
             it does not know, or raises `EffectDidNotHappen`: then the handler is called now. If it returns None
@@ -43,7 +43,7 @@ class ReconciledHandler:
 
     def __call__(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
         """Call the handler."""
-        return fitted(self.handler)(run, effect, next_node)
+        return with_three_arguments(self.handler)(run, effect, next_node)
 
 
 class EffectHandlers:
@@ -51,9 +51,9 @@ class EffectHandlers:
 
     def __init__(self, handlers: Mapping[EffectType, Handler] | None) -> None:
         by_type = {EffectType(kind): call for kind, call in (handlers or {}).items()}
-        self._handlers = {kind: fitted(call) for kind, call in by_type.items()}
+        self._handlers = {kind: with_three_arguments(call) for kind, call in by_type.items()}
         self._reconciles = {
-            kind: fitted(call.reconcile)
+            kind: with_three_arguments(call.reconcile)
             for kind, call in by_type.items()
             if isinstance(call, ReconciledHandler)
         }
@@ -68,23 +68,23 @@ class EffectHandlers:
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
             return _failure(exc)
 
-    async def awaited(
+    async def call_async(
         self,
         run: RunState,
         effect: Effect,
         next_node: str | None,
         *,
-        waiting: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None,
+        waiter: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None,
     ) -> Any:
         """Return the same as `call`. The handler may be a coroutine function.
 
-        `waiting` awaits its coroutine. By default it is awaited as it is.
+        `waiter` awaits its coroutine. By default it is awaited as it is.
         """
         try:
             answer = self._call_handler(run, effect, next_node)
             if isinstance(answer, EffectOutcome) or not inspect.isawaitable(answer):
                 return answer
-            return await (answer if waiting is None else waiting(answer))
+            return await (answer if waiter is None else waiter(answer))
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
             return _failure(exc)
 
@@ -103,7 +103,7 @@ class EffectHandlers:
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
             return in_doubt(open_step, _error_text(exc))
 
-    async def reconciled_awaited(self, run: RunState, open_step: OpenStep) -> EffectOutcome:
+    async def reconciled_async(self, run: RunState, open_step: OpenStep) -> EffectOutcome:
         """Return the same as `reconciled`. The function may be a coroutine function."""
         try:
             answer = self._call_reconcile(run, open_step)
@@ -179,7 +179,7 @@ def _call_tool(tools: Mapping[str, Callable[..., Any]], call: Any, index: int) -
     return row | {"success": True, "output": output, "error": None}
 
 
-def fitted(handler: Handler) -> Handler:
+def with_three_arguments(handler: Handler) -> Handler:
     """Return a handler as a function of three arguments. Its signature is inspected; it is not called."""
     try:
         parameters = inspect.signature(handler).parameters.values()

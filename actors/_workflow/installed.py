@@ -75,7 +75,7 @@ class InstalledFlows:
 
 
 class InstalledFlowAgent:
-    """The agent ``installed/<flow>:<id>``. See `FlowAgent`.
+    """The agent ``installed/<flow>:<id>``. It has one run, which is a run of the installed flow.
 
     Args:
         id: The address.
@@ -89,7 +89,7 @@ class InstalledFlowAgent:
         self.batch = 1
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Interpret the graph. See `FlowAgent.run`.
+        """Load the flow's bundle and interpret the graph.
 
         Raises:
             FlowMissingError: The flow is not installed, or this host cannot execute it. The run is parked.

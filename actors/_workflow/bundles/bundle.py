@@ -174,8 +174,8 @@ def open_workflow_bundle(source: str | Path | bytes) -> WorkflowBundle:
     files = read_files(source if isinstance(source, bytes) else Path(source), name)
     manifest = _manifest_in(files, name)
     del files[MANIFEST]
-    if missing := sorted({*manifest.flows.values()} - files.keys()):
-        problem = f"its manifest names {missing[0]!r}, which the bundle does not have"
+    if missing_files := sorted({*manifest.flows.values()} - files.keys()):
+        problem = f"its manifest names {missing_files[0]!r}, which the bundle does not have"
         raise WorkflowBundleError(name, problem, "Pack it again")
     return WorkflowBundle(manifest, files)
 
@@ -269,11 +269,13 @@ def read_files(source: Path | bytes, name: str, *, only: str | None = None) -> d
     if isinstance(source, Path) and source.is_dir():
         return _safe_files(_of_folder(source, name), name)
     try:
-        with zipfile.ZipFile(io.BytesIO(source) if isinstance(source, bytes) else source) as packed:
-            _check_sizes(packed, name)
-            return _safe_files(_of_zip(packed, name, only), name)
+        with zipfile.ZipFile(
+            io.BytesIO(source) if isinstance(source, bytes) else source
+        ) as archive:
+            _check_sizes(archive, name)
+            return _safe_files(_of_zip(archive, name, only), name)
     except WorkflowBundleError:
-        raise
+        raise  # also a ValueError: it would be reported as an unreadable zip file
     except _UNREADABLE as exc:
         raise WorkflowBundleError(name, f"it is not a readable zip file: {exc}", _AGAIN) from None
     except OSError as exc:
@@ -281,8 +283,8 @@ def read_files(source: Path | bytes, name: str, *, only: str | None = None) -> d
         raise WorkflowBundleError(name, problem, "Name a .flow file or a folder") from None
 
 
-def _check_sizes(packed: zipfile.ZipFile, name: str) -> None:
-    entries = packed.infolist()
+def _check_sizes(archive: zipfile.ZipFile, name: str) -> None:
+    entries = archive.infolist()
     if len(entries) > MOST_FILES:
         raise WorkflowBundleError(
             name, f"it has {len(entries)} files, more than {MOST_FILES}", _SPLIT
@@ -304,14 +306,14 @@ def _check_sizes(packed: zipfile.ZipFile, name: str) -> None:
             raise WorkflowBundleError(name, problem, "Store it unpacked")
 
 
-def _of_zip(packed: zipfile.ZipFile, name: str, only: str | None) -> Iterator[tuple[str, bytes]]:
-    for entry in packed.infolist():
+def _of_zip(archive: zipfile.ZipFile, name: str, only: str | None) -> Iterator[tuple[str, bytes]]:
+    for entry in archive.infolist():
         if entry.is_dir() or only not in {None, entry.filename}:
             continue
         if stat.S_ISLNK(entry.external_attr >> 16):
             problem = f"{entry.filename!r} is a symbolic link"
             raise WorkflowBundleError(name, problem, "Put the file itself into the bundle")
-        with packed.open(entry) as stream:
+        with archive.open(entry) as stream:
             # One byte more than the directory says: a larger file is refused before it fills the memory.
             data = stream.read(entry.file_size + 1)
         if len(data) > entry.file_size:

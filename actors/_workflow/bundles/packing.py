@@ -98,7 +98,7 @@ def packed_flow(data: bytes, *, version: str | None = None, sequential: bool = F
     Args:
         data: The bytes of the flow or bundle. Their content decides the format.
         version: The bundle's version; by default the flow's version.
-        sequential: See `pack_workflow_bundle`.
+        sequential: Let a VisualFlow execute its parallel branches one after the other.
 
     Raises:
         FlowError: The flow has mistakes.
@@ -112,9 +112,9 @@ def packed_flow(data: bytes, *, version: str | None = None, sequential: bool = F
         return data
     name = "flow.json" if data.lstrip()[:1] in {b"{", b"["} else "flow.yaml"
     root = _flow_file(read_data(data, name), Path(name), sequential)
-    for other, reference in root.references.items():
-        if other != root.id:
-            problem = f"{reference} refers to flow {other!r}, which is not in it"
+    for flow_id, reference in root.references.items():
+        if flow_id != root.id:
+            problem = f"{reference} refers to flow {flow_id!r}, which is not in it"
             remedy = "Pack both into a bundle with `callboard flows pack`, and send the bundle"
             raise WorkflowBundleError(root.id, problem, remedy)
     flows, bundle_version = {root.id: root}, _version(version or root.version, root.id)
@@ -197,9 +197,9 @@ def _flow_file(data: Any, path: Path, sequential: bool) -> _FlowFile:
 
 def _with_references(root: _FlowFile, folder: Path, sequential: bool) -> dict[str, _FlowFile]:
     """Return a flow and all flows that it refers to, directly or not, by id."""
-    flows, pending = {root.id: root}, [root]
-    while pending:
-        flow = pending.pop()
+    flows, pending_flows = {root.id: root}, [root]
+    while pending_flows:
+        flow = pending_flows.pop()
         for name, reference in flow.references.items():
             if name in flows:
                 continue
@@ -215,7 +215,7 @@ def _with_references(root: _FlowFile, folder: Path, sequential: bool) -> dict[st
                 problem = f"{path} is flow {referenced_flow.id!r}, not {name!r}"
                 raise WorkflowBundleError(root.id, problem, "Name the file like the flow in it")
             flows[name] = referenced_flow
-            pending.append(referenced_flow)
+            pending_flows.append(referenced_flow)
     return flows
 
 
@@ -236,15 +236,15 @@ def _json(data: Any, name: str) -> bytes:
 
 
 def _zip(files: Mapping[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(files, key=lambda name: (name != MANIFEST, name)):
             entry = zipfile.ZipInfo(path, _WHEN)
             entry.external_attr = 0o644 << 16
             # A constant value, otherwise the bytes depend on the operating system.
             entry.create_system = 3
             archive.writestr(entry, files[path], zipfile.ZIP_DEFLATED, 9)
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def write_whole(path: Path, data: bytes, *, is_new: bool = False) -> None:

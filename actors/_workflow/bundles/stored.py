@@ -104,8 +104,8 @@ class FolderBundles(BundleRegistry):
     async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
         bundle = await unpacked(open_workflow_bundle, data)
         was_installed = await self.find(bundle.manifest.ref) is not None
-        installed = await unpacked(self._registry.install_bytes, data)
-        return self._record(installed.path), not was_installed
+        installed_bundle = await unpacked(self._registry.install_bytes, data)
+        return self._record(installed_bundle.path), not was_installed
 
     @override
     async def list(self) -> list[BundleRecord]:
@@ -171,7 +171,7 @@ class StoredBundles(BundleRegistry):
         if row is None:
             # The file first: a row without its file could not be opened, a file without a row is collected.
             ref = await self._files.store(data, content_type=BUNDLE_TYPE)
-            new = NewFlowBundle(
+            new_bundle = NewFlowBundle(
                 bundle=manifest.bundle_id,
                 version=manifest.bundle_version,
                 hash=hash_,
@@ -180,7 +180,7 @@ class StoredBundles(BundleRegistry):
                 manifest=manifest.model_dump_json(),
                 installed_by=by,
             )
-            row = await self._rows.put(self._tenant, new)
+            row = await self._rows.put(self._tenant, new_bundle)
         if row is None:
             problem = "it was removed during its installation"
             raise WorkflowBundleRegistryError(manifest.ref, problem, "Install it again")

@@ -75,11 +75,13 @@ class Decisions:
         self.head: str | None = None
         self.entries = self.size_bytes = 0
 
-    def begin(self, new: Callable[[str], RunState], restored_from: str | None = None) -> None:
+    def begin(
+        self, make_state: Callable[[str], RunState], restored_from: str | None = None
+    ) -> None:
         """Begin with the state that the log has. If the log has none, begin with a new state."""
         step = self._verbs.step()
         if step.known is None:
-            self.state = new(self.now())
+            self.state = make_state(self.now())
             first = start_record(self.state, restored_from=restored_from)
             step.record([self._chain(first)])
         else:
@@ -87,16 +89,16 @@ class Decisions:
             self._find_head()
 
     def continue_from(
-        self, state: RunState, opened: dict[Path, OpenStep], head: str | None
+        self, state: RunState, open_steps: dict[Path, OpenStep], head: str | None
     ) -> None:
         """Continue with the state of the previous generation."""
-        self.state, self.opened, self.head = state, opened, head
+        self.state, self.opened, self.head = state, open_steps, head
         self._find_head()
 
     def _find_head(self) -> None:
         """Set the chain's head to the last record of the log. Branches do not replay in the log's order."""
-        last = self._verbs.last_record()
-        self.head = self.head if last is None else last["record_hash"]
+        last_record = self._verbs.last_record()
+        self.head = self.head if last_record is None else last_record["record_hash"]
 
     def branch(self, path: Path) -> RunState | None:
         """Return a branch as a run of its own, or None if the run has no such branch now."""
@@ -136,6 +138,7 @@ class Decisions:
             step.record(await self._decide_until_wait(path, first))
             return
         for log_record in step.known:
+            # Counted in a replay, too: otherwise a run that is loaded often would never continue as new.
             self.size_bytes += text_bytes(log_record)
             self._apply(log_record, {first.result_at: first.result})
 

@@ -17,7 +17,12 @@ from actors._kernel.workflow.run_state import RunState
 from actors._runtime.loop.tasks import in_thread
 from actors._runtime.runtime import Runtime
 from actors._runtime.verbs.run_context import RunContext
-from actors._workflow.handlers import EffectHandlers, Handler, ReconciledHandler, fitted
+from actors._workflow.handlers import (
+    EffectHandlers,
+    Handler,
+    ReconciledHandler,
+    with_three_arguments,
+)
 from actors._workflow.hosted.flow_address import flow_and_id
 from actors._workflow.hosted.graph_run import BUNDLE, SCHEDULED_AT, FlowTerms, GraphRun
 from actors._workflow.machine.spec import EffectPolicy, RetryPolicy, WorkflowSpec
@@ -74,8 +79,8 @@ class Flows:
         functions = dict(effect_handlers or {})
         summarizer = None if chat_summarizer is None else summarizing(chat_summarizer)
         if blocking:
-            functions = {kind: _threaded(handler) for kind, handler in functions.items()}
-            summarizer = summarizer and _threaded(summarizer)
+            functions = {kind: _thread_handler(handler) for kind, handler in functions.items()}
+            summarizer = summarizer and _thread_handler(summarizer)
         handlers = EffectHandlers(functions)
         for spec in flows:
             _check(spec, specs)
@@ -132,13 +137,15 @@ class Flows:
         return FlowAgent(agent_id, self._terms)
 
 
-def _threaded(handler: Handler) -> Handler:
+def _thread_handler(handler: Handler) -> Handler:
     """Return a handler that calls this handler in a thread. A coroutine function is returned as it is."""
     if inspect.iscoroutinefunction(handler):
         return handler
     if isinstance(handler, ReconciledHandler):
-        return ReconciledHandler(_threaded(handler.handler), _threaded(handler.reconcile))
-    call = fitted(handler)
+        return ReconciledHandler(
+            _thread_handler(handler.handler), _thread_handler(handler.reconcile)
+        )
+    call = with_three_arguments(handler)
 
     async def in_a_thread(run: RunState, effect: Effect, next_node: str | None) -> Any:
         answer = await in_thread(call, run, effect, next_node)
@@ -162,13 +169,13 @@ def _check_effects(spec: WorkflowSpec, terms: FlowTerms) -> None:
         effect = getattr(node, "effect", None)  # only nodes of flow documents have this attribute
         if effect is None or effect in terms.handlers:
             continue
-        where = f"flow {spec.workflow_id!r}: node {name!r} has effect {effect}, which"
+        prefix = f"flow {spec.workflow_id!r}: node {name!r} has effect {effect}, which"
         if effect not in BUILT_IN:
             remedy = f"Pass effect_handlers={{EffectType.{effect.name}: …}} to Flows"
-            raise RegistrationError(f"{where} has no handler. {remedy}")
+            raise RegistrationError(f"{prefix} has no handler. {remedy}")
         if missing_parameter := terms.memory.missing_parameter(effect):
             raise RegistrationError(
-                f"{where} needs {missing_parameter}. Pass {missing_parameter}=… to Flows"
+                f"{prefix} needs {missing_parameter}. Pass {missing_parameter}=… to Flows"
             )
 
 
@@ -186,7 +193,7 @@ class FlowAgent:
 
     Args:
         id: The address.
-        terms: See `FlowTerms`.
+        terms: The parts that the runs of the app share.
         bundle: The hash of the bundle that contains the flow, or None if it is in none. A run that began with
             another bundle is parked.
     """

@@ -92,7 +92,7 @@ class GraphRun:
 
     Args:
         ctx: The run's context.
-        terms: See `FlowTerms`.
+        terms: The parts that the runs of the app share.
         spec: The graph.
     """
 
@@ -252,24 +252,26 @@ class GraphRun:
             if effect.type is EffectType.EMIT_EVENT and effect.type not in handlers:
                 answer = await emit_event(self._verbs, view, open_step)
             elif effect.type in MEMORY_EFFECTS and effect.type not in handlers:
-                shared = HostMemory(
+                host_memory = HostMemory(
                     rows=self._verbs.store.data.memories.of(self._ctx.tenant_id),
                     app=self._ctx.agent_id.type,
                     root_id=str(self._ctx.meta.supervision.root_id),
                 )
                 answer = await self._verbs.shown(
-                    self._terms.memory.awaited(view, open_step, self._decisions.now(), shared)
+                    self._terms.memory.outcome_async(
+                        view, open_step, self._decisions.now(), host_memory
+                    )
                 )
             else:
-                answer = await handlers.awaited(
-                    view, effect, open_step.next_node, waiting=self._verbs.shown
+                answer = await handlers.call_async(
+                    view, effect, open_step.next_node, waiter=self._verbs.shown
                 )
                 answer = self._terms.memory.evidenced(answer, view, open_step, self._decisions.now)
             sound_outcome = attempts.sound(answer, open_step)
             return outcome_data(sound_outcome)
 
         async def reconcile(_key: str) -> dict[str, Any]:
-            outcome = await self._terms.handlers.reconciled_awaited(view, open_step)
+            outcome = await self._terms.handlers.reconciled_async(view, open_step)
             if outcome.wait is not None:
                 extra = {"run": view.run_id, "node": open_step.node_id, "effect": open_step.key}
                 _log.warning("an effect is in doubt: its run waits for a decision", extra=extra)

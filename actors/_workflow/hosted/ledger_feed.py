@@ -117,12 +117,12 @@ async def begin_of_generation(runtime: Runtime, run_id: RunId, seq: int) -> int:
 async def _placed_records(
     entries: AsyncIterator[RunLogEntry],
 ) -> AsyncGenerator[PlacedRecord | RunLogEntry, None]:
-    folded = Folded()
+    fold = Folded()
     async for entry in entries:
         if entry.seq < 0:  # a piece of an answer of a model, which is in no log
             yield entry
             continue
-        for n, record in enumerate(folded.fold(entry)):
+        for n, record in enumerate(fold.fold(entry)):
             yield PlacedRecord(LedgerPlace(entry.seq, n), record)
 
 

@@ -109,7 +109,7 @@ class FlowRuns:
             keep: If false, the snapshot is only returned, for a `SnapshotStore` or a file of the caller.
 
         Raises:
-            NoSuchRunError: See `state`.
+            NoSuchRunError: The app and tenant have no run of this id, or it was swept.
             GraphError: The run has not begun, so it has no state yet.
             InvalidTextError: The name or a tag has more than 1,024 bytes, the description more than 4 KiB.
             ContractError: There are more than 32 tags.
@@ -195,10 +195,10 @@ class FlowRuns:
 
     async def _stored_snapshot(self, snapshot_id: str) -> tuple[RunSnapshot, str]:
         store, is_id = self._runtime.store.data.run_snapshots, is_name(snapshot_id)
-        stored = await store.get(self.tenant, snapshot_id) if is_id else None
-        if stored is None or stored[0].agent_id.type != self.app:
+        row_and_state = await store.get(self.tenant, snapshot_id) if is_id else None
+        if row_and_state is None or row_and_state[0].agent_id.type != self.app:
             raise NoSuchSnapshotError(snapshot_id)
-        return stored
+        return row_and_state
 
     async def _start(self, flow: str, id_: str | None, payload: dict[str, Any]) -> RunId:
         agent = flow_address(self.app, flow, id_ or new_id(), self.tenant)
@@ -222,31 +222,33 @@ class FlowRuns:
         # Signals are read before the log, since the log tells which of them the run took.
         signals = await self._runtime.store.reads.signals(run_id)
         from_seq = await fold_from(self._runtime, run_id, row.last_seq)
-        folded = await self._folded(run_id, from_seq=from_seq)
-        state = folded.state
+        fold = await self._fold_log(run_id, from_seq=from_seq)
+        state = fold.state
         if state is None:  # its log has no step yet
             at = "" if row.created_at is None else row.created_at.isoformat()
             flow, status = flow_of(row), RunStatus.RUNNING
             state = RunState(row.run_id, flow, status, "", created_at=at, updated_at=at)
         if not (row.status.is_terminal or state.status.is_terminal):
-            pending = [s for s in signals if s.name == SIGNAL and s.n not in folded.taken_signals]
-            state = _with_signals(state, pending)
+            pending_signals = [
+                s for s in signals if s.name == SIGNAL and s.n not in fold.taken_signals
+            ]
+            state = _with_signals(state, pending_signals)
         if row.status is RowStatus.CANCELLED:
             state.status, state.waiting = RunStatus.CANCELLED, None
             state.error = row.cancel_requested or "cancelled"
         elif row.status is RowStatus.FAILED and not state.status.is_terminal:
             state.status, state.waiting = RunStatus.FAILED, None
             state.error = str((row.error or {}).get("message") or "failed")
-        return state, folded.seq
+        return state, fold.seq
 
     async def ledger(self, run_id: RunId) -> list[dict[str, Any]]:
         """Return all records of a run, the first one first.
 
         Raises:
-            NoSuchRunError: See `state`.
+            NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
         await self._row(run_id)
-        return (await self._folded(run_id)).records
+        return (await self._fold_log(run_id)).records
 
     async def waits(self, run_id: RunId) -> list[WaitState]:
         """Return the open waits of a run that an answer from outside ends. Raises as `state` does."""
@@ -261,7 +263,7 @@ class FlowRuns:
             StaleResumeError: The run does not wait, waits for another key, or another call answered first.
             GraphError: The answer to a wait for an approval of tool calls names other calls or decides none.
             NotSerializableError: A value in `payload` is not JSON data; the error has its path.
-            NoSuchRunError: See `state`.
+            NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
         clean = durable_copy(payload, "payload")
         open_waits = await self._open_waits(run_id)
@@ -282,8 +284,8 @@ class FlowRuns:
 
         Raises:
             StaleResumeError: The run has ended, has an answer of this key, or its first wait of this key ended.
-            NotSerializableError: See `resume`.
-            NoSuchRunError: See `state`.
+            NotSerializableError: A value in `payload` is not JSON data; the error has its path.
+            NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
         row = await self._row(run_id)
         if row.status.is_terminal:
@@ -340,7 +342,7 @@ class FlowRuns:
 
         Raises:
             GraphError: The run ended.
-            NoSuchRunError: See `state`.
+            NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
         await self._signal(run_id, {"kind": "pause", "reason": reason})
 
@@ -379,11 +381,11 @@ class FlowRuns:
     def _has(self, agent_id: AgentId) -> bool:
         return (agent_id.type, agent_id.tenant) == (self.app, self.tenant)
 
-    async def _folded(self, run_id: RunId, *, from_seq: int = 0) -> Folded:
-        folded = Folded()
+    async def _fold_log(self, run_id: RunId, *, from_seq: int = 0) -> Folded:
+        fold = Folded()
         async for entry in self._runtime.entries(run_id, from_seq=from_seq):
-            folded.add(entry)
-        return folded
+            fold.add(entry)
+        return fold
 
     async def _has_waited_for(self, run_id: RunId, key: str) -> bool:
         """Return True if the log of a run has a wait for this answer."""

@@ -41,21 +41,21 @@ async def schedule_flow(
 
     Args:
         runtime: The runtime whose store has the schedules. It may be a client.
-        app: See `FlowRuns`.
+        app: The app's name, or the `Flows`, whose graphs are then known to this call.
         name: The schedule's name.
         flow: The graph.
-        vars: See `FlowRuns.start`, also for `actor_id` and `session_id`.
-        actor_id: See `vars`.
-        session_id: See `vars`.
+        vars: The vars of each run.
+        actor_id: The actor for whom the runs act.
+        session_id: The session of the runs.
         tenant: The owner.
         when: `cron`, `timezone`, `at`, `delay_s`, `catch_up` and `replace` of `Schedules.create`.
 
     Raises:
-        GraphError: See `FlowRuns.start`, as for the next two.
-        NotSerializableError: See `GraphError`.
-        MessageTooLargeError: See `GraphError`.
-        ScheduleExistsError: See `Schedules.create`, as for the next one.
-        InvalidScheduleError: See `ScheduleExistsError`.
+        GraphError: The `Flows` have no such flow, or a name in `vars` is the runtime's.
+        NotSerializableError: A value in `vars` is not JSON data; the error has its path.
+        MessageTooLargeError: The vars have more than 256 KiB as JSON.
+        ScheduleExistsError: A schedule of this name has other values, and `replace` is not set.
+        InvalidScheduleError: The expression, the time zone or the instant is not valid.
     """
     message = start_message(app, flow, vars, actor_id=actor_id, session_id=session_id)
     type_ = app if isinstance(app, str) else app.app
@@ -98,12 +98,12 @@ async def keep_snapshot(
     """Keep a snapshot as a row; return it with the instant at which the row was written.
 
     Raises:
-        InvalidTextError: See `NewRunSnapshot`, as for the next one.
-        ContractError: See `InvalidTextError`.
+        InvalidTextError: The name, the description or a tag is too long, or no database takes it.
+        ContractError: There are too many tags.
         MessageTooLargeError: The snapshot has more than 256 KiB as JSON, so no run could begin with it.
         NoSuchRunError: The run was deleted.
     """
-    new = NewRunSnapshot(
+    new_row = NewRunSnapshot(
         id=snapshot.snapshot_id,
         run_id=row.run_id,
         agent_id=row.agent_id,
@@ -116,7 +116,7 @@ async def keep_snapshot(
     )
     # Called for its size check only: a larger snapshot would be stored, but no run could begin with it.
     payload_of(restore_message(snapshot), what=f"snapshot of run {row.run_id}")
-    snapshot_row = await store.put(new, json.dumps(snapshot.run_state))
+    snapshot_row = await store.put(new_row, json.dumps(snapshot.run_state))
     if snapshot_row is None:
         raise NoSuchRunError(row.run_id)
     return replace(snapshot, created_at=snapshot_row.created_at.isoformat())

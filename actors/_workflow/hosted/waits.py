@@ -151,8 +151,8 @@ def _end_with_reply(wait: WaitState, answer: Any, state: RunState, now: Now) -> 
         return records.failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
     event = _event_in(wait, answer)
     is_new = event is not None and not waits.has_heard(state, event)
-    more = waits.note_of(state, answer) if is_new else None
-    return waits.reply(state, wait, payload, at=at, more=more)
+    event_note = waits.note_of(state, answer) if is_new else None
+    return waits.reply(state, wait, payload, at=at, more=event_note)
 
 
 def _end_at_instant(until: str) -> Decide:

@@ -130,6 +130,8 @@ class GraphStoreKnowledge(KnowledgeGraph):
         entity_name = next((parts[end] for end in ("subject", "object") if end in parts), None)
         start = _root(owner) if entity_name is None else _entity(owner, entity_name)
         types = [parts["predicate"]] if "predicate" in parts else None
+        # Without an entity the search begins at the scope: the first step leads to its entities, the second one
+        # along their facts.
         if entity_name is None and types is not None:
             types.append(MEMBER)
         depth = 2 if entity_name is None else 1

@@ -55,6 +55,7 @@ class ModelCalls:
         provider, model = payload.get("provider"), payload.get("model")
         client = self.client(provider, model)
         messages, options = messages_of(payload), options_of(payload, self._tools)
+        # Set within an effect on a host: pieces of the answer are shown, and the tree's budget counts the call.
         answers = asking.get()
         if not isinstance(client, RemoteModel):
             if answers is not None:

@@ -64,11 +64,13 @@ class RemoteModel(LLMClient):
         headers: Further headers. Headers with credentials are `Secret`.
         provider_keys: Keys of providers behind the server, by the value of a call's ``provider``.
         provider_key_header: The header for the provider's key.
-        timeout_s: See `JsonServer`.
-        secrets: See `JsonServer`.
+        timeout_s: Seconds to connect, and between two pieces of a response.
+        secrets: The source of secrets. By default the folder ``CALLBOARD_SECRETS_DIR``, as on hosts, or if that
+            is not set, the variables ``CALLBOARD_SECRET_<NAME>``.
 
     Raises:
-        ContractError: See `JsonServer`.
+        ContractError: The address is not an HTTP address or holds credentials, or a header with credentials is
+            a plain text.
     """
 
     def __init__(
@@ -120,7 +122,7 @@ class RemoteModel(LLMClient):
         """Return one whole answer.
 
         Raises:
-            RemoteModelError: See `JsonServer.ask`; or the response is not a chat completion.
+            RemoteModelError: The connection failed, or the response is an error or not a chat completion.
             UnknownSecretError: The source of secrets does not have a key.
         """
         body, names = chat_request(messages, options, model or self._model, provider)
@@ -231,11 +233,11 @@ def _usage(data: Any) -> Usage:
     if not isinstance(data, dict):
         return Usage()
     details = data.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    cached_tokens = details.get("cached_tokens") if isinstance(details, dict) else 0
     return Usage(
         input=_count(data.get("prompt_tokens")),
         output=_count(data.get("completion_tokens")),
-        cached=_count(cached),
+        cached=_count(cached_tokens),
     )
 
 
@@ -484,14 +486,14 @@ class _Rows:
 
     def add(self, row: dict[str, Any]) -> None:
         """Add a row. If the provider takes no two turns of one role in a row, they become one."""
-        last: dict[str, Any] = self._rows[-1] if self._rows else {"role": None}
+        last_row: dict[str, Any] = self._rows[-1] if self._rows else {"role": None}
         is_one = not self._rules.takes_equal_roles and row["role"] in {"user", "assistant"}
-        if not is_one or last["role"] != row["role"]:
+        if not is_one or last_row["role"] != row["role"]:
             self._rows.append(row)
             return
-        last["content"] = _join_contents(last["content"], row["content"])
-        if calls := [*last.get("tool_calls", ()), *row.get("tool_calls", ())]:
-            last["tool_calls"] = calls
+        last_row["content"] = _join_contents(last_row["content"], row["content"])
+        if calls := [*last_row.get("tool_calls", ()), *row.get("tool_calls", ())]:
+            last_row["tool_calls"] = calls
 
     def finish(self) -> list[dict[str, Any]]:
         """Return all rows. The first turn is of the user, if the provider wants that."""
@@ -501,9 +503,9 @@ class _Rows:
                 self._rows.append({"role": "user", "content": EMPTY_MESSAGE})
             elif self._rows[start]["role"] == "assistant":
                 self._rows.insert(start, {"role": "user", "content": EARLIER})
-        last = self._rows[-1] if self._rows else {}
-        if not self._rules.takes_blank_text and last.get("role") == "assistant":
-            last["content"] = last["content"] and last["content"].rstrip()
+        last_row = self._rows[-1] if self._rows else {}
+        if not self._rules.takes_blank_text and last_row.get("role") == "assistant":
+            last_row["content"] = last_row["content"] and last_row["content"].rstrip()
         return self._rows
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
@@ -519,14 +521,14 @@ class _Rows:
         return {"role": "tool", "tool_call_id": self._ids.of_result(id_), "content": text}
 
 
-def _join_contents(before: Any, after: Any) -> Any:
+def _join_contents(first: Any, second: Any) -> Any:
     """Return the content of two turns as one: a text, or parts if one of them has parts."""
-    if not before or not after:
-        return before or after
-    if isinstance(before, str) and isinstance(after, str):
-        return f"{before}\n\n{after}"
+    if not first or not second:
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
     parts: list[Any] = []
-    for content in (before, after):
+    for content in (first, second):
         parts += [{"type": "text", "text": content}] if isinstance(content, str) else content
     return parts
 

@@ -89,9 +89,9 @@ class ToolRuns:
                 return EffectOutcome.waiting(self._wait_for_results(run, payload, calls))
             except GraphError as exc:
                 return EffectOutcome.failed(str(exc), retryable=False)
-        allowed, decisions = payload.get("allowed_tools"), payload.get(DECISIONS)
+        allowed_tools, decisions = payload.get("allowed_tools"), payload.get(DECISIONS)
         for call in calls:
-            refusal = self._problem(call, allowed)
+            refusal = self._problem(call, allowed_tools)
             if refusal is not None:
                 call["error"] = refusal
         calls_to_approve = [c for c in calls if "error" not in c and self._asks_for(c)]
@@ -110,7 +110,7 @@ class ToolRuns:
         until = deadline_of({"timeout_s": self._timeout_s, **payload}, run.updated_at)
         return WaitState(WaitReason.JOB, wait_key=key, until=until, details=details)
 
-    def _problem(self, call: dict[str, Any], allowed: Any) -> str | None:
+    def _problem(self, call: dict[str, Any], allowed_tools: Any) -> str | None:
         """Return the reason why a call is not executed, or None if it may be executed."""
         name = call["name"]
         if "error" in call:
@@ -118,7 +118,7 @@ class ToolRuns:
         if name not in self._by_name:
             tool_names = ", ".join(sorted(self._by_name)) or "none"
             return f"there is no tool {name!r}. There are: {tool_names}"[:500]
-        is_allowed = not isinstance(allowed, list) or name in allowed
+        is_allowed = not isinstance(allowed_tools, list) or name in allowed_tools
         return None if is_allowed else f"tool {name!r} is not allowed in this step"
 
     def _asks_for(self, call: dict[str, Any]) -> bool:

@@ -142,7 +142,8 @@ def hybrid_llm(
     Args:
         remote: The model, or an agent.
         tools: The tools that TOOL_CALLS may call.
-        approvals: See `local_llm`.
+        approvals: The policy that decides which calls need an approval; by default calls of HIGH and CRITICAL
+            risk.
         knowledge: The graph for MEMORY_KG_*.
     """
     return Integration(remote, tools=tools, approvals=approvals, knowledge=knowledge)

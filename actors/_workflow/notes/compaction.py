@@ -144,11 +144,15 @@ def compaction_of(request: MemoryRequest) -> Compaction | None:
         "session_id": run.session_id,
     }
     artifact_id, tags = derive_id(key, json_digest(context)), {"kind": CONVERSATION}
-    stored = request.archive.store_once(artifact_id, content, run_id=run.run_id, tags=tags)
-    span: Span = {"kind": CONVERSATION, SPAN_ID: artifact_id, "created_at": stored["created_at"]}
-    span |= stored["span"] | ({"created_by": run.actor_id} if run.actor_id else {})
+    stored_content = request.archive.store_once(artifact_id, content, run_id=run.run_id, tags=tags)
+    span: Span = {
+        "kind": CONVERSATION,
+        SPAN_ID: artifact_id,
+        "created_at": stored_content["created_at"],
+    }
+    span |= stored_content["span"] | ({"created_by": run.actor_id} if run.actor_id else {})
     # An execution before a crash may have stored them with other ids and instants: the artifact's count.
-    split = replace(split, older_messages=stored["messages"])
+    split = replace(split, older_messages=stored_content["messages"])
     return Compaction(request=request, split=split, span=span)
 
 

@@ -103,7 +103,7 @@ class MemoryEffects:
             self._summaries.call(run, self._summary_request(outcome_or_compaction), None)
         )
 
-    async def awaited(
+    async def outcome_async(
         self, run: RunState, open_step: OpenStep, at: str, shared: HostMemory
     ) -> EffectOutcome:
         """Return the same as `outcome`. The handler that makes summaries may be a coroutine function.
@@ -121,7 +121,9 @@ class MemoryEffects:
         if isinstance(outcome_or_compaction, EffectOutcome):
             return outcome_or_compaction
         return outcome_or_compaction.outcome(
-            await self._summaries.awaited(run, self._summary_request(outcome_or_compaction), None)
+            await self._summaries.call_async(
+                run, self._summary_request(outcome_or_compaction), None
+            )
         )
 
     def evidenced(
@@ -168,8 +170,8 @@ class MemoryEffects:
         effect = _EFFECTS.get(kind)
         if effect is not None:
             return effect(request)
-        nothing = {"span_id": None, "compacted": 0}
-        return compaction_of(request) or request.succeed("There is nothing to compact.", nothing)
+        empty_meta = {"span_id": None, "compacted": 0}
+        return compaction_of(request) or request.succeed("There is nothing to compact.", empty_meta)
 
 
 def write_note(request: MemoryRequest) -> EffectOutcome:
@@ -288,9 +290,9 @@ class Effort:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the limits as JSON data."""
-        applied = {"limit_spans": self.spans, "max_messages": self.messages}
-        applied |= {"deep": self.deep, "connected": self.hops > 0, "neighbor_hops": self.hops}
-        return {"recall_level": self.level or None, "applied": applied}
+        limits = {"limit_spans": self.spans, "max_messages": self.messages}
+        limits |= {"deep": self.deep, "connected": self.hops > 0, "neighbor_hops": self.hops}
+        return {"recall_level": self.level or None, "applied": limits}
 
 
 def query_spans(request: MemoryRequest) -> EffectOutcome:

@@ -93,10 +93,10 @@ class EvidenceRecorder:
         content |= {"tool_name": tool, **origin}
         tags = {"kind": EVIDENCE, "tool": tool}
         archive = Archive(self._store, EVIDENCE)
-        stored = archive.store_once(evidence_id, content, run_id=run_id, tags=tags)
+        stored_content = archive.store_once(evidence_id, content, run_id=run_id, tags=tags)
         span: Span = {"kind": EVIDENCE, SPAN_ID: evidence_id, "tool_name": tool}
         span |= dict.fromkeys(
-            ("created_at", "from_timestamp", "to_timestamp"), stored["created_at"]
+            ("created_at", "from_timestamp", "to_timestamp"), stored_content["created_at"]
         )
         row_meta = row.get("meta")
         meta = {**(row_meta if isinstance(row_meta, dict) else {}), "evidence_id": evidence_id}

@@ -81,6 +81,7 @@ class HostMemory:
         # A note adds one span and reads none: it would load a thousand for nothing.
         if self._open_step.effect.type is not EffectType.MEMORY_NOTE:
             rows = await self.rows.page(about=self._about(name), limit=MOST_SPANS)
+            # The page begins with the newest span, an index with the oldest one.
             spans = sorted(
                 filter(None, (_span_in(row.text) for row in rows)),
                 key=lambda span: (str(span.get("created_at")), str(span[SPAN_ID])),

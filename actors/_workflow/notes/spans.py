@@ -107,8 +107,10 @@ class SpanFilter:
         return any(matches) if self.any_tag else all(matches)
 
 
-def _is_one_of(value: Any, allowed: Collection[str]) -> bool:
-    return not allowed or str(value or "").casefold() in {text.casefold() for text in allowed}
+def _is_one_of(value: Any, allowed_values: Collection[str]) -> bool:
+    return not allowed_values or str(value or "").casefold() in {
+        text.casefold() for text in allowed_values
+    }
 
 
 def instants_of(span: Span) -> tuple[str, str]:
@@ -128,14 +130,14 @@ def newest_first(spans: Iterable[Span]) -> list[Span]:
 
 def neighbours(spans: Iterable[Span], matches: Iterable[Span], hops: int) -> list[Span]:
     """Return the spans that are at most `hops` places in time from a found span, except found spans."""
-    ordered = newest_first(spans)
+    ordered_spans = newest_first(spans)
     match_ids = {span[SPAN_ID] for span in matches}
-    positions = [at for at, span in enumerate(ordered) if span[SPAN_ID] in match_ids]
+    positions = [at for at, span in enumerate(ordered_spans) if span[SPAN_ID] in match_ids]
     indexes = sorted({at + step for at in positions for step in range(-hops, hops + 1)})
     return [
-        ordered[at]
+        ordered_spans[at]
         for at in indexes
-        if 0 <= at < len(ordered) and ordered[at][SPAN_ID] not in match_ids
+        if 0 <= at < len(ordered_spans) and ordered_spans[at][SPAN_ID] not in match_ids
     ]
 
 
@@ -181,11 +183,11 @@ class Archive:
         existing: dict[str, Any] | None = self.load(artifact_id)
         if existing is not None:
             return existing
-        stored: dict[str, Any] = durable_copy(dict(data), f"artifact of {self._name}")
-        content = canonical_json(stored).encode()
+        stored_data: dict[str, Any] = durable_copy(dict(data), f"artifact of {self._name}")
+        content = canonical_json(stored_data).encode()
         options: dict[str, Any] = {"run_id": run_id, "tags": tags, "artifact_id": artifact_id}
         self._store.store(content, content_type="application/json", **options)
-        return stored
+        return stored_data
 
     def load(self, artifact_id: str) -> dict[str, Any] | None:
         """Return the JSON object in an artifact, or None if there is no such artifact or no JSON object in it.

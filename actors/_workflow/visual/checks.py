@@ -111,15 +111,15 @@ def _check_names(
     node: DrawnNode, wires: list[DrawnWire], drawing: Drawing, findings: DrawingFindings
 ) -> None:
     """Add a finding for each name of the runtime that a node sets. A computed name is checked by the run."""
-    values, computed = node.part("pinDefaults"), {*node.part("pinExpressions")}
+    values, computed_pins = node.part("pinDefaults"), {*node.part("pinExpressions")}
     for wire in wires:
         source = drawing.nodes[wire.source]
         if wire.target == node.id and source.type.startswith("literal_"):
             values[wire.into] = source.data.get("literalValue")
         elif wire.target == node.id and not wire.is_control:
-            computed.add(wire.into)
+            computed_pins.add(wire.into)
             values.setdefault(wire.into, None)
-    for name in names_set(node.type, values, computed):
+    for name in names_set(node.type, values, computed_pins):
         if name.strip().startswith("_"):
             problem = f"names that begin with _ are reserved: {name!r} is one"
             findings.at_node(node, problem, "Give it another name", "data", "pinDefaults")
@@ -132,18 +132,18 @@ def _has_value(node: DrawnNode, wires: list[DrawnWire], pin: str) -> bool:
 
 
 def _check_wires(drawing: Drawing, findings: DrawingFindings) -> None:
-    into: Counter[tuple[str, str]] = Counter()
-    out: Counter[tuple[str, str]] = Counter()
+    wires_into: Counter[tuple[str, str]] = Counter()
+    wires_out: Counter[tuple[str, str]] = Counter()
     for wire in drawing.wires:
         node = drawing.nodes[wire.source]
         if not wire.is_control:
-            into[wire.target, wire.into] += 1
-            if into[wire.target, wire.into] == 2:  # noqa: PLR2004 - one finding for each pin
+            wires_into[wire.target, wire.into] += 1
+            if wires_into[wire.target, wire.into] == 2:  # noqa: PLR2004 - one finding for each pin
                 remedy = "Remove one, or give the pin values by route (inputRouteOverrides)"
                 findings.at_wire(wire, "another edge leads to this pin, too", remedy)
             continue
-        out[wire.source, wire.out] += 1
-        if out[wire.source, wire.out] == 2:  # noqa: PLR2004
+        wires_out[wire.source, wire.out] += 1
+        if wires_out[wire.source, wire.out] == 2:  # noqa: PLR2004
             remedy = "Remove one, or put a sequence or a parallel node in between"
             findings.at_wire(wire, "another edge of execution comes from this pin, too", remedy)
         exits = _OUTS.get(node.type, OUT_OF_CONTROL)
@@ -198,10 +198,10 @@ def check_bodies(drawing: Drawing, findings: DrawingFindings) -> None:
     for wire in drawing.wires:
         if wire.is_control:
             ways[wire.source].append(wire)
-    finished: set[str] = set()
+    finished_nodes: set[str] = set()
     for name in filter(None, [drawing.entry, *drawing.nodes]):
-        if name in drawing.nodes and name not in finished:
-            for wire in _out_of_bodies(name, ways, drawing.nodes, finished):
+        if name in drawing.nodes and name not in finished_nodes:
+            for wire in _out_of_bodies(name, ways, drawing.nodes, finished_nodes):
                 remedy = "Remove it. The end of the body returns to the loop without an edge"
                 findings.at_wire(wire, "it leads back out of the body of a loop", remedy)
 
@@ -210,7 +210,7 @@ def _out_of_bodies(
     root: str,
     ways: Mapping[str, list[DrawnWire]],
     nodes: Mapping[str, DrawnNode],
-    finished: set[str],
+    finished_nodes: set[str],
 ) -> Iterator[DrawnWire]:
     """Yield the wires from bodies back to their loops, on all ways from `root`.
 
@@ -225,7 +225,7 @@ def _out_of_bodies(
         if wire is None:
             iterators.pop()
             name, depth = depths.popitem()
-            finished.add(name)
+            finished_nodes.add(name)
         else:
             depth = depths[wire.source]
         if bodies and bodies[-1] == depth:
@@ -237,6 +237,6 @@ def _out_of_bodies(
         if wire.target in depths:
             if bodies and bodies[-1] >= depths[wire.target]:
                 yield wire
-        elif wire.target not in finished:
+        elif wire.target not in finished_nodes:
             depths[wire.target] = len(depths)
             iterators.append(iter(ways.get(wire.target, ())))

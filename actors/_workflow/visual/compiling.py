@@ -147,8 +147,8 @@ class _DrawingCompiler:
         for name, wired_node in self.nodes.items():
             if wired_node.is_step and name not in nodes and wired_node.drawn.type in TYPES:
                 index = wired_node.drawn.index
-                where = () if index is None else ("nodes", index)
-                self.findings.warn(f"no way leads to node {name!r}", "Remove it", *where)
+                position = () if index is None else ("nodes", index)
+                self.findings.warn(f"no way leads to node {name!r}", "Remove it", *position)
         has_branches = any(w.drawn.type == "parallel" for w in self.nodes.values())
         reducers = {PLACE: in_turn} if has_branches else {}
         flow_id = self.drawing.id
@@ -203,12 +203,12 @@ class _DrawingCompiler:
         """Return the nodes that are computed for a step, each after the nodes that it reads."""
         needs: list[str] = []
         path = [("", iter(self._computed_sources(node)))]
-        visited: set[str] = set()
+        visited_nodes: set[str] = set()
         while path:
             name, sources = path[-1]
             for source in sources:
-                if source not in visited:
-                    visited.add(source)
+                if source not in visited_nodes:
+                    visited_nodes.add(source)
                     path.append((source, iter(self._computed_sources(self.nodes[source]))))
                     break
             else:
@@ -229,12 +229,12 @@ class _DrawingCompiler:
 
     def _reachable_nodes(self, entry: str) -> list[str]:
         names = {entry: None}
-        pending = [entry]
-        while pending:
-            for wire in self.nodes[pending.pop()].ways.values():
+        pending_nodes = [entry]
+        while pending_nodes:
+            for wire in self.nodes[pending_nodes.pop()].ways.values():
                 if wire.target not in names:
                     names[wire.target] = None
-                    pending.append(wire.target)
+                    pending_nodes.append(wire.target)
         return list(names)
 
     def _steps_of(self, node: WiredNode) -> dict[str, DocumentNode]:

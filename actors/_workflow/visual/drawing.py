@@ -103,14 +103,14 @@ class DrawingFindings(FindingList):
 
     def at_node(self, node: DrawnNode, problem: str, remedy: str, *path: str | int) -> None:
         """Add a mistake in a node."""
-        where = () if node.index is None else ("nodes", node.index)
-        self.add(f"node {node.id!r}: {problem}", remedy, *where, *path)
+        position = () if node.index is None else ("nodes", node.index)
+        self.add(f"node {node.id!r}: {problem}", remedy, *position, *path)
 
     def at_wire(self, wire: DrawnWire, problem: str, remedy: str) -> None:
         """Add a mistake of a wire."""
-        where = () if wire.index is None else ("edges", wire.index)
+        position = () if wire.index is None else ("edges", wire.index)
         name = f"{wire.source}.{wire.out} -> {wire.target}.{wire.into}"
-        self.add(f"edge {name}: {problem}", remedy, *where)
+        self.add(f"edge {name}: {problem}", remedy, *position)
 
 
 RETURN_MARK: Final = "~"

@@ -82,10 +82,10 @@ _BY_NODE: Final = frozenset({"outputs", "results", "routes", "limits", "frames"}
 
 def result_key_of(node: str) -> str:
     """Return the place of the result of a node's effect. Dots in the node's name do not nest."""
-    return f"{PLACE}.results.{_escaped(node)}"
+    return f"{PLACE}.results.{_escape(node)}"
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     return name.replace("%", "%25").replace(".", "%2E")
 
 
@@ -176,12 +176,12 @@ class FlowState:
 
     def keep(self, node: str, outputs: dict[str, Any]) -> None:
         """Store the outputs of a node, in place of the result of its effect."""
-        self._data.get("results", {}).pop(_escaped(node), None)
+        self._data.get("results", {}).pop(_escape(node), None)
         self._part("outputs")[node] = outputs
 
     def result(self, node: str) -> Any:
         """Return the result of a node's effect, or `...` if it has none: a result may be None."""
-        return self._data.get("results", {}).get(_escaped(node), ...)
+        return self._data.get("results", {}).get(_escape(node), ...)
 
     def route(self, node: str) -> int | None:
         """Return the number of the way by which a node was reached, or None if the way has no number."""

@@ -65,14 +65,16 @@ def compile_visualflow_tree(
         problem = f"there is no flow {root!r}"
         raise FlowError((FlowFinding("flows", "", problem, f"There are: {ids}"),))
     specs: dict[str, WorkflowSpec] = {}
-    pending, visited = [root], {root}
-    while pending:
-        name = pending.pop(0)
+    pending_ids, visited_ids = [root], {root}
+    while pending_ids:
+        name = pending_ids.pop(0)
         spec, _ = compile_drawing(flows[name], name)
         specs[spec.workflow_id] = spec
-        new = [flow for flow in subflows_of(flows[name]) if flow in flows and flow not in visited]
-        visited |= {*new}
-        pending += dict.fromkeys(new)
+        new_ids = [
+            flow for flow in subflows_of(flows[name]) if flow in flows and flow not in visited_ids
+        ]
+        visited_ids |= {*new_ids}
+        pending_ids += dict.fromkeys(new_ids)
     return specs
 
 
@@ -130,7 +132,7 @@ def _findings_of_others(findings: Sequence[FlowFinding], data: Any, file: str) -
     wrong = {step.replace("~1", "/").replace("~0", "~") for step in wrong}
     if is_visualflow(data) or not isinstance(nodes, dict) or not nodes:
         return []
-    rest = {name: {"end": None} if name in wrong else node for name, node in nodes.items()}
+    other_nodes = {name: {"end": None} if name in wrong else node for name, node in nodes.items()}
     start = data.get("start")
     is_start = isinstance(start, str) and not any(
         finding.pointer == "/start" for finding in findings
@@ -138,8 +140,8 @@ def _findings_of_others(findings: Sequence[FlowFinding], data: Any, file: str) -
     document = {
         "flow": 1,
         "id": "flow",
-        "start": start if is_start else next(iter(rest)),
-        "nodes": rest,
+        "start": start if is_start else next(iter(other_nodes)),
+        "nodes": other_nodes,
     }
     try:
         compile_document(document_of(document, file), file)

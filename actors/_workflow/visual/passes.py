@@ -211,10 +211,10 @@ def without_limited_wires(drawing: Drawing, findings: DrawingFindings) -> Drawin
             DrawnWire(name, "again", wire.target, wire.into, is_control=True, index=wire.index),
         ]
         limit_names[wire.target][wire.source, wire.out] = name
-        other = (wire.source, _OTHER.get(wire.out, ""))
-        if drawing.nodes[wire.source].type == "if" and other in ways and other not in pins:
-            wires.append(replace(ways[other], source=name, out="limit_reached", limit=None))
-            reached_limits[ways[other].target].append(name)
+        other_pin = (wire.source, _OTHER.get(wire.out, ""))
+        if drawing.nodes[wire.source].type == "if" and other_pin in ways and other_pin not in pins:
+            wires.append(replace(ways[other_pin], source=name, out="limit_reached", limit=None))
+            reached_limits[ways[other_pin].target].append(name)
     for target in {**limit_names, **reached_limits}:
         nodes[target] = _with_limited_routes(
             nodes[target], limit_names[target], reached_limits[target]
@@ -284,7 +284,7 @@ def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
             ways[wire.target].append(wire)
     nodes, numbers = dict(drawing.nodes), dict[tuple[str, str, str], int]()
     muxes: dict[Pin, str] = {}
-    added: list[DrawnWire] = []
+    new_wires: list[DrawnWire] = []
     for target, into in ways.items():
         if len(into) < 2:  # noqa: PLR2004 - a single way has no alternative
             continue
@@ -298,10 +298,10 @@ def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
             pin_by_number = {
                 number: by_route[key] for number, key in enumerate(keys) if key in by_route
             }
-            added += _add_mux(nodes, (target, pin), pin_by_number)
-            muxes[target, pin] = added[-1].source
+            new_wires += _add_mux(nodes, (target, pin), pin_by_number)
+            muxes[target, pin] = new_wires[-1].source
     routed_wires = [_with_route(wire, numbers, muxes) for wire in drawing.wires]
-    return replace(drawing, nodes=nodes, wires=(*routed_wires, *added))
+    return replace(drawing, nodes=nodes, wires=(*routed_wires, *new_wires))
 
 
 def _with_route(

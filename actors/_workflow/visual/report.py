@@ -119,7 +119,7 @@ def report_flow(source: str | Path | bytes | Mapping[str, Any]) -> FlowReport:
         NodeReport(id=node.id, type=node.type, needs=_needs(node), is_known=node.type in KNOWN)
         for node in drawn_nodes
     ]
-    by_index = {drawn.index: node for drawn, node in zip(drawn_nodes, nodes, strict=True)}
+    by_index = {d.index: node for d, node in zip(drawn_nodes, nodes, strict=True)}
     by_id = {node.id: node for node in nodes}
     others: list[FlowFinding] = []
     try:

@@ -41,7 +41,7 @@ class WiredNode:
         drawn: The node.
         inputs: The sources of its pins' values, by pin.
         ways: The wires of execution from it, by pin.
-        is_step: True if the node is a step of the graph. False: it is computed when another node reads its
+        is_step: True if the node is a step of the graph, false if it is computed when another node reads its
             outputs.
         is_read: True if another node reads its outputs.
         takes_last: True if pins without a value get the values of the same names that the previous node
@@ -81,7 +81,7 @@ class Visit:
     nodes: Mapping[str, WiredNode]
     node: WiredNode
     state: FlowState
-    _computed: dict[str, Outputs | Exception] = field(default_factory=dict)
+    _outputs_by_node: dict[str, Outputs | Exception] = field(default_factory=dict)
 
     def inputs(self) -> dict[str, Any]:
         """Return the values of the pins that have one.
@@ -90,10 +90,10 @@ class Visit:
             VisualNodeError: A value cannot be computed.
         """
         for name in self.node.needs:  # each node once, after the nodes that it reads
-            if name not in self._computed:
-                self._computed[name] = self._compute(self.nodes[name])
-        last = self.state.last if self.node.takes_last else None
-        return self._inputs_of(self.node, last)
+            if name not in self._outputs_by_node:
+                self._outputs_by_node[name] = self._compute(self.nodes[name])
+        last_value = self.state.last if self.node.takes_last else None
+        return self._inputs_of(self.node, last_value)
 
     def _compute(self, node: WiredNode) -> Outputs | Exception:
         assert node.compute is not None
@@ -102,17 +102,18 @@ class Visit:
             return node.compute(self, node.drawn, pins)
         except ComputedValueError as exc:
             return exc
-        except Exception as exc:  # noqa: BLE001 - raised when the value is read
+        # Raised only when the value is read: a pin with values by route reads one of several.
+        except Exception as exc:  # noqa: BLE001
             return ComputedValueError(f"node {node.drawn.id!r} ({node.drawn.type}): {exc}")
 
-    def _inputs_of(self, node: WiredNode, last: Any) -> dict[str, Any]:
-        values: dict[str, Any] = dict(last) if isinstance(last, dict) else {}
+    def _inputs_of(self, node: WiredNode, last_value: Any) -> dict[str, Any]:
+        values: dict[str, Any] = dict(last_value) if isinstance(last_value, dict) else {}
         for pin in node.inputs:
             values.pop(pin, None)
             values |= self.at_pin(node, pin)
-        declared = {*node.drawn.pins("inputs")}
+        declared_pins = {*node.drawn.pins("inputs")}
         for pin, value in node.drawn.part("pinDefaults").items():
-            if pin not in node.inputs and (pin in declared or pin not in values):
+            if pin not in node.inputs and (pin in declared_pins or pin not in values):
                 # The default belongs to the graph, which all runs share: a run must not change it for others.
                 values[pin] = copy.deepcopy(value)
         for pin, expression in node.expressions.items():
@@ -136,7 +137,7 @@ class Visit:
     def _outputs_of(self, node: WiredNode) -> Outputs | Exception | None:
         name = node.drawn.id
         if not node.is_step:
-            return self._computed.get(name)
+            return self._outputs_by_node.get(name)
         if node.outputs_of is None:
             return self.state.outputs(name)
         result = self.state.result(name)

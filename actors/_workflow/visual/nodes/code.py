@@ -53,8 +53,8 @@ def problem_of(node: DrawnNode) -> tuple[str, str] | None:
         )
         return problem, "Use a tool for access outside of the sandbox"
     if not sandbox.is_available():
-        missing = "code needs pydantic-monty, which is not installed"
-        return missing, "Install callboard[flows]"
+        install_problem = "code needs pydantic-monty, which is not installed"
+        return install_problem, "Install callboard[flows]"
     code, line_offset = source_of(node)
     unreadable_part = sandbox.unreadable(code)
     remedy = "Correct it, or use only what the sandbox supports"

@@ -169,8 +169,8 @@ def next_while(visit: Visit) -> StepPlan:
         return _done(visit)
     if frame["index"] >= MOST_PASSES:
         raise VisualNodeError(f"it has more than {MOST_PASSES} passes")
-    last = visit.state.last
-    item = last.get("item", last) if isinstance(last, dict) else last
+    last_value = visit.state.last
+    item = last_value.get("item", last_value) if isinstance(last_value, dict) else last_value
     return _pass(visit, frame, {"item": item, "index": frame["index"]})
 
 
@@ -184,8 +184,8 @@ def _pass(visit: Visit, frame: Frame, outputs: dict[str, Any]) -> StepPlan:
     if "loop" not in visit.node.ways:
         return _done(visit)
     frame["index"] += 1  # before the pass, so that a crash repeats no pass
-    last = visit.state.last
-    result = (last if isinstance(last, dict) else {"input": last}) | outputs
+    last_value = visit.state.last
+    result = (last_value if isinstance(last_value, dict) else {"input": last_value}) | outputs
     visit.keep(outputs)
     return visit.plan("loop", result=result)
 

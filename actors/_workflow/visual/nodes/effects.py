@@ -41,11 +41,11 @@ _SESSION: Final = ("child_session_id", "childSessionId", "session_id", "sessionI
 def ask_user(node: DrawnNode, pins: Pins) -> dict[str, Any]:
     """Return the payload of a question."""
     config, choices = node.part("effectConfig"), pins.get("choices")
-    free = _first(pins.get("allow_free_text"), config.get("allowFreeText"), True)
+    allows_free_text = _first(pins.get("allow_free_text"), config.get("allowFreeText"), True)
     return {
         "prompt": text_of(_first(pins.get("prompt"), "Please respond:")),
         "choices": choices if isinstance(choices, list) else [],
-        "allow_free_text": bool(free),
+        "allow_free_text": bool(allows_free_text),
         **_deadline(pins),
     }
 
@@ -69,13 +69,13 @@ def wait_until(node: DrawnNode, pins: Pins) -> dict[str, Any]:
 
 def wait_event(_node: DrawnNode, pins: Pins) -> dict[str, Any]:
     """Return the payload of a wait for an event by its key."""
-    free = _first(pins.get("allow_free_text"), pins.get("allowFreeText"), True)
+    allows_free_text = _first(pins.get("allow_free_text"), pins.get("allowFreeText"), True)
     prompt, choices, details = pins.get("prompt"), pins.get("choices"), pins.get("details")
     return {
         "wait_key": text_of(_first(pins.get("event_key"), pins.get("wait_key"), "default")),
         **({"prompt": prompt} if prompt not in (None, "") else {}),
         **({"choices": choices} if isinstance(choices, list) else {}),
-        "allow_free_text": bool(free),
+        "allow_free_text": bool(allows_free_text),
         **_deadline(pins),
         **({"details": details} if isinstance(details, dict) and details else {}),
     }
@@ -139,10 +139,10 @@ def _calls_in(value: Any, pin: str) -> list[dict[str, Any]]:
 
 
 def _tools(node: DrawnNode, pins: Pins, calls: list[dict[str, Any]]) -> dict[str, Any]:
-    allowed = _setting(pins, node.part("effectConfig"), "allowed_tools", "allowedTools")
+    allowed_tools = _setting(pins, node.part("effectConfig"), "allowed_tools", "allowedTools")
     return {
         "tool_calls": calls,
-        **({"allowed_tools": allowed} if isinstance(allowed, list) else {}),
+        **({"allowed_tools": allowed_tools} if isinstance(allowed_tools, list) else {}),
     }
 
 
@@ -195,17 +195,17 @@ def subflow(node: DrawnNode, pins: Pins) -> dict[str, Any]:
     """
     control = {*_CONTEXT, *_SESSION}
     names = [name for name in node.pins("inputs") if name not in control]
-    inner: Mapping[str, Any] = next(
+    object_vars: Mapping[str, Any] = next(
         (pins[name] for name in ("vars", "input") if isinstance(pins.get(name), dict)), {}
     )
-    own = {name: pins[name] for name in names if name in pins}
-    if not names and not inner:
-        own = {name: value for name, value in pins.items() if name not in control}
+    pin_vars = {name: pins[name] for name in names if name in pins}
+    if not names and not object_vars:
+        pin_vars = {name: value for name, value in pins.items() if name not in control}
     for name in ("vars", "input"):
-        if isinstance(own.get(name), dict):
-            del own[name]
+        if isinstance(pin_vars.get(name), dict):
+            del pin_vars[name]
     session = _first(*(pins.get(name) for name in _SESSION))
-    payload = {"workflow_id": subflow_name(node), "vars": {**inner, **own}}
+    payload = {"workflow_id": subflow_name(node), "vars": {**object_vars, **pin_vars}}
     if _flag(_setting(pins, node.part("effectConfig"), *_CONTEXT)):
         raise VisualNodeError(f"inherit_context is not supported. {GIVE_CONTEXT}")
     return payload | ({"session_id": session} if isinstance(session, str) and session else {})
@@ -278,13 +278,13 @@ def _parse_json(path: str, text: str) -> Any:
         raise VisualNodeError(f"{path} is no JSON: {exc}") from None
 
 
-def _plain(**renamed: str) -> PayloadOf:
-    """Return a function that makes a payload of the pins. `renamed` has the names that differ from the pins."""
+def _plain(**new_names: str) -> PayloadOf:
+    """Return a function that makes a payload of the pins. `new_names` has the names that are not the pins'."""
 
     def payload(node: DrawnNode, pins: Pins) -> dict[str, Any]:
         config = node.part("effectConfig")
         names = [name for name in node.pins("inputs") or pins if name in pins or name in config]
-        values = {renamed.get(name, name): _setting(pins, config, name) for name in names}
+        values = {new_names.get(name, name): _setting(pins, config, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
     return payload

@@ -73,11 +73,11 @@ def _object(pins: Pins, pin: str) -> dict[str, Any]:
 
 
 def _unique(pins: Pins) -> list[Any]:
-    key, seen, items = text_of(pins.get("key")), set[str](), list[Any]()
+    key, marks, items = text_of(pins.get("key")), set[str](), list[Any]()
     for item in _items(pins):
         mark = json.dumps(look_up(item, key) if key else item, sort_keys=True)
-        if mark not in seen:
-            seen.add(mark)
+        if mark not in marks:
+            marks.add(mark)
             items.append(item)
     return items
 
@@ -191,8 +191,8 @@ def _in_order(node: DrawnNode, pins: Pins) -> list[Any]:
 
 def _concat(_visit: Visit, node: DrawnNode, pins: Pins) -> Outputs:
     separator = node.part("concatConfig").get("separator")
-    between = decode_escapes(separator) if isinstance(separator, str) else " "
-    return {WHOLE: between.join(map(text_of, _in_order(node, pins)))}
+    joiner = decode_escapes(separator) if isinstance(separator, str) else " "
+    return {WHOLE: joiner.join(map(text_of, _in_order(node, pins)))}
 
 
 def _element(_visit: Visit, _node: DrawnNode, pins: Pins) -> Outputs:
@@ -248,10 +248,10 @@ def _mux(visit: Visit, node: DrawnNode, _pins: Pins) -> Outputs:
 
     A route without a value gets that of all other routes.
     """
-    wired = visit.nodes[node.id]
+    wired_node = visit.nodes[node.id]
     for pin in (f"in{visit.state.route(node.data['target'])}", "fallback"):
-        if pin in wired.inputs:
-            values = visit.at_pin(wired, pin)
+        if pin in wired_node.inputs:
+            values = visit.at_pin(wired_node, pin)
             return {WHOLE: values[pin]} if values else {}
     defaults = node.part("pinDefaults")
     return {WHOLE: defaults["fallback"]} if "fallback" in defaults else {}

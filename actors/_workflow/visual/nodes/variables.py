@@ -24,19 +24,20 @@ def _name(value: Any) -> str:
     return name
 
 
-def names_set(kind: str, values: Mapping[str, Any], computed: Collection[str]) -> list[str]:
+def names_set(kind: str, values: Mapping[str, Any], computed_pins: Collection[str]) -> list[str]:
     """Return the names of variables that a node always sets, as far as its data says.
 
     Args:
         kind: The node's type.
         values: The values of its pins.
-        computed: The pins whose values are computed.
+        computed_pins: The pins whose values are computed.
     """
     if kind != "set_vars":
-        name = None if "name" in computed else values.get("name")
+        name = None if "name" in computed_pins else values.get("name")
         return [name] if isinstance(name, str) else []
-    updates = None if "updates" in computed else values.get("updates")
+    updates = None if "updates" in computed_pins else values.get("updates")
     if isinstance(updates, str):
+        # The run reports a text that is no JSON; here it only names no variables.
         with suppress(ValueError, RecursionError):
             updates = json.loads(updates)
     names = [name for name in values if name != "updates"]
@@ -90,13 +91,13 @@ def add_to_list(visit: Visit) -> StepPlan:
     """Append an item and a list of items to a variable that is a list."""
     inputs = visit.inputs()
     name, items = _name(inputs.get("name")), inputs.get("items")
-    stored = look_up(visit.run.vars, name)
+    stored_list = look_up(visit.run.vars, name)
     if items is not None and not isinstance(items, list):
         raise VisualNodeError(f"items must be a list, not a {type(items).__name__}")
-    if stored is not None and not isinstance(stored, list):
-        raise VisualNodeError(f"{name!r} holds a {type(stored).__name__}, not a list")
+    if stored_list is not None and not isinstance(stored_list, list):
+        raise VisualNodeError(f"{name!r} holds a {type(stored_list).__name__}, not a list")
     item = inputs.get("item")
-    new_list = [*(stored or []), *([] if item is None else [item]), *(items or [])]
+    new_list = [*(stored_list or []), *([] if item is None else [item]), *(items or [])]
     visit.run.vars = put(visit.run.vars, name, new_list)
     visit.keep({"list": new_list})
     return visit.plan()

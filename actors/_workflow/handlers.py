@@ -31,7 +31,7 @@ class ReconciledHandler:
     """A handler with a function that finds out whether an at-most-once effect happened.
 
     Attributes:
-        handler: See `Handler`.
+        handler: The function that executes the effect.
         reconcile: Called with the run, the effect and, with three parameters, the effect's idempotency key,
             when a crash left the effect without a result. It returns the effect's `EffectOutcome`, or None if
             it does not know, or raises `EffectDidNotHappen`: then the handler is called now. If it returns None
@@ -43,18 +43,18 @@ class ReconciledHandler:
 
     def __call__(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
         """Call the handler."""
-        return fitted(self.handler)(run, effect, next_node)
+        return with_three_arguments(self.handler)(run, effect, next_node)
 
 
 class EffectHandlers:
     """The host's handlers by the type of effect. A handler for a built-in effect replaces it."""
 
     def __init__(self, handlers: Mapping[EffectType, Handler] | None) -> None:
-        given = {EffectType(one): call for one, call in (handlers or {}).items()}
-        self._handlers = {one: fitted(call) for one, call in given.items()}
+        by_type = {EffectType(kind): call for kind, call in (handlers or {}).items()}
+        self._handlers = {kind: with_three_arguments(call) for kind, call in by_type.items()}
         self._reconciles = {
-            one: fitted(call.reconcile)
-            for one, call in given.items()
+            kind: with_three_arguments(call.reconcile)
+            for kind, call in by_type.items()
             if isinstance(call, ReconciledHandler)
         }
 
@@ -64,63 +64,65 @@ class EffectHandlers:
     def call(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
         """Return the handler's outcome. An exception of the handler becomes a failed attempt."""
         try:
-            return settled(self._begun(run, effect, next_node))
+            return settled(self._call_handler(run, effect, next_node))
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
-            return _raised(exc)
+            return _failure(exc)
 
-    async def awaited(
+    async def call_async(
         self,
         run: RunState,
         effect: Effect,
         next_node: str | None,
         *,
-        waiting: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None,
+        waiter: Callable[[Awaitable[Any]], Awaitable[Any]] | None = None,
     ) -> Any:
         """Return the same as `call`. The handler may be a coroutine function.
 
-        `waiting` awaits its coroutine; None: it is awaited as it is.
+        `waiter` awaits its coroutine. By default it is awaited as it is.
         """
         try:
-            answer = self._begun(run, effect, next_node)
+            answer = self._call_handler(run, effect, next_node)
             if isinstance(answer, EffectOutcome) or not inspect.isawaitable(answer):
                 return answer
-            return await (answer if waiting is None else waiting(answer))
+            return await (answer if waiter is None else waiter(answer))
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
-            return _raised(exc)
+            return _failure(exc)
 
-    def reconciled(self, run: RunState, opened: OpenStep) -> EffectOutcome:
+    def reconciled(self, run: RunState, open_step: OpenStep) -> EffectOutcome:
         """Return the outcome of an at-most-once effect that a crash left without a result.
 
-        It is what its `reconcile` function found, or a wait for a decision.
+        It is the answer of the handler's `reconcile` function, or a wait for a decision.
 
         Raises:
-            EffectDidNotHappen: It is to be executed now.
+            EffectDidNotHappen: The effect is to be executed now.
         """
         try:
-            return reconciled(opened, settled(self._sought(run, opened)))
+            return reconciled(open_step, settled(self._call_reconcile(run, open_step)))
         except EffectDidNotHappen:
-            raise
+            raise  # an answer of the function, not its failure: the effect is executed now
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
-            return in_doubt(opened, _told(exc))
+            return in_doubt(open_step, _error_text(exc))
 
-    async def reconciled_awaited(self, run: RunState, opened: OpenStep) -> EffectOutcome:
+    async def reconciled_async(self, run: RunState, open_step: OpenStep) -> EffectOutcome:
         """Return the same as `reconciled`. The function may be a coroutine function."""
         try:
-            found = self._sought(run, opened)
-            return reconciled(opened, await found if inspect.isawaitable(found) else found)
+            answer = self._call_reconcile(run, open_step)
+            return reconciled(open_step, await answer if inspect.isawaitable(answer) else answer)
         except EffectDidNotHappen:
             raise
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
-            return in_doubt(opened, _told(exc))
+            return in_doubt(open_step, _error_text(exc))
 
-    def _sought(self, run: RunState, opened: OpenStep) -> Any:
-        look = self._reconciles.get(opened.effect.type)
-        return None if look is None else look(run, _own(opened.effect), opened.key)
+    def _call_reconcile(self, run: RunState, open_step: OpenStep) -> Any:
+        reconcile = self._reconciles.get(open_step.effect.type)
+        return (
+            None if reconcile is None else reconcile(run, _copy_of(open_step.effect), open_step.key)
+        )
 
-    def _begun(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
+    def _call_handler(self, run: RunState, effect: Effect, next_node: str | None) -> Any:
         handler = self._handlers.get(effect.type)
         if handler is not None:
-            return handler(run, _own(effect), next_node)
+            return handler(run, _copy_of(effect), next_node)
         problem = (
             f"no handler is registered for effect {effect.type.value!r}. "
             f"Pass effect_handlers={{EffectType.{effect.type.name}: handler}}"
@@ -128,19 +130,19 @@ class EffectHandlers:
         return EffectOutcome.failed(problem, retryable=False)
 
 
-def _own(effect: Effect) -> Effect:
+def _copy_of(effect: Effect) -> Effect:
     """Return the copy of an effect that a function of the host gets."""
     return Effect(effect.type, plain_copy(effect.payload), effect.result_key, effect.mode)
 
 
-def _told(exc: Exception) -> str:
+def _error_text(exc: Exception) -> str:
     return f"{type(exc).__name__}: {exc}"
 
 
-def _raised(exc: Exception) -> EffectOutcome:
+def _failure(exc: Exception) -> EffectOutcome:
     # The same request to a model would get the same error.
     is_final = isinstance(exc, ModelError) and not exc.retryable
-    return EffectOutcome.failed(_told(exc), retryable=not is_final)
+    return EffectOutcome.failed(_error_text(exc), retryable=not is_final)
 
 
 def tool_calls(tools: Mapping[str, Callable[..., Any]]) -> Handler:
@@ -158,34 +160,32 @@ def tool_calls(tools: Mapping[str, Callable[..., Any]]) -> Handler:
             return EffectOutcome.failed(
                 "tool_calls needs payload.tool_calls, a list", retryable=False
             )
-        rows = [_called(tools, call, index) for index, call in enumerate(calls)]
+        rows = [_call_tool(tools, call, index) for index, call in enumerate(calls)]
         return EffectOutcome.completed({"mode": "executed", "results": rows})
 
     return handle
 
 
-def _called(tools: Mapping[str, Callable[..., Any]], call: Any, index: int) -> dict[str, Any]:
-    told = call if isinstance(call, dict) else {}
-    name = str(told.get("name") or "")
-    row = {"call_id": told.get("call_id") or str(index), "name": name, "success": False}
+def _call_tool(tools: Mapping[str, Callable[..., Any]], call: Any, index: int) -> dict[str, Any]:
+    fields = call if isinstance(call, dict) else {}
+    name = str(fields.get("name") or "")
+    row = {"call_id": fields.get("call_id") or str(index), "name": name, "success": False}
     if name not in tools:
         return row | {"output": None, "error": f"there is no tool {name!r}"}
     try:
-        output = settled(tools[name](**(told.get("arguments") or {})))
+        output = settled(tools[name](**(fields.get("arguments") or {})))
     except Exception as exc:  # noqa: BLE001 - the exception of a tool is recorded
         return row | {"output": None, "error": f"{type(exc).__name__}: {exc}"}
     return row | {"success": True, "output": output, "error": None}
 
 
-def fitted(handler: Handler) -> Handler:
+def with_three_arguments(handler: Handler) -> Handler:
     """Return a handler as a function of three arguments. Its signature is inspected; it is not called."""
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):
         return handler
-    places = [
-        one for one in parameters if one.kind in {one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD}
-    ]
-    if len(places) >= _ALL or any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    positional = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
+    if len(positional) >= _ALL or any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return handler
     return lambda run, effect, _next_node: handler(run, effect)

@@ -34,7 +34,7 @@ class InstalledFlows:
 
     def __init__(self, **terms: Any) -> None:
         self._terms = terms
-        self._kept: dict[str, Flows] = {}
+        self._flows_by_hash: dict[str, Flows] = {}
         self._loading = asyncio.Lock()
         self._runtime: Runtime | None = None
 
@@ -55,26 +55,27 @@ class InstalledFlows:
         assert self._runtime is not None
         flow, store = flow_and_id(agent_id)[0], self._runtime.store
         bundles = StoredBundles(store.data.flow_bundles, store.data.artifacts, agent_id.tenant)
-        found = await bundles.find_flow(flow)
-        if found is None:
+        match = await bundles.find_flow(flow)
+        if match is None:
             raise FlowMissingError("", flow, "it is not installed")
-        record, _ = found
+        record, _ = match
         async with self._loading:  # runs that begin together load their bundle once
-            kept = self._kept.pop(record.hash, None)
-            if kept is None:
+            # Removed and added again, so that the dict has the order of last use: its first item is dropped.
+            flows = self._flows_by_hash.pop(record.hash, None)
+            if flows is None:
                 try:
                     graphs = await graphs_of(bundles, record)
-                    kept = Flows(INSTALLED_APP, graphs.values(), **self._terms)
+                    flows = Flows(INSTALLED_APP, graphs.values(), **self._terms)
                 except ContractError as exc:
                     raise FlowMissingError("", flow, str(exc)) from exc
-            self._kept[record.hash] = kept
-        if len(self._kept) > MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
-        return kept.agent(agent_id, record.hash)
+            self._flows_by_hash[record.hash] = flows
+        if len(self._flows_by_hash) > MOST_KEPT:
+            del self._flows_by_hash[next(iter(self._flows_by_hash))]
+        return flows.agent(agent_id, record.hash)
 
 
 class InstalledFlowAgent:
-    """The agent ``installed/<flow>:<id>``. See `FlowAgent`.
+    """The agent ``installed/<flow>:<id>``. It has one run, which is a run of the installed flow.
 
     Args:
         id: The address.
@@ -88,7 +89,7 @@ class InstalledFlowAgent:
         self.batch = 1
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Interpret the graph. See `FlowAgent.run`.
+        """Load the flow's bundle and interpret the graph.
 
         Raises:
             FlowMissingError: The flow is not installed, or this host cannot execute it. The run is parked.

@@ -43,11 +43,8 @@ _FREE: Final = 2**20
 """Size in bytes up to which a file may have any ratio."""
 _UNREADABLE: Final = (
     *(zipfile.BadZipFile, zlib.error, EOFError),
-    *(
-        NotImplementedError,
-        RuntimeError,
-        ValueError,
-    ),  # text that is not UTF-8, and encrypted files, raise these, too
+    # Text that is not UTF-8, and encrypted files, raise these, too.
+    *(NotImplementedError, RuntimeError, ValueError),
 )
 _SPLIT: Final = "Divide it into several bundles"
 _AGAIN: Final = "Pack it again with `callboard flows pack`"
@@ -57,7 +54,7 @@ _TYPES: Final[Mapping[str, str]] = {
     "text": "string",
     "list": "array",
 }
-"""JSON Schema type for each type of pin. Empty: the type has the same name."""
+"""JSON Schema type for each type of pin; empty if the type has the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ class WorkflowBundle:
             try:
                 data = self._data(flow_id)
                 if not _is_empty(data):
-                    self._compiled(flow_id, data)
+                    self._compile(flow_id, data)
             except FlowError as exc:
                 findings += exc.findings
         if findings:
@@ -120,8 +117,10 @@ class WorkflowBundle:
 
     def drawn_specs(self) -> list[WorkflowSpec]:
         """Return all flows as graphs, except VisualFlows without nodes. See `specs`."""
-        data = {one: self._data(one) for one in self.manifest.flows}
-        return [self._compiled(one, flow) for one, flow in data.items() if not _is_empty(flow)]
+        data = {flow_id: self._data(flow_id) for flow_id in self.manifest.flows}
+        return [
+            self._compile(flow_id, flow) for flow_id, flow in data.items() if not _is_empty(flow)
+        ]
 
     def spec(self, flow_id: str) -> WorkflowSpec:
         """Return a flow as a graph. See `specs`.
@@ -130,14 +129,14 @@ class WorkflowBundle:
             WorkflowBundleError: The bundle has no flow of this id.
             FlowError: The flow has mistakes; the error has all of them.
         """
-        return self._compiled(flow_id, self._data(flow_id))
+        return self._compile(flow_id, self._data(flow_id))
 
-    def _compiled(self, flow_id: str, data: Any) -> WorkflowSpec:
+    def _compile(self, flow_id: str, data: Any) -> WorkflowSpec:
         names, file = self.manifest.graph_names, self._file(flow_id)
         if is_visualflow(data):
             spec, _ = compile_drawing(data, file, names)
         else:
-            spec, _ = compile_document(_renamed(document_of(data, file), names), file)
+            spec, _ = compile_document(_with_graph_names(document_of(data, file), names), file)
         return replace(spec, workflow_id=names[flow_id])
 
     def _file(self, flow_id: str) -> str:
@@ -175,8 +174,8 @@ def open_workflow_bundle(source: str | Path | bytes) -> WorkflowBundle:
     files = read_files(source if isinstance(source, bytes) else Path(source), name)
     manifest = _manifest_in(files, name)
     del files[MANIFEST]
-    if missing := sorted({*manifest.flows.values()} - files.keys()):
-        problem = f"its manifest names {missing[0]!r}, which the bundle does not have"
+    if missing_files := sorted({*manifest.flows.values()} - files.keys()):
+        problem = f"its manifest names {missing_files[0]!r}, which the bundle does not have"
         raise WorkflowBundleError(name, problem, "Pack it again")
     return WorkflowBundle(manifest, files)
 
@@ -185,7 +184,7 @@ def _is_empty(data: Any) -> bool:
     return is_visualflow(data) and not data["nodes"]
 
 
-def _renamed(document: FlowDocument, names: Mapping[str, str]) -> FlowDocument:
+def _with_graph_names(document: FlowDocument, names: Mapping[str, str]) -> FlowDocument:
     """Return a document whose references to flows are replaced by these graph names."""
     nodes = {
         name: node.model_copy(update={"flow": names[node.flow]})
@@ -236,16 +235,16 @@ def _pins(flow: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _read(flow: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     text = json.dumps(flow, ensure_ascii=False)
-    read = {first or second for first, second in _READ.findall(text)}
-    for name in read - {*_written(flow)}:
+    read_names = {first or second for first, second in _READ.findall(text)}
+    for name in read_names - {*_written_names(flow)}:
         yield name, {}
 
 
-def _written(data: Any) -> Iterator[str]:
+def _written_names(data: Any) -> Iterator[str]:
     """Yield the names of the vars that nodes write."""
     if isinstance(data, list):
-        for one in data:
-            yield from _written(one)
+        for item in data:
+            yield from _written_names(item)
     if not isinstance(data, dict):
         return
     for key, value in data.items():
@@ -253,7 +252,7 @@ def _written(data: Any) -> Iterator[str]:
             yield value.partition(".")[0]
         elif key == "set" and isinstance(value, dict):
             yield from (name.partition(".")[0] for name in value)
-        yield from _written(value)
+        yield from _written_names(value)
 
 
 def read_files(source: Path | bytes, name: str, *, only: str | None = None) -> dict[str, bytes]:
@@ -262,19 +261,21 @@ def read_files(source: Path | bytes, name: str, *, only: str | None = None) -> d
     Args:
         source: A folder, a zip file, or the bytes of one.
         name: The bundle's name in errors.
-        only: The path of the only file to read from a zip file. None: all files are read.
+        only: The path of the only file to read from a zip file; by default all files are read.
 
     Raises:
         WorkflowBundleError: The source is not a bundle, exceeds a limit, or has a path that leads out of it.
     """
     if isinstance(source, Path) and source.is_dir():
-        return _checked(_of_folder(source, name), name)
+        return _safe_files(_of_folder(source, name), name)
     try:
-        with zipfile.ZipFile(io.BytesIO(source) if isinstance(source, bytes) else source) as packed:
-            _check_sizes(packed, name)
-            return _checked(_of_zip(packed, name, only), name)
+        with zipfile.ZipFile(
+            io.BytesIO(source) if isinstance(source, bytes) else source
+        ) as archive:
+            _check_sizes(archive, name)
+            return _safe_files(_of_zip(archive, name, only), name)
     except WorkflowBundleError:
-        raise
+        raise  # also a ValueError: it would be reported as an unreadable zip file
     except _UNREADABLE as exc:
         raise WorkflowBundleError(name, f"it is not a readable zip file: {exc}", _AGAIN) from None
     except OSError as exc:
@@ -282,8 +283,8 @@ def read_files(source: Path | bytes, name: str, *, only: str | None = None) -> d
         raise WorkflowBundleError(name, problem, "Name a .flow file or a folder") from None
 
 
-def _check_sizes(packed: zipfile.ZipFile, name: str) -> None:
-    entries = packed.infolist()
+def _check_sizes(archive: zipfile.ZipFile, name: str) -> None:
+    entries = archive.infolist()
     if len(entries) > MOST_FILES:
         raise WorkflowBundleError(
             name, f"it has {len(entries)} files, more than {MOST_FILES}", _SPLIT
@@ -305,14 +306,15 @@ def _check_sizes(packed: zipfile.ZipFile, name: str) -> None:
             raise WorkflowBundleError(name, problem, "Store it unpacked")
 
 
-def _of_zip(packed: zipfile.ZipFile, name: str, only: str | None) -> Iterator[tuple[str, bytes]]:
-    for entry in packed.infolist():
+def _of_zip(archive: zipfile.ZipFile, name: str, only: str | None) -> Iterator[tuple[str, bytes]]:
+    for entry in archive.infolist():
         if entry.is_dir() or only not in {None, entry.filename}:
             continue
         if stat.S_ISLNK(entry.external_attr >> 16):
             problem = f"{entry.filename!r} is a symbolic link"
             raise WorkflowBundleError(name, problem, "Put the file itself into the bundle")
-        with packed.open(entry) as stream:
+        with archive.open(entry) as stream:
+            # One byte more than the directory says: a larger file is refused before it fills the memory.
             data = stream.read(entry.file_size + 1)
         if len(data) > entry.file_size:
             problem = f"{entry.filename!r} is larger than the zip directory says"
@@ -321,7 +323,7 @@ def _of_zip(packed: zipfile.ZipFile, name: str, only: str | None) -> Iterator[tu
 
 
 def _of_folder(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
-    left = LARGEST
+    remaining_bytes = LARGEST
     paths = sorted(folder.rglob("*"))
     for path in paths:
         if path.is_symlink():
@@ -329,31 +331,31 @@ def _of_folder(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
             raise WorkflowBundleError(name, problem, "Put the file itself into the bundle")
         if not path.is_file():
             continue
-        left -= path.stat().st_size
-        if left < 0:
+        remaining_bytes -= path.stat().st_size
+        if remaining_bytes < 0:
             raise WorkflowBundleError(name, f"it has more than {LARGEST} bytes", _SPLIT)
         yield path.relative_to(folder).as_posix(), path.read_bytes()
 
 
-def _checked(files: Iterator[tuple[str, bytes]], name: str) -> dict[str, bytes]:
-    safe: dict[str, bytes] = {}
-    folded: set[str] = set()
+def _safe_files(files: Iterator[tuple[str, bytes]], name: str) -> dict[str, bytes]:
+    safe_files: dict[str, bytes] = {}
+    folded_paths: set[str] = set()
     for path, data in files:
         if not is_safe(path):
             problem = f"{path!r} leads out of it, or is no path"
             raise WorkflowBundleError(name, problem, "Use relative paths with slashes")
         # Some file systems take two spellings of an accent for the same name, as they do with case.
         key = unicodedata.normalize("NFC", path).casefold()
-        if key in folded:
+        if key in folded_paths:
             problem = (
                 f"{path!r} is there twice, or differs from another path in case or spelling only"
             )
             raise WorkflowBundleError(name, problem, "Give each file a name of its own")
-        folded.add(key)
-        safe[path] = data
-        if len(safe) > MOST_FILES:
+        folded_paths.add(key)
+        safe_files[path] = data
+        if len(safe_files) > MOST_FILES:
             raise WorkflowBundleError(name, f"it has more than {MOST_FILES} files", _SPLIT)
-    return safe
+    return safe_files
 
 
 def is_safe(path: str) -> bool:

@@ -73,11 +73,11 @@ class WorkflowBundleManifest(_ManifestPart):
                 raise ValueError(f"flow {flow_id!r} has a name with colon, @, slash or spaces")
             if not path.startswith("flows/"):
                 raise ValueError(f"flow {flow_id!r} is at {path!r}, not below flows/")
-        named = [one.flow_id for one in self.entrypoints]
-        for flow_id in [*named, *filter(None, [self.default_entrypoint])]:
+        entry_ids = [e.flow_id for e in self.entrypoints]
+        for flow_id in [*entry_ids, *filter(None, [self.default_entrypoint])]:
             if flow_id not in self.flows:
                 raise ValueError(f"entry point {flow_id!r} is none of its flows")
-        if self.default_entrypoint is not None and self.default_entrypoint not in named:
+        if self.default_entrypoint is not None and self.default_entrypoint not in entry_ids:
             raise ValueError(
                 f"default entry point {self.default_entrypoint!r} is not an entry point"
             )
@@ -95,13 +95,16 @@ class WorkflowBundleManifest(_ManifestPart):
         The default entry point is ``id@version``, the others are ``id@version.flow``.
         """
         first = self.entry.flow_id
-        return {one: self.ref if one == first else f"{self.ref}.{one}" for one in self.flows}
+        return {
+            flow_id: self.ref if flow_id == first else f"{self.ref}.{flow_id}"
+            for flow_id in self.flows
+        }
 
     @property
     def entry(self) -> WorkflowBundleEntrypoint:
         """The default entry point, or the first one."""
-        wanted = self.default_entrypoint
-        return next((one for one in self.entrypoints if one.flow_id == wanted), self.entrypoints[0])
+        default_id = self.default_entrypoint
+        return next((e for e in self.entrypoints if e.flow_id == default_id), self.entrypoints[0])
 
 
 def read_manifest(data: Any, bundle: str) -> WorkflowBundleManifest:
@@ -114,11 +117,11 @@ def read_manifest(data: Any, bundle: str) -> WorkflowBundleManifest:
         manifest = WorkflowBundleManifest.model_validate(data)
         manifest.model_dump_json()
     except ValidationError as exc:
-        told = [
+        problems = [
             f"{'/'.join(map(str, error['loc'])) or 'manifest'}: {error['msg'].removeprefix('Value error, ')}"
             for error in exc.errors(include_url=False, include_input=False)
         ]
-        problem = f"its manifest.json is wrong: {'; '.join(told[:10])}"
+        problem = f"its manifest.json is wrong: {'; '.join(problems[:10])}"
         raise WorkflowBundleError(bundle, problem, "Pack it again") from None
     except (ValueError, RecursionError) as exc:
         problem = f"its manifest.json is too deep, or has a text that is no Unicode: {exc}"

@@ -57,9 +57,9 @@ def pack_workflow_bundle(  # noqa: PLR0913 - the parts of a bundle
     Args:
         root_flow_json: The flow that a run begins with.
         out_path: The file to write.
-        bundle_id: The bundle's name; None: the flow's id.
-        bundle_version: The bundle's version. None: the flow's version.
-        flows_dir: The folder of the other flows. None: the folder of the first flow.
+        bundle_id: The bundle's name; by default the flow's id.
+        bundle_version: The bundle's version; by default the flow's version.
+        flows_dir: The folder of the other flows; by default the folder of the first flow.
         assets: Further files, by their names below ``assets/``.
         interfaces: Names of the interfaces that the first flow has.
         metadata: JSON data.
@@ -84,9 +84,9 @@ def pack_workflow_bundle(  # noqa: PLR0913 - the parts of a bundle
     files = _flow_files(flows)
     for name, path in (assets or {}).items():
         files[f"assets/{name}"] = Path(path).read_bytes()
-    packed = _zipped({MANIFEST: _json(manifest, root.id)} | files)
-    bundle = open_workflow_bundle(packed)
-    write_whole(Path(out_path), packed)
+    data = _zip({MANIFEST: _json(manifest, root.id)} | files)
+    bundle = open_workflow_bundle(data)
+    write_whole(Path(out_path), data)
     return bundle
 
 
@@ -97,8 +97,8 @@ def packed_flow(data: bytes, *, version: str | None = None, sequential: bool = F
 
     Args:
         data: The bytes of the flow or bundle. Their content decides the format.
-        version: The bundle's version. None: the flow's version.
-        sequential: See `pack_workflow_bundle`.
+        version: The bundle's version; by default the flow's version.
+        sequential: Let a VisualFlow execute its parallel branches one after the other.
 
     Raises:
         FlowError: The flow has mistakes.
@@ -111,15 +111,15 @@ def packed_flow(data: bytes, *, version: str | None = None, sequential: bool = F
             raise WorkflowBundleError("bundle", problem, "Pack them again with --sequential")
         return data
     name = "flow.json" if data.lstrip()[:1] in {b"{", b"["} else "flow.yaml"
-    root = _told(read_data(data, name), Path(name), sequential)
-    for other, place in root.references.items():
-        if other != root.id:
-            problem = f"{place} refers to flow {other!r}, which is not in it"
+    root = _flow_file(read_data(data, name), Path(name), sequential)
+    for flow_id, reference in root.references.items():
+        if flow_id != root.id:
+            problem = f"{reference} refers to flow {flow_id!r}, which is not in it"
             remedy = "Pack both into a bundle with `callboard flows pack`, and send the bundle"
             raise WorkflowBundleError(root.id, problem, remedy)
-    flows, wanted = {root.id: root}, _version(version or root.version, root.id)
-    manifest = _manifest(root, flows, root.id, wanted)
-    return _zipped({MANIFEST: _json(manifest, root.id)} | _flow_files(flows))
+    flows, bundle_version = {root.id: root}, _version(version or root.version, root.id)
+    manifest = _manifest(root, flows, root.id, bundle_version)
+    return _zip({MANIFEST: _json(manifest, root.id)} | _flow_files(flows))
 
 
 def _version(version: str | None, bundle: str) -> str:
@@ -152,7 +152,7 @@ def _manifest(
 
 
 def _flow_files(flows: Mapping[str, _FlowFile]) -> dict[str, bytes]:
-    return {f"flows/{flow_id}.json": _json(one.data, flow_id) for flow_id, one in flows.items()}
+    return {f"flows/{flow_id}.json": _json(flow.data, flow_id) for flow_id, flow in flows.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,51 +170,53 @@ class _FlowFile:
 
 
 def _read(path: Path, sequential: bool) -> _FlowFile:
-    return _told(read_data(path, str(path)), path, sequential)
+    return _flow_file(read_data(path, str(path)), path, sequential)
 
 
-def _told(data: Any, path: Path, sequential: bool) -> _FlowFile:
+def _flow_file(data: Any, path: Path, sequential: bool) -> _FlowFile:
     if is_visualflow(data):
         data = one_by_one(data) if sequential else data
         spec, _ = compile_drawing(data, str(path))
-        told = data.get("interfaces")
-        faces = tuple(
-            one for one in (told if isinstance(told, list) else ()) if isinstance(one, str)
+        items = data.get("interfaces")
+        interfaces = tuple(
+            i for i in (items if isinstance(items, list) else ()) if isinstance(i, str)
         )
-        title, version = (one if isinstance(one, str) else None for one in map(data.get, _SHOWN))
-        below = dict.fromkeys(subflows_of(data), "a node")
-        return _FlowFile(path, spec.workflow_id, title, version, faces, below, data)
+        title, version = (text if isinstance(text, str) else None for text in map(data.get, _SHOWN))
+        references = dict.fromkeys(subflows_of(data), "a node")
+        return _FlowFile(path, spec.workflow_id, title, version, interfaces, references, data)
     document = document_of(data, str(path))
     compile_document(document, str(path))
-    below = {
+    references = {
         node.flow: f"node {name!r}"
         for name, node in reversed(document.nodes.items())
         if isinstance(node, FlowNode)
     }
-    one = document.to_dict()
-    return _FlowFile(path, document.id, document.title, document.version, (), below, one)
+    flow = document.to_dict()
+    return _FlowFile(path, document.id, document.title, document.version, (), references, flow)
 
 
 def _with_references(root: _FlowFile, folder: Path, sequential: bool) -> dict[str, _FlowFile]:
     """Return a flow and all flows that it refers to, directly or not, by id."""
-    found, left = {root.id: root}, [root]
-    while left:
-        flow = left.pop()
-        for name, place in flow.references.items():
-            if name in found:
+    flows, pending_flows = {root.id: root}, [root]
+    while pending_flows:
+        flow = pending_flows.pop()
+        for name, reference in flow.references.items():
+            if name in flows:
                 continue
             path = _file_of(name, folder)
             if path is None:
-                problem = f"{place} of {flow.path} refers to flow {name!r}, whose file is missing"
+                problem = (
+                    f"{reference} of {flow.path} refers to flow {name!r}, whose file is missing"
+                )
                 remedy = f"Put {name}.json into {folder}, or name another folder"
                 raise WorkflowBundleError(root.id, problem, remedy)
-            below = _read(path, sequential)
-            if below.id != name:
-                problem = f"{path} is flow {below.id!r}, not {name!r}"
+            referenced_flow = _read(path, sequential)
+            if referenced_flow.id != name:
+                problem = f"{path} is flow {referenced_flow.id!r}, not {name!r}"
                 raise WorkflowBundleError(root.id, problem, "Name the file like the flow in it")
-            found[name] = below
-            left.append(below)
-    return found
+            flows[name] = referenced_flow
+            pending_flows.append(referenced_flow)
+    return flows
 
 
 def _file_of(flow_id: str, folder: Path) -> Path | None:
@@ -233,17 +235,16 @@ def _json(data: Any, name: str) -> bytes:
         raise WorkflowBundleError(name, problem, "Remove it") from None
 
 
-def _zipped(files: Mapping[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as packed:
-        for path in sorted(files, key=lambda one: (one != MANIFEST, one)):
+def _zip(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path in sorted(files, key=lambda name: (name != MANIFEST, name)):
             entry = zipfile.ZipInfo(path, _WHEN)
             entry.external_attr = 0o644 << 16
-            entry.create_system = (
-                3  # a constant value, otherwise the bytes depend on the operating system
-            )
-            packed.writestr(entry, files[path], zipfile.ZIP_DEFLATED, 9)
-    return out.getvalue()
+            # A constant value, otherwise the bytes depend on the operating system.
+            entry.create_system = 3
+            archive.writestr(entry, files[path], zipfile.ZIP_DEFLATED, 9)
+    return buffer.getvalue()
 
 
 def write_whole(path: Path, data: bytes, *, is_new: bool = False) -> None:
@@ -262,11 +263,13 @@ def write_whole(path: Path, data: bytes, *, is_new: bool = False) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         if is_new:
+            # A link fails if the name exists, a rename does not: of two processes only one may install.
             os.link(draft, path)
         else:
             draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+    # The name of the file is in the folder: without this sync a loss of power may take the name away.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -282,5 +285,5 @@ async def unpacked(call: Callable[..., T], *args: Any) -> T:
 
     Small flows are processed there, too: 50 KiB may take as long as a megabyte.
     """
-    found: T = await in_thread(call, *args)
-    return found
+    result: T = await in_thread(call, *args)
+    return result

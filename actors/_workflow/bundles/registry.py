@@ -83,7 +83,8 @@ class WorkflowBundleRegistry:
     """Bundles in a folder. | Any number of processes may use the folder, since each file in it is whole.
 
     Args:
-        folder: The folder; it is created by the first installation. None: see `default_workflow_bundles_dir`.
+        folder: The folder; it is created by the first installation. By default that of
+            `default_workflow_bundles_dir`.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -101,9 +102,9 @@ class WorkflowBundleRegistry:
         Args:
             data: The bytes of the bundle's file.
             filename_hint: Ignored. The file is named after the bundle.
-            overwrite: True: an installed bundle of this id and version is replaced. False: the installation is
-                refused. None: the installation is refused, unless the installed bundle has the same content.
-                Then nothing changes.
+            overwrite: If true, an installed bundle of this id and version is replaced; if false, the
+                installation is refused. If None, it is refused, unless the installed bundle has the same
+                content. Then nothing changes.
 
         Raises:
             WorkflowBundleError: The data is not a bundle.
@@ -125,24 +126,24 @@ class WorkflowBundleRegistry:
 
     def list_bundles(self) -> list[InstalledBundle]:
         """Return all bundles by name, the newest version first. A file that is not a bundle is left out."""
-        return [one for path in self._paths() if (one := _installed(path)) is not None]
+        return [bundle for path in self._paths() if (bundle := _read_installed(path)) is not None]
 
     def list_entrypoints(
         self, *, interface: str | None = None, latest_only: bool = False
     ) -> list[InstalledEntrypoint]:
         """Return the entry points of all bundles, or of the newest version of each."""
-        seen: set[str] = set()
-        found = []
+        bundle_ids: set[str] = set()
+        entrypoints = []
         for bundle in self.list_bundles():
-            if latest_only and bundle.bundle_id in seen:
+            if latest_only and bundle.bundle_id in bundle_ids:
                 continue
-            seen.add(bundle.bundle_id)
-            found += [
-                InstalledEntrypoint(bundle, one)
-                for one in bundle.manifest.entrypoints
-                if interface is None or interface in one.interfaces
+            bundle_ids.add(bundle.bundle_id)
+            entrypoints += [
+                InstalledEntrypoint(bundle, entrypoint)
+                for entrypoint in bundle.manifest.entrypoints
+                if interface is None or interface in entrypoint.interfaces
             ]
-        return found
+        return entrypoints
 
     def resolve_bundle(self, ref: str) -> InstalledBundle:
         """Return the bundle ``id@version``, or the newest version of ``id``.
@@ -151,10 +152,12 @@ class WorkflowBundleRegistry:
             WorkflowBundleRegistryError: No such bundle is installed.
         """
         for path in self._paths(ref):
-            if (found := _installed(path)) is not None:
-                return found
-        known = ", ".join(path.stem for path in self._paths()[:20]) or "none"
-        raise WorkflowBundleRegistryError(ref, "it is not installed", f"Installed: {known}")
+            if (bundle := _read_installed(path)) is not None:
+                return bundle
+        installed_refs = ", ".join(path.stem for path in self._paths()[:20]) or "none"
+        raise WorkflowBundleRegistryError(
+            ref, "it is not installed", f"Installed: {installed_refs}"
+        )
 
     def resolve_entrypoint(self, ref: str, *, interface: str | None = None) -> InstalledEntrypoint:
         """Return an entry point by ``id[@version]`` of its bundle, or by the entry point's `name`.
@@ -164,17 +167,19 @@ class WorkflowBundleRegistry:
         """
         entries = self.list_entrypoints(interface=interface)
         bundle_id, at_version, version = ref.partition("@")
-        for one in entries:
-            is_default = one.entrypoint == one.bundle.manifest.entry
-            fits = one.bundle.bundle_id == bundle_id
-            fits = fits and (not at_version or version == one.bundle.bundle_version)
+        for entry in entries:
+            is_default = entry.entrypoint == entry.bundle.manifest.entry
+            fits = entry.bundle.bundle_id == bundle_id
+            fits = fits and (not at_version or version == entry.bundle.bundle_version)
             if fits and (is_default or interface is not None):
-                return one
-        for one in entries:
-            if one.entrypoint.name == ref:
-                return one
-        wanted = "" if interface is None else f" with interface {interface!r}"
-        raise WorkflowBundleRegistryError(ref, f"no entry point{wanted} has this name", "List them")
+                return entry
+        for entry in entries:
+            if entry.entrypoint.name == ref:
+                return entry
+        condition = "" if interface is None else f" with interface {interface!r}"
+        raise WorkflowBundleRegistryError(
+            ref, f"no entry point{condition} has this name", "List them"
+        )
 
     def open(self, ref: str) -> WorkflowBundle:
         """Return an installed bundle with its flows.
@@ -190,15 +195,15 @@ class WorkflowBundleRegistry:
         Raises:
             FlowError: A flow has mistakes.
         """
-        found = self.list_bundles()
-        return [spec for one in found for spec in open_workflow_bundle(one.path).specs()]
+        bundles = self.list_bundles()
+        return [spec for bundle in bundles for spec in open_workflow_bundle(bundle.path).specs()]
 
     def remove(self, ref: str) -> int:
         """Remove the bundle ``id@version``, or all versions of ``id``; return the number of bundles removed."""
-        found = self._paths(ref)
-        for path in found:
+        paths = self._paths(ref)
+        for path in paths:
             path.unlink(missing_ok=True)
-        return len(found)
+        return len(paths)
 
     def _paths(self, ref: str | None = None) -> list[Path]:
         """Return the files of all bundles, or of the bundles that ``id[@version]`` names, the newest first.
@@ -206,21 +211,21 @@ class WorkflowBundleRegistry:
         A reference without an id, or with an ``@`` and no version, names none: it is an empty variable of a
         script.
         """
-        wanted, at_version, version = ("", "", "") if ref is None else ref.partition("@")
-        if ref is not None and (not wanted or (at_version and not version)):
+        requested_id, at_version, version = ("", "", "") if ref is None else ref.partition("@")
+        if ref is not None and (not requested_id or (at_version and not version)):
             return []
-        found = []
+        entries = []
         for path in self.folder.iterdir() if self.folder.is_dir() else []:
             bundle_id, at, its_version = path.name.removesuffix(_ENDING).partition("@")
             is_bundle = bool(at) and path.name.endswith(_ENDING)
-            if is_bundle and wanted in {"", bundle_id} and version in {"", its_version}:
-                found.append((bundle_id, order_of(its_version), path))
-        found.sort(key=lambda one: one[1], reverse=True)
-        return [path for _, _, path in sorted(found, key=lambda one: one[0])]
+            if is_bundle and requested_id in {"", bundle_id} and version in {"", its_version}:
+                entries.append((bundle_id, order_of(its_version), path))
+        entries.sort(key=lambda e: e[1], reverse=True)
+        return [path for _, _, path in sorted(entries, key=lambda e: e[0])]
 
 
-def _installed(path: Path) -> InstalledBundle | None:
-    """Return the bundle of a file. None: the file is not a bundle, or its name is not that of its bundle."""
+def _read_installed(path: Path) -> InstalledBundle | None:
+    """Return the bundle of a file, or None if the file is not a bundle or has not the name of its bundle."""
     try:
         manifest = manifest_of(path)
     except ContractError:
@@ -234,13 +239,15 @@ def default_workflow_bundles_dir() -> Path:
     It is the folder that ``ABSTRACTFRAMEWORK_WORKFLOWS_DIR`` names. If the variable is not set, it is
     ``./flows/bundles`` if that exists, else ``~/.callboard/flows``.
     """
-    if named := os.environ.get(FOLDER):
-        return Path(named).expanduser().resolve()
-    here = Path("flows/bundles")
-    return here.resolve() if here.is_dir() else Path.home() / ".callboard" / "flows"
+    if folder := os.environ.get(FOLDER):
+        return Path(folder).expanduser().resolve()
+    local_folder = Path("flows/bundles")
+    return local_folder.resolve() if local_folder.is_dir() else Path.home() / ".callboard" / "flows"
 
 
 def order_of(version: str) -> list[tuple[int, int, str]]:
     """Return the sort key of a version. Numbers sort as numbers, and a release sorts after its candidates."""
-    parts = [one for one in re.split(r"[.+_-]", version) if one]
-    return [(1, int(one), "") if one.isdecimal() else (0, 0, one) for one in parts] + [(0, 1, "")]
+    parts = [part for part in re.split(r"[.+_-]", version) if part]
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts] + [
+        (0, 1, "")
+    ]

@@ -39,8 +39,8 @@ class BundleRecord:
         hash: The hash of the bundle's content, see `WorkflowBundle.hash`.
         size_bytes: Size of the bundle's file.
         place: The path of the file in a folder, or the id of the artifact.
-        installed_by: The principal that installed the bundle. Empty: not known.
-        installed_at: The instant of the installation. None: not known.
+        installed_by: The principal that installed the bundle; empty if it is not known.
+        installed_at: The instant of the installation, or None if it is not known.
     """
 
     manifest: WorkflowBundleManifest
@@ -72,7 +72,7 @@ class BundleRegistry(Protocol):
         """Return all bundles by name, the newest version first."""
 
     async def find(self, ref: str) -> BundleRecord | None:
-        """Return a bundle. None: it is not installed."""
+        """Return a bundle, or None if it is not installed."""
 
     async def open(self, ref: str) -> WorkflowBundle:
         """Return a bundle with its files.
@@ -103,13 +103,13 @@ class FolderBundles(BundleRegistry):
     @override
     async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
         bundle = await unpacked(open_workflow_bundle, data)
-        was_there = await self.find(bundle.manifest.ref) is not None
-        installed = await unpacked(self._registry.install_bytes, data)
-        return self._record(installed.path), not was_there
+        was_installed = await self.find(bundle.manifest.ref) is not None
+        installed_bundle = await unpacked(self._registry.install_bytes, data)
+        return self._record(installed_bundle.path), not was_installed
 
     @override
     async def list(self) -> list[BundleRecord]:
-        return [self._record(one.path) for one in self._registry.list_bundles()]
+        return [self._record(bundle.path) for bundle in self._registry.list_bundles()]
 
     @override
     async def find(self, ref: str) -> BundleRecord | None:
@@ -159,18 +159,19 @@ class StoredBundles(BundleRegistry):
 
         With `dry_run` nothing is installed. The record of a bundle that is not installed has the empty place.
         """
-        bundle = await unpacked(_checked, data)
+        bundle = await unpacked(_open_checked, data)
         manifest, hash_ = bundle.manifest, bundle.hash
-        place = (self._tenant, manifest.bundle_id, manifest.bundle_version)
-        known = await self._rows.get(*place)
-        row = known
+        key = (self._tenant, manifest.bundle_id, manifest.bundle_version)
+        existing = await self._rows.get(*key)
+        row = existing
         if row is None and dry_run:
             size = len(data)
             new_record = BundleRecord(manifest=manifest, hash=hash_, size_bytes=size, place="")
             return new_record, True
         if row is None:
+            # The file first: a row without its file could not be opened, a file without a row is collected.
             ref = await self._files.store(data, content_type=BUNDLE_TYPE)
-            new = NewFlowBundle(
+            new_bundle = NewFlowBundle(
                 bundle=manifest.bundle_id,
                 version=manifest.bundle_version,
                 hash=hash_,
@@ -179,19 +180,19 @@ class StoredBundles(BundleRegistry):
                 manifest=manifest.model_dump_json(),
                 installed_by=by,
             )
-            row = await self._rows.put(self._tenant, new)
+            row = await self._rows.put(self._tenant, new_bundle)
         if row is None:
             problem = "it was removed during its installation"
             raise WorkflowBundleRegistryError(manifest.ref, problem, "Install it again")
         if row.hash != hash_:
             problem = "other content is installed by this id and version"
             raise WorkflowBundleRegistryError(manifest.ref, problem, "Give it another version")
-        return _record(row), known is None
+        return _record(row), existing is None
 
     @override
     async def list(self) -> list[BundleRecord]:
-        rows = _sorted(await self._rows.list(self._tenant))
-        return [record for row in rows if (record := _listed(row)) is not None]
+        rows = _newest_first(await self._rows.list(self._tenant))
+        return [record for row in rows if (record := _readable_record(row)) is not None]
 
     @override
     async def find(self, ref: str) -> BundleRecord | None:
@@ -199,18 +200,18 @@ class StoredBundles(BundleRegistry):
         if at:
             row = await self._rows.get(self._tenant, bundle, version)
             return None if row is None else _record(row)
-        rows = _sorted(await self._rows.list(self._tenant, bundle))
+        rows = _newest_first(await self._rows.list(self._tenant, bundle))
         return _record(rows[0]) if rows else None
 
     async def find_flow(self, name: str) -> tuple[BundleRecord, str] | None:
         """Return the bundle and the id of a flow, by the bundle's name or by ``id@version.flow``.
 
-        The bundle's name means its default entry point. None: no such flow is installed.
+        The bundle's name means its default entry point. Returns None if no such flow is installed.
         """
         record = await self.find(name)
         if record is not None:
             return record, record.manifest.entry.flow_id
-        for row in _sorted(await self._rows.list(self._tenant, name.partition("@")[0])):
+        for row in _newest_first(await self._rows.list(self._tenant, name.partition("@")[0])):
             record = _record(row)
             for flow_id, graph in record.manifest.graph_names.items():
                 if graph == name:
@@ -242,9 +243,9 @@ class StoredBundles(BundleRegistry):
             raise WorkflowBundleRegistryError(record.manifest.ref, problem, remedy) from None
 
     async def versions(self, ref: str) -> Sequence[BundleRecord]:
-        """Return a bundle, or all versions of ``id``, the newest first. Empty: it is not installed."""
+        """Return a bundle, or all versions of ``id``, the newest first; empty if it is not installed."""
         bundle, at, version = ref.partition("@")
-        rows = _sorted(await self._rows.list(self._tenant, bundle))
+        rows = _newest_first(await self._rows.list(self._tenant, bundle))
         return [_record(row) for row in rows if version == row.version or not at]
 
     @override
@@ -253,15 +254,15 @@ class StoredBundles(BundleRegistry):
 
     async def remove_found(self, records: Sequence[BundleRecord]) -> int:
         """Remove bundles that were found before; return the number of bundles removed. See `remove`."""
-        return sum([await self._removed(one.manifest) for one in records])
+        return sum([await self._remove_bundle(record.manifest) for record in records])
 
-    async def _removed(self, manifest: WorkflowBundleManifest) -> bool:
+    async def _remove_bundle(self, manifest: WorkflowBundleManifest) -> bool:
         keys = [
             str(AgentId(INSTALLED_APP, f"{name}:", self._tenant))
             for name in manifest.graph_names.values()
         ]
-        place = (self._tenant, manifest.bundle_id, manifest.bundle_version)
-        open_count = await self._rows.remove(*place, run_keys=keys)
+        key = (self._tenant, manifest.bundle_id, manifest.bundle_version)
+        open_count = await self._rows.remove(*key, run_keys=keys)
         if open_count:
             problem = f"{open_count} of its runs {'is' if open_count == 1 else 'are'} open"
             remedy = (
@@ -272,7 +273,7 @@ class StoredBundles(BundleRegistry):
         return open_count is not None
 
 
-def _checked(data: bytes) -> WorkflowBundle:
+def _open_checked(data: bytes) -> WorkflowBundle:
     bundle = open_workflow_bundle(data)
     bundle.check()
     return bundle
@@ -308,16 +309,16 @@ def _record(row: FlowBundleRow) -> BundleRecord:
     )
 
 
-def _listed(row: FlowBundleRow) -> BundleRecord | None:
+def _readable_record(row: FlowBundleRow) -> BundleRecord | None:
     """Return a record for a list. A row that cannot be read is named in the log, and hides no other."""
     try:
         return _record(row)
     except ValueError as exc:
-        named = {"bundle": f"{row.bundle}@{row.version}", "problem": str(exc)[:500]}
-        _log.error("the manifest of installed flows cannot be read", extra=named)
+        extra = {"bundle": f"{row.bundle}@{row.version}", "problem": str(exc)[:500]}
+        _log.error("the manifest of installed flows cannot be read", extra=extra)
         return None
 
 
-def _sorted(rows: list[FlowBundleRow]) -> list[FlowBundleRow]:
-    rows = sorted(rows, key=lambda one: order_of(one.version), reverse=True)
-    return sorted(rows, key=lambda one: one.bundle)
+def _newest_first(rows: list[FlowBundleRow]) -> list[FlowBundleRow]:
+    rows = sorted(rows, key=lambda row: order_of(row.version), reverse=True)
+    return sorted(rows, key=lambda row: row.bundle)

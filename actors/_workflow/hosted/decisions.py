@@ -14,7 +14,7 @@ from actors._kernel.workflow.step_record import StepRecord
 from actors._runtime.loop.tasks import in_thread
 from actors._runtime.verbs.graph import GraphVerbs
 from actors._workflow.documents.nodes import DocumentNode
-from actors._workflow.hosted.step_entry import NOTE, START, linked, packed, unpacked, with_note
+from actors._workflow.hosted.step_entry import NOTE, START, apply_note, chain, compact, expand
 from actors._workflow.machine.branches import Path, joined, put, records_at, seen_at
 from actors._workflow.machine.plans import LoopWatch, NodeContext, asked, endless
 from actors._workflow.machine.records import OpenStep, Transition, noted
@@ -33,8 +33,8 @@ class Decision:
     """A decision that has not been made yet.
 
     Attributes:
-        make: Makes the decision. None: the branch's node, or the join, makes it.
-        result_at: The position of the effect whose entry has the result of its first record; empty: no entry
+        make: Makes the decision; None if the branch's node, or the join, makes it.
+        result_at: The position of the effect whose entry has the result of its first record; empty if no entry
             has it.
         result: That result.
     """
@@ -46,7 +46,7 @@ class Decision:
 
 NEXT: Final = Decision()
 """A decision that follows no effect. The branch's node, or the join, makes it."""
-MOST_NODES: Final = 32
+MAX_NODES_PER_ENTRY: Final = 32
 """Maximum number of nodes that are called for one entry of the log."""
 
 
@@ -75,53 +75,57 @@ class Decisions:
         self.head: str | None = None
         self.entries = self.size_bytes = 0
 
-    def begin(self, new: Callable[[str], RunState], restored_from: str | None = None) -> None:
+    def begin(
+        self, make_state: Callable[[str], RunState], restored_from: str | None = None
+    ) -> None:
         """Begin with the state that the log has. If the log has none, begin with a new state."""
         step = self._verbs.step()
         if step.known is None:
-            self.state = new(self.now())
+            self.state = make_state(self.now())
             first = start_record(self.state, restored_from=restored_from)
-            step.record([self._linked(first)])
+            step.record([self._chain(first)])
         else:
             self.state = RunState.from_dict(step.known[0]["delta"][START])
             self._find_head()
 
-    def go_on(self, state: RunState, opened: dict[Path, OpenStep], head: str | None) -> None:
+    def continue_from(
+        self, state: RunState, open_steps: dict[Path, OpenStep], head: str | None
+    ) -> None:
         """Continue with the state of the previous generation."""
-        self.state, self.opened, self.head = state, opened, head
+        self.state, self.opened, self.head = state, open_steps, head
         self._find_head()
 
     def _find_head(self) -> None:
         """Set the chain's head to the last record of the log. Branches do not replay in the log's order."""
-        last = self._verbs.last_record()
-        self.head = self.head if last is None else last["record_hash"]
+        last_record = self._verbs.last_record()
+        self.head = self.head if last_record is None else last_record["record_hash"]
 
-    def seen(self, path: Path) -> RunState | None:
-        """Return a branch as a run of its own; None: the run has no such branch now."""
+    def branch(self, path: Path) -> RunState | None:
+        """Return a branch as a run of its own, or None if the run has no such branch now."""
         return seen_at(self.state, path)
 
-    def is_over(self, path: Path) -> bool:
+    def has_ended(self, path: Path) -> bool:
         """Return True if the branch or the whole run has ended."""
         if not path:
             return self.state.status.is_terminal
-        around = self.seen(path[:-1])
-        fork = None if around is None else around.fork
-        place = None if fork is None else fork.place(path[-1])
-        return fork is None or place is None or not fork.is_open(fork.branches[place])
+        outer = self.branch(path[:-1])
+        fork = None if outer is None else outer.fork
+        index = None if fork is None else fork.place(path[-1])
+        return fork is None or index is None or not fork.is_open(fork.branches[index])
 
     def note(self, kind: str, path: list[str], value: Any) -> None:
         """Change one value of the vars on behalf of a control signal, and write a record of this kind."""
-        step, place = self._verbs.step(), tuple(path)
+        step, key = self._verbs.step(), tuple(path)
         self.entries += 1
         if step.known is None:
-            decided = noted(self.state, kind, path, value, at=self.now())
-            made = [{**self._linked(one), NOTE: path} for one in decided.records]
-            self._noted[place] = step.record(made)
-            self.state = decided.state
-        elif step.seq > self._noted.get(place, -1):  # replay is not in log order, see `_find_head`
-            self._noted[place] = step.seq
-            for told in step.known:
-                self._take(told, {})
+            transition = noted(self.state, kind, path, value, at=self.now())
+            log_records = [{**self._chain(r), NOTE: path} for r in transition.records]
+            self._noted[key] = step.record(log_records)
+            self.state = transition.state
+        elif step.seq > self._noted.get(key, -1):  # replay is not in log order, see `_find_head`
+            self._noted[key] = step.seq
+            for log_record in step.known:
+                self._apply(log_record, {})
 
     async def advance(self, path: Path, first: Decision) -> None:
         """Decide and call nodes until the branch has to wait. The decisions become one entry of the log.
@@ -131,70 +135,79 @@ class Decisions:
         step = self._verbs.step()
         self.entries += 1
         if step.known is None:
-            step.record(await self._made(path, first))
+            step.record(await self._decide_until_wait(path, first))
             return
-        for told in step.known:
-            self.size_bytes += text_bytes(told)
-            self._take(told, {first.result_at: first.result})
+        for log_record in step.known:
+            # Counted in a replay, too: otherwise a run that is loaded often would never continue as new.
+            self.size_bytes += text_bytes(log_record)
+            self._apply(log_record, {first.result_at: first.result})
 
-    async def _made(self, path: Path, first: Decision) -> list[dict[str, Any]]:
-        made: list[dict[str, Any]] = []
-        decide, effect = first.make or self._next(path), first
-        for _ in range(MOST_NODES):
-            seen = self.seen(path)
-            if decide is None or seen is None:
+    async def _decide_until_wait(self, path: Path, first: Decision) -> list[dict[str, Any]]:
+        log_records: list[dict[str, Any]] = []
+        decide, source = first.make or self._next_decision(path), first
+        # A loop of nodes without effects never waits. After each entry the run takes signals, lets other runs
+        # proceed and may continue as new; without a bound it would do none of it, and the entry would grow.
+        for _ in range(MAX_NODES_PER_ENTRY):
+            branch = self.branch(path)
+            if decide is None or branch is None:
                 break
-            node = self._spec.nodes.get(seen.current_node)
+            node = self._spec.nodes.get(branch.current_node)
             if decide == self._ask and isinstance(node, DocumentNode) and node.is_code:
-                # A node of code is called beside the event loop.
-                decided = await self._verbs.boundaries.beside(in_thread(decide, seen, self.now))
+                # Code in the sandbox may take seconds, and would stop all other runs on the event loop.
+                transition = await self._verbs.boundaries.beside(
+                    in_thread(decide, branch, self.now)
+                )
             else:
-                decided = decide(seen, self.now)
-            opened = self.opened.pop(path, None)
-            for record in records_at(path, decided):
-                made.append(self._linked(record, opened, effect))
-                effect = NEXT
-            self.state = put(self.state, path, decided.state)
-            if decided.opened is not None:
-                self.opened[path] = decided.opened
-            decide = self._next(path)
-        assert made, f"nothing is decided in {path} of a run that {self.state.status.value}"
-        return made
+                transition = decide(branch, self.now)
+            open_step = self.opened.pop(path, None)
+            for record in records_at(path, transition):
+                log_records.append(self._chain(record, open_step, source))
+                source = NEXT  # only the first record carries the effect's result
+            self.state = put(self.state, path, transition.state)
+            if transition.opened is not None:
+                self.opened[path] = transition.opened
+            decide = self._next_decision(path)
+        assert log_records, f"nothing is decided in {path} of a run that {self.state.status.value}"
+        return log_records
 
-    def _linked(
-        self, record: StepRecord, opened: OpenStep | None = None, effect: Decision = NEXT
+    def _chain(
+        self, record: StepRecord, open_step: OpenStep | None = None, source: Decision = NEXT
     ) -> dict[str, Any]:
         """Return a record in the form that the log keeps, linked to the chain."""
-        whole, size_bytes = linked(record, self.head)
-        self.head = whole["record_hash"]
+        full_record, size_bytes = chain(record, self.head)
+        self.head = full_record["record_hash"]
         self.size_bytes += size_bytes
-        return packed(whole, opened, effect.result_at if whole["result"] == effect.result else "")
+        return compact(
+            full_record,
+            open_step,
+            source.result_at if full_record["result"] == source.result else "",
+        )
 
-    def _take(self, told: dict[str, Any], results: dict[str, Any]) -> None:
+    def _apply(self, log_record: dict[str, Any], results: dict[str, Any]) -> None:
         """Apply a record that the log has."""
-        record = unpacked(told, self.state, self.opened, results)
-        self.state = with_note(behind_record(self.state, self.opened, record), told)
+        record = expand(log_record, self.state, self.opened, results)
+        self.state = apply_note(behind_record(self.state, self.opened, record), log_record)
 
-    def _next(self, path: Path) -> Decide | None:
-        """Return the next decision in a branch; None: the branch waits, or has ended."""
-        seen = self.seen(path)
+    def _next_decision(self, path: Path) -> Decide | None:
+        """Return the next decision in a branch, or None if the branch waits or has ended."""
+        branch = self.branch(path)
         watch = self._watches.get(path) or self._watches.setdefault(path, LoopWatch())
-        is_resting = seen is None or seen.status is not RunStatus.RUNNING
-        if seen is None or is_resting or path in self.opened or self.is_over(path):
+        is_waiting = branch is None or branch.status is not RunStatus.RUNNING
+        if branch is None or is_waiting or path in self.opened or self.has_ended(path):
             watch.forget()
             return None
-        if seen.fork is not None:
-            return None if seen.fork.has_open else self._join
-        return self._endless if watch.is_endless(seen) else self._ask
+        if branch.fork is not None:
+            return None if branch.fork.has_open else self._join
+        return self._endless if watch.is_endless(branch) else self._ask
 
-    def _ask(self, seen: RunState, now: Now) -> Transition:
-        if seen.current_node not in self._spec.nodes:  # the log was written with another graph
-            raise NodeMissingError("", repr(seen.current_node), self._spec.title)
-        return asked(self._spec, seen, self._context, now)
+    def _ask(self, branch: RunState, now: Now) -> Transition:
+        if branch.current_node not in self._spec.nodes:  # the log was written with another graph
+            raise NodeMissingError("", repr(branch.current_node), self._spec.title)
+        return asked(self._spec, branch, self._context, now)
 
-    def _join(self, seen: RunState, now: Now) -> Transition:
-        return joined(self._spec, seen, at=now())
+    def _join(self, branch: RunState, now: Now) -> Transition:
+        return joined(self._spec, branch, at=now())
 
     @staticmethod
-    def _endless(seen: RunState, now: Now) -> Transition:
-        return endless(seen, at=now())
+    def _endless(branch: RunState, now: Now) -> Transition:
+        return endless(branch, at=now())

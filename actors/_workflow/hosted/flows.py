@@ -17,7 +17,12 @@ from actors._kernel.workflow.run_state import RunState
 from actors._runtime.loop.tasks import in_thread
 from actors._runtime.runtime import Runtime
 from actors._runtime.verbs.run_context import RunContext
-from actors._workflow.handlers import EffectHandlers, Handler, ReconciledHandler, fitted
+from actors._workflow.handlers import (
+    EffectHandlers,
+    Handler,
+    ReconciledHandler,
+    with_three_arguments,
+)
 from actors._workflow.hosted.flow_address import flow_and_id
 from actors._workflow.hosted.graph_run import BUNDLE, SCHEDULED_AT, FlowTerms, GraphRun
 from actors._workflow.machine.spec import EffectPolicy, RetryPolicy, WorkflowSpec
@@ -43,11 +48,11 @@ class Flows:
             functions are called on the event loop, as nodes are, unless `blocking` is true.
         blocking: Call each plain handler in a thread, so that a blocking handler does not stop other runs. If
             the run is cancelled, the thread runs to its end and its result is dropped.
-        effect_policy: The number of attempts of effects. None: three for model calls, two for tool calls.
+        effect_policy: The number of attempts of effects; by default three for model calls, two for tool calls.
         config: Limits of new runs.
         artifact_store: The store of artifacts. Nodes read it as `ctx.artifacts`, and the memory effects use it.
         chat_summarizer: The function that makes summaries for MEMORY_COMPACT. It may be a coroutine function.
-            None: the handler of LLM_CALL makes them. See `summarizing`.
+            If None, the handler of LLM_CALL makes them. See `summarizing`.
         agents: Types of agents by the names that START_SUBWORKFLOW asks for: a run of such an agent, with the
             vars as its payload, takes the place of a graph's.
 
@@ -71,15 +76,15 @@ class Flows:
     ) -> None:
         self.app = app
         specs: dict[str, WorkflowSpec] = {}
-        given = dict(effect_handlers or {})
+        functions = dict(effect_handlers or {})
         summarizer = None if chat_summarizer is None else summarizing(chat_summarizer)
         if blocking:
-            given = {kind: _threaded(handler) for kind, handler in given.items()}
-            summarizer = summarizer and _threaded(summarizer)
-        handlers = EffectHandlers(given)
-        for one in flows:
-            _check(one, specs)
-            specs[one.workflow_id] = one
+            functions = {kind: _thread_handler(handler) for kind, handler in functions.items()}
+            summarizer = summarizer and _thread_handler(summarizer)
+        handlers = EffectHandlers(functions)
+        for spec in flows:
+            _check(spec, specs)
+            specs[spec.workflow_id] = spec
         self._terms = FlowTerms(
             specs=specs,
             handlers=handlers,
@@ -91,10 +96,12 @@ class Flows:
                 store=lambda: artifact_store, handlers=handlers, summarizer=summarizer
             ),
         )
-        if both := sorted(self._terms.agents.keys() & specs.keys()):
-            raise RegistrationError(f"{both[0]!r} is a flow and an agent. Remove one of them")
-        for one in specs.values():
-            _check_effects(one, self._terms)
+        if shared_names := sorted(self._terms.agents.keys() & specs.keys()):
+            raise RegistrationError(
+                f"{shared_names[0]!r} is a flow and an agent. Remove one of them"
+            )
+        for spec in specs.values():
+            _check_effects(spec, self._terms)
 
     @property
     def specs(self) -> Mapping[str, WorkflowSpec]:
@@ -108,7 +115,7 @@ class Flows:
 
     @property
     def artifact_store(self) -> Any:
-        """The store of the app's artifacts; None: the app has no store of artifacts."""
+        """The store of the app's artifacts, or None if it has none."""
         return self._terms.artifacts
 
     async def register(self, runtime: Runtime) -> None:
@@ -130,13 +137,15 @@ class Flows:
         return FlowAgent(agent_id, self._terms)
 
 
-def _threaded(handler: Handler) -> Handler:
+def _thread_handler(handler: Handler) -> Handler:
     """Return a handler that calls this handler in a thread. A coroutine function is returned as it is."""
     if inspect.iscoroutinefunction(handler):
         return handler
     if isinstance(handler, ReconciledHandler):
-        return ReconciledHandler(_threaded(handler.handler), _threaded(handler.reconcile))
-    call = fitted(handler)
+        return ReconciledHandler(
+            _thread_handler(handler.handler), _thread_handler(handler.reconcile)
+        )
+    call = with_three_arguments(handler)
 
     async def in_a_thread(run: RunState, effect: Effect, next_node: str | None) -> Any:
         answer = await in_thread(call, run, effect, next_node)
@@ -145,13 +154,13 @@ def _threaded(handler: Handler) -> Handler:
     return in_a_thread
 
 
-def _check(spec: WorkflowSpec, known: Mapping[str, WorkflowSpec]) -> None:
+def _check(spec: WorkflowSpec, specs: Mapping[str, WorkflowSpec]) -> None:
     name = spec.workflow_id
     if ":" in name:
         raise RegistrationError(
             f"flow {name!r}: its name has a colon, which separates name and id. Rename it"
         )
-    if name in known:
+    if name in specs:
         raise RegistrationError(f"two flows are named {name!r}. Give one of them another name")
 
 
@@ -160,12 +169,14 @@ def _check_effects(spec: WorkflowSpec, terms: FlowTerms) -> None:
         effect = getattr(node, "effect", None)  # only nodes of flow documents have this attribute
         if effect is None or effect in terms.handlers:
             continue
-        where = f"flow {spec.workflow_id!r}: node {name!r} has effect {effect}, which"
+        prefix = f"flow {spec.workflow_id!r}: node {name!r} has effect {effect}, which"
         if effect not in BUILT_IN:
             remedy = f"Pass effect_handlers={{EffectType.{effect.name}: …}} to Flows"
-            raise RegistrationError(f"{where} has no handler. {remedy}")
-        if lacking := terms.memory.lacks(effect):
-            raise RegistrationError(f"{where} needs {lacking}. Pass {lacking}=… to Flows")
+            raise RegistrationError(f"{prefix} has no handler. {remedy}")
+        if missing_parameter := terms.memory.missing_parameter(effect):
+            raise RegistrationError(
+                f"{prefix} needs {missing_parameter}. Pass {missing_parameter}=… to Flows"
+            )
 
 
 class FlowAgent:
@@ -182,9 +193,9 @@ class FlowAgent:
 
     Args:
         id: The address.
-        terms: See `FlowTerms`.
-        bundle: The hash of the bundle that contains the flow. None: the flow is in no bundle. A run that began
-            with another bundle is parked.
+        terms: The parts that the runs of the app share.
+        bundle: The hash of the bundle that contains the flow, or None if it is in none. A run that began with
+            another bundle is parked.
     """
 
     id: AgentId
@@ -216,10 +227,10 @@ class FlowAgent:
             GraphError: The message is not a start message.
             GraphRunFailedError: The graph's run failed.
         """
-        given = inbox[0].payload if inbox else None
+        payload = inbox[0].payload if inbox else None
         tick = inbox[0].metadata.get(SCHEDULED_AT) if inbox else None
-        if tick is not None and isinstance(given, dict):
-            given = {**given, SCHEDULED_AT: tick}
-        if self._bundle is not None and isinstance(given, dict):
-            given = {**given, BUNDLE: self._bundle}
-        return await GraphRun(ctx, self._terms, self._terms.specs[self._flow]).run(given)
+        if tick is not None and isinstance(payload, dict):
+            payload = {**payload, SCHEDULED_AT: tick}
+        if self._bundle is not None and isinstance(payload, dict):
+            payload = {**payload, BUNDLE: self._bundle}
+        return await GraphRun(ctx, self._terms, self._terms.specs[self._flow]).run(payload)

@@ -20,7 +20,13 @@ from actors._runtime.verbs.graph import GraphVerbs
 from actors._runtime.verbs.run_context import RunContext
 from actors._workflow.handlers import EffectHandlers
 from actors._workflow.hosted.decisions import NEXT, Decision, Decisions, Now
-from actors._workflow.hosted.step_entry import OPENED_STEP, STATE, carried, outcome_in, told_of
+from actors._workflow.hosted.step_entry import (
+    OPENED_STEP,
+    STATE,
+    continued_state,
+    outcome_data,
+    outcome_from,
+)
 from actors._workflow.hosted.waits import RunControl, SubGraphs, WaitEnds
 from actors._workflow.machine import attempts
 from actors._workflow.machine.branches import Path, keys_beside
@@ -49,7 +55,7 @@ BUNDLE: Final = "bundle"
 
 Its value is the bundle's hash; a run refuses another bundle.
 """
-MOST_NAMED: Final = 1000
+MAX_NAMED_RUNS: Final = 1000
 """Maximum number of runs that the record of an emission names. The record counts all of them."""
 HEAD: Final = "head"
 WAITED: Final = "waited"
@@ -86,93 +92,96 @@ class GraphRun:
 
     Args:
         ctx: The run's context.
-        terms: See `FlowTerms`.
+        terms: The parts that the runs of the app share.
         spec: The graph.
     """
 
     def __init__(self, ctx: RunContext, terms: FlowTerms, spec: WorkflowSpec) -> None:
         self._ctx, self._verbs, self._terms, self._spec = ctx, ctx.graph, terms, spec
-        self._decided = Decisions(ctx.graph, spec, terms.artifacts)
-        self._subs = SubGraphs(ctx, terms.specs, terms.agents)
-        self._wait_ends = WaitEnds(ctx, self._decided, self._subs)
-        self._control = RunControl(ctx, self._decided)
+        self._decisions = Decisions(ctx.graph, spec, terms.artifacts)
+        self._sub_graphs = SubGraphs(ctx, terms.specs, terms.agents)
+        self._wait_ends = WaitEnds(ctx, self._decisions, self._sub_graphs)
+        self._control = RunControl(ctx, self._decisions)
 
-    async def run(self, given: Any) -> Any:
+    async def run(self, payload: Any) -> Any:
         """Execute the run to its end; return its output.
 
         Raises:
-            GraphError: `given` is not a start message.
+            GraphError: `payload` is not a start message.
             GraphRunFailedError: The graph's run failed.
         """
-        told = given if isinstance(given, dict) else {}
-        self._begin(told)
-        self._check_bundle(told.get(BUNDLE))
-        await self._go(())
-        state = self._decided.state
+        start_message = payload if isinstance(payload, dict) else {}
+        self._start(start_message)
+        self._check_bundle(start_message.get(BUNDLE))
+        await self._execute_branch(())
+        state = self._decisions.state
         if state.status is RunStatus.COMPLETED:
             return state.output
         raise GraphRunFailedError(state.workflow_id, state.error or state.status.value)
 
-    def _begin(self, given: dict[str, Any]) -> None:
-        if STATE in given and not self._verbs.is_continued:
+    def _start(self, start_message: dict[str, Any]) -> None:
+        if STATE in start_message and not self._verbs.is_continued:
             # A client could write a state whose open effect is approved.
             problem = f"{STATE!r} in its start message is the runtime's: leave it out"
             raise GraphRunFailedError(self._spec.workflow_id, problem)
-        if STATE in given:
-            self._decided.go_on(*carried(given), given[HEAD])
-            self._wait_ends.waited = {*given[WAITED]}
+        if STATE in start_message:
+            self._decisions.continue_from(*continued_state(start_message), start_message[HEAD])
+            self._wait_ends.waited = {*start_message[WAITED]}
             return
-        if RESTORED in given:
-            snapshot, is_forced = _snapshot_in(given[RESTORED])
+        if RESTORED in start_message:
+            snapshot, is_forced = _requested_snapshot(start_message[RESTORED])
             run_id = self._ctx.run_id
-            self._decided.begin(
+            self._decisions.begin(
                 lambda at: restored_run(
                     snapshot, self._spec, run_id=run_id, at=at, force=is_forced
                 ),
                 restored_from=snapshot.snapshot_id,
             )
         else:
-            self._decided.begin(partial(self._new, given))
+            self._decisions.begin(partial(self._new, start_message))
 
     def _check_bundle(self, bundle: str | None) -> None:
-        state = self._decided.state
-        begun_with = state.vars.get(RUNTIME, {}).get(BUNDLE)
-        if bundle is not None and begun_with not in {None, bundle}:
-            found = f"the run began with bundle {begun_with}, but bundle {bundle} is installed"
-            raise FlowMissingError("", state.workflow_id, found)
+        state = self._decisions.state
+        first_bundle = state.vars.get(RUNTIME, {}).get(BUNDLE)
+        if bundle is not None and first_bundle not in {None, bundle}:
+            problem = f"the run began with bundle {first_bundle}, but bundle {bundle} is installed"
+            raise FlowMissingError("", state.workflow_id, problem)
 
-    def _new(self, given: dict[str, Any], at: str) -> RunState:
-        variables = given.get("vars") or {}
+    def _new(self, start_message: dict[str, Any], at: str) -> RunState:
+        variables = start_message.get("vars") or {}
         if not isinstance(variables, dict):
             raise GraphError("vars", f"they are a {type(variables).__name__}. Give an object")
-        whose = {name: given.get(name) for name in ("actor_id", "session_id", "parent_run_id")}
+        related_ids = {
+            name: start_message.get(name) for name in ("actor_id", "session_id", "parent_run_id")
+        }
         config, run_id = self._terms.config, self._ctx.run_id
         run = new_run(
-            self._spec, variables, config, run_id=run_id, at=at, with_memory=False, **whose
+            self._spec, variables, config, run_id=run_id, at=at, with_memory=False, **related_ids
         )
         for name in (SCHEDULED_AT, BUNDLE):
-            if name in given:
-                run.vars = with_path(run.vars, [RUNTIME, name], given[name])
+            if name in start_message:
+                run.vars = with_path(run.vars, [RUNTIME, name], start_message[name])
         return run
 
-    async def _go(self, path: Path) -> None:
+    async def _execute_branch(self, path: Path) -> None:
         """Execute a branch to its end."""
-        while not self._decided.is_over(path):
-            seen = self._decided.seen(path)
-            assert seen is not None
-            wait, opened = open_wait(seen), self._decided.opened.get(path)
-            decision, fork = NEXT, seen.fork
+        while not self._decisions.has_ended(path):
+            branch = self._decisions.branch(path)
+            assert branch is not None
+            wait, open_step = open_wait(branch), self._decisions.opened.get(path)
+            decision, fork = NEXT, branch.fork
             if fork is not None and fork.has_open:  # its branches execute at the same time
-                branches = [branch for branch in fork.branches if fork.is_open(branch)]
+                branches = [b for b in fork.branches if fork.is_open(b)]
                 await self._ctx.gather(
-                    *[self._go((*path, fork.key(branch))) for branch in branches]
+                    *[self._execute_branch((*path, fork.key(b))) for b in branches]
                 )
             elif wait is not None:
                 decision = Decision(await self._wait_ends.end(wait))
-            elif opened is not None:
-                decision = await self._attempt(seen, opened)
-            await self._control.look()
-            await self._decided.advance(path, decision)
+            elif open_step is not None:
+                decision = await self._attempt(branch, open_step)
+            await self._control.poll()
+            await self._decisions.advance(path, decision)
+            # A graph of nodes without effects never awaits: without this line it would stop all other runs.
             await self._verbs.rest()
             if not path:
                 await self._checkpoint()
@@ -183,133 +192,140 @@ class GraphRun:
         An effect that a node asked for has not started at this point, and a wait has not, either. Both start in
         the next generation.
         """
-        made, state = self._decided, self._decided.state
-        is_long = made.entries >= ENTRIES_KEPT or made.size_bytes >= BYTES_KEPT
-        is_over = state.fork is not None or state.status.is_terminal
-        if is_long and not is_over and not self._verbs.is_replaying:
-            opened = made.opened.get(())
-            waited = sorted(self._wait_ends.waited | self._wait_ends.waiting)
-            kept = {STATE: state.to_dict(), HEAD: made.head, WAITED: waited}
-            kept[OPENED_STEP] = None if opened is None else opened.to_dict()
-            await self._ctx.continue_as_new(kept)
+        decisions, state = self._decisions, self._decisions.state
+        is_long = decisions.entries >= ENTRIES_KEPT or decisions.size_bytes >= BYTES_KEPT
+        has_no_next_step = state.fork is not None or state.status.is_terminal
+        # While the log has entries that the run has not met again, to continue would leave them out.
+        if is_long and not has_no_next_step and not self._verbs.is_replaying:
+            open_step = decisions.opened.get(())
+            wait_keys = sorted(self._wait_ends.waited | self._wait_ends.waiting)
+            next_input = {STATE: state.to_dict(), HEAD: decisions.head, WAITED: wait_keys}
+            next_input[OPENED_STEP] = None if open_step is None else open_step.to_dict()
+            await self._ctx.continue_as_new(next_input)
 
-    async def _attempt(self, seen: RunState, opened: OpenStep) -> Decision:
+    async def _attempt(self, branch: RunState, open_step: OpenStep) -> Decision:
         """Make one attempt of an effect; return the decision that records its outcome."""
-        if opened.due is not None:
-            await self._ctx.sleep_until(datetime.fromisoformat(opened.due))
-            return Decision(lambda state, now: attempts.retried(state, opened, at=now()))
-        kind, policy = opened.effect.type, self._terms.policy
+        if open_step.due is not None:
+            await self._ctx.sleep_until(datetime.fromisoformat(open_step.due))
+            return Decision(lambda state, now: attempts.retried(state, open_step, at=now()))
+        kind, policy = open_step.effect.type, self._terms.policy
         is_own = kind not in self._terms.handlers
         if is_own and kind in ANSWERED:
 
-            def answered(state: RunState, now: Now) -> Transition:
+            def end_with_answer(state: RunState, now: Now) -> Transition:
                 at = now()
-                outcome = outcome_of(seen_by_handler(state, opened), opened, at)
-                taken = self._taken(state)
-                return attempts.ended(state, opened, outcome, policy, at=at, taken=taken)
+                outcome = outcome_of(seen_by_handler(state, open_step), open_step, at)
+                other_keys = self._other_wait_keys(state)
+                return attempts.ended(state, open_step, outcome, policy, at=at, taken=other_keys)
 
-            return Decision(answered)
-        shown, place = seen_by_handler(seen, opened), ""
+            return Decision(end_with_answer)
+        view, position = seen_by_handler(branch, open_step), ""
         if is_own and kind is EffectType.START_SUBWORKFLOW:
-            found = attempts.sound(await self._subs.begun(shown, opened), opened)
+            outcome = attempts.sound(await self._sub_graphs.start(view, open_step), open_step)
         else:
-            place, found = await self._executed(shown, opened)
+            position, outcome = await self._execute_effect(view, open_step)
         return Decision(
             lambda state, now: attempts.ended_soundly(
-                state, opened, found, policy, at=now(), taken=self._taken(state)
+                state, open_step, outcome, policy, at=now(), taken=self._other_wait_keys(state)
             ),
-            place,
-            found.result,
+            position,
+            outcome.result,
         )
 
-    def _taken(self, branch: RunState) -> frozenset[str]:
+    def _other_wait_keys(self, branch: RunState) -> frozenset[str]:
         """Return the keys of the waits of the run's other branches."""
         path = tuple(namespace(branch.vars, RUNTIME).get(BRANCH) or ())
-        return keys_beside(self._decided.state, path)
+        return keys_beside(self._decisions.state, path)
 
-    async def _executed(self, shown: RunState, opened: OpenStep) -> tuple[str, EffectOutcome]:
+    async def _execute_effect(
+        self, view: RunState, open_step: OpenStep
+    ) -> tuple[str, EffectOutcome]:
         """Execute an effect once with its handler; return its position and its sound outcome.
 
         The outcome is a failure if an operator decided so or if the handler raised SystemExit.
         """
-        made: EffectOutcome | None = None
+        sound_outcome: EffectOutcome | None = None
 
         async def execute() -> dict[str, Any]:
-            nonlocal made
-            handlers, wanted = self._terms.handlers, opened.effect
-            if wanted.type is EffectType.EMIT_EVENT and wanted.type not in handlers:
-                answer = await emitted(self._verbs, shown, opened)
-            elif wanted.type in MEMORY_EFFECTS and wanted.type not in handlers:
-                shared = HostMemory(
+            nonlocal sound_outcome
+            handlers, effect = self._terms.handlers, open_step.effect
+            if effect.type is EffectType.EMIT_EVENT and effect.type not in handlers:
+                answer = await emit_event(self._verbs, view, open_step)
+            elif effect.type in MEMORY_EFFECTS and effect.type not in handlers:
+                host_memory = HostMemory(
                     rows=self._verbs.store.data.memories.of(self._ctx.tenant_id),
                     app=self._ctx.agent_id.type,
                     root_id=str(self._ctx.meta.supervision.root_id),
                 )
                 answer = await self._verbs.shown(
-                    self._terms.memory.awaited(shown, opened, self._decided.now(), shared)
+                    self._terms.memory.outcome_async(
+                        view, open_step, self._decisions.now(), host_memory
+                    )
                 )
             else:
-                answer = await handlers.awaited(
-                    shown, wanted, opened.next_node, waiting=self._verbs.shown
+                answer = await handlers.call_async(
+                    view, effect, open_step.next_node, waiter=self._verbs.shown
                 )
-                answer = self._terms.memory.evidenced(answer, shown, opened, self._decided.now)
-            made = attempts.sound(answer, opened)
-            return told_of(made)
+                answer = self._terms.memory.evidenced(answer, view, open_step, self._decisions.now)
+            sound_outcome = attempts.sound(answer, open_step)
+            return outcome_data(sound_outcome)
 
         async def reconcile(_key: str) -> dict[str, Any]:
-            found = await self._terms.handlers.reconciled_awaited(shown, opened)
-            if found.wait is not None:
-                where = {"run": shown.run_id, "node": opened.node_id, "effect": opened.key}
-                _log.warning("an effect is in doubt: its run waits for a decision", extra=where)
-            return told_of(found)
+            outcome = await self._terms.handlers.reconciled_async(view, open_step)
+            if outcome.wait is not None:
+                extra = {"run": view.run_id, "node": open_step.node_id, "effect": open_step.key}
+                _log.warning("an effect is in doubt: its run waits for a decision", extra=extra)
+            return outcome_data(outcome)
 
-        kind, mode = opened.effect.type, opened.effect.mode
+        kind, mode = open_step.effect.type, open_step.effect.mode
         # Other runs receive an event, so the entries before it have to be durable first.
-        rides, asker = kind is not EffectType.EMIT_EVENT, None
+        rides, model_call = kind is not EffectType.EMIT_EVENT, None
         if kind is EffectType.LLM_CALL:
-            asker = {"node_id": opened.node_id, "step_id": opened.step_id}
+            model_call = {"node_id": open_step.node_id, "step_id": open_step.step_id}
         try:
-            place, told = await self._verbs.effect(
+            position, value = await self._verbs.effect(
                 kind.value,
-                opened.key,
-                opened.attempt,
+                open_step.key,
+                open_step.attempt,
                 mode,
                 execute,
                 rides=rides,
                 reconcile=reconcile,
-                told=asker,
+                told=model_call,
             )
         except Exception as exc:
+            # An error with an origin is the effect's result in the log; any other one is a fault of the host,
+            # and to record it as an outcome would fail the run instead of its attempt.
             if origin_of(exc) is None:
                 raise
             return "", EffectOutcome.failed(text_of(exc), retryable=False)
-        return place, made or attempts.sound(outcome_in(told), opened)
+        return position, sound_outcome or attempts.sound(outcome_from(value), open_step)
 
 
-async def emitted(verbs: GraphVerbs, run: RunState, opened: OpenStep) -> EffectOutcome:
+async def emit_event(verbs: GraphVerbs, run: RunState, open_step: OpenStep) -> EffectOutcome:
     """Answer all waits for an event; return the outcome of the effect that emitted it."""
-    payload = opened.effect.payload
+    payload = open_step.effect.payload
     try:
         key = key_of_payload(run, payload)
     except GraphError as exc:
         return EffectOutcome.failed(str(exc), retryable=False)
-    id_ = str(payload.get("event_id") or payload.get("id") or opened.key)
+    id_ = str(payload.get("event_id") or payload.get("id") or open_step.key)
     event = event_from(payload, id_, run.run_id)
     return EffectOutcome.completed(report(id_, key, await verbs.emit(key, event)))
 
 
-def report(id_: str, key: str, heard: Sequence[str]) -> dict[str, Any]:
+def report(id_: str, key: str, run_ids: Sequence[str]) -> dict[str, Any]:
     """Return the report of an emission."""
     return {
         "event_id": id_,
         "wait_key": key,
-        "delivered": len(heard),
-        "resumed": [*heard[:MOST_NAMED]],
+        "delivered": len(run_ids),
+        "resumed": [*run_ids[:MAX_NAMED_RUNS]],
     }
 
 
-def _snapshot_in(told: Any) -> tuple[Snapshot, bool]:
+def _requested_snapshot(restore_request: Any) -> tuple[Snapshot, bool]:
     try:
-        return Snapshot(**told["snapshot"]), bool(told.get("force"))
+        return Snapshot(**restore_request["snapshot"]), bool(restore_request.get("force"))
     except (KeyError, TypeError, AttributeError) as exc:
         raise GraphError("snapshot", f"the message has no valid snapshot: {exc}") from exc

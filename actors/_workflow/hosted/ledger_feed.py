@@ -69,10 +69,11 @@ async def ledger_feed(
     """
     begin = await fold_from(runtime, run_id, after.seq)
     read = runtime.tail if follow else runtime.entries
-    async with aclosing(_placed(read(run_id, from_seq=begin))) as records:
-        async for one in records:
-            if isinstance(one, PlacedRecord) and one.place > after:
-                yield one
+    # A reader that stops early would leave the inner generator to the garbage collector, with its subscription.
+    async with aclosing(_placed_records(read(run_id, from_seq=begin))) as records:
+        async for record in records:
+            if isinstance(record, PlacedRecord) and record.place > after:
+                yield record
 
 
 async def live_feed(
@@ -85,10 +86,10 @@ async def live_feed(
     """
     begin = await fold_from(runtime, run_id, after.seq)
     entries = runtime.tail(run_id, from_seq=begin, live=True, whole=True)
-    async with aclosing(_placed(entries)) as found:
-        async for one in found:
-            if isinstance(one, RunLogEntry) or one.place > after:
-                yield one
+    async with aclosing(_placed_records(entries)) as updates:
+        async for update in updates:
+            if isinstance(update, RunLogEntry) or update.place > after:
+                yield update
 
 
 async def fold_from(runtime: Runtime, run_id: RunId, seq: int) -> int:
@@ -101,26 +102,27 @@ async def fold_from(runtime: Runtime, run_id: RunId, seq: int) -> int:
 
 async def begin_of_generation(runtime: Runtime, run_id: RunId, seq: int) -> int:
     """Return the number of the last ``run.continued`` up to an entry, or 0 if there is none."""
-    found, low, reach = 0, seq, _REACH
-    while not found and low > 0:
+    begin, low, reach = 0, seq, _REACH
+    # Backwards and eight times as far each time: the start is usually near the end, and a log may be long.
+    while not begin and low > 0:
         low, reach = max(0, seq - reach), 8 * reach
         async for entry in runtime.entries(run_id, from_seq=low):
             if entry.seq > seq:
                 break
             if entry.kind == K.RUN_CONTINUED:
-                found = entry.seq
-    return found
+                begin = entry.seq
+    return begin
 
 
-async def _placed(
+async def _placed_records(
     entries: AsyncIterator[RunLogEntry],
 ) -> AsyncGenerator[PlacedRecord | RunLogEntry, None]:
-    folded = Folded()
+    fold = Folded()
     async for entry in entries:
-        if entry.seq < 0:
+        if entry.seq < 0:  # a piece of an answer of a model, which is in no log
             yield entry
             continue
-        for n, record in enumerate(folded.added(entry)):
+        for n, record in enumerate(fold.fold(entry)):
             yield PlacedRecord(LedgerPlace(entry.seq, n), record)
 
 
@@ -133,7 +135,7 @@ MOST_READ: Final = 5_000
 class FlowRunPage(NamedTuple):
     """A page of runs.
 
-    `next` is the run after which the next page starts. None: there are no more runs.
+    `next` is the run after which the next page starts, or None if there are no more runs.
     """
 
     rows: list[RunRow]
@@ -146,7 +148,7 @@ def flow_of(row: RunRow) -> str:
 
 
 async def run_of_id(lists: ListStore, agent_id: AgentId) -> RunRow | None:
-    """Return the newest run of the agent of a graph's run. None: there is none."""
+    """Return the newest run of the agent of a graph's run, or None if there is none."""
     return next(iter(await lists.runs(agent=agent_id, limit=1)), None)
 
 
@@ -166,18 +168,18 @@ async def flow_runs(
     Args:
         lists: The store of the rows.
         among: The filter: the app as `type`, the tenant, and `next` of the previous page as `after`.
-        flow: The name of the flow. None: all flows.
-        status: The statuses of the rows. Empty: any status.
+        flow: The name of the flow; None for all flows.
+        status: The statuses of the rows; empty for any status.
         limit: Maximum number of runs on the page.
     """
     size = limit + 1 if flow is None else PAGE
-    found: list[RunRow] = []
+    runs: list[RunRow] = []
     for _ in range(MOST_READ // PAGE):
         rows = await lists.runs(status=status, among=among, limit=size)
-        found += [row for row in rows if flow in (None, flow_of(row))]
-        if len(found) > limit:
-            return FlowRunPage(found[:limit], found[limit - 1].run_id)
+        runs += [row for row in rows if flow in (None, flow_of(row))]
+        if len(runs) > limit:
+            return FlowRunPage(runs[:limit], runs[limit - 1].run_id)
         if len(rows) < size:
-            return FlowRunPage(found, None)
+            return FlowRunPage(runs, None)
         among = replace(among, after=rows[-1].run_id)
-    return FlowRunPage(found, among.after)
+    return FlowRunPage(runs, among.after)

@@ -29,9 +29,14 @@ from actors._workflow.hosted.flow_address import flow_address
 from actors._workflow.hosted.flows import Flows
 from actors._workflow.hosted.graph_run import report
 from actors._workflow.hosted.ledger_feed import flow_of, fold_from
-from actors._workflow.hosted.starting import keep_snapshot, restored_told, snapshot_from, start_told
+from actors._workflow.hosted.starting import (
+    keep_snapshot,
+    restore_message,
+    snapshot_from,
+    start_message,
+)
 from actors._workflow.hosted.step_entry import Folded
-from actors._workflow.hosted.waits import SIGNAL, WAIT, answer_key, wanted
+from actors._workflow.hosted.waits import SIGNAL, WAIT, answer_key, requested_change
 from actors._workflow.machine import variables
 from actors._workflow.machine.spec import SCOPES, event_from, key_of_payload
 from actors._workflow.machine.starting import restored_run
@@ -78,8 +83,8 @@ class FlowRuns:
             NotSerializableError: A value in `vars` is not JSON data; the error has its path. No run is made.
             MessageTooLargeError: The vars have more than 256 KiB as JSON.
         """
-        given = start_told(self._app, flow, vars, actor_id=actor_id, session_id=session_id)
-        return await self._start(flow, id, given)
+        message = start_message(self._app, flow, vars, actor_id=actor_id, session_id=session_id)
+        return await self._start(flow, id, message)
 
     async def snapshot(
         self,
@@ -101,27 +106,27 @@ class FlowRuns:
             description: A description for people to read.
             tags: Words by which `snapshots` finds it.
             by: The principal that made it.
-            keep: False: the snapshot is only returned, for a `SnapshotStore` or a file of the caller.
+            keep: If false, the snapshot is only returned, for a `SnapshotStore` or a file of the caller.
 
         Raises:
-            NoSuchRunError: See `state`.
+            NoSuchRunError: The app and tenant have no run of this id, or it was swept.
             GraphError: The run has not begun, so it has no state yet.
             InvalidTextError: The name or a tag has more than 1,024 bytes, the description more than 4 KiB.
             ContractError: There are more than 32 tags.
             MessageTooLargeError: The snapshot has more than 256 KiB as JSON, so no run could begin with it.
         """
         row = await self._row(run_id)
-        run, seq = await self._present(row)
+        run, seq = await self._current_state(row)
         if not run.current_node:
             problem = "it has not begun, so it has no state: make a snapshot after its first step"
             raise GraphError(f"run {run_id}", problem)
         spec = self._specs.get(run.workflow_id)
         hash_ = None if spec is None else spec.hash
-        made = Snapshot.from_run(
+        snapshot = Snapshot.from_run(
             run=run, name=name, description=description, tags=tags, spec_hash=hash_
         )
-        rows = self._runtime.store.data.run_snapshots
-        return await keep_snapshot(rows, made, row, seq=seq, by=by) if keep else made
+        store = self._runtime.store.data.run_snapshots
+        return await keep_snapshot(store, snapshot, row, seq=seq, by=by) if keep else snapshot
 
     async def snapshots(
         self,
@@ -144,9 +149,13 @@ class FlowRuns:
         Raises:
             NoSuchSnapshotError: No kept snapshot has the id `after`.
         """
-        behind = None if after is None else (await self._kept(after))[0]
-        among = SnapshotFilter(apps=[self.app], run=run, tag=tag, query=query, after=behind)
-        return await self._runtime.store.data.run_snapshots.list(self.tenant, among, limit=limit)
+        last_of_page = None if after is None else (await self._stored_snapshot(after))[0]
+        snapshot_filter = SnapshotFilter(
+            apps=[self.app], run=run, tag=tag, query=query, after=last_of_page
+        )
+        return await self._runtime.store.data.run_snapshots.list(
+            self.tenant, snapshot_filter, limit=limit
+        )
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Remove a kept snapshot.
@@ -154,7 +163,7 @@ class FlowRuns:
         Raises:
             NoSuchSnapshotError: No kept snapshot has this id.
         """
-        await self._kept(snapshot_id)
+        await self._stored_snapshot(snapshot_id)
         await self._runtime.store.data.run_snapshots.remove(self.tenant, snapshot_id)
 
     async def restore(
@@ -177,25 +186,26 @@ class FlowRuns:
             MessageTooLargeError: The snapshot's state has more than 256 KiB as JSON.
         """
         if isinstance(snapshot, str):
-            snapshot = snapshot_from(*await self._kept(snapshot))
+            snapshot = snapshot_from(*await self._stored_snapshot(snapshot))
         flow = str(snapshot.run_state.get("workflow_id"))
         if (spec := self._specs.get(flow)) is not None:
+            # Called for its checks only: the caller gets the error here, not a run that fails on a host.
             restored_run(snapshot, spec, run_id="-", at=utc_now_iso(), force=force)
-        return await self._start(flow, id, restored_told(snapshot, force=force))
+        return await self._start(flow, id, restore_message(snapshot, force=force))
 
-    async def _kept(self, snapshot_id: str) -> tuple[RunSnapshot, str]:
-        rows, is_id = self._runtime.store.data.run_snapshots, is_name(snapshot_id)
-        found = await rows.get(self.tenant, snapshot_id) if is_id else None
-        if found is None or found[0].agent_id.type != self.app:
+    async def _stored_snapshot(self, snapshot_id: str) -> tuple[RunSnapshot, str]:
+        store, is_id = self._runtime.store.data.run_snapshots, is_name(snapshot_id)
+        row_and_state = await store.get(self.tenant, snapshot_id) if is_id else None
+        if row_and_state is None or row_and_state[0].agent_id.type != self.app:
             raise NoSuchSnapshotError(snapshot_id)
-        return found
+        return row_and_state
 
-    async def _start(self, flow: str, id_: str | None, given: dict[str, Any]) -> RunId:
+    async def _start(self, flow: str, id_: str | None, payload: dict[str, Any]) -> RunId:
         agent = flow_address(self.app, flow, id_ or new_id(), self.tenant)
-        message = Message.of(agent, given, id=_START)
-        kept = HistoryRetention.PERMANENT
+        message = Message.of(agent, payload, id=_START)
+        retention = HistoryRetention.PERMANENT
         return await self._runtime.submit(
-            agent, message, tenant=self.tenant, retention=kept, sender=_SENDER
+            agent, message, tenant=self.tenant, retention=retention, sender=_SENDER
         )
 
     async def state(self, run_id: RunId) -> RunState:
@@ -204,43 +214,45 @@ class FlowRuns:
         Raises:
             NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
-        return (await self._present(await self._row(run_id)))[0]
+        return (await self._current_state(await self._row(run_id)))[0]
 
-    async def _present(self, row: RunRow) -> tuple[RunState, int]:
+    async def _current_state(self, row: RunRow) -> tuple[RunState, int]:
         """Return the state of a run, folded from its log, and the number of the last entry."""
         run_id = row.run_id
         # Signals are read before the log, since the log tells which of them the run took.
         signals = await self._runtime.store.reads.signals(run_id)
-        begin = await fold_from(self._runtime, run_id, row.last_seq)
-        folded = await self._folded(run_id, from_seq=begin)
-        found = folded.state
-        if found is None:  # its log has no step yet
+        from_seq = await fold_from(self._runtime, run_id, row.last_seq)
+        fold = await self._fold_log(run_id, from_seq=from_seq)
+        state = fold.state
+        if state is None:  # its log has no step yet
             at = "" if row.created_at is None else row.created_at.isoformat()
             flow, status = flow_of(row), RunStatus.RUNNING
-            found = RunState(row.run_id, flow, status, "", created_at=at, updated_at=at)
-        if not (row.status.is_terminal or found.status.is_terminal):
-            left = [one for one in signals if one.name == SIGNAL and one.n not in folded.taken]
-            found = _with_signals(found, left)
+            state = RunState(row.run_id, flow, status, "", created_at=at, updated_at=at)
+        if not (row.status.is_terminal or state.status.is_terminal):
+            pending_signals = [
+                s for s in signals if s.name == SIGNAL and s.n not in fold.taken_signals
+            ]
+            state = _with_signals(state, pending_signals)
         if row.status is RowStatus.CANCELLED:
-            found.status, found.waiting = RunStatus.CANCELLED, None
-            found.error = row.cancel_requested or "cancelled"
-        elif row.status is RowStatus.FAILED and not found.status.is_terminal:
-            found.status, found.waiting = RunStatus.FAILED, None
-            found.error = str((row.error or {}).get("message") or "failed")
-        return found, folded.seq
+            state.status, state.waiting = RunStatus.CANCELLED, None
+            state.error = row.cancel_requested or "cancelled"
+        elif row.status is RowStatus.FAILED and not state.status.is_terminal:
+            state.status, state.waiting = RunStatus.FAILED, None
+            state.error = str((row.error or {}).get("message") or "failed")
+        return state, fold.seq
 
     async def ledger(self, run_id: RunId) -> list[dict[str, Any]]:
         """Return all records of a run, the first one first.
 
         Raises:
-            NoSuchRunError: See `state`.
+            NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
         await self._row(run_id)
-        return (await self._folded(run_id)).records
+        return (await self._fold_log(run_id)).records
 
     async def waits(self, run_id: RunId) -> list[WaitState]:
         """Return the open waits of a run that an answer from outside ends. Raises as `state` does."""
-        return [WaitState.from_dict({**one}) for _, one in await self._open(run_id)]
+        return [WaitState.from_dict({**wait}) for _, wait in await self._open_waits(run_id)]
 
     async def resume(self, run_id: RunId, wait_key: str, payload: Any) -> None:
         """Answer an open wait of a run once. The run continues on the host that executes it.
@@ -251,40 +263,42 @@ class FlowRuns:
             StaleResumeError: The run does not wait, waits for another key, or another call answered first.
             GraphError: The answer to a wait for an approval of tool calls names other calls or decides none.
             NotSerializableError: A value in `payload` is not JSON data; the error has its path.
-            NoSuchRunError: See `state`.
+            NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
         clean = durable_copy(payload, "payload")
-        found = await self._open(run_id)
-        places = [place for place, one in found if one.get("wait_key") == wait_key]
-        for place, one in found:
-            if one.get("wait_key") != wait_key:
+        open_waits = await self._open_waits(run_id)
+        matches = [key for key, w in open_waits if w.get("wait_key") == wait_key]
+        for key, wait in open_waits:
+            if wait.get("wait_key") != wait_key:
                 continue
-            check_answer(WaitState.from_dict({**one}), clean)
-            if await self._runtime.approvals.answer(run_id, place, clean, early=False):
+            check_answer(WaitState.from_dict({**wait}), clean)
+            # Two branches may wait for one key: if another call answered the first wait, the next one is free.
+            if await self._runtime.approvals.answer(run_id, key, clean, early=False):
                 return
-        keys = [one.get("wait_key") for _, one in found]
-        problem = mismatch(keys, wait_key) if found else "Run is not waiting"
-        raise StaleResumeError(run_id, "the wait was answered" if places else problem)
+        wait_keys = [w.get("wait_key") for _, w in open_waits]
+        problem = mismatch(wait_keys, wait_key) if open_waits else "Run is not waiting"
+        raise StaleResumeError(run_id, "the wait was answered" if matches else problem)
 
     async def answer(self, run_id: RunId, wait_key: str, payload: Any) -> None:
         """Answer a wait that a run has or will have. An answer that comes before the first wait is kept for it.
 
         Raises:
             StaleResumeError: The run has ended, has an answer of this key, or its first wait of this key ended.
-            NotSerializableError: See `resume`.
-            NoSuchRunError: See `state`.
+            NotSerializableError: A value in `payload` is not JSON data; the error has its path.
+            NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
         row = await self._row(run_id)
         if row.status.is_terminal:
             raise StaleResumeError(run_id, f"Run is {row.status.value.lower()}")
-        if any(one.get("wait_key") == wait_key for _, one in await self._open(run_id)):
+        if any(wait.get("wait_key") == wait_key for _, wait in await self._open_waits(run_id)):
             await self.resume(run_id, wait_key, payload)
             return
         check_early(run_id, wait_key)
-        clean, place = durable_copy(payload, "payload"), answer_key(run_id, wait_key)
-        if await self._has_asked(run_id, place):
+        clean, key = durable_copy(payload, "payload"), answer_key(run_id, wait_key)
+        # An early answer to a wait that has ended would be stored, and no wait would ever take it.
+        if await self._has_waited_for(run_id, key):
             raise StaleResumeError(run_id, f"Run does not wait for {wait_key!r} any more")
-        if not await self._runtime.approvals.answer(run_id, place, clean, early=True):
+        if not await self._runtime.approvals.answer(run_id, key, clean, early=True):
             raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
 
     async def emit(
@@ -295,7 +309,7 @@ class FlowRuns:
         Args:
             name: The event's name.
             payload: JSON data.
-            event_id: An event of one id answers at most one wait of each run. None: a new id is made.
+            event_id: An event of one id answers at most one wait of each run. A new id is made by default.
             scope: `scope`, and `session_id`, `workflow_id` or `run_id`. Without them the event is global.
 
         Raises:
@@ -303,15 +317,17 @@ class FlowRuns:
             NotSerializableError: A value is not JSON data, or no database takes a text; the error has its path.
         """
         clean = durable_copy(payload, "payload")
-        told = durable_copy({"name": name, "scope": "global"} | scope, "event") | {"payload": clean}
-        needed = f"{told['scope']}_id"
-        if told["scope"] in SCOPES and told["scope"] != "global" and not scope.get(needed):
-            raise GraphError(f"event {name!r}", f"scope {told['scope']!r} needs {needed}")
-        key = key_of_payload(RunState("", "", RunStatus.RUNNING, ""), told)
+        request = durable_copy({"name": name, "scope": "global"} | scope, "event") | {
+            "payload": clean
+        }
+        scope_id = f"{request['scope']}_id"
+        if request["scope"] in SCOPES and request["scope"] != "global" and not scope.get(scope_id):
+            raise GraphError(f"event {name!r}", f"scope {request['scope']!r} needs {scope_id}")
+        key = key_of_payload(RunState("", "", RunStatus.RUNNING, ""), request)
         id_ = event_id or new_id()
-        event = event_from(told, id_, "")
-        heard = await self._runtime.approvals.emit(event_of_tenant(self.tenant, key), event)
-        return report(id_, key, heard)
+        event = event_from(request, id_, "")
+        run_ids = await self._runtime.approvals.emit(event_of_tenant(self.tenant, key), event)
+        return report(id_, key, run_ids)
 
     async def cancel(self, run_id: RunId, *, reason: str = "") -> None:
         """Request the cancellation of a run and all runs below it. A run that has ended stays as it is."""
@@ -326,7 +342,7 @@ class FlowRuns:
 
         Raises:
             GraphError: The run ended.
-            NoSuchRunError: See `state`.
+            NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
         await self._signal(run_id, {"kind": "pause", "reason": reason})
 
@@ -346,14 +362,15 @@ class FlowRuns:
 
     async def update_limits(self, run_id: RunId, updates: Mapping[str, Any]) -> None:
         """Change limits of a run. Names that are not limits are ignored. Raises as `pause_run` does."""
-        known = durable_copy(variables.known_updates(updates), "limits")
-        await self._signal(run_id, {"kind": "limits", "updates": known})
+        limits = durable_copy(variables.known_updates(updates), "limits")
+        await self._signal(run_id, {"kind": "limits", "updates": limits})
 
-    async def _signal(self, run_id: RunId, told: dict[str, Any]) -> None:
+    async def _signal(self, run_id: RunId, payload: dict[str, Any]) -> None:
         row = await self._row(run_id)
-        if row.status.is_terminal or not await self._runtime.signal(run_id, SIGNAL, told):
-            ended = row.status.value.lower()
-            raise GraphError(f"run {run_id}", f"it is {ended}: start a new run")
+        # The run may end between the read of its row and the signal: the store then refuses the signal.
+        if row.status.is_terminal or not await self._runtime.signal(run_id, SIGNAL, payload):
+            status = row.status.value.lower()
+            raise GraphError(f"run {run_id}", f"it is {status}: start a new run")
 
     async def _row(self, run_id: RunId) -> RunRow:
         row = await self._runtime.store.reads.run(run_id) if is_name(run_id) else None
@@ -364,32 +381,32 @@ class FlowRuns:
     def _has(self, agent_id: AgentId) -> bool:
         return (agent_id.type, agent_id.tenant) == (self.app, self.tenant)
 
-    async def _folded(self, run_id: RunId, *, from_seq: int = 0) -> Folded:
-        folded = Folded()
+    async def _fold_log(self, run_id: RunId, *, from_seq: int = 0) -> Folded:
+        fold = Folded()
         async for entry in self._runtime.entries(run_id, from_seq=from_seq):
-            folded.add(entry)
-        return folded
+            fold.add(entry)
+        return fold
 
-    async def _has_asked(self, run_id: RunId, place: str) -> bool:
+    async def _has_waited_for(self, run_id: RunId, key: str) -> bool:
         """Return True if the log of a run has a wait for this answer."""
         async for entry in self._runtime.entries(run_id):
-            if entry.kind == K.ASK_SENT and entry.payload["message_id"] == place:
+            if entry.kind == K.ASK_SENT and entry.payload["message_id"] == key:
                 return True
         return False
 
-    async def _open(self, run_id: RunId) -> list[tuple[str, dict[str, Any]]]:
+    async def _open_waits(self, run_id: RunId) -> list[tuple[str, dict[str, Any]]]:
         """Return the open waits of a run for answers from outside: the keys of the answers, and the waits."""
-        found = await self._runtime.approvals.open_waits(run_id)
-        if not found or not self._has(found[0].agent_id):
+        waits = await self._runtime.approvals.open_waits(run_id)
+        if not waits or not self._has(waits[0].agent_id):
             await self._row(run_id)  # raises if the app has no such run
-        return [(one.wait.key, cast("dict[str, Any]", one.wait.request)[WAIT]) for one in found]
+        return [(w.wait.key, cast("dict[str, Any]", w.wait.request)[WAIT]) for w in waits]
 
 
 def _with_signals(state: RunState, signals: Iterable[BufferedSignal]) -> RunState:
     """Return the state that a run will have when it has taken its buffered signals."""
     for signal in signals:
-        found = wanted(state, signal.payload, state.updated_at)
-        if found is not None:
-            _, path, value = found
+        change = requested_change(state, signal.payload, state.updated_at)
+        if change is not None:
+            _, path, value = change
             state = replace(state, vars=with_path(state.vars, path, value))
     return state

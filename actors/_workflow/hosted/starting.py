@@ -41,29 +41,29 @@ async def schedule_flow(
 
     Args:
         runtime: The runtime whose store has the schedules. It may be a client.
-        app: See `FlowRuns`.
+        app: The app's name, or the `Flows`, whose graphs are then known to this call.
         name: The schedule's name.
         flow: The graph.
-        vars: See `FlowRuns.start`, also for `actor_id` and `session_id`.
-        actor_id: See `vars`.
-        session_id: See `vars`.
+        vars: The vars of each run.
+        actor_id: The actor for whom the runs act.
+        session_id: The session of the runs.
         tenant: The owner.
         when: `cron`, `timezone`, `at`, `delay_s`, `catch_up` and `replace` of `Schedules.create`.
 
     Raises:
-        GraphError: See `FlowRuns.start`, as for the next two.
-        NotSerializableError: See `GraphError`.
-        MessageTooLargeError: See `GraphError`.
-        ScheduleExistsError: See `Schedules.create`, as for the next one.
-        InvalidScheduleError: See `ScheduleExistsError`.
+        GraphError: The `Flows` have no such flow, or a name in `vars` is the runtime's.
+        NotSerializableError: A value in `vars` is not JSON data; the error has its path.
+        MessageTooLargeError: The vars have more than 256 KiB as JSON.
+        ScheduleExistsError: A schedule of this name has other values, and `replace` is not set.
+        InvalidScheduleError: The expression, the time zone or the instant is not valid.
     """
-    told = start_told(app, flow, vars, actor_id=actor_id, session_id=session_id)
+    message = start_message(app, flow, vars, actor_id=actor_id, session_id=session_id)
     type_ = app if isinstance(app, str) else app.app
     agent = flow_address(type_, flow, f"schedule:{name}", tenant)
-    return await runtime.schedules.create(name, agent, told, **when)
+    return await runtime.schedules.create(name, agent, message, **when)
 
 
-def start_told(
+def start_message(
     app: str | Flows,
     flow: str,
     variables: Mapping[str, Any] | None,
@@ -71,52 +71,55 @@ def start_told(
     actor_id: str | None,
     session_id: str | None,
 ) -> dict[str, Any]:
-    """Return the message that starts a run. See `FlowRuns.start`.
+    """Return the message that starts a run.
 
     Raises:
-        GraphError: See `FlowRuns.start`, as for the next one.
-        NotSerializableError: See `GraphError`.
+        GraphError: The `Flows` have no such flow, or a name in `variables` is the runtime's.
+        NotSerializableError: A variable is not JSON data; the error has its path.
     """
     if not isinstance(app, str) and flow not in app.specs:
-        known = ", ".join(sorted(app.specs))
-        raise GraphError(f"flow {flow!r}", f"app {app.app!r} has none of this name, but {known}")
+        flow_names = ", ".join(sorted(app.specs))
+        raise GraphError(
+            f"flow {flow!r}", f"app {app.app!r} has none of this name, but {flow_names}"
+        )
     check_callers(variables or ())
     clean = durable_copy(dict(variables or {}), "vars")
     return {"vars": clean, "actor_id": actor_id, "session_id": session_id}
 
 
-def restored_told(snapshot: Snapshot, *, force: bool = False) -> dict[str, Any]:
+def restore_message(snapshot: Snapshot, *, force: bool = False) -> dict[str, Any]:
     """Return the message that starts a run with the state of a snapshot."""
     return {RESTORED: {"snapshot": snapshot.to_dict(), "force": force}}
 
 
 async def keep_snapshot(
-    rows: RunSnapshotStore, made: Snapshot, row: RunRow, *, seq: int, by: str
+    store: RunSnapshotStore, snapshot: Snapshot, row: RunRow, *, seq: int, by: str
 ) -> Snapshot:
     """Keep a snapshot as a row; return it with the instant at which the row was written.
 
     Raises:
-        InvalidTextError: See `NewRunSnapshot`, as for the next one.
-        ContractError: See `InvalidTextError`.
+        InvalidTextError: The name, the description or a tag is too long, or no database takes it.
+        ContractError: There are too many tags.
         MessageTooLargeError: The snapshot has more than 256 KiB as JSON, so no run could begin with it.
         NoSuchRunError: The run was deleted.
     """
-    new = NewRunSnapshot(
-        id=made.snapshot_id,
+    new_row = NewRunSnapshot(
+        id=snapshot.snapshot_id,
         run_id=row.run_id,
         agent_id=row.agent_id,
         seq=seq,
-        name=made.name,
-        description=made.description,
-        tags=tuple(made.tags),
-        spec_hash=made.spec_hash,
+        name=snapshot.name,
+        description=snapshot.description,
+        tags=tuple(snapshot.tags),
+        spec_hash=snapshot.spec_hash,
         created_by=by,
     )
-    payload_of(restored_told(made), what=f"snapshot of run {row.run_id}")
-    kept = await rows.put(new, json.dumps(made.run_state))
-    if kept is None:
+    # Called for its size check only: a larger snapshot would be stored, but no run could begin with it.
+    payload_of(restore_message(snapshot), what=f"snapshot of run {row.run_id}")
+    snapshot_row = await store.put(new_row, json.dumps(snapshot.run_state))
+    if snapshot_row is None:
         raise NoSuchRunError(row.run_id)
-    return replace(made, created_at=kept.created_at.isoformat())
+    return replace(snapshot, created_at=snapshot_row.created_at.isoformat())
 
 
 def snapshot_from(row: RunSnapshot, state: str) -> Snapshot:

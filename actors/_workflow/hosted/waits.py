@@ -67,45 +67,47 @@ class WaitEnds:
         waiting: The keys of the waits of this generation.
     """
 
-    def __init__(self, ctx: RunContext, decided: Decisions, subs: SubGraphs) -> None:
-        self._ctx, self._decided, self._subs = ctx, decided, subs
+    def __init__(self, ctx: RunContext, decisions: Decisions, sub_graphs: SubGraphs) -> None:
+        self._ctx, self._decisions, self._sub_graphs = ctx, decisions, sub_graphs
         self.waited: set[str] = set()
         self.waiting: set[str] = set()
 
     async def end(self, wait: WaitState) -> Decide:
         """Wait until a wait has ended; return the decision on it."""
         if wait.reason is WaitReason.SUBWORKFLOW:
-            child = await self._subs.ended(str((wait.details or {}).get("sub_run_id")))
-            return lambda state, now: _or_same(waits.child_ended(state, child, at=now()), state)
+            child = await self._sub_graphs.join(str((wait.details or {}).get("sub_run_id")))
+            return lambda state, now: _or_unchanged(
+                waits.child_ended(state, child, at=now()), state
+            )
         if wait.reason is WaitReason.UNTIL and wait.until is not None:
             await self._ctx.sleep_until(datetime.fromisoformat(wait.until))
-            return _fallen_due(wait.until)
+            return _end_at_instant(wait.until)
         if wait.reason is WaitReason.JOB and ASKED in (wait.details or {}):
             return await self._answer_of_agent(wait)
         return await self._answer(wait)
 
     async def _answer_of_agent(self, wait: WaitState) -> Decide:
         """Ask the agent of a wait once. Without an answer, tool calls are unsuccessful, and LLM_CALL fails."""
-        asked, ctx = (wait.details or {})[ASKED], self._ctx
+        agent_request, ctx = (wait.details or {})[ASKED], self._ctx
         try:
-            agent = AgentId(asked["type"], asked["key"], ctx.tenant_id)
-            question, limit_s = question_of(wait, ctx.run_id), asked["timeout_s"]
-            found = await ctx.ask(agent, question, timeout=limit_s)
-            if found.kind is AskKind.REPLIED:
-                check_answer(wait, found.result)
-                return partial(_replied, wait, found.result)
-            error: Any = found.result or {}
-            problem = f"agent {agent}: {found.kind.value}: {error.get('message') or ''}"
-            if found.kind is AskKind.TIMED_OUT:
+            agent = AgentId(agent_request["type"], agent_request["key"], ctx.tenant_id)
+            question, limit_s = question_of(wait, ctx.run_id), agent_request["timeout_s"]
+            answer = await ctx.ask(agent, question, timeout=limit_s)
+            if answer.kind is AskKind.REPLIED:
+                check_answer(wait, answer.result)
+                return partial(_end_with_reply, wait, answer.result)
+            error: Any = answer.result or {}
+            problem = f"agent {agent}: {answer.kind.value}: {error.get('message') or ''}"
+            if answer.kind is AskKind.TIMED_OUT:
                 problem = f"agent {agent} gave no answer within {limit_s:g} s"
         except NonDeterminismError:
-            raise
+            raise  # also a ContractError: as a failure of the effect it would hide that the log does not fit
         except ContractError as exc:
             problem = str(exc)
-        rows, said = failed_calls(wait, problem), problem
-        if rows is not None:
-            return partial(_replied, wait, rows)
-        return lambda state, now: records.failed(state, said, at=now())
+        results, error_text = failed_calls(wait, problem), problem
+        if results is not None:
+            return partial(_end_with_reply, wait, results)
+        return lambda state, now: records.failed(state, error_text, at=now())
 
     async def _answer(self, wait: WaitState) -> Decide:
         kind, key = cast("WaitKind", _KINDS.get(wait.reason, "job")), wait.wait_key or ""
@@ -113,21 +115,21 @@ class WaitEnds:
         request: dict[str, Any] = {WAIT: wait.to_dict()}
         if wait.reason is WaitReason.EVENT:
             request[EVENT] = event_id(self._ctx.tenant_id, key)
-        before = self._decided.state
-        verbs, first = self._ctx.graph, answer_key(self._ctx.run_id, key)
+        state_before = self._decisions.state
+        verbs, first_key = self._ctx.graph, answer_key(self._ctx.run_id, key)
         while True:
             self.waiting.add(key)
-            place = verbs.wait_key(first, is_taken=key in self.waited)
-            is_answered, answer = await verbs.wait(kind, place, request, until)
+            reply_key = verbs.wait_key(first_key, is_taken=key in self.waited)
+            is_answered, answer = await verbs.wait(kind, reply_key, request, until)
             if not is_answered:
-                return _fallen_due(wait.until or "")
+                return _end_at_instant(wait.until or "")
             event = _event_in(wait, answer)
-            is_old = event is not None and waits.has_heard(before, event)
-            again = (
-                verbs.next_is_wait()
-            )  # the log decides, since branches may replay in another order
-            if not (is_old if again is None else again):
-                return partial(_replied, wait, answer)
+            is_old = event is not None and waits.has_heard(state_before, event)
+            # The log decides if it has this position: branches may replay in another order, so that the state
+            # now may not have the event that it had then.
+            is_wait_next = verbs.next_is_wait()
+            if not (is_old if is_wait_next is None else is_wait_next):
+                return partial(_end_with_reply, wait, answer)
 
 
 def answer_key(run_id: RunId, wait_key: str) -> str:
@@ -136,12 +138,12 @@ def answer_key(run_id: RunId, wait_key: str) -> str:
 
 
 def _event_in(wait: WaitState, answer: Any) -> Any:
-    """Return the id of the event in an answer. None: the answer is not an event."""
+    """Return the id of the event in an answer, or None if the answer is not an event."""
     is_event = wait.reason is WaitReason.EVENT and isinstance(answer, dict)
     return answer.get("event_id") if is_event else None
 
 
-def _replied(wait: WaitState, answer: Any, state: RunState, now: Now) -> Transition:
+def _end_with_reply(wait: WaitState, answer: Any, state: RunState, now: Now) -> Transition:
     at = now()
     try:
         payload = durable_copy(answer, "payload", deepest=waits.room_at(wait.result_key))
@@ -149,16 +151,17 @@ def _replied(wait: WaitState, answer: Any, state: RunState, now: Now) -> Transit
         return records.failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
     event = _event_in(wait, answer)
     is_new = event is not None and not waits.has_heard(state, event)
-    more = waits.note_of(state, answer) if is_new else None
-    return waits.reply(state, wait, payload, at=at, more=more)
+    event_note = waits.note_of(state, answer) if is_new else None
+    return waits.reply(state, wait, payload, at=at, more=event_note)
 
 
-def _fallen_due(until: str) -> Decide:
-    return lambda state, now: _or_same(waits.fell_due(state, at=max(now(), until)), state)
+def _end_at_instant(until: str) -> Decide:
+    # The timer has fired, even if this host's clock is behind: at an earlier instant the wait would stay open.
+    return lambda state, now: _or_unchanged(waits.fell_due(state, at=max(now(), until)), state)
 
 
-def _or_same(decided: Transition | None, state: RunState) -> Transition:
-    return Transition(state) if decided is None else decided
+def _or_unchanged(transition: Transition | None, state: RunState) -> Transition:
+    return Transition(state) if transition is None else transition
 
 
 _ERROR: Final = "message"
@@ -180,41 +183,41 @@ class SubGraphs:
     ) -> None:
         self._ctx, self._specs, self._agents = ctx, specs, agents
 
-    async def begun(self, run: RunState, opened: OpenStep) -> EffectOutcome:
+    async def start(self, run: RunState, open_step: OpenStep) -> EffectOutcome:
         """Start a sub-graph; return the wait for its end, or its id if the run does not wait."""
-        payload, name = opened.effect.payload, str(opened.effect.payload.get("workflow_id") or "")
+        payload, name = (
+            open_step.effect.payload,
+            str(open_step.effect.payload.get("workflow_id") or ""),
+        )
         agent = self._agents.get(name)
-        id_ = str(payload.get("run_id") or child_id(run, opened))
+        id_ = str(payload.get("run_id") or child_id(run, open_step))
         try:
             variables = child_vars(run, payload)
-            boot: Any = payload.get("vars") or {}
+            start_payload: Any = payload.get("vars") or {}
             key = id_
             if agent is None:
                 key = flow_key(self._spec_of(name).workflow_id, id_)
-                boot = {
+                start_payload = {
                     "vars": variables,
                     "actor_id": run.actor_id,
                     "session_id": payload.get("session_id") or run.session_id,
                     "parent_run_id": run.run_id,
                 }
             child = await self._ctx.spawn(
-                agent or self._ctx.agent_id.type, boot, key=key, supervision=_TERMS
+                agent or self._ctx.agent_id.type, start_payload, key=key, supervision=_TERMS
             )
         except NonDeterminismError:
-            raise
+            raise  # also a ContractError, see `_answer_of_agent`
         except (BudgetExhaustedError, ContractError, GraphError) as exc:
             return EffectOutcome.failed(str(exc), retryable=False)
         is_async = bool(payload.get("async"))
         if is_async and not payload.get("wait"):
             return EffectOutcome.completed({"sub_run_id": child.run_id, "async": True})
-        more = ({"async": True} if is_async else {}) | ({"agent": agent} if agent else {})
-        return waiting_for(name, child.run_id, more)
+        details = ({"async": True} if is_async else {}) | ({"agent": agent} if agent else {})
+        return waiting_for(name, child.run_id, details)
 
-    async def ended(self, run_id: str) -> RunState | None:
-        """Wait for the end of a sub-graph; return its terminal state.
-
-        None: the sub-graph's run does not exist any more.
-        """
+    async def join(self, run_id: str) -> RunState | None:
+        """Wait for the end of a sub-graph; return its terminal state, or None if its run was deleted."""
         try:
             result = await self._ctx.join(run_id)
         except UnknownRunError:
@@ -245,16 +248,16 @@ class RunControl:
     them.
     """
 
-    def __init__(self, ctx: RunContext, decided: Decisions) -> None:
-        self._ctx, self._decided = ctx, decided
+    def __init__(self, ctx: RunContext, decisions: Decisions) -> None:
+        self._ctx, self._decisions = ctx, decisions
         self._is_awaited = False
 
     @property
     def is_paused(self) -> bool:
         """True while the run is paused."""
-        return is_paused(self._decided.state)
+        return is_paused(self._decisions.state)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Apply pending control signals; return when the calling branch may continue.
 
         If the log has an entry at this position, the entry decides. Otherwise the signals of now decide. So a
@@ -262,20 +265,21 @@ class RunControl:
         """
         verbs = self._ctx.graph.boundaries
         while self.is_paused or not verbs.is_clear(SIGNAL):
-            known = await verbs.boundary()
-            if known.is_known and not known.is_held:
+            boundary = await verbs.boundary()
+            if boundary.is_known and not boundary.is_held:
                 return
-            told = known.signal
-            if not known.is_known:
-                told = None if self._is_awaited else await verbs.take_signal(SIGNAL)
-                if told is None and not self.is_paused:
+            signal = boundary.signal
+            if not boundary.is_known:
+                # One branch at a time takes signals: two would wait for the same signal.
+                signal = None if self._is_awaited else await verbs.take_signal(SIGNAL)
+                if signal is None and not self.is_paused:
                     return
-                if told is None:
-                    told = await self._hold()
-            if told is not None:
-                change = wanted(self._decided.state, told, self._decided.now())
+                if signal is None:
+                    signal = await self._hold()
+            if signal is not None:
+                change = requested_change(self._decisions.state, signal, self._decisions.now())
                 if change is not None:
-                    self._decided.note(*change)
+                    self._decisions.note(*change)
                 if not self.is_paused:
                     verbs.release()
 
@@ -288,22 +292,26 @@ class RunControl:
             self._is_awaited = self._is_awaited and not is_first
 
 
-def wanted(state: RunState, told: Any, at: str) -> tuple[str, list[str], Any] | None:
+def requested_change(state: RunState, signal: Any, at: str) -> tuple[str, list[str], Any] | None:
     """Return the change of the vars that a signal asks for: the record's kind, the path and the value.
 
-    None: the signal changes nothing.
+    None if the signal changes nothing.
     """
-    if not isinstance(told, Mapping):
+    if not isinstance(signal, Mapping):
         return None
-    kind = told.get("kind")
+    kind = signal.get("kind")
     if kind in {"pause", "unpause"} and is_paused(state) is not (kind == "pause"):
         return (
             kind,
             [RUNTIME, CONTROL],
-            {"paused": kind == "pause", "reason": told.get("reason"), "at": at},
+            {"paused": kind == "pause", "reason": signal.get("reason"), "at": at},
         )
     if kind == "steer":
-        return kind, [RUNTIME, INBOX], with_message(state, told.get("message"))
-    if kind == "limits" and isinstance(told.get("updates"), Mapping):
-        return kind, [LIMITS], namespace(state.vars, LIMITS) | limits.known_updates(told["updates"])
+        return kind, [RUNTIME, INBOX], with_message(state, signal.get("message"))
+    if kind == "limits" and isinstance(signal.get("updates"), Mapping):
+        return (
+            kind,
+            [LIMITS],
+            namespace(state.vars, LIMITS) | limits.known_updates(signal["updates"]),
+        )
     return None

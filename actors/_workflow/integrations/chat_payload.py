@@ -25,7 +25,7 @@ from actors._workflow.machine.variables import place_of, seq_of
 from actors.errors import NotSerializableError
 
 _ROLES: Final = {"developer": "system", "function": "tool"}
-_KNOWN: Final = frozenset(
+_MAPPED: Final = frozenset(
     {"temperature", "max_tokens", "max_output_tokens", "stop", "tool_choice", "trace_metadata"}
 )
 _LOGINS: Final = frozenset(
@@ -53,40 +53,40 @@ def messages_of(payload: Mapping[str, Any]) -> list[ChatMessage]:
     Raises:
         GraphError: The payload has no conversation, or it cannot be read.
     """
-    given = payload.get("messages")
-    if given is not None and not isinstance(given, list):
+    rows = payload.get("messages")
+    if rows is not None and not isinstance(rows, list):
         raise GraphError("llm_call: messages", "give a list of objects with role and content")
     system = payload.get("system_prompt")
-    found = [ChatMessage.of("system", str(system))] if system else []
-    found += [_message(one, place) for place, one in enumerate(given or ())]
+    messages = [ChatMessage.of("system", str(system))] if system else []
+    messages += [_message(row, index) for index, row in enumerate(rows or ())]
     prompt = payload.get("prompt")
-    if prompt not in (None, "") or not given:
+    if prompt not in (None, "") or not rows:
         if prompt is None:
             raise GraphError("llm_call", "it needs payload.prompt or payload.messages")
-        found.append(
+        messages.append(
             ChatMessage.of("user", prompt if isinstance(prompt, str) else json.dumps(prompt))
         )
-    return found
+    return messages
 
 
-def _message(told: Any, place: int) -> ChatMessage:
-    if not isinstance(told, dict):
-        raise GraphError(f"llm_call: messages[{place}]", "give an object with role and content")
-    role = _ROLES.get(str(told.get("role")), told.get("role"))
-    blocks = _blocks(told.get("content"))
+def _message(data: Any, index: int) -> ChatMessage:
+    if not isinstance(data, dict):
+        raise GraphError(f"llm_call: messages[{index}]", "give an object with role and content")
+    role = _ROLES.get(str(data.get("role")), data.get("role"))
+    blocks = _blocks(data.get("content"))
     if role == "tool":
-        text = "".join(one.text or "" for one in blocks)
-        name, id_ = str(told.get("name") or ""), str(told.get("tool_call_id") or "")
+        text = "".join(b.text or "" for b in blocks)
+        name, id_ = str(data.get("name") or ""), str(data.get("tool_call_id") or "")
         block = {"type": "tool_result", "id": id_, "name": name, "text": text}
         blocks = [ContentBlock.model_validate(block)]
-    for call in calls_in(told.get("tool_calls")):
+    for call in calls_in(data.get("tool_calls")):
         block = {"type": "tool_call", "id": call["call_id"], "name": call["name"]}
         blocks.append(ContentBlock.model_validate(block | {"arguments": call["arguments"]}))
     try:
         return ChatMessage(role=role, content=blocks)
     except ValidationError:
-        problem = f"role {told.get('role')!r} is none of system, user, assistant, tool"
-        raise GraphError(f"llm_call: messages[{place}]", problem) from None
+        problem = f"role {data.get('role')!r} is none of system, user, assistant, tool"
+        raise GraphError(f"llm_call: messages[{index}]", problem) from None
 
 
 def _blocks(content: Any) -> list[ContentBlock]:
@@ -95,7 +95,7 @@ def _blocks(content: Any) -> list[ContentBlock]:
     if not isinstance(content, list):
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         return [ContentBlock(type="text", text=text)]
-    return [_block(one) for one in content]
+    return [_block(part) for part in content]
 
 
 def _block(part: Any) -> ContentBlock:
@@ -120,17 +120,19 @@ def options_of(payload: Mapping[str, Any], tools: Sequence[Tool]) -> GenerationO
     if not isinstance(params, dict):
         raise GraphError("llm_call: params", "give an object")
     schema, stop = payload.get("response_schema"), params.get("stop") or ()
-    most = params.get("max_tokens", params.get("max_output_tokens"))
+    max_tokens = params.get("max_tokens", params.get("max_output_tokens"))
     try:
         return GenerationOptions(
-            tools=tuple(_spec(one, tools) for one in payload.get("tools") or ()),
+            tools=tuple(_spec(tool, tools) for tool in payload.get("tools") or ()),
             tool_choice=params.get("tool_choice"),
             temperature=params.get("temperature"),
-            max_tokens=most,
+            max_tokens=max_tokens,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             response_format=schema if isinstance(schema, dict) and schema else None,
             extra={
-                name: one for name, one in params.items() if name not in _KNOWN and one is not None
+                name: value
+                for name, value in params.items()
+                if name not in _MAPPED and value is not None
             },
         )
     except (ValidationError, TypeError) as exc:
@@ -138,26 +140,32 @@ def options_of(payload: Mapping[str, Any], tools: Sequence[Tool]) -> GenerationO
         raise GraphError("llm_call: params", " ".join(first[1:3]) or first[0]) from None
 
 
-def _spec(told: Any, tools: Sequence[Tool]) -> ToolSpec:
-    if isinstance(told, str):
-        for one in tools:
-            if one.name == told:
-                return one.spec()
-        known = ", ".join(sorted(one.name for one in tools)) or "none"
-        raise GraphError("llm_call: tools", f"the host has no tool {told!r}. It has: {known}")
-    function = told.get("function") if isinstance(told, dict) else None
-    given = function if isinstance(function, dict) else told
-    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+def _spec(name_or_definition: Any, tools: Sequence[Tool]) -> ToolSpec:
+    if isinstance(name_or_definition, str):
+        for tool in tools:
+            if tool.name == name_or_definition:
+                return tool.spec()
+        tool_names = ", ".join(sorted(tool.name for tool in tools)) or "none"
+        raise GraphError(
+            "llm_call: tools", f"the host has no tool {name_or_definition!r}. It has: {tool_names}"
+        )
+    function = name_or_definition.get("function") if isinstance(name_or_definition, dict) else None
+    definition = function if isinstance(function, dict) else name_or_definition
+    if not isinstance(definition, dict) or not isinstance(definition.get("name"), str):
         raise GraphError("llm_call: tools", "give names of tools, or objects with a name")
-    found = {name: given[name] for name in ("name", "description", "parameters") if given.get(name)}
-    return ToolSpec(**found)
+    spec_fields = {
+        name: definition[name]
+        for name in ("name", "description", "parameters")
+        if definition.get(name)
+    }
+    return ToolSpec(**spec_fields)
 
 
 def result_of(response: LLMResponse, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's answer as the effect's result, which is JSON data for any answer."""
     usage = response.usage
-    told: dict[str, Any] = {
-        "content": _whole(response.text),
+    result: dict[str, Any] = {
+        "content": _storable(response.text),
         "tool_calls": _tool_calls(response),
         "usage": {
             "input_tokens": usage.input,
@@ -170,33 +178,33 @@ def result_of(response: LLMResponse, payload: Mapping[str, Any]) -> dict[str, An
         "finish_reason": response.stop_reason and clean_text(response.stop_reason),
     }
     if usage.cost_usd is not None:
-        told["usage"]["cost_usd"] = usage.cost_usd
-    reasoning = "".join(one.text or "" for one in response.content if one.type == "reasoning")
+        result["usage"]["cost_usd"] = usage.cost_usd
+    reasoning = "".join(block.text or "" for block in response.content if block.type == "reasoning")
     if reasoning:
-        told["reasoning"] = _whole(reasoning)
+        result["reasoning"] = _storable(reasoning)
     if payload.get("response_schema"):
-        told |= _data(response.text)
-    return told
+        result |= _data(response.text)
+    return result
 
 
-def _whole(text: str) -> str:
+def _storable(text: str) -> str:
     """Return the whole text with unstorable characters escaped. A character becomes at most six characters."""
     return clean_text(text, limit=6 * len(text))
 
 
 def _tool_calls(response: LLMResponse) -> list[dict[str, Any]]:
-    blocks = [one.model_extra or {} for one in response.content if one.type == "tool_call"]
+    blocks = [b.model_extra or {} for b in response.content if b.type == "tool_call"]
     # Arguments that were cut may fit all the same.
-    cut = {"error": "a limit of tokens cut the answer off"} if response.reached_limit else {}
+    cut_error = {"error": "a limit of tokens cut the answer off"} if response.reached_limit else {}
     return calls_in(
         [
             {
-                "call_id": one.get("id"),
-                "name": one.get("name"),
-                "arguments": one.get("invalid_arguments") or one.get("arguments"),
-                **cut,
+                "call_id": block.get("id"),
+                "name": block.get("name"),
+                "arguments": block.get("invalid_arguments") or block.get("arguments"),
+                **cut_error,
             }
-            for one in blocks
+            for block in blocks
         ]
     )
 
@@ -207,7 +215,7 @@ def _data(text: str) -> dict[str, Any]:
         data = json.loads(unfenced(text))
     except (ValueError, RecursionError) as exc:
         return {"data": None, "data_error": clean_text(f"the answer is no JSON: {exc}")[:300]}
-    if (problem := unfit(data)) is not None:
+    if (problem := storage_problem(data)) is not None:
         return {"data": None, "data_error": f"the answer cannot be kept: {problem}"}
     return {"data": data}
 
@@ -216,23 +224,23 @@ _DEEPEST: Final = MAX_DEPTH - 16
 """Maximum depth of a value. The rest of the depth is for the effect's result and the path in the vars."""
 
 
-def calls_in(told: Any) -> list[dict[str, Any]]:
+def calls_in(data: Any) -> list[dict[str, Any]]:
     """Return calls in any form as objects with ``call_id``, ``name`` and ``arguments``.
 
     Ids are unique among them. A call that cannot be read also has ``error``.
     """
-    seen: set[str] = set()
-    found = []
-    for place, one in enumerate(told if isinstance(told, list) else ()):
-        call = _call(one, place)
-        while call["call_id"] in seen:
-            call["call_id"] = f"{call['call_id']}~{place}"
-        seen.add(call["call_id"])
-        found.append(call)
-    return found
+    ids: set[str] = set()
+    calls = []
+    for index, item in enumerate(data if isinstance(data, list) else ()):
+        call = _call(item, index)
+        while call["call_id"] in ids:
+            call["call_id"] = f"{call['call_id']}~{index}"
+        ids.add(call["call_id"])
+        calls.append(call)
+    return calls
 
 
-def effect_place(run: RunState) -> str:
+def effect_id(run: RunState) -> str:
     """Return the id of the effect that a run, or a branch of it, is at.
 
     It is the same for each attempt, also if the effect is executed again after it was in doubt.
@@ -241,8 +249,8 @@ def effect_place(run: RunState) -> str:
     return derive_id(place_of(run.run_id, run.vars), seq)
 
 
-def unfit(value: Any) -> str | None:
-    """Return the reason why a value of a model or a tool cannot be stored in a run. None: it can."""
+def storage_problem(value: Any) -> str | None:
+    """Return the reason why a value of a model or a tool cannot be stored in a run, or None if it can."""
     try:
         durable_copy(value, "value", deepest=_DEEPEST)
     except NotSerializableError as exc:
@@ -250,13 +258,13 @@ def unfit(value: Any) -> str | None:
     return None
 
 
-def _call(told: Any, place: int) -> dict[str, Any]:
-    given = told if isinstance(told, dict) else {}
-    function = given.get("function")
-    inner = function if isinstance(function, dict) else given
-    id_ = given.get("call_id") or given.get("id")
+def _call(data: Any, index: int) -> dict[str, Any]:
+    outer = data if isinstance(data, dict) else {}
+    function = outer.get("function")
+    inner = function if isinstance(function, dict) else outer
+    id_ = outer.get("call_id") or outer.get("id")
     name = clean_text(str(inner.get("name") or ""))
-    call = {"call_id": clean_text(str(id_ or place)), "name": name, "arguments": {}}
+    call = {"call_id": clean_text(str(id_ or index)), "name": name, "arguments": {}}
     arguments = inner.get("arguments")
     if isinstance(arguments, str) and arguments.strip():
         try:
@@ -269,8 +277,8 @@ def _call(told: Any, place: int) -> dict[str, Any]:
         arguments = {}
     if not isinstance(arguments, dict):
         return call | {"error": f"the arguments are a {type(arguments).__name__}, not an object"}
-    if (problem := unfit(arguments)) is not None:
+    if (problem := storage_problem(arguments)) is not None:
         return call | {"error": f"the arguments cannot be kept: {problem}"}
-    if given.get("error"):
-        return call | {"error": clean_text(str(given["error"]))}
+    if outer.get("error"):
+        return call | {"error": clean_text(str(outer["error"]))}
     return call | {"arguments": arguments}

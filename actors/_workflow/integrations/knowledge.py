@@ -92,17 +92,17 @@ def _limit(payload: Mapping[str, Any]) -> int:
 
 
 def _facts(payload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    given = payload.get("assertions")
-    if given is None and "subject" in payload:
-        given = [{name: one for name, one in payload.items() if name not in {"scope", "limit"}}]
-    facts: list[Any] = given if isinstance(given, list) else [given]
-    for place, one in enumerate(facts):
-        where = f"assertions[{place}]"
-        if not isinstance(one, dict):
-            raise GraphError(where, "give an object with subject, predicate and object")
+    assertions = payload.get("assertions")
+    if assertions is None and "subject" in payload:
+        assertions = [{name: v for name, v in payload.items() if name not in {"scope", "limit"}}]
+    facts: list[Any] = assertions if isinstance(assertions, list) else [assertions]
+    for index, fact in enumerate(facts):
+        path = f"assertions[{index}]"
+        if not isinstance(fact, dict):
+            raise GraphError(path, "give an object with subject, predicate and object")
         for name in _PARTS:
-            if not isinstance(one.get(name), str) or not one[name].strip():
-                raise GraphError(f"{where}.{name}", "give a text")
+            if not isinstance(fact.get(name), str) or not fact[name].strip():
+                raise GraphError(f"{path}.{name}", "give a text")
     return facts
 
 
@@ -122,39 +122,43 @@ class GraphStoreKnowledge(KnowledgeGraph):
     @override
     async def assert_facts(self, owner: str, facts: Sequence[Mapping[str, Any]]) -> list[str]:
         await self._store.add_entity(Entity(id=_root(owner), type="kg.scope"))
-        return [await self._kept(owner, one) for one in facts]
+        return [await self._store_fact(owner, fact) for fact in facts]
 
     @override
     async def query_facts(self, owner: str, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-        given = {name: query[name] for name in _PARTS if query.get(name)}
-        begin = next((given[one] for one in ("subject", "object") if one in given), None)
-        start = _root(owner) if begin is None else _entity(owner, begin)
-        types = [given["predicate"]] if "predicate" in given else None
-        if begin is None and types is not None:
+        parts = {name: query[name] for name in _PARTS if query.get(name)}
+        entity_name = next((parts[end] for end in ("subject", "object") if end in parts), None)
+        start = _root(owner) if entity_name is None else _entity(owner, entity_name)
+        types = [parts["predicate"]] if "predicate" in parts else None
+        # Without an entity the search begins at the scope: the first step leads to its entities, the second one
+        # along their facts.
+        if entity_name is None and types is not None:
             types.append(MEMBER)
-        depth = 2 if begin is None else 1
-        found = await self._store.get_neighbors(start, depth=depth, relationship_types=types)
+        depth = 2 if entity_name is None else 1
+        neighborhood = await self._store.get_neighbors(start, depth=depth, relationship_types=types)
         items = [
-            {"id": one.id, **one.properties} for one in found.relationships if one.type != MEMBER
+            {"id": edge.id, **edge.properties}
+            for edge in neighborhood.relationships
+            if edge.type != MEMBER
         ]
-        rows = [one for one in items if all(_is(one[name], given[name]) for name in given)]
+        rows = [i for i in items if all(_is_same(i[name], parts[name]) for name in parts)]
         limit: int = query["limit"]
-        return sorted(rows, key=lambda one: str(one["id"]))[:limit]
+        return sorted(rows, key=lambda row: str(row["id"]))[:limit]
 
     @override
     async def resolve(self, owner: str, label: str, *, limit: int) -> list[dict[str, Any]]:
         root = _root(owner)
-        found = await self._store.get_neighbors(root, depth=1, relationship_types=[MEMBER])
+        neighborhood = await self._store.get_neighbors(root, depth=1, relationship_types=[MEMBER])
         rows = []
-        for one in found.entities:
-            name = str(one.properties.get("label") or "")
+        for entity in neighborhood.entities:
+            name = str(entity.properties.get("label") or "")
             score = _likeness(name, label)
-            if one.id != root and score:
-                rows.append({"id": one.id, "label": name, "score": score})
-        return sorted(rows, key=lambda one: (-float(str(one["score"])), str(one["label"])))[:limit]
+            if entity.id != root and score:
+                rows.append({"id": entity.id, "label": name, "score": score})
+        return sorted(rows, key=lambda row: (-float(str(row["score"])), str(row["label"])))[:limit]
 
-    async def _kept(self, owner: str, fact: Mapping[str, Any]) -> str:
-        ends = [_entity(owner, fact[one]) for one in ("subject", "object")]
+    async def _store_fact(self, owner: str, fact: Mapping[str, Any]) -> str:
+        ends = [_entity(owner, fact[part]) for part in ("subject", "object")]
         for id_, name in zip(ends, (fact["subject"], fact["object"]), strict=True):
             if await self._store.get_entity(id_) is None:
                 await self._store.add_entity(
@@ -165,14 +169,14 @@ class GraphStoreKnowledge(KnowledgeGraph):
             )
             await self._store.add_relationship(member)
         id_ = derive_id("kg", *ends, fact["predicate"])
-        told = Relationship(
+        relationship = Relationship(
             id=id_,
             type=fact["predicate"],
             source_id=ends[0],
             target_id=ends[1],
             properties=dict(fact),
         )
-        await self._store.add_relationship(told)
+        await self._store.add_relationship(relationship)
         return id_
 
 
@@ -184,8 +188,8 @@ def _entity(owner: str, name: str) -> str:
     return derive_id("kg", owner, name.strip().casefold())
 
 
-def _is(value: Any, wanted: Any) -> bool:
-    return str(value).strip().casefold() == str(wanted).strip().casefold()
+def _is_same(value: Any, expected: Any) -> bool:
+    return str(value).strip().casefold() == str(expected).strip().casefold()
 
 
 def _likeness(name: str, label: str) -> float:

@@ -55,6 +55,7 @@ class ModelCalls:
         provider, model = payload.get("provider"), payload.get("model")
         client = self.client(provider, model)
         messages, options = messages_of(payload), options_of(payload, self._tools)
+        # Set within an effect on a host: pieces of the answer are shown, and the tree's budget counts the call.
         answers = asking.get()
         if not isinstance(client, RemoteModel):
             if answers is not None:
@@ -79,9 +80,11 @@ class ModelCalls:
         for name in (f"{provider}:{model}", model, provider, DEFAULT):
             if name in self._models:
                 return self._models[str(name)]
-        known = ", ".join(sorted(self._models)) or "none"
-        wanted = ":".join(str(one) for one in (provider, model) if one) or DEFAULT
-        raise GraphError("llm_call", f"there is no model {wanted!r}. There are: {known}")
+        model_names = ", ".join(sorted(self._models)) or "none"
+        requested_name = ":".join(str(n) for n in (provider, model) if n) or DEFAULT
+        raise GraphError(
+            "llm_call", f"there is no model {requested_name!r}. There are: {model_names}"
+        )
 
 
 @runtime_checkable
@@ -97,7 +100,7 @@ class CachingModel(Protocol):
         """Create or select the cache of a key. `options` are options of the server, such as ``ttl_s``."""
 
     async def prompt_cache_clear(self, provider: str | None, key: str | None) -> dict[str, Any]:
-        """Remove the cache of a key. None: remove all caches."""
+        """Remove the cache of a key, or all caches if the key is None."""
 
 
 class PromptCache:
@@ -125,7 +128,7 @@ class PromptCache:
         """
         if not key:
             raise ContractError("prompt cache: give the key of the cache")
-        return await self._able().prompt_cache_set(self._provider, key, options)
+        return await self._caching_client().prompt_cache_set(self._provider, key, options)
 
     async def clear(self, key: str | None = None) -> dict[str, Any]:
         """Remove the cache of a key, or all caches; return the model's answer.
@@ -133,9 +136,9 @@ class PromptCache:
         Raises:
             ContractError: The model has no control of its cache.
         """
-        return await self._able().prompt_cache_clear(self._provider, key)
+        return await self._caching_client().prompt_cache_clear(self._provider, key)
 
-    def _able(self) -> CachingModel:
+    def _caching_client(self) -> CachingModel:
         if isinstance(self._client, CachingModel):
             return self._client
         problem = f"model {self._client.model!r} has no control of its prompt cache"

@@ -64,11 +64,13 @@ class RemoteModel(LLMClient):
         headers: Further headers. Headers with credentials are `Secret`.
         provider_keys: Keys of providers behind the server, by the value of a call's ``provider``.
         provider_key_header: The header for the provider's key.
-        timeout_s: See `JsonServer`.
-        secrets: See `JsonServer`.
+        timeout_s: Seconds to connect, and between two pieces of a response.
+        secrets: The source of secrets. By default the folder ``CALLBOARD_SECRETS_DIR``, as on hosts, or if that
+            is not set, the variables ``CALLBOARD_SECRET_<NAME>``.
 
     Raises:
-        ContractError: See `JsonServer`.
+        ContractError: The address is not an HTTP address or holds credentials, or a header with credentials is
+            a plain text.
     """
 
     def __init__(
@@ -83,12 +85,14 @@ class RemoteModel(LLMClient):
         timeout_s: float = 300.0,
         secrets: SecretProvider | None = None,
     ) -> None:
-        own: dict[str, str | Secret | HeaderSecret] = {**(headers or {})}
+        all_headers: dict[str, str | Secret | HeaderSecret] = {**(headers or {})}
         if api_key is not None:
-            own["authorization"] = HeaderSecret(api_key, "Bearer ")
+            all_headers["authorization"] = HeaderSecret(api_key, "Bearer ")
         self._model, self._keys = model, dict(provider_keys or {})
         self._key_header = provider_key_header
-        self.server: JsonServer = JsonServer(url, headers=own, timeout_s=timeout_s, secrets=secrets)
+        self.server: JsonServer = JsonServer(
+            url, headers=all_headers, timeout_s=timeout_s, secrets=secrets
+        )
 
     @property
     @override
@@ -96,7 +100,7 @@ class RemoteModel(LLMClient):
         return self._model
 
     def route_headers(self, provider: str | None) -> dict[str, str | Secret | HeaderSecret]:
-        """Return the header with the key of a provider. Empty: there is no key for it."""
+        """Return the header with the key of a provider; empty if there is no key for it."""
         key = self._keys.get(provider or "")
         return {} if key is None else {self._key_header: key}
 
@@ -118,51 +122,54 @@ class RemoteModel(LLMClient):
         """Return one whole answer.
 
         Raises:
-            RemoteModelError: See `JsonServer.ask`; or the response is not a chat completion.
+            RemoteModelError: The connection failed, or the response is an error or not a chat completion.
             UnknownSecretError: The source of secrets does not have a key.
         """
         body, names = chat_request(messages, options, model or self._model, provider)
         headers = self.route_headers(provider)
         if idempotency_key:
             headers["idempotency-key"] = idempotency_key
-        told = await self.server.ask("POST", "/chat/completions", body, headers=headers)
-        return _response(told, names)
+        answer = await self.server.ask("POST", "/chat/completions", body, headers=headers)
+        return _response(answer, names)
 
     async def prompt_cache_capabilities(self, provider: str | None) -> dict[str, Any]:
-        """See `CachingModel`. A server without this path supports no control of its cache."""
-        named = {"model": self._model} | ({"provider": provider} if provider else {})
-        path = f"/prompt_cache/capabilities?{urlencode(named)}"
+        """Return ``supported`` and the server's description of its cache.
+
+        A server without this path supports no control of its cache.
+        """
+        query = {"model": self._model} | ({"provider": provider} if provider else {})
+        path = f"/prompt_cache/capabilities?{urlencode(query)}"
         try:
-            told = await self.server.ask("GET", path, headers=self.route_headers(provider))
+            answer = await self.server.ask("GET", path, headers=self.route_headers(provider))
         except RemoteModelError as exc:
             if exc.status in _NO_SUCH_PATH:
                 return {"supported": False}
             raise
-        return {"supported": True, **(told if isinstance(told, dict) else {"value": told})}
+        return {"supported": True, **(answer if isinstance(answer, dict) else {"value": answer})}
 
     async def prompt_cache_set(
         self, provider: str | None, key: str, options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """See `CachingModel`."""
+        """Create or select the cache of a key on the server."""
         return await self._cache("set", provider, {**options, "key": key})
 
     async def prompt_cache_clear(self, provider: str | None, key: str | None) -> dict[str, Any]:
-        """See `CachingModel`."""
+        """Remove the cache of a key on the server, or all caches if the key is None."""
         return await self._cache("clear", provider, {} if key is None else {"key": key})
 
     async def _cache(
-        self, what: str, provider: str | None, more: Mapping[str, Any]
+        self, action: str, provider: str | None, options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        named = {"model": self._model} | ({"provider": provider} if provider else {})
-        path, headers = f"/prompt_cache/{what}", self.route_headers(provider)
+        selection = {"model": self._model} | ({"provider": provider} if provider else {})
+        path, headers = f"/prompt_cache/{action}", self.route_headers(provider)
         try:
-            told = await self.server.ask("POST", path, {**more, **named}, headers=headers)
+            answer = await self.server.ask("POST", path, {**options, **selection}, headers=headers)
         except RemoteModelError as exc:
             if exc.status not in _NO_SUCH_PATH:
                 raise
             problem = f"model {self._model!r} has no control of its prompt cache: {exc}"
             raise ContractError(problem) from None
-        return told if isinstance(told, dict) else {"value": told}
+        return answer if isinstance(answer, dict) else {"value": answer}
 
     @override
     async def generate_stream(
@@ -175,12 +182,12 @@ class RemoteModel(LLMClient):
 
     @override
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        return sum(len(one.text) for one in messages) // _CHARS_PER_TOKEN + len(messages)
+        return sum(len(m.text) for m in messages) // _CHARS_PER_TOKEN + len(messages)
 
 
-def _response(told: Any, names: Mapping[str, str]) -> LLMResponse:
+def _response(data: Any, names: Mapping[str, str]) -> LLMResponse:
     """Return the answer. `names` has our names of tools by those of the provider that differ."""
-    choices = told.get("choices") if isinstance(told, dict) else None
+    choices = data.get("choices") if isinstance(data, dict) else None
     first = choices[0] if isinstance(choices, list) and choices else None
     message = first.get("message") if isinstance(first, dict) else None
     if not isinstance(first, dict) or not isinstance(message, dict):
@@ -195,20 +202,20 @@ def _response(told: Any, names: Mapping[str, str]) -> LLMResponse:
         blocks.append({"type": "reasoning", "text": reasoning})
     if message.get("content"):
         blocks.append({"type": "text", "text": _text(message["content"])})
-    found = message.get("tool_calls")
-    wanted = found if isinstance(found, list) else []
-    for call, raw in zip(calls_in(wanted), wanted, strict=True):
+    tool_calls = message.get("tool_calls")
+    raw_calls = tool_calls if isinstance(tool_calls, list) else []
+    for call, raw in zip(calls_in(raw_calls), raw_calls, strict=True):
         name = names.get(call["name"], call["name"])
         block = {"type": "tool_call", "id": call["call_id"], "name": name}
         if "error" in call:
             function = raw.get("function")  # its arguments are as the model wrote them
-            written = function if isinstance(function, dict) else raw
-            block["invalid_arguments"] = written.get("arguments")
+            fields = function if isinstance(function, dict) else raw
+            block["invalid_arguments"] = fields.get("arguments")
         blocks.append({**block, "arguments": call["arguments"]})
     return LLMResponse(
-        content=[ContentBlock.model_validate(one) for one in blocks],
-        usage=_usage(told.get("usage")),
-        model=str(told.get("model") or ""),
+        content=[ContentBlock.model_validate(b) for b in blocks],
+        usage=_usage(data.get("usage")),
+        model=str(data.get("model") or ""),
         stop_reason=None if reason is None else str(reason),
     )
 
@@ -218,19 +225,19 @@ def _text(content: Any) -> str:
         return content
     parts = content if isinstance(content, list) else [content]
     return "".join(
-        str(one.get("text") or "") if isinstance(one, dict) else str(one) for one in parts
+        str(part.get("text") or "") if isinstance(part, dict) else str(part) for part in parts
     )
 
 
-def _usage(told: Any) -> Usage:
-    if not isinstance(told, dict):
+def _usage(data: Any) -> Usage:
+    if not isinstance(data, dict):
         return Usage()
-    details = told.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    details = data.get("prompt_tokens_details")
+    cached_tokens = details.get("cached_tokens") if isinstance(details, dict) else 0
     return Usage(
-        input=_count(told.get("prompt_tokens")),
-        output=_count(told.get("completion_tokens")),
-        cached=_count(cached),
+        input=_count(data.get("prompt_tokens")),
+        output=_count(data.get("completion_tokens")),
+        cached=_count(cached_tokens),
     )
 
 
@@ -253,7 +260,7 @@ class RemoteModelError(Exception):
 
     Attributes:
         retryable: True if another attempt may succeed.
-        status: The status of the response. None: there was no response.
+        status: The status of the response, or None if there was no response.
     """
 
     retryable: bool
@@ -279,8 +286,8 @@ class JsonServer:
         url: The base address of paths, such as ``http://127.0.0.1:8080/v1``.
         headers: The headers of each request. Headers with credentials are `Secret`.
         timeout_s: Seconds to connect, and between two pieces of a response.
-        secrets: The source of secrets. None: the folder ``CALLBOARD_SECRETS_DIR``, as on hosts. If that is not
-            set: the variables ``CALLBOARD_SECRET_<NAME>``.
+        secrets: The source of secrets. By default the folder ``CALLBOARD_SECRETS_DIR``, as on hosts, or if that
+            is not set, the variables ``CALLBOARD_SECRET_<NAME>``.
 
     Raises:
         ContractError: The address is not an HTTP address or holds credentials, or a header with credentials is
@@ -301,7 +308,7 @@ class JsonServer:
         if self._parts.username or self._parts.query:
             raise ContractError("url: remove the login and the query. Give headers={…: Secret(…)}")
         for name, value in headers.items():
-            if isinstance(value, str) and any(one in name.lower() for one in _LOGINS):
+            if isinstance(value, str) and any(word in name.lower() for word in _LOGINS):
                 raise ContractError(f"header {name!r} logs in: give Secret('NAME'), not its value")
         self._headers, self._timeout_s = dict(headers), timeout_s
         folder = os.environ.get("CALLBOARD_SECRETS_DIR")
@@ -322,26 +329,31 @@ class JsonServer:
             RemoteModelError: The connection failed, the response is no JSON or too large, or its status is not
                 2xx.
         """
-        given = {**self._headers, **(headers or {})}
-        wanted = {name: _sealed(one) for name, one in given.items() if not isinstance(one, str)}
-        values = await self._secrets.values(one.secret for one in wanted.values())
-        sent = {name: one for name, one in given.items() if isinstance(one, str)}
-        for name, one in wanted.items():
-            sent[name] = _header(one, values[one.secret.name])
-        text = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        all_headers = {**self._headers, **(headers or {})}
+        header_secrets = {
+            name: _header_secret(value)
+            for name, value in all_headers.items()
+            if not isinstance(value, str)
+        }
+        values = await self._secrets.values(header.secret for header in header_secrets.values())
+        request_headers = {name: v for name, v in all_headers.items() if isinstance(v, str)}
+        for name, header in header_secrets.items():
+            request_headers[name] = _header_text(header, values[header.secret.name])
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         try:
-            status, raw = await in_thread(self._sent, method, path, text, sent)
+            status, raw = await in_thread(self._send, method, path, content, request_headers)
         except (OSError, http.client.HTTPException) as exc:
-            said = str(redacted(f"{type(exc).__name__}: {exc}", values))
-            raise RemoteModelError(f"{self._where(path)}: {said}", retryable=True) from None
+            error_text = str(redacted(f"{type(exc).__name__}: {exc}", values))
+            raise RemoteModelError(f"{self._where(path)}: {error_text}", retryable=True) from None
+        # A server may repeat a header in its response, and the response goes into the ledger.
         return redacted(self._read(path, status, raw, values), values)
 
     def _read(self, path: str, status: int, raw: bytes, values: Mapping[str, str]) -> Any:
         if status not in _OK:
-            said = str(redacted(raw.decode(errors="replace"), values))[:_SHOWN]
-            again = status in _TRY_AGAIN or status >= _SERVER_ERROR
-            problem = f"{self._where(path)}: status {status}: {said}"
-            raise RemoteModelError(problem, retryable=again, status=status)
+            body_text = str(redacted(raw.decode(errors="replace"), values))[:_SHOWN]
+            is_retryable = status in _TRY_AGAIN or status >= _SERVER_ERROR
+            problem = f"{self._where(path)}: status {status}: {body_text}"
+            raise RemoteModelError(problem, retryable=is_retryable, status=status)
         if len(raw) > MOST_BYTES:
             problem = f"{self._where(path)}: more than {MOST_BYTES} bytes"
             raise RemoteModelError(problem, retryable=False)
@@ -354,24 +366,25 @@ class JsonServer:
     def _where(self, path: str) -> str:
         return f"{self._parts.scheme}://{self._parts.netloc}{self._parts.path.rstrip('/')}{path}"
 
-    def _sent(
+    def _send(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> tuple[int, bytes]:
         is_tls = self._parts.scheme == "https"
         kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
         connection = kind(str(self._parts.hostname), self._parts.port, timeout=self._timeout_s)
-        told = {"accept": "application/json", **headers}
+        all_headers = {"accept": "application/json", **headers}
         if body is not None:
-            told["content-type"] = "application/json"
+            all_headers["content-type"] = "application/json"
         try:
-            connection.request(method, f"{self._parts.path.rstrip('/')}{path}", body, told)
+            connection.request(method, f"{self._parts.path.rstrip('/')}{path}", body, all_headers)
             response = connection.getresponse()
+            # One byte more than allowed shows that the response is too large, without reading all of it.
             return response.status, response.read(MOST_BYTES + 1)
         finally:
             connection.close()
 
 
-def _sealed(value: Any) -> HeaderSecret:
+def _header_secret(value: Any) -> HeaderSecret:
     if isinstance(value, HeaderSecret):
         return value
     if isinstance(value, Secret):
@@ -379,13 +392,11 @@ def _sealed(value: Any) -> HeaderSecret:
     raise ContractError(f"a header is a {type(value).__name__}: give a text or a Secret")
 
 
-def _header(one: HeaderSecret, value: str) -> str:
+def _header_text(header: HeaderSecret, value: str) -> str:
     if not value.isprintable() or not value.isascii():
-        problem = (
-            f"secret {one.secret.name} is no value of a header: it has other than printable ASCII"
-        )
+        problem = f"secret {header.secret.name} is no value of a header: it has other than printable ASCII"
         raise ContractError(problem)
-    return f"{one.prefix}{value}"
+    return f"{header.prefix}{value}"
 
 
 def chat_request(
@@ -396,14 +407,14 @@ def chat_request(
     If `provider` is None or not known, the body keeps the strictest common rules.
     """
     rules, chat = rules_of((provider or "").lower()), repaired(messages)
-    names = names_for(rules, (tool.name for tool in options.tools), _called(chat))
+    names = names_for(rules, (tool.name for tool in options.tools), _called_tools(chat))
     rows = _Rows(rules, names)
     system = options.system_instructions
     if system and system.strip():
         rows.add({"role": "system", "content": system})
     for message in chat:
         rows.add_message(message)
-    body = {**options.extra, "model": model, "messages": rows.ended()}
+    body = {**options.extra, "model": model, "messages": rows.finish()}
     body |= _settings(options, rules, names)
     return body | ({"provider": provider} if provider else {}), by_sent_name(names)
 
@@ -475,16 +486,16 @@ class _Rows:
 
     def add(self, row: dict[str, Any]) -> None:
         """Add a row. If the provider takes no two turns of one role in a row, they become one."""
-        last: dict[str, Any] = self._rows[-1] if self._rows else {"role": None}
+        last_row: dict[str, Any] = self._rows[-1] if self._rows else {"role": None}
         is_one = not self._rules.takes_equal_roles and row["role"] in {"user", "assistant"}
-        if not is_one or last["role"] != row["role"]:
+        if not is_one or last_row["role"] != row["role"]:
             self._rows.append(row)
             return
-        last["content"] = _joined(last["content"], row["content"])
-        if calls := [*last.get("tool_calls", ()), *row.get("tool_calls", ())]:
-            last["tool_calls"] = calls
+        last_row["content"] = _join_contents(last_row["content"], row["content"])
+        if calls := [*last_row.get("tool_calls", ()), *row.get("tool_calls", ())]:
+            last_row["tool_calls"] = calls
 
-    def ended(self) -> list[dict[str, Any]]:
+    def finish(self) -> list[dict[str, Any]]:
         """Return all rows. The first turn is of the user, if the provider wants that."""
         start = next((n for n, row in enumerate(self._rows) if row["role"] != "system"), None)
         if not self._rules.takes_first_answer:
@@ -492,9 +503,9 @@ class _Rows:
                 self._rows.append({"role": "user", "content": EMPTY_MESSAGE})
             elif self._rows[start]["role"] == "assistant":
                 self._rows.insert(start, {"role": "user", "content": EARLIER})
-        last = self._rows[-1] if self._rows else {}
-        if not self._rules.takes_blank_text and last.get("role") == "assistant":
-            last["content"] = last["content"] and last["content"].rstrip()
+        last_row = self._rows[-1] if self._rows else {}
+        if not self._rules.takes_blank_text and last_row.get("role") == "assistant":
+            last_row["content"] = last_row["content"] and last_row["content"].rstrip()
         return self._rows
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
@@ -510,19 +521,19 @@ class _Rows:
         return {"role": "tool", "tool_call_id": self._ids.of_result(id_), "content": text}
 
 
-def _joined(before: Any, after: Any) -> Any:
+def _join_contents(first: Any, second: Any) -> Any:
     """Return the content of two turns as one: a text, or parts if one of them has parts."""
-    if not before or not after:
-        return before or after
-    if isinstance(before, str) and isinstance(after, str):
-        return f"{before}\n\n{after}"
+    if not first or not second:
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
     parts: list[Any] = []
-    for content in (before, after):
+    for content in (first, second):
         parts += [{"type": "text", "text": content}] if isinstance(content, str) else content
     return parts
 
 
-def _called(messages: Iterable[ChatMessage]) -> list[str]:
+def _called_tools(messages: Iterable[ChatMessage]) -> list[str]:
     return [
         str(call.get("name") or "")
         for message in messages

@@ -32,10 +32,10 @@ from actors._runtime.verbs.model_calls import DirectToolInvoker
 from actors._workflow.integrations.chat_payload import (
     calls_in,
     check_no_login,
-    effect_place,
+    effect_id,
     messages_of,
     options_of,
-    unfit,
+    storage_problem,
 )
 from actors._workflow.machine.waits import deadline_of
 from actors.errors import ContractError
@@ -51,9 +51,9 @@ class ToolRuns:
         mode: ``executed``: this process executes the tools. ``passthrough``: the run waits for a client's
             results. A payload may also set ``mode`` to ``passthrough``.
         approvals: The policy that decides which calls need an approval.
-        agent: The agent that is asked for results in the mode ``passthrough``. None: a client gives them.
-        timeout_s: Seconds in which a client has to give results, unless a payload sets another limit. None: no
-            limit.
+        agent: The agent that is asked for results in the mode ``passthrough``; None if a client gives them.
+        timeout_s: Seconds in which a client has to give results, unless a payload sets another limit; None if
+            there is no limit.
 
     Raises:
         ContractError: Two tools have one name.
@@ -70,7 +70,7 @@ class ToolRuns:
     ) -> None:
         check_tools(tools, "of the integration")
         self.tools = tuple(tools)
-        self._by_name = {one.name: one for one in tools}
+        self._by_name = {tool.name: tool for tool in tools}
         self._mode, self._approvals, self._agent = mode, approvals, agent
         self._timeout_s = timeout_s
 
@@ -86,39 +86,39 @@ class ToolRuns:
         calls = calls_in(payload["tool_calls"])
         if calls and PASSTHROUGH in {self._mode, payload.get("mode")}:
             try:
-                return EffectOutcome.waiting(self._left_to_other(run, payload, calls))
+                return EffectOutcome.waiting(self._wait_for_results(run, payload, calls))
             except GraphError as exc:
                 return EffectOutcome.failed(str(exc), retryable=False)
-        allowed, decisions = payload.get("allowed_tools"), payload.get(DECISIONS)
+        allowed_tools, decisions = payload.get("allowed_tools"), payload.get(DECISIONS)
         for call in calls:
-            refusal = self._problem(call, allowed)
+            refusal = self._problem(call, allowed_tools)
             if refusal is not None:
                 call["error"] = refusal
-        asking = [one for one in calls if "error" not in one and self._asks_for(one)]
-        if decisions is None and asking:
-            return EffectOutcome.waiting(self._approval(run, effect, calls, asking))
-        rows = [await self._row(run, one, decisions or {}) for one in calls]
+        calls_to_approve = [c for c in calls if "error" not in c and self._asks_for(c)]
+        if decisions is None and calls_to_approve:
+            return EffectOutcome.waiting(self._approval(run, effect, calls, calls_to_approve))
+        rows = [await self._row(run, c, decisions or {}) for c in calls]
         return EffectOutcome.completed({"mode": "executed", "results": rows})
 
-    def _left_to_other(
+    def _wait_for_results(
         self, run: RunState, payload: dict[str, Any], calls: list[dict[str, Any]]
     ) -> WaitState:
-        key, details = f"tools:{effect_place(run)}", {"mode": PASSTHROUGH, "tool_calls": calls}
+        key, details = f"tools:{effect_id(run)}", {"mode": PASSTHROUGH, "tool_calls": calls}
         if self._agent is not None and payload.get("mode") != PASSTHROUGH:
-            asked = details | self._agent.asked(run)
-            return WaitState(WaitReason.JOB, wait_key=key, details=asked)
+            agent_details = details | self._agent.asked(run)
+            return WaitState(WaitReason.JOB, wait_key=key, details=agent_details)
         until = deadline_of({"timeout_s": self._timeout_s, **payload}, run.updated_at)
         return WaitState(WaitReason.JOB, wait_key=key, until=until, details=details)
 
-    def _problem(self, call: dict[str, Any], allowed: Any) -> str | None:
-        """Return the reason why a call is not executed. None: it may be executed."""
+    def _problem(self, call: dict[str, Any], allowed_tools: Any) -> str | None:
+        """Return the reason why a call is not executed, or None if it may be executed."""
         name = call["name"]
         if "error" in call:
             return str(call["error"])
         if name not in self._by_name:
-            known = ", ".join(sorted(self._by_name)) or "none"
-            return f"there is no tool {name!r}. There are: {known}"[:500]
-        is_allowed = not isinstance(allowed, list) or name in allowed
+            tool_names = ", ".join(sorted(self._by_name)) or "none"
+            return f"there is no tool {name!r}. There are: {tool_names}"[:500]
+        is_allowed = not isinstance(allowed_tools, list) or name in allowed_tools
         return None if is_allowed else f"tool {name!r} is not allowed in this step"
 
     def _asks_for(self, call: dict[str, Any]) -> bool:
@@ -129,25 +129,26 @@ class ToolRuns:
         run: RunState,
         effect: Effect,
         calls: list[dict[str, Any]],
-        asking: list[dict[str, Any]],
+        calls_to_approve: list[dict[str, Any]],
     ) -> WaitState:
-        names = [one["name"] for one in calls if "error" not in one]
-        is_safe = all(self._by_name[one].idempotent for one in names)
+        names = [c["name"] for c in calls if "error" not in c]
+        is_safe = all(self._by_name[name].idempotent for name in names)
+        # A tool that is not idempotent must not be called again if the process dies during the approved call.
         mode = effect.mode if is_safe else EffectMode.AT_MOST_ONCE
-        needed = {one["call_id"]: self._by_name[one["name"]].risk.value for one in asking}
+        risks = {c["call_id"]: self._by_name[c["name"]].risk.value for c in calls_to_approve}
         seconds, until = self._approvals.timeout_s, None
         if seconds is not None:
-            begun = datetime.fromisoformat(run.updated_at)
-            until = (begun + timedelta(seconds=seconds)).isoformat()
-        told = ", ".join(sorted({one["name"] for one in asking}))
+            updated_at = datetime.fromisoformat(run.updated_at)
+            until = (updated_at + timedelta(seconds=seconds)).isoformat()
+        tool_names = ", ".join(sorted({c["name"] for c in calls_to_approve}))
         return WaitState(
             WaitReason.USER,
-            wait_key=f"approval:{effect_place(run)}",
+            wait_key=f"approval:{effect_id(run)}",
             until=until,
-            prompt=f"Allow the calls of tools: {told}?",
+            prompt=f"Allow the calls of tools: {tool_names}?",
             choices=["approve", "deny"],
             allow_free_text=False,
-            details={"mode": APPROVAL, "tool_calls": calls, "risks": needed, EXECUTE: mode.value},
+            details={"mode": APPROVAL, "tool_calls": calls, "risks": risks, EXECUTE: mode.value},
         )
 
     async def _row(
@@ -162,22 +163,22 @@ class ToolRuns:
             reason = (decision or {}).get("reason")
             error = f"denied: {reason}" if reason else "denied"
             return row | {"status": "denied", "error": error}
-        found = await self._invoked(run, call)
-        if found.status != "ok":
-            return row | {"error": clean_text(found.text)}
-        output = found.text if found.structured is None and found.text else found.structured
-        if (problem := unfit(output)) is not None:
+        result = await self._invoke(run, call)
+        if result.status != "ok":
+            return row | {"error": clean_text(result.text)}
+        output = result.text if result.structured is None and result.text else result.structured
+        if (problem := storage_problem(output)) is not None:
             return row | {"error": f"the output cannot be kept: {problem}"}
         return row | {"success": True, "output": output, "error": None}
 
-    async def _invoked(self, run: RunState, call: dict[str, Any]) -> InvocationResult:
-        key, told = (
-            derive_id(effect_place(run), call["call_id"]),
+    async def _invoke(self, run: RunState, call: dict[str, Any]) -> InvocationResult:
+        key, tool_call = (
+            derive_id(effect_id(run), call["call_id"]),
             ToolCall(id=call["call_id"], name=call["name"], arguments=call["arguments"]),
         )
         tools = [self._by_name[call["name"]]]
         try:
-            return await DirectToolInvoker().invoke(told, tools=tools, idempotency_key=key)
+            return await DirectToolInvoker().invoke(tool_call, tools=tools, idempotency_key=key)
         except Exception as exc:  # noqa: BLE001 - a tool's exception is a result for the model
             return InvocationResult(status="error", text=f"{type(exc).__name__}: {exc}")
 
@@ -188,8 +189,8 @@ class RemoteAgent:
     The question is an object: ``effect`` (``llm_call`` or ``tool_calls``), its ``payload``, and the ``run``.
 
     Args:
-        agent: Its id; its tenant is that of the run that asks. A type: each effect has an agent of its own, so
-            that calls do not wait for each other.
+        agent: The agent's id; its tenant is that of the run that asks. If it is a type, each effect has an
+            agent of its own, so that calls do not wait for each other.
         timeout_s: Seconds for an answer.
 
     Raises:
@@ -198,15 +199,17 @@ class RemoteAgent:
 
     def __init__(self, agent: AgentId | str, *, timeout_s: float = 600.0) -> None:
         if not is_length(timeout_s) or timeout_s <= 0:
-            said = str(timeout_s)[:40]
-            raise ContractError(f"RemoteAgent: timeout_s={said} is no time in seconds above 0")
-        found = agent if isinstance(agent, AgentId) else AgentId(agent, "-")
-        self._type, self._timeout_s = found.type, timeout_s
+            value_text = str(timeout_s)[:40]
+            raise ContractError(
+                f"RemoteAgent: timeout_s={value_text} is no time in seconds above 0"
+            )
+        agent_id = agent if isinstance(agent, AgentId) else AgentId(agent, "-")
+        self._type, self._timeout_s = agent_id.type, timeout_s
         self._key = agent.key if isinstance(agent, AgentId) else None
 
     def asked(self, run: RunState) -> dict[str, Any]:
-        """Return what the details of a wait for its answer have."""
-        key = self._key or effect_place(run)
+        """Return the entry for this agent in the details of a wait for its answer."""
+        key = self._key or effect_id(run)
         return {ASKED: {"type": self._type, "key": key, "timeout_s": self._timeout_s}}
 
 
@@ -222,17 +225,17 @@ class AgentCalls:
         self._agent, self._tools = agent, tools
 
     async def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
-        """Return the wait for the answer. What cannot be sent fails without another attempt."""
+        """Return the wait for the answer. A payload that cannot be sent fails without another attempt."""
         payload = effect.payload
         try:
             check_no_login(payload)
-            messages_of(payload)
+            messages_of(payload)  # called for its checks only: the agent gets the payload as it is
             specs = options_of(payload, self._tools).tools
         except ContractError as exc:
             return EffectOutcome.failed(str(exc), retryable=False)
-        told = payload | ({"tools": [one.model_dump() for one in specs]} if specs else {})
-        details = {"mode": MODEL, "payload": told} | self._agent.asked(run)
-        key = f"llm:{effect_place(run)}"
+        full_payload = payload | ({"tools": [spec.model_dump() for spec in specs]} if specs else {})
+        details = {"mode": MODEL, "payload": full_payload} | self._agent.asked(run)
+        key = f"llm:{effect_id(run)}"
         return EffectOutcome.waiting(WaitState(WaitReason.JOB, wait_key=key, details=details))
 
     def client(self, provider: Any = None, model: Any = None) -> NoReturn:

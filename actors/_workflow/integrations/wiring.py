@@ -55,8 +55,8 @@ class Integration:
             else ModelCalls(models, tools)
         )
         self._loop = BackgroundLoop()
-        allowing = approvals or ApprovalPolicy()
-        runs = ToolRuns(tools, tool_mode, allowing, agent=agent, timeout_s=timeout_s)
+        policy = approvals or ApprovalPolicy()
+        runs = ToolRuns(tools, tool_mode, policy, agent=agent, timeout_s=timeout_s)
         self.effect_handlers: dict[EffectType, Handler] = {
             EffectType.LLM_CALL: self._models.handle,
             EffectType.TOOL_CALLS: runs.handle,
@@ -64,7 +64,7 @@ class Integration:
         if knowledge is not None:
             self.effect_handlers |= dict.fromkeys(_KG, KnowledgeHandlers(knowledge).handle)
         self.blocking_handlers: dict[EffectType, Handler] = {
-            kind: self._blocking(one) for kind, one in self.effect_handlers.items()
+            kind: self._as_blocking(handler) for kind, handler in self.effect_handlers.items()
         }
 
     def prompt_cache(self, *, provider: str | None = None, model: str | None = None) -> PromptCache:
@@ -79,7 +79,7 @@ class Integration:
         """Stop the event loop of `blocking_handlers`. The next call starts a new loop."""
         self._loop.close()
 
-    def _blocking(self, handler: Handler) -> Handler:
+    def _as_blocking(self, handler: Handler) -> Handler:
         def handle(run: RunState, effect: Effect) -> EffectOutcome:
             outcome: EffectOutcome = self._loop.run(handler(run, effect))
             if outcome.wait is not None and ASKED in (outcome.wait.details or {}):
@@ -102,7 +102,8 @@ def local_llm(
     Args:
         models: One model for all calls, or several by name; see `ModelCalls`.
         tools: The tools that TOOL_CALLS may call.
-        approvals: The policy that decides which calls need an approval. None: calls of HIGH and CRITICAL risk.
+        approvals: The policy that decides which calls need an approval; by default calls of HIGH and CRITICAL
+            risk.
         knowledge: The graph for MEMORY_KG_*.
     """
     return Integration(models, tools=tools, approvals=approvals, knowledge=knowledge)
@@ -122,7 +123,7 @@ def remote_llm(
         tools: Tools that are described to the model if a payload names them. This process does not execute
             them.
         knowledge: The graph for MEMORY_KG_*.
-        timeout_s: Seconds in which a client has to give the results of an effect. None: no limit.
+        timeout_s: Seconds in which a client has to give the results of an effect; None if there is no limit.
     """
     return Integration(
         remote, tools=tools, tool_mode="passthrough", knowledge=knowledge, timeout_s=timeout_s
@@ -141,7 +142,8 @@ def hybrid_llm(
     Args:
         remote: The model, or an agent.
         tools: The tools that TOOL_CALLS may call.
-        approvals: See `local_llm`.
+        approvals: The policy that decides which calls need an approval; by default calls of HIGH and CRITICAL
+            risk.
         knowledge: The graph for MEMORY_KG_*.
     """
     return Integration(remote, tools=tools, approvals=approvals, knowledge=knowledge)
@@ -165,10 +167,10 @@ class BackgroundLoop:
             ContractError: The loop's own thread calls, so it would wait for itself forever.
         """
         if threading.current_thread() is self._thread:
-            work.close()
+            work.close()  # Python warns of a coroutine that nobody awaits
             problem = "a tool drives a run of its own integration. Give it thread=True, or another integration"
             raise ContractError(problem)
-        return asyncio.run_coroutine_threadsafe(work, self._started()).result()
+        return asyncio.run_coroutine_threadsafe(work, self._running_loop()).result()
 
     def close(self) -> None:
         """Stop the loop. The next call starts a new loop."""
@@ -177,17 +179,18 @@ class BackgroundLoop:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._loop = None
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                # A daemon: the loop never ends by itself, and the process could not exit.
                 self._thread = threading.Thread(
-                    target=_served, args=(self._loop,), name="callboard models", daemon=True
+                    target=_serve, args=(self._loop,), name="callboard models", daemon=True
                 )
                 self._thread.start()
             return self._loop
 
 
-def _served(loop: asyncio.AbstractEventLoop) -> None:
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
     loop.close()

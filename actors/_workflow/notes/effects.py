@@ -15,14 +15,14 @@ from actors._kernel.workflow.effects import Effect, EffectOutcome, EffectType
 from actors._kernel.workflow.run_state import RunState
 from actors._workflow.handlers import EffectHandlers, Handler
 from actors._workflow.machine.records import OpenStep
-from actors._workflow.notes.compaction import Compaction, compaction_of, rehydrated
+from actors._workflow.notes.compaction import Compaction, compaction_of, rehydrate_spans
 from actors._workflow.notes.compaction import content_of as content_of_span
 from actors._workflow.notes.evidence import EvidenceRecorder
 from actors._workflow.notes.messages import (
     PLACEMENTS,
     content_of,
+    insert_messages,
     note_message,
-    placed,
     summaries_in,
     without_known,
 )
@@ -42,8 +42,8 @@ from actors._workflow.notes.spans import (
     newest_first,
     span_at,
     spans_of,
-    tagged,
     text_of_index,
+    with_tags,
 )
 from actors.errors import ContractError
 
@@ -82,154 +82,166 @@ class MemoryEffects:
     ) -> None:
         self._store, self._shared = store, shared
         self._has_summarizer = summarizer is not None
-        own = {EffectType.MEMORY_COMPACT: summarizer} if summarizer is not None else {}
-        self._summaries = EffectHandlers(own) if own else handlers
+        summarizers = {EffectType.MEMORY_COMPACT: summarizer} if summarizer is not None else {}
+        self._summaries = EffectHandlers(summarizers) if summarizers else handlers
 
-    def lacks(self, kind: EffectType) -> str:
-        """Return the parameter that a memory effect needs and the driver does not have.
-
-        Empty: the driver has all.
-        """
-        compacts = kind is EffectType.MEMORY_COMPACT and not self._has_summarizer
-        if compacts and EffectType.LLM_CALL not in self._summaries:
+    def missing_parameter(self, kind: EffectType) -> str:
+        """Return the parameter that a memory effect needs and the driver does not have, or an empty text."""
+        is_compaction = kind is EffectType.MEMORY_COMPACT and not self._has_summarizer
+        if is_compaction and EffectType.LLM_CALL not in self._summaries:
             return "chat_summarizer"
-        is_kept = kind in MEMORY_EFFECTS and kind is not EffectType.MEMORY_TAG
-        return "artifact_store" if is_kept and self._store() is None else ""
+        needs_store = kind in MEMORY_EFFECTS and kind is not EffectType.MEMORY_TAG
+        return "artifact_store" if needs_store and self._store() is None else ""
 
-    def outcome(self, run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
+    def outcome(self, run: RunState, open_step: OpenStep, at: str) -> EffectOutcome:
         """Return the outcome of one attempt."""
         assert self._shared is not None
-        found = self._begun(run, opened, at, self._shared)
-        if isinstance(found, EffectOutcome):
-            return found
-        return found.ended(self._summaries.call(run, self._asked(found), None))
+        outcome_or_compaction = self._execute_or_fail(run, open_step, at, self._shared)
+        if isinstance(outcome_or_compaction, EffectOutcome):
+            return outcome_or_compaction
+        return outcome_or_compaction.outcome(
+            self._summaries.call(run, self._summary_request(outcome_or_compaction), None)
+        )
 
-    async def awaited(
-        self, run: RunState, opened: OpenStep, at: str, shared: HostMemory
+    async def outcome_async(
+        self, run: RunState, open_step: OpenStep, at: str, shared: HostMemory
     ) -> EffectOutcome:
         """Return the same as `outcome`. The handler that makes summaries may be a coroutine function.
 
         Spans that the effect puts into the memory `shared` are durable when this returns.
         """
         try:
-            await shared.load(run, opened)
-            found = self._begun(run, opened, at, shared)
+            await shared.load(run, open_step)
+            outcome_or_compaction = self._execute_or_fail(run, open_step, at, shared)
             await shared.keep()
         except ContractError as exc:
             return EffectOutcome.failed(str(exc), retryable=False)
-        except Exception as exc:  # noqa: BLE001 - a failure of the store, which is recorded
+        except Exception as exc:  # noqa: BLE001 - the rows of `shared` may fail, see `_execute_or_fail`
             return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
-        if isinstance(found, EffectOutcome):
-            return found
-        return found.ended(await self._summaries.awaited(run, self._asked(found), None))
+        if isinstance(outcome_or_compaction, EffectOutcome):
+            return outcome_or_compaction
+        return outcome_or_compaction.outcome(
+            await self._summaries.call_async(
+                run, self._summary_request(outcome_or_compaction), None
+            )
+        )
 
     def evidenced(
-        self, outcome: Any, run: RunState, opened: OpenStep, now: Callable[[], str]
+        self, outcome: Any, run: RunState, open_step: OpenStep, now: Callable[[], str]
     ) -> Any:
         """Return the outcome of a handler of TOOL_CALLS with the evidence of its calls.
 
         `now` returns the instant.
         """
         store = self._store()
-        is_kept = store is not None and opened.effect.type is EffectType.TOOL_CALLS
-        if not is_kept or not isinstance(outcome, EffectOutcome):
+        has_evidence = store is not None and open_step.effect.type is EffectType.TOOL_CALLS
+        if not has_evidence or not isinstance(outcome, EffectOutcome):
             return outcome
-        return EvidenceRecorder(store).recorded(outcome, run, opened, now())
+        return EvidenceRecorder(store).record(outcome, run, open_step, now())
 
-    def _asked(self, found: Compaction) -> Effect:
-        return found.asked_of_summarizer() if self._has_summarizer else found.asked_of_model()
+    def _summary_request(self, compaction: Compaction) -> Effect:
+        return (
+            compaction.summarizer_request() if self._has_summarizer else compaction.model_request()
+        )
 
-    def _begun(
-        self, run: RunState, opened: OpenStep, at: str, shared: SharedMemory
+    def _execute_or_fail(
+        self, run: RunState, open_step: OpenStep, at: str, shared: SharedMemory
     ) -> EffectOutcome | Compaction:
         try:
-            return self._done(run, opened, at, shared)
-        except ContractError as exc:
+            return self._execute(run, open_step, at, shared)
+        except ContractError as exc:  # a wrong request, which is wrong at the next attempt, too
             return EffectOutcome.failed(str(exc), retryable=False)
-        except Exception as exc:  # noqa: BLE001 - a failure of the store, which is recorded
+        # A store may raise anything. It may be well at the next attempt, so its failure is an outcome.
+        except Exception as exc:  # noqa: BLE001
             return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
 
-    def _done(
-        self, run: RunState, opened: OpenStep, at: str, shared: SharedMemory
+    def _execute(
+        self, run: RunState, open_step: OpenStep, at: str, shared: SharedMemory
     ) -> EffectOutcome | Compaction:
-        kind = opened.effect.type
+        kind = open_step.effect.type
         request = MemoryRequest(
             run=run,
-            opened=opened,
+            open_step=open_step,
             at=at,
-            payload=Payload(kind.value, opened.effect.payload),
+            payload=Payload(kind.value, open_step.effect.payload),
             archive=Archive(self._store(), kind.value),
             memories=Memories(run, shared),
         )
         effect = _EFFECTS.get(kind)
         if effect is not None:
             return effect(request)
-        nothing = {"span_id": None, "compacted": 0}
-        return compaction_of(request) or request.met("There is nothing to compact.", nothing)
+        empty_meta = {"span_id": None, "compacted": 0}
+        return compaction_of(request) or request.succeed("There is nothing to compact.", empty_meta)
 
 
-def noted(request: MemoryRequest) -> EffectOutcome:
+def write_note(request: MemoryRequest) -> EffectOutcome:
     """Store a note as an artifact, and its span in the index.
 
     The artifact's id is derived from the effect's idempotency key, so a second execution stores no second note.
     """
     run, payload, archive = request.run, request.payload, request.archive
-    note, owner = payload.text("note"), request.memories.one(payload)
+    note, owner = payload.text("note"), request.memories.owner_to_write(payload)
     if not note:
         raise payload.wrong("note", "is nothing to keep")
     sources = payload.get("sources")
     if not isinstance(sources, dict | None):
         raise payload.wrong("sources", "is no object")
-    span_id, tags = derive_id(request.opened.key, NOTE), payload.tags()
-    where = payload.text("location")
+    span_id, tags = derive_id(request.open_step.key, NOTE), payload.tags()
+    location = payload.text("location")
     content = {
         "note": note,
         "sources": {"run_id": run.run_id, "span_ids": [], "message_ids": []} | (sources or {}),
         "created_at": request.at,
         "tags": tags,
-        "location": where or None,
+        "location": location or None,
         "created_by": run.actor_id,
         "session_id": run.session_id,
     }
-    kept = archive.kept(span_id, content, run_id=owner.run_id, tags={**tags, "kind": NOTE})
-    span = _span(span_id, kept)
+    stored_note = archive.store_once(
+        span_id, content, run_id=owner.run_id, tags={**tags, "kind": NOTE}
+    )
+    span = _span(span_id, stored_note)
     meta: dict[str, Any] = {"span_id": span_id, **span}
     changes: dict[str, Any] = {**request.memories.put(owner, span)}
     if payload.flag("keep_in_context"):
-        before = archive.context_of(run)
-        fresh = without_known([note_message(span_id, note, kept["created_at"])], before)
-        if fresh:
-            after = placed(before, [(span_id, fresh)], payload.choice("placement", *PLACEMENTS))
-            changes["set"] = [archive.changed_context(run, after)]
-        meta["kept_in_context"] = {"inserted": len(fresh), "skipped": 1 - len(fresh)}
-    return request.met(f"Noted: span_id={span_id}", meta, changes=changes)
+        context = archive.context_of(run)
+        new_messages = without_known(
+            [note_message(span_id, note, stored_note["created_at"])], context
+        )
+        if new_messages:
+            new_context = insert_messages(
+                context, [(span_id, new_messages)], payload.choice("placement", *PLACEMENTS)
+            )
+            changes["set"] = [archive.context_change(run, new_context)]
+        meta["kept_in_context"] = {"inserted": len(new_messages), "skipped": 1 - len(new_messages)}
+    return request.succeed(f"Noted: span_id={span_id}", meta, changes=changes)
 
 
-def _span(span_id: str, kept: dict[str, Any]) -> Span:
-    made = kept["created_at"]
-    span: Span = {"kind": NOTE, SPAN_ID: span_id, "created_at": made}
-    span |= {"from_timestamp": made, "to_timestamp": made, "message_count": 0}
-    span["note_preview"] = kept["note"][:PREVIEW]
-    more = {name: kept.get(name) for name in ("tags", "location", "created_by")}
-    return span | {name: value for name, value in more.items() if value}
+def _span(span_id: str, note: dict[str, Any]) -> Span:
+    created_at = note["created_at"]
+    span: Span = {"kind": NOTE, SPAN_ID: span_id, "created_at": created_at}
+    span |= {"from_timestamp": created_at, "to_timestamp": created_at, "message_count": 0}
+    span["note_preview"] = note["note"][:PREVIEW]
+    optional = {name: note.get(name) for name in ("tags", "location", "created_by")}
+    return span | {name: value for name, value in optional.items() if value}
 
 
-def tag(request: MemoryRequest) -> EffectOutcome:
+def change_tags(request: MemoryRequest) -> EffectOutcome:
     """Add tags to a span, or replace its tags. The artifact stays as it is."""
     payload = request.payload
     tags, merge = payload.tags(), payload.flag("merge", default=True)
     if not tags and merge:
         raise payload.wrong("tags", "is nothing to add")
-    owner, wanted = request.memories.one(payload), payload.get("span_id")
+    owner, id_or_number = request.memories.owner_to_write(payload), payload.get("span_id")
     spans = spans_of(owner.vars)
-    found = span_at(spans, wanted)
-    if found is None:
-        known = f"its index has {len(spans)} spans: list them by memory_query with return='meta'"
-        return request.refused(f"there is no span {wanted!r} in run {owner.run_id}; {known}")
-    span = tagged(found, tags, merge=merge)
+    old_span = span_at(spans, id_or_number)
+    if old_span is None:
+        hint = f"its index has {len(spans)} spans: list them by memory_query with return='meta'"
+        return request.fail(f"there is no span {id_or_number!r} in run {owner.run_id}; {hint}")
+    span = with_tags(old_span, tags, merge=merge)
     meta = {"span_id": span[SPAN_ID], "tags": span["tags"]}
     changes = request.memories.put(owner, span)
-    return request.met(f"Tagged: span_id={span[SPAN_ID]}", meta, changes=changes)
+    return request.succeed(f"Tagged: span_id={span[SPAN_ID]}", meta, changes=changes)
 
 
 @dataclass(slots=True)
@@ -237,7 +249,7 @@ class Effort:
     """The limits of the work for a request.
 
     Attributes:
-        level: The level of recall. Empty: the request names none, and no limit is lowered.
+        level: The level of recall; empty if the request names none, so that no limit is lowered.
         spans: Maximum number of spans.
         messages: Maximum number of messages.
         deep: True if artifacts are read for words that the index does not have.
@@ -256,7 +268,7 @@ class Effort:
     def of(cls, payload: Payload) -> Effort:
         """Return the limits that a request asks for, lowered to its level of recall."""
         level = payload.choice("recall_level", "", *LEVELS)
-        made = cls(
+        effort = cls(
             level=level,
             spans=payload.count("limit_spans", DEFAULT_SPANS, least=1),
             messages=payload.count("max_messages", DEFAULT_MESSAGES),
@@ -265,55 +277,55 @@ class Effort:
         )
         if level:
             most_spans, most_messages = LEVELS[level]
-            made.spans = made._lowered(payload, "limit_spans", made.spans, most_spans)
-            made.messages = made._lowered(payload, "max_messages", made.messages, most_messages)
-        return made
+            effort.spans = effort._lower(payload, "limit_spans", effort.spans, most_spans)
+            effort.messages = effort._lower(payload, "max_messages", effort.messages, most_messages)
+        return effort
 
-    def _lowered(self, payload: Payload, name: str, wanted: int, most: int) -> int:
-        if wanted > most and payload.get(name) is not None:
+    def _lower(self, payload: Payload, name: str, limit: int, maximum: int) -> int:
+        if limit > maximum and payload.get(name) is not None:
             self.warnings.append(
-                f"{name} {wanted} is lowered to {most} by recall_level {self.level}"
+                f"{name} {limit} is lowered to {maximum} by recall_level {self.level}"
             )
-        return min(wanted, most)
+        return min(limit, maximum)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the limits as JSON data."""
-        applied = {"limit_spans": self.spans, "max_messages": self.messages}
-        applied |= {"deep": self.deep, "connected": self.hops > 0, "neighbor_hops": self.hops}
-        return {"recall_level": self.level or None, "applied": applied}
+        limits = {"limit_spans": self.spans, "max_messages": self.messages}
+        limits |= {"deep": self.deep, "connected": self.hops > 0, "neighbor_hops": self.hops}
+        return {"recall_level": self.level or None, "applied": limits}
 
 
-def queried(request: MemoryRequest) -> EffectOutcome:
+def query_spans(request: MemoryRequest) -> EffectOutcome:
     """Return the spans that fit all conditions of a request, the newest first, as text, as data or as both."""
     payload, archive = request.payload, request.archive
-    effort, shown = Effort.of(payload), payload.choice("return", "rendered", "meta", "both")
+    effort, answer_form = Effort.of(payload), payload.choice("return", "rendered", "meta", "both")
     query = payload.text("query")
-    found: list[tuple[str, Span]] = []
-    near: list[tuple[str, Span]] = []
-    for owner in request.memories.some(payload):
+    matches: list[tuple[str, Span]] = []
+    nearby: list[tuple[str, Span]] = []
+    for owner in request.memories.owners_to_search(payload):
         spans = spans_of(owner.vars)
-        wanted = newest_first(filter(filter_of(payload, spans).fits, spans))
+        owner_spans = newest_first(filter(filter_of(payload, spans).fits, spans))
         if query:
             reader = _Words(query, archive, effort, summaries_in(archive.context_of(owner)))
-            wanted = reader.found_in(wanted)
-        wanted = wanted[: effort.spans]
-        found += [(owner.run_id, one) for one in wanted]
-        near += [(owner.run_id, one) for one in neighbours(spans, wanted, effort.hops)]
-    told_spans = [*found[: effort.spans], *near]
-    output = _rendered(told_spans, archive, effort) if shown != "meta" else None
+            owner_spans = reader.search(owner_spans)
+        owner_spans = owner_spans[: effort.spans]
+        matches += [(owner.run_id, span) for span in owner_spans]
+        nearby += [(owner.run_id, span) for span in neighbours(spans, owner_spans, effort.hops)]
+    answer_spans = [*matches[: effort.spans], *nearby]
+    output = _render(answer_spans, archive, effort) if answer_form != "meta" else None
     meta = {
-        "matches": [{**one, "owner_run_id": run_id} for run_id, one in told_spans],
-        "span_ids": [one[SPAN_ID] for _, one in told_spans],
+        "matches": [{**span, "owner_run_id": run_id} for run_id, span in answer_spans],
+        "span_ids": [span[SPAN_ID] for _, span in answer_spans],
         "effort": effort.to_dict(),
         "warnings": effort.warnings,
     }
-    return request.met(output, meta if shown != "rendered" else None)
+    return request.succeed(output, meta if answer_form != "rendered" else None)
 
 
 def filter_of(payload: Payload, spans: list[Span]) -> SpanFilter:
     """Return the filter of a request. Ids that are numbers are places in the index."""
-    named = payload.names("span_ids", "span_id")
-    ids = [found[SPAN_ID] if (found := span_at(spans, one)) else one for one in named]
+    ids_or_numbers = payload.names("span_ids", "span_id")
+    ids = [span[SPAN_ID] if (span := span_at(spans, i)) else i for i in ids_or_numbers]
     return SpanFilter(
         ids=ids,
         since=payload.instant("since"),
@@ -334,7 +346,7 @@ class _Words:
     effort: Effort
     summaries: Mapping[str, str]
 
-    def found_in(self, spans: list[Span]) -> list[Span]:
+    def search(self, spans: list[Span]) -> list[Span]:
         """Return the first spans that have the words. Artifacts are read only until enough spans are found."""
         return [*islice(filter(self._has, spans), self.effort.spans)]
 
@@ -345,22 +357,24 @@ class _Words:
         return has_words("\n".join(map(content_of, messages)), self.query)
 
 
-def _rendered(found: list[tuple[str, Span]], archive: Archive, effort: Effort) -> str:
-    parts, room = [], effort.messages
-    for _, one in found:
-        messages = content_of_span(archive, one[SPAN_ID])[1]
-        head = [f"span_id={one[SPAN_ID]}", f"kind={one.get('kind')}"]
+def _render(owned_spans: list[tuple[str, Span]], archive: Archive, effort: Effort) -> str:
+    parts, remaining = [], effort.messages
+    for _, span in owned_spans:
+        messages = content_of_span(archive, span[SPAN_ID])[1]
+        head = [f"span_id={span[SPAN_ID]}", f"kind={span.get('kind')}"]
         head += [
-            f"{name}={one[name]}" for name in ("from_timestamp", "to_timestamp") if one.get(name)
+            f"{name}={span[name]}" for name in ("from_timestamp", "to_timestamp") if span.get(name)
         ]
-        head += [f"{name}={value}" for name, value in (one.get("tags") or {}).items()]
-        lines = [f"{each.get('role')}: {content_of(each)}" for each in messages[:room]]
-        left = len(messages) - len(lines)
-        room -= len(lines)
-        more = (
-            [f"({left} more messages: raise max_messages, or rehydrate the span)"] if left else []
+        head += [f"{name}={value}" for name, value in (span.get("tags") or {}).items()]
+        lines = [f"{m.get('role')}: {content_of(m)}" for m in messages[:remaining]]
+        omitted_count = len(messages) - len(lines)
+        remaining -= len(lines)
+        hint = (
+            [f"({omitted_count} more messages: raise max_messages, or rehydrate the span)"]
+            if omitted_count
+            else []
         )
-        parts.append("\n".join([f"[{' '.join(head)}]", *lines, *more]))
+        parts.append("\n".join([f"[{' '.join(head)}]", *lines, *hint]))
     text = "\n\n".join(parts) or "Nothing was found."
     if len(text) <= LONGEST_OUTPUT:
         return text
@@ -370,9 +384,9 @@ def _rendered(found: list[tuple[str, Span]], archive: Archive, effort: Effort) -
 
 
 _EFFECTS: Final[dict[EffectType, Callable[[MemoryRequest], EffectOutcome]]] = {
-    EffectType.MEMORY_NOTE: noted,
-    EffectType.MEMORY_QUERY: queried,
-    EffectType.MEMORY_TAG: tag,
-    EffectType.MEMORY_REHYDRATE: rehydrated,
+    EffectType.MEMORY_NOTE: write_note,
+    EffectType.MEMORY_QUERY: query_spans,
+    EffectType.MEMORY_TAG: change_tags,
+    EffectType.MEMORY_REHYDRATE: rehydrate_spans,
 }
 MEMORY_EFFECTS: Final = frozenset({*_EFFECTS, EffectType.MEMORY_COMPACT})

@@ -25,7 +25,7 @@ LONGEST_SHOWN: Final = 12_000
 _MARK: Final = (
     "\n#TRUNCATION: rendered tool output compacted: the whole text is rendered_artifact\n"
 )
-_MOVED: Final = {
+_MOVED_TEXTS: Final = {
     "raw_text": ("raw", "raw_artifact"),
     "normalized_text": ("normalized_text", "normalized_artifact"),
     "rendered_dom": ("rendered_dom", "rendered_dom_artifact"),
@@ -46,8 +46,8 @@ class EvidenceRecorder:
     def __init__(self, artifact_store: ArtifactStore) -> None:
         self._store = artifact_store
 
-    def recorded(
-        self, outcome: EffectOutcome, run: RunState, opened: OpenStep, at: str
+    def record(
+        self, outcome: EffectOutcome, run: RunState, open_step: OpenStep, at: str
     ) -> EffectOutcome:
         """Return an outcome with references in place of large texts, and with the spans of its evidence.
 
@@ -56,81 +56,92 @@ class EvidenceRecorder:
         """
         if not any(map(_is_external, _rows(outcome.result))):
             return outcome
-        outcome = sound(outcome, opened)
-        told = [*_rows(outcome.result)]
-        put = [*(outcome.changes or {}).get("put", ())]
-        about = {"created_at": at, "run_id": run.run_id, "node_id": opened.node_id}
-        for place, row in enumerate(told):
+        outcome = sound(outcome, open_step)
+        rows = [*_rows(outcome.result)]
+        puts = [*(outcome.changes or {}).get("put", ())]
+        origin = {"created_at": at, "run_id": run.run_id, "node_id": open_step.node_id}
+        for index, row in enumerate(rows):
             if not _is_external(row):
                 continue
-            name = derive_id(opened.key, EVIDENCE, place)
+            name = derive_id(open_step.key, EVIDENCE, index)
             try:
-                told[place], span = self._kept(row, derive_id(name, json_digest(row)), about)
-                put.append([SPANS_PATH, SPAN_ID, span])
-            except Exception as exc:  # noqa: BLE001 - evidence is optional: a failure of the store is a warning
+                rows[index], span = self._store_evidence(
+                    row, derive_id(name, json_digest(row)), origin
+                )
+                puts.append([SPANS_PATH, SPAN_ID, span])
+            # The call has happened: if the store failed the effect, a retry would call the tool again.
+            except Exception as exc:  # noqa: BLE001
                 problem = clean_text(f"{type(exc).__name__}: {exc}")
                 warning = {"id": name, "tool_name": row["name"], "at": at, "error": problem}
-                put.append([[RUNTIME, WARNINGS], "id", warning])
-        if not put:
+                puts.append([[RUNTIME, WARNINGS], "id", warning])
+        if not puts:
             return outcome
-        changes = {**(outcome.changes or {}), "put": put}
-        return replace(outcome, result={**outcome.result, "results": told}, changes=changes)
+        changes = {**(outcome.changes or {}), "put": puts}
+        return replace(outcome, result={**outcome.result, "results": rows}, changes=changes)
 
-    def _kept(
-        self, row: dict[str, Any], evidence_id: str, about: dict[str, str]
+    def _store_evidence(
+        self, row: dict[str, Any], evidence_id: str, origin: dict[str, str]
     ) -> tuple[dict[str, Any], Span]:
         """Store the evidence of a call; return the call's row with references, and its span."""
-        output, tool, run_id = row.get("output"), row["name"], about["run_id"]
+        output, tool, run_id = row.get("output"), row["name"], origin["run_id"]
         content = {name: row.get(name) for name in ("call_id", "success", "error")}
         if isinstance(output, dict):
-            output, more = self._moved(output, run_id)
-            content = more | content
+            output, texts = self._move_texts(output, run_id)
+            content = texts | content
         else:
-            content["artifacts"] = {"results": self._text(str(output), run_id)}
-        content |= {"tool_name": tool, **about}
+            content["artifacts"] = {"results": self._store_text(str(output), run_id)}
+        content |= {"tool_name": tool, **origin}
         tags = {"kind": EVIDENCE, "tool": tool}
         archive = Archive(self._store, EVIDENCE)
-        kept = archive.kept(evidence_id, content, run_id=run_id, tags=tags)
+        stored_content = archive.store_once(evidence_id, content, run_id=run_id, tags=tags)
         span: Span = {"kind": EVIDENCE, SPAN_ID: evidence_id, "tool_name": tool}
-        span |= dict.fromkeys(("created_at", "from_timestamp", "to_timestamp"), kept["created_at"])
-        before = row.get("meta")
-        meta = {**(before if isinstance(before, dict) else {}), "evidence_id": evidence_id}
+        span |= dict.fromkeys(
+            ("created_at", "from_timestamp", "to_timestamp"), stored_content["created_at"]
+        )
+        row_meta = row.get("meta")
+        meta = {**(row_meta if isinstance(row_meta, dict) else {}), "evidence_id": evidence_id}
         return {**row, "output": output, "meta": meta}, {**span, "tags": {"tool": tool}}
 
-    def _moved(self, output: dict[str, Any], run_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _move_texts(
+        self, output: dict[str, Any], run_id: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return an output with references in place of its texts, and the content of the evidence."""
         artifacts: dict[str, dict[str, str]] = {}
-        left = dict(output)
-        for field, (name, place) in _MOVED.items():
+        short_output = dict(output)
+        for field, (name, reference_name) in _MOVED_TEXTS.items():
             if isinstance(output.get(field), str):
-                left[place] = artifacts[name] = self._text(left.pop(field), run_id)
+                short_output[reference_name] = artifacts[name] = self._store_text(
+                    short_output.pop(field), run_id
+                )
         if isinstance(output.get("content"), str):
-            left["content_artifact"] = artifacts["content"] = self._text(output["content"], run_id)
+            short_output["content_artifact"] = artifacts["content"] = self._store_text(
+                output["content"], run_id
+            )
         rendered = output.get("rendered")
         if isinstance(rendered, str) and len(rendered) > LONGEST_SHOWN:
-            artifacts["rendered"] = self._text(rendered, run_id)
+            artifacts["rendered"] = self._store_text(rendered, run_id)
             half = (LONGEST_SHOWN - len(_MARK)) // 2
-            left["rendered"] = f"{rendered[:half]}{_MARK}{rendered[-half:]}"
-            left |= {"rendered_truncated": True, "rendered_chars": len(rendered)}
-            left["rendered_artifact"] = artifacts["rendered"]
-        texts = {*_MOVED, "content", "rendered"}
-        more = {
-            name: one
-            for name, one in output.items()
-            if name not in texts and not isinstance(one, dict | list)
+            short_output["rendered"] = f"{rendered[:half]}{_MARK}{rendered[-half:]}"
+            short_output |= {"rendered_truncated": True, "rendered_chars": len(rendered)}
+            short_output["rendered_artifact"] = artifacts["rendered"]
+        texts = {*_MOVED_TEXTS, "content", "rendered"}
+        fields = {
+            name: value
+            for name, value in output.items()
+            if name not in texts and not isinstance(value, dict | list)
         }
-        withheld = {name: one for name, one in output.items() if name.endswith(_WITHHELD)}
-        more["artifacts"] = artifacts
-        return left, more | ({"withheld": withheld} if withheld else {})
+        withheld = {name: value for name, value in output.items() if name.endswith(_WITHHELD)}
+        fields["artifacts"] = artifacts
+        return short_output, fields | ({"withheld": withheld} if withheld else {})
 
-    def _text(self, text: str, run_id: str) -> dict[str, str]:
-        kept = self._store.store(text.encode(), content_type="text/plain", run_id=run_id)
-        return artifact_ref(kept.artifact_id)
+    def _store_text(self, text: str, run_id: str) -> dict[str, str]:
+        artifact = self._store.store(text.encode(), content_type="text/plain", run_id=run_id)
+        return artifact_ref(artifact.artifact_id)
 
 
 def _rows(result: Any) -> list[Any]:
-    found = result.get("results") if isinstance(result, dict) else None
-    return found if isinstance(found, list) else []
+    rows = result.get("results") if isinstance(result, dict) else None
+    return rows if isinstance(rows, list) else []
 
 
 def _is_external(row: Any) -> bool:
@@ -140,12 +151,12 @@ def _is_external(row: Any) -> bool:
 
 def evidence_of(run: RunState) -> list[dict[str, Any]]:
     """Return the index of a run's evidence, the oldest first. Each item has its ``evidence_id``."""
-    found = [one for one in spans_of(run.vars) if one.get("kind") == EVIDENCE]
-    return [{**one, "evidence_id": one[SPAN_ID]} for one in found]
+    spans = [s for s in spans_of(run.vars) if s.get("kind") == EVIDENCE]
+    return [{**s, "evidence_id": s[SPAN_ID]} for s in spans]
 
 
 def evidence_in(artifact_store: ArtifactStore | None, evidence_id: str) -> dict[str, Any] | None:
-    """Return the evidence of a call. None: there is no evidence of this id.
+    """Return the evidence of a call, or None if there is no evidence of this id.
 
     Raises:
         GraphError: The driver has no artifact store.

@@ -36,16 +36,16 @@ class HostMemory:
     rows: LongTermMemory
     app: str
     root_id: str
-    _opened: OpenStep = field(init=False)
+    _open_step: OpenStep = field(init=False)
     _owners: dict[str, RunState] = field(default_factory=dict)
     _puts: list[tuple[str, Span]] = field(default_factory=list)
 
-    async def load(self, run: RunState, opened: OpenStep) -> None:
+    async def load(self, run: RunState, open_step: OpenStep) -> None:
         """Read the indexes of the scope that an effect names, before it executes."""
-        self._opened = opened
-        wanted = str(opened.effect.payload.get("scope") or "").strip().lower()
+        self._open_step = open_step
+        requested_scope = str(open_step.effect.payload.get("scope") or "").strip().lower()
         for scope in (SESSION, GLOBAL):
-            if wanted in {scope, ALL}:
+            if requested_scope in {scope, ALL}:
                 self._owners[scope] = await self._owner(run, scope)
 
     async def keep(self) -> None:
@@ -55,22 +55,22 @@ class HostMemory:
         """
         for owner, span in self._puts:
             text, name = canonical_json(span), str(span[SPAN_ID])
-            id_, about = derive_id(self._opened.key, owner, name), self._about(owner)
+            id_, about = derive_id(self._open_step.key, owner, name), self._about(owner)
             await self.rows.put(NewMemory(id=id_, about=about, text=text, key=name, source="tool"))
 
     def owner(self, run: RunState, scope: str) -> RunState:
-        """See `SharedMemory.owner`."""
+        """Return the memory of a scope, as `load` has read it."""
         del run
         return self._owners[scope]
 
     def named(self, run: RunState, run_id: str) -> RunState:
-        """See `SharedMemory.named`."""
+        """Raise an error: a run on a host cannot read the memory of another run."""
         del run
         remedy = "Leave target_run_id out, or use scope 'session' or 'global'"
         raise GraphError(f"run {run_id!r}", f"a run on a host has its own memory. {remedy}")
 
     def put(self, owner: RunState, span: Span) -> None:
-        """See `SharedMemory.put`: it is written by `keep`."""
+        """Add a span to a memory; `keep` writes it."""
         self._puts.append((owner.run_id, span))
 
     async def _owner(self, run: RunState, scope: str) -> RunState:
@@ -78,8 +78,10 @@ class HostMemory:
         if scope == SESSION and run.session_id:
             name = f"session:{run.session_id}"
         spans: list[Span] = []
-        if self._opened.effect.type is not EffectType.MEMORY_NOTE:  # which reads none
+        # A note adds one span and reads none: it would load a thousand for nothing.
+        if self._open_step.effect.type is not EffectType.MEMORY_NOTE:
             rows = await self.rows.page(about=self._about(name), limit=MOST_SPANS)
+            # The page begins with the newest span, an index with the oldest one.
             spans = sorted(
                 filter(None, (_span_in(row.text) for row in rows)),
                 key=lambda span: (str(span.get("created_at")), str(span[SPAN_ID])),
@@ -92,7 +94,7 @@ class HostMemory:
 
 
 def _span_in(text: str) -> Span | None:
-    """Return the span that a memory holds; None: another program kept it in this scope."""
+    """Return the span that a memory holds, or None if another program stored the memory in this scope."""
     try:
         span: Any = from_json(text)
     except ValueError:

@@ -38,7 +38,7 @@ def normalize_messages(
     messages: Any,
     *,
     now_iso: Callable[[], str],
-    new_message_id: Callable[[int], str] = lambda _place: new_id(),
+    new_message_id: Callable[[int], str] = lambda _index: new_id(),
 ) -> list[Message]:
     """Return copies of messages. Each copy has a ``timestamp`` and ``metadata.message_id``.
 
@@ -47,14 +47,16 @@ def normalize_messages(
         now_iso: Function that returns the instant for messages without ``timestamp``.
         new_message_id: Function that returns the id for a message without one, from its place.
     """
-    told = []
-    for place, one in enumerate(messages if isinstance(messages, list) else []):
-        if not isinstance(one, dict):
+    copies = []
+    for index, message in enumerate(messages if isinstance(messages, list) else []):
+        if not isinstance(message, dict):
             continue
-        about = metadata_of(one)
-        about = {**about, "message_id": about.get("message_id") or new_message_id(place)}
-        told.append({**one, "timestamp": one.get("timestamp") or now_iso(), "metadata": about})
-    return told
+        metadata = metadata_of(message)
+        metadata = {**metadata, "message_id": metadata.get("message_id") or new_message_id(index)}
+        copies.append(
+            {**message, "timestamp": message.get("timestamp") or now_iso(), "metadata": metadata}
+        )
+    return copies
 
 
 def split_for_compaction(
@@ -64,8 +66,8 @@ def split_for_compaction(
 
     It does not begin with a tool result, so that a tool's call and result stay together.
     """
-    system = [one for one in messages if one.get("role") == "system"]
-    others = [one for one in messages if one.get("role") != "system"]
+    system = [m for m in messages if m.get("role") == "system"]
+    others = [m for m in messages if m.get("role") != "system"]
     border = max(0, len(others) - max(0, preserve_recent))
     while 0 < border < len(others) and others[border].get("role") == "tool":
         border -= 1
@@ -86,41 +88,41 @@ def span_metadata_from_messages(messages: Sequence[Message]) -> dict[str, Any]:
 
 def metadata_of(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of a message, or an empty object if it has none."""
-    found = message.get("metadata")
-    return found if isinstance(found, dict) else {}
+    metadata = message.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def summary_message(span_id: str, summary: str, at: str) -> Message:
     """Return the message that replaces archived messages."""
-    about = {
+    metadata = {
         "kind": SUMMARY,
         "source_artifact_id": span_id,
         "message_id": f"memory_summary:{span_id}",
     }
     content = f"[SUMMARY span_id={span_id}]: {summary}"
-    return {"role": "system", "content": content, "timestamp": at, "metadata": about}
+    return {"role": "system", "content": content, "timestamp": at, "metadata": metadata}
 
 
 def note_message(span_id: str, note: str, at: str | None) -> Message:
     """Return the message that shows a note."""
-    about = {"kind": "memory_note", "source_artifact_id": span_id}
-    about["message_id"] = f"memory_note:{span_id}"
+    metadata = {"kind": "memory_note", "source_artifact_id": span_id}
+    metadata["message_id"] = f"memory_note:{span_id}"
     content = f"[MEMORY NOTE]\n{note}"
-    return {"role": "system", "content": content, "timestamp": at, "metadata": about}
+    return {"role": "system", "content": content, "timestamp": at, "metadata": metadata}
 
 
 def summaries_in(messages: Iterable[Message]) -> dict[str, str]:
     """Return the texts of summaries, by the id of the artifact with the archived messages."""
     return {
-        str(metadata_of(one)["source_artifact_id"]): str(one.get("content") or "")
-        for one in messages
-        if metadata_of(one).get("kind") == SUMMARY and metadata_of(one).get("source_artifact_id")
+        str(metadata_of(m)["source_artifact_id"]): str(m.get("content") or "")
+        for m in messages
+        if metadata_of(m).get("kind") == SUMMARY and metadata_of(m).get("source_artifact_id")
     }
 
 
 def text_of_messages(messages: Iterable[Message]) -> str:
     """Return messages as text, each on at least one line."""
-    return "\n".join(f"{one.get('role') or 'user'}: {content_of(one)}" for one in messages)
+    return "\n".join(f"{m.get('role') or 'user'}: {content_of(m)}" for m in messages)
 
 
 def content_of(message: Mapping[str, Any]) -> str:
@@ -139,19 +141,19 @@ def identity_of(message: Message) -> str:
     return canonical_json([message.get(name) for name in ("role", "content", "timestamp")])
 
 
-def without_known(messages: Iterable[Message], known: Iterable[Message]) -> list[Message]:
+def without_known(messages: Iterable[Message], present: Iterable[Message]) -> list[Message]:
     """Return the messages that are not known, each once."""
-    seen = {identity_of(one) for one in known}
-    fresh = []
-    for one in messages:
-        name = identity_of(one)
-        if name not in seen:
-            seen.add(name)
-            fresh.append(one)
-    return fresh
+    present_ids = {identity_of(message) for message in present}
+    new_messages = []
+    for message in messages:
+        identity = identity_of(message)
+        if identity not in present_ids:
+            present_ids.add(identity)
+            new_messages.append(message)
+    return new_messages
 
 
-def placed(
+def insert_messages(
     context: Sequence[Message], pieces: Iterable[tuple[str, Sequence[Message]]], placement: str
 ) -> list[Message]:
     """Return a context with messages inserted. Pieces for the same place keep their order.
@@ -162,19 +164,19 @@ def placed(
         placement: ``after_summary``: after the summary of their artifact, or as ``after_system`` if there is
             none. ``after_system``: after the system messages at the start. ``end``: at the end.
     """
-    behind_system = next(
-        (at for at, one in enumerate(context) if one.get("role") != "system"), len(context)
+    after_system = next(
+        (at for at, message in enumerate(context) if message.get("role") != "system"), len(context)
     )
-    usual = len(context) if placement == AT_END else behind_system
+    default_index = len(context) if placement == AT_END else after_system
     summaries: dict[str, int] = {}
     if placement == AFTER_SUMMARY:
-        for at, one in enumerate(context):
-            if metadata_of(one).get("kind") == SUMMARY:
-                summaries[str(metadata_of(one).get("source_artifact_id"))] = at + 1
-    at_place: dict[int, list[Message]] = {}
+        for at, message in enumerate(context):
+            if metadata_of(message).get("kind") == SUMMARY:
+                summaries[str(metadata_of(message).get("source_artifact_id"))] = at + 1
+    insertions: dict[int, list[Message]] = {}
     for span_id, messages in pieces:
-        at_place.setdefault(summaries.get(span_id, usual), []).extend(messages)
-    told: list[Message] = []
+        insertions.setdefault(summaries.get(span_id, default_index), []).extend(messages)
+    new_context: list[Message] = []
     for at in range(len(context) + 1):
-        told += [*at_place.get(at, ()), *context[at : at + 1]]
-    return told
+        new_context += [*insertions.get(at, ()), *context[at : at + 1]]
+    return new_context

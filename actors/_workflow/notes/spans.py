@@ -37,26 +37,26 @@ Span = dict[str, Any]
 
 def spans_of(variables: Mapping[str, Any]) -> list[Span]:
     """Return the spans in a run's vars. Items that are not spans are left out."""
-    found = namespace(variables, RUNTIME).get(SPANS)
-    items = found if isinstance(found, list) else []
-    return [one for one in items if isinstance(one, dict) and isinstance(one.get(SPAN_ID), str)]
+    index = namespace(variables, RUNTIME).get(SPANS)
+    items = index if isinstance(index, list) else []
+    return [s for s in items if isinstance(s, dict) and isinstance(s.get(SPAN_ID), str)]
 
 
-def span_at(spans: list[Span], wanted: Any) -> Span | None:
-    """Return the span with an id, or with a number from 1 in the order of the index. None: there is none."""
-    text = str(wanted).strip()
-    by_id = next((one for one in spans if one[SPAN_ID] == text), None)
-    if by_id is not None or isinstance(wanted, bool) or not _NUMBER.fullmatch(text):
+def span_at(spans: list[Span], id_or_number: Any) -> Span | None:
+    """Return the span with an id, or with a number from 1 in the order of the index, or None."""
+    text = str(id_or_number).strip()
+    by_id = next((s for s in spans if s[SPAN_ID] == text), None)
+    if by_id is not None or isinstance(id_or_number, bool) or not _NUMBER.fullmatch(text):
         return by_id
-    place = int(text)
-    return spans[place - 1] if 1 <= place <= len(spans) else None
+    number = int(text)
+    return spans[number - 1] if 1 <= number <= len(spans) else None
 
 
-def tagged(span: Span, tags: Mapping[str, str], *, merge: bool) -> Span:
+def with_tags(span: Span, tags: Mapping[str, str], *, merge: bool) -> Span:
     """Return a span with these tags added, or with these tags only."""
-    before = span.get("tags")
-    kept = before if merge and isinstance(before, dict) else {}
-    return {**span, "tags": {**kept, **tags}}
+    span_tags = span.get("tags")
+    base_tags = span_tags if merge and isinstance(span_tags, dict) else {}
+    return {**span, "tags": {**base_tags, **tags}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +83,14 @@ class SpanFilter:
 
     def fits(self, span: Span) -> bool:
         """Return True if the span fits all conditions."""
-        own = span.get("tags") if isinstance(span.get("tags"), dict) else {}
-        place = span.get("location") or (own or {}).get("location")
+        tags = span.get("tags") if isinstance(span.get("tags"), dict) else {}
+        location = span.get("location") or (tags or {}).get("location")
         return (
             (not self.ids or span[SPAN_ID] in self.ids)
             and self._is_in_time(span)
-            and self._is_tagged(own or {})
+            and self._is_tagged(tags or {})
             and _is_one_of(span.get("created_by"), self.authors)
-            and _is_one_of(place, self.locations)
+            and _is_one_of(location, self.locations)
         )
 
     def _is_in_time(self, span: Span) -> bool:
@@ -100,52 +100,59 @@ class SpanFilter:
             until is None or (bool(first) and first <= until)
         )
 
-    def _is_tagged(self, own: Mapping[str, Any]) -> bool:
+    def _is_tagged(self, tags: Mapping[str, Any]) -> bool:
         if not self.tags:
             return True
-        found = (_is_one_of(own.get(name), values) for name, values in self.tags.items())
-        return any(found) if self.any_tag else all(found)
+        matches = (_is_one_of(tags.get(name), values) for name, values in self.tags.items())
+        return any(matches) if self.any_tag else all(matches)
 
 
-def _is_one_of(value: Any, wanted: Collection[str]) -> bool:
-    return not wanted or str(value or "").casefold() in {one.casefold() for one in wanted}
+def _is_one_of(value: Any, allowed_values: Collection[str]) -> bool:
+    return not allowed_values or str(value or "").casefold() in {
+        text.casefold() for text in allowed_values
+    }
 
 
 def instants_of(span: Span) -> tuple[str, str]:
-    """Return the first and the last instant of a span, in UTC. Empty: the span has no valid instant."""
-    made = span.get("created_at")
+    """Return the first and the last instant of a span, in UTC; empty texts if it has no valid instant."""
+    created_at = span.get("created_at")
     first, last = (
-        normalize_utc_iso(span.get(name) or made) for name in ("from_timestamp", "to_timestamp")
+        normalize_utc_iso(span.get(name) or created_at)
+        for name in ("from_timestamp", "to_timestamp")
     )
     return first or "", last or ""
 
 
 def newest_first(spans: Iterable[Span]) -> list[Span]:
     """Return spans ordered by their last instant, the newest first."""
-    return sorted(spans, key=lambda one: instants_of(one)[1], reverse=True)
+    return sorted(spans, key=lambda span: instants_of(span)[1], reverse=True)
 
 
-def neighbours(spans: Iterable[Span], found: Iterable[Span], hops: int) -> list[Span]:
+def neighbours(spans: Iterable[Span], matches: Iterable[Span], hops: int) -> list[Span]:
     """Return the spans that are at most `hops` places in time from a found span, except found spans."""
-    line = newest_first(spans)
-    ids = {one[SPAN_ID] for one in found}
-    places = [at for at, one in enumerate(line) if one[SPAN_ID] in ids]
-    near = sorted({at + step for at in places for step in range(-hops, hops + 1)})
-    return [line[at] for at in near if 0 <= at < len(line) and line[at][SPAN_ID] not in ids]
+    ordered_spans = newest_first(spans)
+    match_ids = {span[SPAN_ID] for span in matches}
+    positions = [at for at, span in enumerate(ordered_spans) if span[SPAN_ID] in match_ids]
+    indexes = sorted({at + step for at in positions for step in range(-hops, hops + 1)})
+    return [
+        ordered_spans[at]
+        for at in indexes
+        if 0 <= at < len(ordered_spans) and ordered_spans[at][SPAN_ID] not in match_ids
+    ]
 
 
 def has_words(text: str, query: str) -> bool:
     """Return True if a text has all words of a query, in any order."""
-    held = text.casefold()
-    return all(one in held for one in query.casefold().split())
+    folded_text = text.casefold()
+    return all(word in folded_text for word in query.casefold().split())
 
 
 def text_of_index(span: Span, summaries: Mapping[str, str]) -> str:
     """Return all words about a span in the index and in the summaries of a context."""
-    own = span.get("tags") if isinstance(span.get("tags"), dict) else {}
-    words = [span.get("note_preview"), span.get("summary_preview"), span.get("location")]
-    told = [str(one) for one in (*words, *(own or {}).values()) if one]
-    return "\n".join([*told, summaries.get(span[SPAN_ID], "")])
+    tags = span.get("tags") if isinstance(span.get("tags"), dict) else {}
+    fields = [span.get("note_preview"), span.get("summary_preview"), span.get("location")]
+    texts = [str(value) for value in (*fields, *(tags or {}).values()) if value]
+    return "\n".join([*texts, summaries.get(span[SPAN_ID], "")])
 
 
 MESSAGES = "messages"
@@ -155,14 +162,14 @@ class Archive:
     """The artifacts that an effect reads and writes.
 
     Args:
-        store: The store of the artifacts. None: methods that need it raise an error with the remedy.
+        store: The store of the artifacts. If it is None, methods that need it raise an error with the remedy.
         name: The effect's type, for errors.
     """
 
     def __init__(self, store: ArtifactStore | None, name: str) -> None:
-        self._given, self._name = store, name
+        self._optional_store, self._name = store, name
 
-    def kept(
+    def store_once(
         self, artifact_id: str, data: Mapping[str, Any], *, run_id: str, tags: Mapping[str, str]
     ) -> dict[str, Any]:
         """Store JSON data under this id, unless the id is in use; return the stored data.
@@ -173,55 +180,55 @@ class Archive:
             NotSerializableError: The data is not JSON data. Nothing is stored.
             GraphError: The driver has no artifact store.
         """
-        there: dict[str, Any] | None = self.load(artifact_id)
-        if there is not None:
-            return there
-        told: dict[str, Any] = durable_copy(dict(data), f"artifact of {self._name}")
-        content = canonical_json(told).encode()
-        more: dict[str, Any] = {"run_id": run_id, "tags": tags, "artifact_id": artifact_id}
-        self._store.store(content, content_type="application/json", **more)
-        return told
+        existing: dict[str, Any] | None = self.load(artifact_id)
+        if existing is not None:
+            return existing
+        stored_data: dict[str, Any] = durable_copy(dict(data), f"artifact of {self._name}")
+        content = canonical_json(stored_data).encode()
+        options: dict[str, Any] = {"run_id": run_id, "tags": tags, "artifact_id": artifact_id}
+        self._store.store(content, content_type="application/json", **options)
+        return stored_data
 
     def load(self, artifact_id: str) -> dict[str, Any] | None:
-        """Return the JSON object in an artifact. None: there is no such artifact, or it has no JSON object.
+        """Return the JSON object in an artifact, or None if there is no such artifact or no JSON object in it.
 
         Raises:
             GraphError: The driver has no artifact store.
         """
         try:
-            found = self._store.load(artifact_id)
-            data = None if found is None else found.as_json()
+            artifact = self._store.load(artifact_id)
+            data = None if artifact is None else artifact.as_json()
         except (json.JSONDecodeError, UnicodeDecodeError):
             return None
         return data if isinstance(data, dict) else None
 
     def context_of(self, run: RunState) -> list[dict[str, Any]]:
         """Return the messages in a run's context, with references replaced by their values."""
-        context = self._followed(run.vars.get(CONTEXT))
-        found = context.get(MESSAGES) if isinstance(context, dict) else None
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        context = self._resolve(run.vars.get(CONTEXT))
+        messages = context.get(MESSAGES) if isinstance(context, dict) else None
+        return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
 
-    def changed_context(self, run: RunState, messages: list[dict[str, Any]]) -> list[Any]:
+    def context_change(self, run: RunState, messages: list[dict[str, Any]]) -> list[Any]:
         """Return the change, as path and value, that sets the messages of a run's context."""
         context = run.vars.get(CONTEXT)
         if is_artifact_ref(context):
-            return [[CONTEXT], {**self._followed(context), MESSAGES: messages}]
+            return [[CONTEXT], {**self._resolve(context), MESSAGES: messages}]
         return [[CONTEXT, MESSAGES], messages]
 
-    def _followed(self, value: Any) -> Any:
+    def _resolve(self, value: Any) -> Any:
         """Return JSON data with its references replaced by the values of their artifacts."""
         if is_artifact_ref(value):
-            return self._followed(plain_value(value, self._store))
+            return self._resolve(plain_value(value, self._store))
         if isinstance(value, dict):
-            return {name: self._followed(one) for name, one in value.items()}
-        return [self._followed(one) for one in value] if isinstance(value, list) else value
+            return {name: self._resolve(item) for name, item in value.items()}
+        return [self._resolve(item) for item in value] if isinstance(value, list) else value
 
     @property
     def _store(self) -> ArtifactStore:
-        if self._given is None:
+        if self._optional_store is None:
             remedy = "Pass artifact_store=… to the WorkflowRuntime, or to the Flows"
             raise GraphError(self._name, f"there is no artifact store for the memory. {remedy}")
-        return self._given
+        return self._optional_store
 
 
 _OWN_TAG: Final = "kind"
@@ -240,83 +247,83 @@ class Payload:
         self.name, self._data = name, data
 
     def get(self, name: str) -> Any:
-        """Return a value as it is. None: the payload does not have it."""
+        """Return a value as it is, or None if the payload does not have it."""
         return self._data.get(name)
 
     def text(self, name: str, default: str = "") -> str:
         """Return a text without spaces around it, or the default if it is missing or empty."""
-        found = self._data.get(name)
-        if found is None:
+        value = self._data.get(name)
+        if value is None:
             return default
-        if not isinstance(found, str):
+        if not isinstance(value, str):
             raise self.wrong(name, "is no text")
-        return found.strip() or default
+        return value.strip() or default
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Return a boolean, or the default if it is missing."""
-        found = self._data.get(name)
-        if not isinstance(found, bool | None):
+        value = self._data.get(name)
+        if not isinstance(value, bool | None):
             raise self.wrong(name, "is neither true nor false")
-        return default if found is None else found
+        return default if value is None else value
 
     def count(self, name: str, default: int, *, least: int = 0) -> int:
         """Return a whole number that is at least `least`, or the default if it is missing."""
-        found = self._data.get(name)
-        if found is None:
+        value = self._data.get(name)
+        if value is None:
             return default
-        if isinstance(found, bool) or not isinstance(found, int) or found < least:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.wrong(name, f"is no whole number from {least} on")
-        return found
+        return value
 
     def choice(self, name: str, *choices: str) -> str:
         """Return one of these words. If the value is missing, return the first word."""
-        found = self.text(name, choices[0]).lower()
-        if found not in choices:
+        word = self.text(name, choices[0]).lower()
+        if word not in choices:
             raise self.wrong(name, f"is none of {', '.join(choices)}")
-        return found
+        return word
 
     def names(self, *names: str) -> tuple[str, ...]:
         """Return the texts and numbers in these fields, each of which has one or a list."""
-        told: list[str] = []
+        texts: list[str] = []
         for name in names:
-            found = self._data.get(name)
-            for one in found if isinstance(found, list) else [] if found is None else [found]:
-                if isinstance(one, bool) or not isinstance(one, str | int):
+            value = self._data.get(name)
+            for item in value if isinstance(value, list) else [] if value is None else [value]:
+                if isinstance(item, bool) or not isinstance(item, str | int):
                     raise self.wrong(name, "is neither a text nor a list of texts")
-                told.append(str(one))
-        return tuple(told)
+                texts.append(str(item))
+        return tuple(texts)
 
     def instant(self, name: str) -> str | None:
-        """Return an instant in UTC. None: the value is missing."""
-        found = self._data.get(name)
-        if found is None or found == "":
+        """Return an instant in UTC, or None if the value is missing."""
+        value = self._data.get(name)
+        if value is None or value == "":
             return None
-        at = normalize_utc_iso(found)
+        at = normalize_utc_iso(value)
         if at is None:
             raise self.wrong(name, "is no ISO timestamp")
         return at
 
     def tags(self) -> dict[str, str]:
         """Return the tags to set, without ``kind``, which the runtime sets."""
-        found = self.wanted_tags()
+        tags = self.wanted_tags()
         if isinstance(self._data.get("tags"), dict) and any(
-            isinstance(one, list) for one in self._data["tags"].values()
+            isinstance(value, list) for value in self._data["tags"].values()
         ):
             raise self.wrong("tags", "has a list: a tag has one value")
-        return {name: values[0] for name, values in found.items() if name != _OWN_TAG}
+        return {name: values[0] for name, values in tags.items() if name != _OWN_TAG}
 
     def wanted_tags(self) -> dict[str, tuple[str, ...]]:
         """Return the tags to search for. Each has one value, or a list of which one value is enough."""
-        found = self._data.get("tags")
-        if not isinstance(found, dict | None):
+        tags = self._data.get("tags")
+        if not isinstance(tags, dict | None):
             raise self.wrong("tags", "is no object of texts")
-        told = {}
-        for name, value in (found or {}).items():
+        values_by_tag = {}
+        for name, value in (tags or {}).items():
             values = value if isinstance(value, list) else [value]
-            if not all(isinstance(one, str | int | float) for one in values):
+            if not all(isinstance(v, str | int | float) for v in values):
                 raise self.wrong(f"tags.{name}", "is neither a text nor a list of texts")
-            told[str(name)] = tuple(map(str, values))
-        return told
+            values_by_tag[str(name)] = tuple(map(str, values))
+        return values_by_tag
 
     def wrong(self, name: str, problem: str) -> GraphError:
         """Return the error for a value."""
@@ -368,19 +375,19 @@ class Memories:
     run: RunState
     shared: SharedMemory
 
-    def one(self, payload: Payload) -> RunState:
+    def owner_to_write(self, payload: Payload) -> RunState:
         """Return the owner of the memory that a request writes to."""
         target = payload.text("target_run_id")
         if target:
             return self.run if target == self.run.run_id else self.shared.named(self.run, target)
         return self._of(payload.choice("scope", *SCOPES))
 
-    def some(self, payload: Payload) -> list[RunState]:
+    def owners_to_search(self, payload: Payload) -> list[RunState]:
         """Return the owners of the memories that a request searches."""
         if payload.text("target_run_id") or payload.choice("scope", *SCOPES, ALL) != ALL:
-            return [self.one(payload)]
-        found = {one.run_id: one for one in map(self._of, SCOPES)}
-        return [*found.values()]
+            return [self.owner_to_write(payload)]
+        owners = {owner.run_id: owner for owner in map(self._of, SCOPES)}
+        return [*owners.values()]
 
     def _of(self, scope: str) -> RunState:
         return self.run if scope == RUN else self.shared.owner(self.run, scope)
@@ -402,7 +409,7 @@ class MemoryRequest:
 
     Attributes:
         run: The run that makes the request.
-        opened: The effect.
+        open_step: The effect.
         at: The instant of this attempt, in ISO 8601 in UTC.
         payload: The request's payload.
         archive: The artifacts.
@@ -410,25 +417,25 @@ class MemoryRequest:
     """
 
     run: RunState
-    opened: OpenStep
+    open_step: OpenStep
     at: str
     payload: Payload
     archive: Archive
     memories: Memories
 
-    def met(
+    def succeed(
         self, output: str | None, meta: Any = None, *, changes: dict[str, Any] | None = None
     ) -> EffectOutcome:
         """Return the outcome of a successful request.
 
         The result has the form of a tool's result, which models can read.
         """
-        more = {} if meta is None else {"meta": meta}
-        row = {**self._row(), "success": True, "output": output, "error": None, **more}
-        told = {"mode": "executed", "results": [row]}
-        return EffectOutcome.completed(told, changes=changes or None)
+        optional = {} if meta is None else {"meta": meta}
+        row = {**self._row(), "success": True, "output": output, "error": None, **optional}
+        result = {"mode": "executed", "results": [row]}
+        return EffectOutcome.completed(result, changes=changes or None)
 
-    def refused(self, problem: str) -> EffectOutcome:
+    def fail(self, problem: str) -> EffectOutcome:
         """Return the outcome of a request for data that does not exist.
 
         The run continues and can read the reason.

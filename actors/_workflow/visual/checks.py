@@ -65,15 +65,17 @@ _INSTEAD: Final = {
 
 def check(drawing: Drawing, findings: DrawingFindings) -> None:
     """Add a finding for each mistake in nodes and wires."""
-    at: dict[str, list[DrawnWire]] = defaultdict(list)
+    wires_by_node: dict[str, list[DrawnWire]] = defaultdict(list)
     for wire in drawing.wires:
-        at[wire.source].append(wire)
-        at[wire.target].append(wire)
+        wires_by_node[wire.source].append(wire)
+        wires_by_node[wire.target].append(wire)
     for node in drawing.nodes.values():
-        if node.id in at or node.id == drawing.entry:  # a node without wires is decoration
-            _check_node(node, at[node.id], findings)
+        if (
+            node.id in wires_by_node or node.id == drawing.entry
+        ):  # a node without wires is decoration
+            _check_node(node, wires_by_node[node.id], findings)
             if node.type in VARIABLES:
-                _check_names(node, at[node.id], drawing, findings)
+                _check_names(node, wires_by_node[node.id], drawing, findings)
     _check_wires(drawing, findings)
     _check_circles(drawing, findings)
 
@@ -85,11 +87,11 @@ def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindin
         problem = f"nothing here executes the type {node.type!r}"
         findings.at_node(node, problem, remedy, "type")
         return
-    unread = code.problem_of(node) if node.type == CODE else None
-    if unread is not None:
+    code_problem = code.problem_of(node) if node.type == CODE else None
+    if code_problem is not None:
         parts = ("expression", "codeBody", "code")
-        place = next((one for one in parts if one in node.data), "code")
-        findings.at_node(node, *unread, "data", place)
+        data_key = next((key for key in parts if key in node.data), "code")
+        findings.at_node(node, *code_problem, "data", data_key)
     if node.type == "subflow" and subflow_name(node) is None:
         findings.at_node(node, "it names no flow", "Give its data a subflowId", "data")
     if node.type == "subflow" and (context := inherits_context(node)):
@@ -109,15 +111,15 @@ def _check_names(
     node: DrawnNode, wires: list[DrawnWire], drawing: Drawing, findings: DrawingFindings
 ) -> None:
     """Add a finding for each name of the runtime that a node sets. A computed name is checked by the run."""
-    values, computed = node.part("pinDefaults"), {*node.part("pinExpressions")}
+    values, computed_pins = node.part("pinDefaults"), {*node.part("pinExpressions")}
     for wire in wires:
         source = drawing.nodes[wire.source]
         if wire.target == node.id and source.type.startswith("literal_"):
             values[wire.into] = source.data.get("literalValue")
         elif wire.target == node.id and not wire.is_control:
-            computed.add(wire.into)
+            computed_pins.add(wire.into)
             values.setdefault(wire.into, None)
-    for name in names_set(node.type, values, computed):
+    for name in names_set(node.type, values, computed_pins):
         if name.strip().startswith("_"):
             problem = f"names that begin with _ are reserved: {name!r} is one"
             findings.at_node(node, problem, "Give it another name", "data", "pinDefaults")
@@ -125,46 +127,46 @@ def _check_names(
 
 def _has_value(node: DrawnNode, wires: list[DrawnWire], pin: str) -> bool:
     """Return True if a pin gets a value when the node runs."""
-    is_wired = any(one.target == node.id and one.into == pin for one in wires)
+    is_wired = any(w.target == node.id and w.into == pin for w in wires)
     return is_wired or pin in node.part("pinExpressions")
 
 
 def _check_wires(drawing: Drawing, findings: DrawingFindings) -> None:
-    into: Counter[tuple[str, str]] = Counter()
-    out: Counter[tuple[str, str]] = Counter()
+    wires_into: Counter[tuple[str, str]] = Counter()
+    wires_out: Counter[tuple[str, str]] = Counter()
     for wire in drawing.wires:
         node = drawing.nodes[wire.source]
         if not wire.is_control:
-            into[wire.target, wire.into] += 1
-            if into[wire.target, wire.into] == 2:  # noqa: PLR2004 - one finding for each pin
+            wires_into[wire.target, wire.into] += 1
+            if wires_into[wire.target, wire.into] == 2:  # noqa: PLR2004 - one finding for each pin
                 remedy = "Remove one, or give the pin values by route (inputRouteOverrides)"
                 findings.at_wire(wire, "another edge leads to this pin, too", remedy)
             continue
-        out[wire.source, wire.out] += 1
-        if out[wire.source, wire.out] == 2:  # noqa: PLR2004
+        wires_out[wire.source, wire.out] += 1
+        if wires_out[wire.source, wire.out] == 2:  # noqa: PLR2004
             remedy = "Remove one, or put a sequence or a parallel node in between"
             findings.at_wire(wire, "another edge of execution comes from this pin, too", remedy)
-        wanted = _OUTS.get(node.type, OUT_OF_CONTROL)
-        if node.type in TYPES and not re.fullmatch(wanted, wire.out):
+        exits = _OUTS.get(node.type, OUT_OF_CONTROL)
+        if node.type in TYPES and not re.fullmatch(exits, wire.out):
             problem = f"execution never leaves a node {node.type!r} by {wire.out!r}"
             findings.at_wire(wire, problem, "Connect another pin")
 
 
-def is_step(node: DrawnNode, controlled: set[str]) -> bool:
-    """Return True if a node is executed. `controlled` are the nodes that wires of execution touch."""
-    return node.type in STEPS or node.id in controlled
+def is_step(node: DrawnNode, control_nodes: set[str]) -> bool:
+    """Return True if a node is executed. `control_nodes` are the nodes that wires of execution touch."""
+    return node.type in STEPS or node.id in control_nodes
 
 
 def controlled_in(drawing: Drawing) -> set[str]:
     """Return the nodes that wires of execution touch."""
-    return {end for one in drawing.wires if one.is_control for end in (one.source, one.target)}
+    return {end for wire in drawing.wires if wire.is_control for end in (wire.source, wire.target)}
 
 
 def _check_circles(drawing: Drawing, findings: DrawingFindings) -> None:
     """Add a finding for each node whose value depends on itself."""
-    controlled = controlled_in(drawing)
+    control_nodes = controlled_in(drawing)
     reads: dict[str, set[str]] = {
-        name: set() for name, node in drawing.nodes.items() if not is_step(node, controlled)
+        name: set() for name, node in drawing.nodes.items() if not is_step(node, control_nodes)
     }
     for wire in drawing.wires:
         if not wire.is_control and wire.source in reads and wire.target in reads:
@@ -173,14 +175,14 @@ def _check_circles(drawing: Drawing, findings: DrawingFindings) -> None:
     for name, sources in reads.items():
         for source in sources:
             readers[source].append(name)
-    free = [name for name, sources in reads.items() if not sources]
-    while free:
-        done = free.pop()
-        del reads[done]
-        for name in readers[done]:
-            reads[name].discard(done)
+    resolvable = [name for name, sources in reads.items() if not sources]
+    while resolvable:
+        resolved_name = resolvable.pop()
+        del reads[resolved_name]
+        for name in readers[resolved_name]:
+            reads[name].discard(resolved_name)
             if not reads[name]:
-                free.append(name)
+                resolvable.append(name)
     for name in reads:
         problem = "its value depends on itself"
         findings.at_node(drawing.nodes[name], problem, "Remove an edge of the cycle")
@@ -196,16 +198,19 @@ def check_bodies(drawing: Drawing, findings: DrawingFindings) -> None:
     for wire in drawing.wires:
         if wire.is_control:
             ways[wire.source].append(wire)
-    done: set[str] = set()
+    finished_nodes: set[str] = set()
     for name in filter(None, [drawing.entry, *drawing.nodes]):
-        if name in drawing.nodes and name not in done:
-            for wire in _out_of_bodies(name, ways, drawing.nodes, done):
+        if name in drawing.nodes and name not in finished_nodes:
+            for wire in _out_of_bodies(name, ways, drawing.nodes, finished_nodes):
                 remedy = "Remove it. The end of the body returns to the loop without an edge"
                 findings.at_wire(wire, "it leads back out of the body of a loop", remedy)
 
 
 def _out_of_bodies(
-    root: str, ways: Mapping[str, list[DrawnWire]], nodes: Mapping[str, DrawnNode], done: set[str]
+    root: str,
+    ways: Mapping[str, list[DrawnWire]],
+    nodes: Mapping[str, DrawnNode],
+    finished_nodes: set[str],
 ) -> Iterator[DrawnWire]:
     """Yield the wires from bodies back to their loops, on all ways from `root`.
 
@@ -214,13 +219,13 @@ def _out_of_bodies(
     """
     depths: dict[str, int] = {root: 0}
     bodies: list[int] = []
-    left = [iter(ways.get(root, ()))]
-    while left:
-        wire = next(left[-1], None)
+    iterators = [iter(ways.get(root, ()))]
+    while iterators:
+        wire = next(iterators[-1], None)
         if wire is None:
-            left.pop()
+            iterators.pop()
             name, depth = depths.popitem()
-            done.add(name)
+            finished_nodes.add(name)
         else:
             depth = depths[wire.source]
         if bodies and bodies[-1] == depth:
@@ -232,6 +237,6 @@ def _out_of_bodies(
         if wire.target in depths:
             if bodies and bodies[-1] >= depths[wire.target]:
                 yield wire
-        elif wire.target not in done:
+        elif wire.target not in finished_nodes:
             depths[wire.target] = len(depths)
-            left.append(iter(ways.get(wire.target, ())))
+            iterators.append(iter(ways.get(wire.target, ())))

@@ -77,14 +77,14 @@ def compile_drawing(
     Args:
         flow: The flow's JSON data.
         file: The flow's name in findings.
-        names: The names of graphs by the ids of flows, for this flow and its sub-flows. None: the names are the
-            ids.
+        names: The names of graphs by the ids of flows, for this flow and its sub-flows. By default the names
+            are the ids.
 
     Raises:
         FlowError: The flow has mistakes; the error has all of them.
     """
     findings = DrawingFindings(file)
-    drawing = lowered(read_drawing(flow, findings), findings)
+    drawing = apply_passes(read_drawing(flow, findings), findings)
     check(drawing, findings)
     functions = flow.get("functions") if isinstance(flow, Mapping) else None
     expressions = expressions_in(drawing, functions, findings)
@@ -98,10 +98,11 @@ def compile_drawing(
     return compiler.spec(entry), findings.warnings()
 
 
-def lowered(drawing: Drawing, findings: DrawingFindings) -> Drawing:
+def apply_passes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
     """Return a drawing after all passes, in their order."""
     drawing = with_known_types(without_reroutes(drawing, findings))
     check_bodies(drawing, findings)
+    # Routes come last: the limit in a wire becomes the source of the wire's route.
     return with_routes(without_limited_wires(drawing, findings), findings)
 
 
@@ -121,34 +122,34 @@ class _DrawingCompiler:
 
     def entry(self) -> str:
         """Return the entry node: the one that the flow names, else the first one without a wire into it."""
-        drawing, controlled = self.drawing, controlled_in(self.drawing)
+        drawing, control_nodes = self.drawing, controlled_in(self.drawing)
         if drawing.entry is not None and drawing.entry not in drawing.nodes:
             problem = f"there is no node {drawing.entry!r} to begin with"
             self.findings.add(problem, "Name another one", "entryNode")
             return ""
-        steps = [one.id for one in drawing.nodes.values() if is_step(one, controlled)]
+        steps = [node.id for node in drawing.nodes.values() if is_step(node, control_nodes)]
         if drawing.entry in steps:
             return drawing.entry or ""
-        reached = {one.target for one in drawing.wires if one.is_control}
-        free = [one for one in steps if one not in reached] or steps
-        if not free:
+        targets = {wire.target for wire in drawing.wires if wire.is_control}
+        starts = [name for name in steps if name not in targets] or steps
+        if not starts:
             problem = "it has no node that execution could begin with"
             self.findings.add(problem, "Add on_flow_start, and name it as entryNode", "nodes")
-        return free[0] if free else ""
+        return starts[0] if starts else ""
 
     def spec(self, entry: str) -> WorkflowSpec:
         """Return the graph with this entry node."""
         self._wire()
         nodes: dict[str, DocumentNode] = {}
-        for name in self._reached(entry):
+        for name in self._reachable_nodes(entry):
             nodes |= self._steps_of(self.nodes[name])
             self._check_size()
-        for name, wired in self.nodes.items():
-            if wired.is_step and name not in nodes and wired.drawn.type in TYPES:
-                place = wired.drawn.place
-                where = () if place is None else ("nodes", place)
-                self.findings.warn(f"no way leads to node {name!r}", "Remove it", *where)
-        has_branches = any(one.drawn.type == "parallel" for one in self.nodes.values())
+        for name, wired_node in self.nodes.items():
+            if wired_node.is_step and name not in nodes and wired_node.drawn.type in TYPES:
+                index = wired_node.drawn.index
+                position = () if index is None else ("nodes", index)
+                self.findings.warn(f"no way leads to node {name!r}", "Remove it", *position)
+        has_branches = any(w.drawn.type == "parallel" for w in self.nodes.values())
         reducers = {PLACE: in_turn} if has_branches else {}
         flow_id = self.drawing.id
         return WorkflowSpec(self.names.get(flow_id, flow_id), entry, nodes, reducers)
@@ -174,65 +175,67 @@ class _DrawingCompiler:
                 ways[wire.source][wire.out] = wire
             else:
                 inputs[wire.target][wire.into] = (wire.source, wire.out)
-        read = {source for pins in inputs.values() for source, _ in pins.values()}
-        controlled = controlled_in(self.drawing)
+        read_nodes = {source for pins in inputs.values() for source, _ in pins.values()}
+        control_nodes = controlled_in(self.drawing)
         for name, node in self.drawing.nodes.items():
             flow = subflow_name(node) if node.type in {"subflow", AGENT} else None
-            drawn = node
+            drawn_node = node
             if flow is not None and flow in self.names:
-                drawn = replace(node, data={**node.data, SUBFLOW: self.names[flow]})
+                drawn_node = replace(node, data={**node.data, SUBFLOW: self.names[flow]})
             self.nodes[name] = WiredNode(
-                drawn,
+                drawn_node,
                 inputs[name],
                 ways[name],
-                is_step=is_step(node, controlled),
-                is_read=name in read,
+                is_step=is_step(node, control_nodes),
+                is_read=name in read_nodes,
                 takes_last=node.type not in _OWN_PINS,
                 compute=code.compute if node.type == CODE else VALUES.get(node.type),
                 outputs_of=RESULTS.get(node.type),
                 expressions=self.expressions.get(name, {}),
             )
-        for name, wired in self.nodes.items():
-            if wired.is_step:
-                self.nodes[name] = replace(wired, needs=tuple(self._needs(wired)))
+        for name, wired_node in self.nodes.items():
+            if wired_node.is_step:
+                self.nodes[name] = replace(wired_node, needs=tuple(self._needs(wired_node)))
                 self.need_count += len(self.nodes[name].needs)
                 self._check_size()
 
     def _needs(self, node: WiredNode) -> list[str]:
         """Return the nodes that are computed for a step, each after the nodes that it reads."""
-        found: list[str] = []
-        path = [("", iter(self._computed_for(node)))]
-        seen: set[str] = set()
+        needs: list[str] = []
+        path = [("", iter(self._computed_sources(node)))]
+        visited_nodes: set[str] = set()
         while path:
             name, sources = path[-1]
             for source in sources:
-                if source not in seen:
-                    seen.add(source)
-                    path.append((source, iter(self._computed_for(self.nodes[source]))))
+                if source not in visited_nodes:
+                    visited_nodes.add(source)
+                    path.append((source, iter(self._computed_sources(self.nodes[source]))))
                     break
             else:
                 path.pop()
-                found.append(name)
-        found.pop()  # the step itself
-        return found
+                needs.append(name)
+        needs.pop()  # the step itself
+        return needs
 
-    def _computed_for(self, node: WiredNode) -> tuple[str, ...]:
+    def _computed_sources(self, node: WiredNode) -> tuple[str, ...]:
         """Return the nodes whose values a node reads and that are not steps; many steps may ask for a node."""
         name = node.drawn.id
         if name not in self.reads:
             sources = (source for source, _ in node.inputs.values())
-            self.reads[name] = tuple(one for one in sources if not self.nodes[one].is_step)
+            self.reads[name] = tuple(
+                source_name for source_name in sources if not self.nodes[source_name].is_step
+            )
         return self.reads[name]
 
-    def _reached(self, entry: str) -> list[str]:
-        found = {entry: None}
-        left = [entry]
-        while left:
-            for wire in self.nodes[left.pop()].ways.values():
-                if wire.target not in found:
-                    found[wire.target] = None
-                    left.append(wire.target)
-        return list(found)
+    def _reachable_nodes(self, entry: str) -> list[str]:
+        names = {entry: None}
+        pending_nodes = [entry]
+        while pending_nodes:
+            for wire in self.nodes[pending_nodes.pop()].ways.values():
+                if wire.target not in names:
+                    names[wire.target] = None
+                    pending_nodes.append(wire.target)
+        return list(names)
 
     def _steps_of(self, node: WiredNode) -> dict[str, DocumentNode]:
         """Return the nodes of the graph that a node of the drawing becomes."""
@@ -240,16 +243,19 @@ class _DrawingCompiler:
         begin, back = _decisions_of(node)
         ways = [(out, wire.target) for out, wire in node.ways.items()]
         if kind == "parallel":
-            first = (*[one for one in ways if one[0] != "completed"], ("join", name + RETURN_MARK))
-            behind = tuple(one for one in ways if one[0] == "completed")
+            begin_ways = (
+                *[way for way in ways if way[0] != "completed"],
+                ("join", name + RETURN_MARK),
+            )
+            back_ways = tuple(way for way in ways if way[0] == "completed")
         elif kind in FILES:
-            first, behind = (("result", name + RETURN_MARK),), tuple(ways)
+            begin_ways, back_ways = (("result", name + RETURN_MARK),), tuple(ways)
         else:
-            first, behind = tuple(ways), tuple(ways)
-        found = {name: self._step(node, begin, first)}
+            begin_ways, back_ways = tuple(ways), tuple(ways)
+        steps = {name: self._step(node, begin, begin_ways)}
         if back is not None:
-            found[name + RETURN_MARK] = self._step(node, back, behind, RETURN_MARK)
-        return found
+            steps[name + RETURN_MARK] = self._step(node, back, back_ways, RETURN_MARK)
+        return steps
 
     def _data_of(self, name: str) -> str:
         """Return the JSON text of the data that decides a node's computation; many steps may read a node.
@@ -268,16 +274,16 @@ class _DrawingCompiler:
     def _step(
         self, node: WiredNode, decide: Decide, ways: tuple[tuple[str, str], ...], mark: str = ""
     ) -> DocumentNode:
-        drawn = ", ".join(self._data_of(name) for name in (node.drawn.id, *node.needs))
-        source = f'{{"drawn": [{drawn}], "ways": {_json(ways)}}}'
+        texts = ", ".join(self._data_of(name) for name in (node.drawn.id, *node.needs))
+        source = f'{{"drawn": [{texts}], "ways": {_json(ways)}}}'
         self.size += len(source)
         name, kind, title = node.drawn.id + mark, node.drawn.type, node.drawn.data.get("label")
         is_asking = kind in EFFECTS and not (mark and kind in FILES)
         effect = EFFECTS[kind][0] if is_asking else None
         # The code of a step is its own, or that of a node that is computed for it.
         is_code = any(
-            wired.drawn.type == CODE or any(text.is_code for text in wired.expressions.values())
-            for wired in (node, *map(self.nodes.__getitem__, node.needs))
+            w.drawn.type == CODE or any(text.is_code for text in w.expressions.values())
+            for w in (node, *map(self.nodes.__getitem__, node.needs))
         )
         nodes = self.nodes
 
@@ -309,13 +315,13 @@ def _decisions_of(node: WiredNode) -> tuple[Decide, Decide | None]:
 
 def _compute(visit: Visit) -> StepPlan:
     """Compute the outputs of a node that is a step, and return the move to the next node."""
-    node, given = visit.node, visit.inputs()
+    node, pins = visit.node, visit.inputs()
     if node.drawn.type == CODE:
-        result = code.result_of(node.drawn, given)
+        result = code.result_of(node.drawn, pins)
         outputs = code.outputs_of(result)
     else:
         assert node.compute is not None
-        outputs = node.compute(visit, node.drawn, given)
+        outputs = node.compute(visit, node.drawn, pins)
         result = outputs.get(WHOLE, outputs)
     visit.keep(outputs)
     return visit.plan(result=result)

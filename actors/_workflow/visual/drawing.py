@@ -22,13 +22,13 @@ class DrawnNode:
         id: The node's name in the drawing.
         type: The node's type, for example ``ask_user``.
         data: The node's data in the editor's JSON.
-        place: The node's number in the list of nodes. None: a pass of the compiler added it.
+        index: The node's number in the list of nodes, or None if a pass of the compiler added it.
     """
 
     id: str
     type: str
     data: Mapping[str, Any]
-    place: int | None = None
+    index: int | None = None
 
     def pins(self, side: str) -> list[str]:
         """Return the names of the data pins of a side, in their order.
@@ -42,17 +42,17 @@ class DrawnNode:
         return frozenset(name for name, kind in _pins_of(self.data, side) if kind == "execution")
 
     def part(self, name: str) -> dict[str, Any]:
-        """Return an object in the data. Empty: it is missing, or is not an object."""
-        found = self.data.get(name)
-        return dict(found) if isinstance(found, dict) else {}
+        """Return an object in the data; empty if it is missing or is not an object."""
+        value = self.data.get(name)
+        return dict(value) if isinstance(value, dict) else {}
 
 
 def _pins_of(data: Mapping[str, Any], side: str) -> list[tuple[str, str]]:
     pins = data.get(side)
     return [
-        (one["id"], str(one.get("type") or ""))
-        for one in (pins if isinstance(pins, list) else ())
-        if isinstance(one, dict) and isinstance(one.get("id"), str) and one["id"]
+        (p["id"], str(p.get("type") or ""))
+        for p in (pins if isinstance(pins, list) else ())
+        if isinstance(p, dict) and isinstance(p.get("id"), str) and p["id"]
     ]
 
 
@@ -66,8 +66,8 @@ class DrawnWire:
         target: The node that it leads to.
         into: The input pin of the target.
         is_control: True if the wire carries execution, False if it carries data.
-        place: The wire's number in the list of edges. None: a pass of the compiler added it.
-        limit: The editor's limit of how often execution may take the wire. None: no limit.
+        index: The wire's number in the list of edges, or None if a pass of the compiler added it.
+        limit: The editor's limit of how often execution may take the wire, or None.
         route: The wire's number among the ways into `target`, if values of pins there depend on it.
     """
 
@@ -76,7 +76,7 @@ class DrawnWire:
     target: str
     into: str
     is_control: bool
-    place: int | None = None
+    index: int | None = None
     limit: Any = None
     route: int | None = None
 
@@ -89,7 +89,7 @@ class Drawing:
         id: The name of the flow.
         nodes: The nodes by id, in the order of the document.
         wires: The wires, in the order of the document.
-        entry: The entry node that the flow names. None: it names none.
+        entry: The entry node that the flow names, or None if it names none.
     """
 
     id: str
@@ -101,16 +101,16 @@ class Drawing:
 class DrawingFindings(FindingList):
     """The findings of a drawing so far."""
 
-    def at_node(self, node: DrawnNode, problem: str, remedy: str, *place: str | int) -> None:
+    def at_node(self, node: DrawnNode, problem: str, remedy: str, *path: str | int) -> None:
         """Add a mistake in a node."""
-        where = () if node.place is None else ("nodes", node.place)
-        self.add(f"node {node.id!r}: {problem}", remedy, *where, *place)
+        position = () if node.index is None else ("nodes", node.index)
+        self.add(f"node {node.id!r}: {problem}", remedy, *position, *path)
 
     def at_wire(self, wire: DrawnWire, problem: str, remedy: str) -> None:
         """Add a mistake of a wire."""
-        where = () if wire.place is None else ("edges", wire.place)
+        position = () if wire.index is None else ("edges", wire.index)
         name = f"{wire.source}.{wire.out} -> {wire.target}.{wire.into}"
-        self.add(f"edge {name}: {problem}", remedy, *where)
+        self.add(f"edge {name}: {problem}", remedy, *position)
 
 
 RETURN_MARK: Final = "~"
@@ -152,7 +152,7 @@ def read_drawing(data: Any, findings: DrawingFindings) -> Drawing:
         problem = f"it is a {type(data).__name__}, not an object"
         findings.add(problem, "Give the JSON of a VisualFlow")
         return Drawing("", {}, ())
-    name = next((one for key in _IDS if (one := _text(data.get(key)))), "")
+    name = next((text for key in _IDS if (text := _text(data.get(key)))), "")
     if not name or _UNFIT.search(name):
         problem = "its id has characters that cannot be kept" if name else "it has no id"
         findings.add(problem, "Give it a name", "id")
@@ -166,26 +166,26 @@ def _text(value: Any) -> str:
 
 
 def _nodes(raw: Any, findings: DrawingFindings) -> dict[str, DrawnNode]:
-    found: dict[str, DrawnNode] = {}
+    nodes: dict[str, DrawnNode] = {}
     if not isinstance(raw, list):
         findings.add("nodes is no list", "Give a list of nodes", "nodes")
-        return found
+        return nodes
     if len(raw) > MOST_NODES:
         problem = f"it has {len(raw)} nodes, more than {MOST_NODES}"
         findings.add(problem, "Divide it into flows, and call them as subflow nodes", "nodes")
-        return found
-    for place, one in enumerate(raw):
-        node = _node(one, place, findings)
-        if node is not None and node.id in found:
-            findings.add(f"node {node.id!r} is there twice", "Rename one", "nodes", place, "id")
+        return nodes
+    for index, item in enumerate(raw):
+        node = _node(item, index, findings)
+        if node is not None and node.id in nodes:
+            findings.add(f"node {node.id!r} is there twice", "Rename one", "nodes", index, "id")
         elif node is not None:
-            found[node.id] = node
-    return found
+            nodes[node.id] = node
+    return nodes
 
 
-def _node(raw: Any, place: int, findings: DrawingFindings) -> DrawnNode | None:
+def _node(raw: Any, index: int, findings: DrawingFindings) -> DrawnNode | None:
     if not isinstance(raw, dict):
-        findings.add("a node is no object", 'Write {"id": …, "type": …}', "nodes", place)
+        findings.add("a node is no object", 'Write {"id": …, "type": …}', "nodes", index)
         return None
     name, kind = _text(raw.get("id")), raw.get("type")
     if isinstance(kind, dict):
@@ -195,15 +195,15 @@ def _node(raw: Any, place: int, findings: DrawingFindings) -> DrawnNode | None:
         kind = kind.removeprefix("NodeType.").lower()
     if not name or name.endswith(RETURN_MARK) or _UNFIT.search(name):
         remedy = f"Give it a name that does not end with {RETURN_MARK}, without control characters"
-        findings.add(f"a node has the id {raw.get('id')!r}", remedy, "nodes", place, "id")
+        findings.add(f"a node has the id {raw.get('id')!r}", remedy, "nodes", index, "id")
         return None
     if not kind:
-        findings.add(f"node {name!r} has no type", "Give it one", "nodes", place, "type")
+        findings.add(f"node {name!r} has no type", "Give it one", "nodes", index, "type")
     data = raw.get("data") or {}
     if not isinstance(data, dict):
-        findings.add(f"data of node {name!r} is no object", "Correct it", "nodes", place, "data")
+        findings.add(f"data of node {name!r} is no object", "Correct it", "nodes", index, "data")
         data = {}
-    return DrawnNode(name, kind, data, place)
+    return DrawnNode(name, kind, data, index)
 
 
 def _wires(
@@ -212,13 +212,13 @@ def _wires(
     if raw is not None and not isinstance(raw, list):
         findings.add("edges is no list", "Give a list of edges", "edges")
         return ()
-    found = []
+    wires = []
     pins = _ControlPins(nodes)
-    for place, one in enumerate(raw or ()):
-        wire = _wire(one, place, pins, findings)
+    for index, item in enumerate(raw or ()):
+        wire = _wire(item, index, pins, findings)
         if wire is not None:
-            found.append(wire)
-    return tuple(found)
+            wires.append(wire)
+    return tuple(wires)
 
 
 class _ControlPins:
@@ -235,24 +235,24 @@ class _ControlPins:
         return pin in self._pins[node, side]
 
 
-def _wire(raw: Any, place: int, pins: _ControlPins, findings: DrawingFindings) -> DrawnWire | None:
+def _wire(raw: Any, index: int, pins: _ControlPins, findings: DrawingFindings) -> DrawnWire | None:
     nodes = pins.nodes
-    ends = [_text(raw.get(one)) for one in _ENDS] if isinstance(raw, dict) else [""]
+    ends = [_text(raw.get(key)) for key in _ENDS] if isinstance(raw, dict) else [""]
     if not all(ends):
         problem = f"an edge has no {_ENDS[ends.index('')]}"
-        findings.add(problem, f"Give it {', '.join(_ENDS)}", "edges", place)
+        findings.add(problem, f"Give it {', '.join(_ENDS)}", "edges", index)
         return None
     source, out, target, into = ends
     for name, end in ((source, "source"), (target, "target")):
         if name not in nodes:
             problem = f"there is no node {name!r}"
-            findings.add(problem, "Remove the edge, or add the node", "edges", place, end)
+            findings.add(problem, "Remove the edge, or add the node", "edges", index, end)
     if source not in nodes or target not in nodes:
         return None
     is_control = into == INTO_CONTROL or pins.has(target, "inputs", into)
     data = raw.get("data")
     limit = data.get("loopLimit") if isinstance(data, dict) else None
-    wire = DrawnWire(source, out, target, into, is_control, place, limit)
+    wire = DrawnWire(source, out, target, into, is_control, index, limit)
     if pins.has(source, "outputs", out) and not is_control:
         problem = "it leads from a pin of execution to one of data"
         findings.at_wire(wire, problem, "Connect pins of one kind")

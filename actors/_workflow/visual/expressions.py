@@ -61,7 +61,7 @@ in a command of a shell. ``text_of`` returns the text in the result of a tool.
 """
 
 
-def called_in(code: str) -> frozenset[str]:
+def called_functions(code: str) -> frozenset[str]:
     """Return the names of these functions that are in `code`."""
     return frozenset(name for name in SANDBOX_FUNCTIONS if re.search(rf"\b{name}\b", code))
 
@@ -73,13 +73,13 @@ def code_of(names: Collection[str]) -> str:
 
 def functions_for(code: str) -> str:
     """Return the code of the functions whose names are in `code`."""
-    return code_of(called_in(code))
+    return code_of(called_functions(code))
 
 
 MOST_FUNCTIONS: Final = 1_000
 """Maximum number of functions of a flow. Each expression is searched for all of their names."""
 _VALUE: Final = "value"
-_TAKEN: Final = frozenset({*NAMES, _VALUE, *SANDBOX_FUNCTIONS, *dir(builtins)})
+_RESERVED_NAMES: Final = frozenset({*NAMES, _VALUE, *SANDBOX_FUNCTIONS, *dir(builtins)})
 _MISSING: Final = "it is evaluated by pydantic-monty, which is not there"
 _INSTALL: Final = "Install callboard[flows]"
 
@@ -89,25 +89,25 @@ class PinExpression:
     """An expression at a pin.
 
     Attributes:
-        parsed: The expression.
-        functions: Code of the functions that it may call; empty: it calls none.
+        expression: The expression.
+        functions: Code of the functions that it may call; empty if it calls none.
     """
 
-    parsed: Expression
+    expression: Expression
     functions: str
 
     @property
     def is_code(self) -> bool:
         """True if the sandbox always evaluates it."""
-        return self.parsed.is_code
+        return self.expression.is_code
 
     def value(self, value: Any, scope: NodeScope) -> Any:
-        """Return what the pin gets; `value` is what it had without the expression.
+        """Return the value of the pin; `value` is the pin's value without the expression.
 
         Raises:
-            ExpressionError: It has no value.
+            ExpressionError: The expression has no value.
         """
-        return self.parsed.value(scope, more={_VALUE: value}, before=self.functions)
+        return self.expression.value(scope, more={_VALUE: value}, before=self.functions)
 
 
 def expressions_in(
@@ -115,44 +115,44 @@ def expressions_in(
 ) -> dict[str, dict[str, PinExpression]]:
     """Return the expressions of all nodes that edges lead to or from, by node and pin."""
     library = _Library(dict(_functions_in(functions, findings)))
-    used = {end for one in drawing.wires for end in (one.source, one.target)}
-    used.add(drawing.entry or "")
+    used_nodes = {end for wire in drawing.wires for end in (wire.source, wire.target)}
+    used_nodes.add(drawing.entry or "")
     return {
-        node.id: found
+        node.id: expressions
         for node in drawing.nodes.values()
-        if node.id in used and (found := _expressions_of(node, library, findings))
+        if node.id in used_nodes and (expressions := _expressions_of(node, library, findings))
     }
 
 
 def _expressions_of(
     node: DrawnNode, library: _Library, findings: DrawingFindings
 ) -> dict[str, PinExpression]:
-    found = {}
+    expressions = {}
     for pin, text in node.part("pinExpressions").items():
         if text is None or (isinstance(text, str) and not text.strip()):
             continue
-        place = ("data", "pinExpressions", pin)
+        path = ("data", "pinExpressions", pin)
         if not isinstance(text, str):
             problem = f"the expression at pin {pin!r} is a {type(text).__name__}, not a text"
-            findings.at_node(node, problem, "Write an expression", *place)
+            findings.at_node(node, problem, "Write an expression", *path)
         elif not sandbox.is_available():
-            findings.at_node(node, f"the expression at pin {pin!r}: {_MISSING}", _INSTALL, *place)
+            findings.at_node(node, f"the expression at pin {pin!r}: {_MISSING}", _INSTALL, *path)
         else:
             try:
-                found[pin] = _expression(text, library)
+                expressions[pin] = _expression(text, library)
             except ExpressionError as exc:
                 remedy = "Correct it, or use a code node, and connect it to the pin"
-                findings.at_node(node, f"pin {pin!r}: {exc}", remedy, *place)
-    return found
+                findings.at_node(node, f"pin {pin!r}: {exc}", remedy, *path)
+    return expressions
 
 
 def _expression(text: str, library: _Library) -> PinExpression:
-    parsed = parse(text, library.names, library.budget)
-    if parsed.path == ("vars",):  # without the runtime's own, as the sandbox sees them
-        parsed = replace(parsed, path=None)
-    if parsed.path is None and (problem := sandbox.unreadable(parsed.code)) is not None:
+    expression = parse(text, library.names, library.budget)
+    if expression.path == ("vars",):  # without the runtime's own, as the sandbox sees them
+        expression = replace(expression, path=None)
+    if expression.path is None and (problem := sandbox.unreadable(expression.code)) is not None:
         raise ExpressionError(text, problem)
-    return PinExpression(parsed, library.code_for(parsed.code))
+    return PinExpression(expression, library.code_for(expression.code))
 
 
 class _Library:
@@ -167,7 +167,7 @@ class _Library:
         self._functions, self.budget = functions, ParsingBudget()
         self.names = frozenset({_VALUE, *SANDBOX_FUNCTIONS, *functions})
         self._code = "\n".join(functions.values()) + "\n" if functions else ""
-        self._called = called_in(self._code)
+        self._own_calls = called_functions(self._code)
         self._texts: dict[str, str] = {}
         """Texts of code by the code of the sandbox's functions, which they begin with."""
 
@@ -175,7 +175,7 @@ class _Library:
         """Return the code of the functions that an expression may call."""
         if not any(name in code for name in self._functions):
             return functions_for(code)
-        first = code_of(self._called | called_in(code))
+        first = code_of(self._own_calls | called_functions(code))
         return self._texts.setdefault(first, first + self._code)
 
 
@@ -185,29 +185,35 @@ def _functions_in(raw: Any, findings: DrawingFindings) -> Iterator[tuple[str, st
         findings.add("functions is no list", "Give a list of functions", "functions")
     functions = raw if isinstance(raw, list) else []
     if len(functions) > MOST_FUNCTIONS:
-        many = f"it has {len(functions)} functions, more than {MOST_FUNCTIONS}"
-        findings.add(many, "Divide it into flows, and call them as subflow nodes", "functions")
+        size_problem = f"it has {len(functions)} functions, more than {MOST_FUNCTIONS}"
+        findings.add(
+            size_problem, "Divide it into flows, and call them as subflow nodes", "functions"
+        )
         return
-    taken: set[str] = set()
-    for place, one in enumerate(functions):
-        name, code = (one.get("name"), one.get("code")) if isinstance(one, dict) else (None, None)
-        problem, remedy = _misnamed(name, code) or _problem_of(str(name), str(code), taken)
+    used_names: set[str] = set()
+    for index, function in enumerate(functions):
+        name, code = (
+            (function.get("name"), function.get("code"))
+            if isinstance(function, dict)
+            else (None, None)
+        )
+        problem, remedy = _name_problem(name, code) or _problem_of(str(name), str(code), used_names)
         if problem:
-            findings.add(f"function {name!r}: {problem}", remedy, "functions", place)
+            findings.add(f"function {name!r}: {problem}", remedy, "functions", index)
         else:
             yield str(name), str(code)
 
 
-def _misnamed(name: Any, code: Any) -> tuple[str, str] | None:
-    if not isinstance(name, str) or not name.isidentifier() or name in _TAKEN:
+def _name_problem(name: Any, code: Any) -> tuple[str, str] | None:
+    if not isinstance(name, str) or not name.isidentifier() or name in _RESERVED_NAMES:
         return "its name cannot be used in expressions", "Give it another one"
     if not isinstance(code, str) or not code.strip():
         return "it has no code", f"Write def {name}(…): …"
     return None
 
 
-def _problem_of(name: str, code: str, taken: set[str]) -> tuple[str | None, str]:
-    """Return what is wrong with a function, and the way out; its names are `taken` then."""
+def _problem_of(name: str, code: str, used_names: set[str]) -> tuple[str | None, str]:
+    """Return the problem of a function and the remedy. Add the function's names to `used_names`."""
     if not sandbox.is_available():
         return _MISSING, _INSTALL
     remedy = "Correct it, or write it without what the sandbox lacks"
@@ -218,10 +224,10 @@ def _problem_of(name: str, code: str, taken: set[str]) -> tuple[str | None, str]
         problem, body = f"it cannot be read ({type(exc).__name__})", []
     if problem:
         return problem, remedy
-    names = {one.name for one in body if isinstance(one, ast.FunctionDef)}
+    names = {statement.name for statement in body if isinstance(statement, ast.FunctionDef)}
     if name not in names:
         return f"its code has no def {name}", "Name both alike"
-    if again := sorted(names & {*taken, *NAMES, _VALUE}):
-        return f"it defines {again[0]!r}, which has another meaning", "Rename it"
-    taken |= names
+    if duplicates := sorted(names & {*used_names, *NAMES, _VALUE}):
+        return f"it defines {duplicates[0]!r}, which has another meaning", "Rename it"
+    used_names |= names
     return None, ""

@@ -17,26 +17,26 @@ Frame = dict[str, Any]
 
 
 class FrameStack:
-    """The frames of a run, and the counts of its limits. Both are stored in `kept`, which is changed."""
+    """The frames of a run, and the counts of its limits. Both are stored in `data`, which is changed."""
 
-    def __init__(self, kept: dict[str, Any]) -> None:
-        self._kept = kept
+    def __init__(self, data: dict[str, Any]) -> None:
+        self._data = data
 
     def _frames(self) -> list[Frame]:
-        frames = self._kept.get("frames") or {}
+        frames = self._data.get("frames") or {}
         return [frames[str(depth)] for depth in range(len(frames))]
 
     def _leave(self, depth: int) -> None:
         """Leave all frames at or below a depth."""
-        frames = self._kept.get("frames") or {}
+        frames = self._data.get("frames") or {}
         for above in range(depth, len(frames)):
             del frames[str(above)]
 
     def top(self) -> Frame | None:
-        """Return the innermost frame, which may be changed. None: there is no frame."""
+        """Return the innermost frame, which may be changed, or None if there is no frame."""
         return next(reversed(self._frames()), None)
 
-    def push(self, node: str, kind: str, **more: Any) -> None:
+    def push(self, node: str, kind: str, **progress: Any) -> None:
         """Begin a frame. A frame of the same node in this branch is left first, with all frames within it."""
         frames = self._frames()
         for depth in reversed(range(len(frames))):
@@ -45,11 +45,11 @@ class FrameStack:
             if frames[depth]["node"] == node:
                 self._leave(depth)
                 break
-        limits = self._kept.get("limits", {})
-        for name in [one for one, kept in limits.items() if node in kept["scope"]]:
+        limits = self._data.get("limits", {})
+        for name in [n for n, counter in limits.items() if node in counter["scope"]]:
             del limits[name]
-        kept = self._kept.setdefault("frames", {})
-        kept[str(len(kept))] = {"node": node, "kind": kind, **more}
+        frames_data = self._data.setdefault("frames", {})
+        frames_data[str(len(frames_data))] = {"node": node, "kind": kind, **progress}
 
     def pop(self) -> None:
         """Leave the innermost frame."""
@@ -58,21 +58,21 @@ class FrameStack:
     def leave_branch(self) -> None:
         """Leave all frames that began in this branch."""
         frames = self._frames()
-        forks = [depth for depth, one in enumerate(frames) if one["kind"] == FORK]
+        forks = [depth for depth, frame in enumerate(frames) if frame["kind"] == FORK]
         self._leave(forks[-1] + 1 if forks else 0)
 
-    def count(self, node: str, most: int) -> int | None:
-        """Count a pass of a limit; return the count. None: the limit is reached, and the count starts again.
+    def count(self, node: str, maximum: int) -> int | None:
+        """Count a pass of a limit; return the count. At the limit return None and start the count again.
 
         A count belongs to the current passes of the loops that contain the limit.
         """
-        scope = {one["node"]: one["index"] for one in self._frames() if "index" in one}
-        limits = self._kept.setdefault("limits", {})
-        kept = limits.get(node) or {}
-        done = kept["count"] if kept.get("scope") == scope else 0
-        is_reached = done >= most
-        limits[node] = {"scope": scope, "count": 0 if is_reached else done + 1}
-        return None if is_reached else done + 1
+        scope = {frame["node"]: frame["index"] for frame in self._frames() if "index" in frame}
+        limits = self._data.setdefault("limits", {})
+        counter = limits.get(node) or {}
+        passes = counter["count"] if counter.get("scope") == scope else 0
+        is_reached = passes >= maximum
+        limits[node] = {"scope": scope, "count": 0 if is_reached else passes + 1}
+        return None if is_reached else passes + 1
 
 
 FLOW: Final = "flow"
@@ -82,13 +82,15 @@ _BY_NODE: Final = frozenset({"outputs", "results", "routes", "limits", "frames"}
 
 def result_key_of(node: str) -> str:
     """Return the place of the result of a node's effect. Dots in the node's name do not nest."""
-    return f"{PLACE}.results.{_escaped(node)}"
+    return f"{PLACE}.results.{_escape(node)}"
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     return name.replace("%", "%25").replace(".", "%2E")
 
 
+# The text of this function is a part of the hash of each graph with branches: any change of it, even of a name,
+# makes another graph, and snapshots of runs of the graph before are refused.
 def in_turn(before: Any, values: list[Any]) -> Any:
     """Return the state after a join: the changes of the branches, applied one after the other, node by node.
 
@@ -108,16 +110,18 @@ def in_turn(before: Any, values: list[Any]) -> Any:
 
 
 def _changed(
-    before: dict[str, Any], after: dict[str, Any], found: dict[str, Any]
+    before: dict[str, Any], after: dict[str, Any], target: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return `found` with the changes from `before` to `after`."""
-    left = {name: one for name, one in found.items() if name in after or name not in before}
-    new = {
-        name: one
-        for name, one in after.items()
-        if name not in before or (type(before[name]), before[name]) != (type(one), one)
+    """Return `target` with the changes from `before` to `after`."""
+    remaining = {
+        name: value for name, value in target.items() if name in after or name not in before
     }
-    return left | new
+    new = {
+        name: value
+        for name, value in after.items()
+        if name not in before or (type(before[name]), before[name]) != (type(value), value)
+    }
+    return remaining | new
 
 
 class FlowState:
@@ -125,16 +129,16 @@ class FlowState:
 
     def __init__(self, variables: dict[str, Any]) -> None:
         self._vars = variables
-        self._kept: dict[str, Any] = variables.setdefault(TEMP, {}).setdefault(FLOW, {})
+        self._data: dict[str, Any] = variables.setdefault(TEMP, {}).setdefault(FLOW, {})
 
     def _part(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._kept.setdefault(name, {})
-        return found
+        part: dict[str, Any] = self._data.setdefault(name, {})
+        return part
 
     @property
     def frames(self) -> FrameStack:
         """The loops, sequences and branches that contain the run's current node."""
-        return FrameStack(self._kept)
+        return FrameStack(self._data)
 
     @property
     def last(self) -> Any:
@@ -142,8 +146,8 @@ class FlowState:
 
         Before the first one: the run's vars without the runtime's vars.
         """
-        if "last" in self._kept:
-            return self._kept["last"]
+        if "last" in self._data:
+            return self._data["last"]
         empty = {"context", "scratchpad"}
         return {
             name: value
@@ -153,36 +157,36 @@ class FlowState:
 
     @last.setter
     def last(self, value: Any) -> None:
-        self._kept["last"] = value
+        self._data["last"] = value
 
     @property
-    def ended(self) -> Any:
-        """The output of an end that a branch reached. None: no branch reached one."""
-        return self._kept.get("ended")
+    def end_output(self) -> Any:
+        """The output of an end that a branch reached, or None if no branch reached one."""
+        return self._data.get("ended")
 
     def end(self, output: Any) -> None:
         """Store the output of an end that is reached in a branch, and leave the frames within the branch."""
-        self._kept["ended"] = output
+        self._data["ended"] = output
         self.frames.leave_branch()
 
     def outputs(self, node: str) -> dict[str, Any] | None:
-        """Return the outputs of a node that was executed. None: it was not executed, or no node reads them."""
-        found = self._kept.get("outputs", {}).get(node)
-        return found if isinstance(found, dict) else None
+        """Return the outputs of a node, or None if it was not executed or no node reads them."""
+        outputs = self._data.get("outputs", {}).get(node)
+        return outputs if isinstance(outputs, dict) else None
 
     def keep(self, node: str, outputs: dict[str, Any]) -> None:
         """Store the outputs of a node, in place of the result of its effect."""
-        self._kept.get("results", {}).pop(_escaped(node), None)
+        self._data.get("results", {}).pop(_escape(node), None)
         self._part("outputs")[node] = outputs
 
     def result(self, node: str) -> Any:
-        """Return the result of a node's effect. `...`: it has none."""
-        return self._kept.get("results", {}).get(_escaped(node), ...)
+        """Return the result of a node's effect, or `...` if it has none: a result may be None."""
+        return self._data.get("results", {}).get(_escape(node), ...)
 
     def route(self, node: str) -> int | None:
-        """Return the number of the way by which a node was reached. None: the way has no number."""
-        found = self._kept.get("routes", {}).get(node)
-        return found if isinstance(found, int) else None
+        """Return the number of the way by which a node was reached, or None if the way has no number."""
+        number = self._data.get("routes", {}).get(node)
+        return number if isinstance(number, int) else None
 
     def take_route(self, node: str, number: int) -> None:
         """Store the number of the way by which a node is reached next."""

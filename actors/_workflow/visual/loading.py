@@ -31,9 +31,9 @@ def compile_visualflow(
 
     Args:
         flow: The flow's JSON data, or an object whose `model_dump` returns it.
-        file: The flow's name in findings. None: ``flow``.
-        sequential: True: branches of ``parallel`` are executed one after the other, in the order of their
-            pins. False: only if the flow has ``"sequential": true``.
+        file: The flow's name in findings; ``flow`` by default.
+        sequential: If true, branches of ``parallel`` are executed one after the other, in the order of their
+            pins. Otherwise only if the flow has ``"sequential": true``.
 
     Raises:
         FlowError: The flow has mistakes; the error has all of them.
@@ -48,7 +48,7 @@ def compile_visualflow_tree(
     """Return the graphs of a flow and of all flows that it refers to, by name. References may form a cycle.
 
     Args:
-        root_id: The id of the root flow. None: the first flow.
+        root_id: The id of the root flow; None for the first flow.
         flows_by_id: The flows by id. References to other flows are resolved by the runtime that executes the
             graphs.
         sequential: As for `compile_visualflow`, for all of the flows.
@@ -56,32 +56,34 @@ def compile_visualflow_tree(
     Raises:
         FlowError: A flow has mistakes; the error has all of the first such flow. Or there is no flow `root_id`.
     """
-    flows = {name: plain_flow(one) for name, one in flows_by_id.items()}
+    flows = {name: plain_flow(flow) for name, flow in flows_by_id.items()}
     if sequential:
-        flows = {name: one_by_one(one) for name, one in flows.items()}
+        flows = {name: one_by_one(flow) for name, flow in flows.items()}
     root = root_id or next(iter(flows), "")
     if root not in flows:
-        known = ", ".join(flows) or "none"
+        ids = ", ".join(flows) or "none"
         problem = f"there is no flow {root!r}"
-        raise FlowError((FlowFinding("flows", "", problem, f"There are: {known}"),))
+        raise FlowError((FlowFinding("flows", "", problem, f"There are: {ids}"),))
     specs: dict[str, WorkflowSpec] = {}
-    left, seen = [root], {root}
-    while left:
-        name = left.pop(0)
+    pending_ids, visited_ids = [root], {root}
+    while pending_ids:
+        name = pending_ids.pop(0)
         spec, _ = compile_drawing(flows[name], name)
         specs[spec.workflow_id] = spec
-        new = [one for one in subflows_of(flows[name]) if one in flows and one not in seen]
-        seen |= {*new}
-        left += dict.fromkeys(new)
+        new_ids = [
+            flow for flow in subflows_of(flows[name]) if flow in flows and flow not in visited_ids
+        ]
+        visited_ids |= {*new_ids}
+        pending_ids += dict.fromkeys(new_ids)
     return specs
 
 
 def subflows_of(flow: Any) -> list[str]:
     """Return the ids of the flows that a VisualFlow refers to, as sub-flows or agents, each once."""
     drawing = read_drawing(flow, DrawingFindings(""))
-    nodes = [named_agent(one, drawing.id) for one in drawing.nodes.values()]
-    found = (subflow_name(one) for one in nodes if one.type in {"subflow", AGENT})
-    return list(dict.fromkeys(one for one in found if one is not None))
+    nodes = [named_agent(node, drawing.id) for node in drawing.nodes.values()]
+    ids = (subflow_name(node) for node in nodes if node.type in {"subflow", AGENT})
+    return list(dict.fromkeys(flow_id for flow_id in ids if flow_id is not None))
 
 
 def load_flow(source: FlowSource, *, file: str | None = None) -> WorkflowSpec:
@@ -89,14 +91,14 @@ def load_flow(source: FlowSource, *, file: str | None = None) -> WorkflowSpec:
 
     Args:
         source: The path of a file, or the flow: bytes (JSON), or JSON data.
-        file: The flow's name in findings. None: the path, or ``flow``.
+        file: The flow's name in findings; by default the path, or ``flow``.
 
     Raises:
         FlowError: The flow has mistakes; the error has all of them.
         OSError: The file cannot be read.
     """
     name = file or name_of(source)
-    return _compiled(read_data(source, name), name)[0]
+    return _compile(read_data(source, name), name)[0]
 
 
 def check_flow(source: FlowSource, *, file: str | None = None) -> list[FlowFinding]:
@@ -111,14 +113,14 @@ def check_flow(source: FlowSource, *, file: str | None = None) -> list[FlowFindi
     except FlowError as exc:
         return [*exc.findings]
     try:
-        return _compiled(data, name)[1]
+        return _compile(data, name)[1]
     except FlowError as exc:
         if len(exc.findings) >= MOST_FINDINGS:
             return [*exc.findings]
-        return bounded([*exc.findings, *_further(exc.findings, data, name)])
+        return bounded([*exc.findings, *_findings_of_others(exc.findings, data, name)])
 
 
-def _further(findings: Sequence[FlowFinding], data: Any, file: str) -> list[FlowFinding]:
+def _findings_of_others(findings: Sequence[FlowFinding], data: Any, file: str) -> list[FlowFinding]:
     """Return the mistakes of a document's other nodes, if its form has mistakes.
 
     A document is compiled only if its form is right. So the nodes with such a mistake are replaced by ends, and
@@ -130,25 +132,25 @@ def _further(findings: Sequence[FlowFinding], data: Any, file: str) -> list[Flow
     wrong = {step.replace("~1", "/").replace("~0", "~") for step in wrong}
     if is_visualflow(data) or not isinstance(nodes, dict) or not nodes:
         return []
-    rest = {name: {"end": None} if name in wrong else node for name, node in nodes.items()}
+    other_nodes = {name: {"end": None} if name in wrong else node for name, node in nodes.items()}
     start = data.get("start")
     is_start = isinstance(start, str) and not any(
         finding.pointer == "/start" for finding in findings
     )
-    whole = {
+    document = {
         "flow": 1,
         "id": "flow",
-        "start": start if is_start else next(iter(rest)),
-        "nodes": rest,
+        "start": start if is_start else next(iter(other_nodes)),
+        "nodes": other_nodes,
     }
     try:
-        compile_document(document_of(whole, file), file)
+        compile_document(document_of(document, file), file)
     except FlowError as exc:
         return [new for new in exc.findings if new.level == "error" and new not in findings]
     return []
 
 
-def _compiled(data: Any, name: str) -> tuple[WorkflowSpec, list[FlowFinding]]:
+def _compile(data: Any, name: str) -> tuple[WorkflowSpec, list[FlowFinding]]:
     if is_visualflow(data):
         return compile_drawing(data, name)
     return compile_document(document_of(data, name), name)

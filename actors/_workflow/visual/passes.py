@@ -39,20 +39,20 @@ def without_reroutes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
 
     Wires lead from the sources of reroutes directly to their targets.
     """
-    reroutes = {one.id for one in drawing.nodes.values() if one.type == REROUTE}
+    reroutes = {n.id for n in drawing.nodes.values() if n.type == REROUTE}
     if not reroutes:
         return drawing
-    sources = _resolved(_sources_of(reroutes, drawing, findings), reroutes)
+    sources = _final_sources(_sources_of(reroutes, drawing, findings), reroutes)
     wires = []
     for wire in drawing.wires:
         if wire.target in reroutes:
             continue
         source = (wire.source, wire.out)
         if wire.source in reroutes:
-            found = sources.get(wire.source)
-            if found is None:
+            reroute_source = sources.get(wire.source)
+            if reroute_source is None:
                 continue
-            source = found
+            source = reroute_source
         wires.append(replace(wire, source=source[0], out=source[1]))
     nodes = {
         name: _with_references(node, lambda pin: sources.get(pin[0]) if pin[0] in reroutes else pin)
@@ -72,48 +72,50 @@ def _sources_of(reroutes: set[str], drawing: Drawing, findings: DrawingFindings)
             if wire.target in sources:
                 findings.at_wire(wire, "the reroute has another source, too", "Remove one")
             sources[wire.target] = (wire.source, wire.out)
-    checked: set[str] = set()
+    checked_names: set[str] = set()
     for name in sorted(reroutes):
-        seen, at = {name}, name
-        while at not in checked and at in sources and sources[at][0] in reroutes:
-            at = sources[at][0]
-            if at in seen:
+        chain, current = {name}, name
+        while (
+            current not in checked_names and current in sources and sources[current][0] in reroutes
+        ):
+            current = sources[current][0]
+            if current in chain:
                 problem = "reroutes lead round in a circle"
                 findings.at_node(drawing.nodes[name], problem, "Connect one to a source")
-                sources.pop(at)
+                sources.pop(current)
                 break
-            seen.add(at)
-        checked |= seen
+            chain.add(current)
+        checked_names |= chain
     return sources
 
 
-def _resolved(sources: dict[str, Pin], reroutes: set[str]) -> dict[str, Pin]:
+def _final_sources(sources: dict[str, Pin], reroutes: set[str]) -> dict[str, Pin]:
     """Return the first pin that is no reroute's, against the direction of the wires, by reroute.
 
     A reroute without such a pin is left out. Each reroute is visited once.
     """
-    found: dict[str, Pin | None] = {}
+    pin_by_name: dict[str, Pin | None] = {}
     for name in sources:
         chain, pin = list[str](), None
-        at: str | None = name
-        while at is not None and at not in found:
-            chain.append(at)
-            found[at] = None
-            pin = sources.get(at)
-            at = pin[0] if pin is not None and pin[0] in reroutes else None
-        if at is not None:
-            pin = found[at]
-        found |= dict.fromkeys(chain, pin)
-    return {name: pin for name, pin in found.items() if pin is not None}
+        current: str | None = name
+        while current is not None and current not in pin_by_name:
+            chain.append(current)
+            pin_by_name[current] = None
+            pin = sources.get(current)
+            current = pin[0] if pin is not None and pin[0] in reroutes else None
+        if current is not None:
+            pin = pin_by_name[current]
+        pin_by_name |= dict.fromkeys(chain, pin)
+    return {name: pin for name, pin in pin_by_name.items() if pin is not None}
 
 
-def _with_references(node: DrawnNode, found: Any) -> DrawnNode:
+def _with_references(node: DrawnNode, source_of: Any) -> DrawnNode:
     """Return a node whose values by route come from the sources of reroutes, not from the reroutes."""
     if not node.part("inputRouteOverrides"):
         return node
     overrides: dict[str, dict[str, Any]] = {}
     for pin, route, reference in override_references(node):
-        source = found(reference)
+        source = source_of(reference)
         if source is not None:
             by_route = overrides.setdefault(pin, {})
             by_route[route] = {"sourceNodeId": source[0], "sourceHandle": source[1]}
@@ -123,36 +125,36 @@ def _with_references(node: DrawnNode, found: Any) -> DrawnNode:
 def override_references(node: DrawnNode) -> Iterator[tuple[str, str, Pin]]:
     """Yield input pin, key of a route, and the source of the pin's value on this route."""
     for pin, by_route in node.part("inputRouteOverrides").items():
-        for route, one in (by_route if isinstance(by_route, dict) else {}).items():
-            if not isinstance(one, dict):
+        for route, reference in (by_route if isinstance(by_route, dict) else {}).items():
+            if not isinstance(reference, dict):
                 continue
-            source = one.get("sourceNodeId") or one.get("source")
-            out = one.get("sourceHandle") or one.get("handle")
+            source = reference.get("sourceNodeId") or reference.get("source")
+            out = reference.get("sourceHandle") or reference.get("handle")
             if isinstance(source, str) and isinstance(out, str):
                 yield pin, route, (source, out)
 
 
 def with_known_types(drawing: Drawing) -> Drawing:
     """Return the drawing with a ``code`` node for each ``function``, and the names of the flows of agents."""
-    wired: dict[str, list[dict[str, Any]]] = {}
+    wired_inputs: dict[str, list[dict[str, Any]]] = {}
     for wire in drawing.wires:
         if not wire.is_control:
-            wired.setdefault(wire.target, []).append({"id": wire.into})
+            wired_inputs.setdefault(wire.target, []).append({"id": wire.into})
     nodes = {
-        name: _as_code(one, wired.get(name, []))
-        if one.type == "function"
-        else named_agent(one, drawing.id)
-        for name, one in drawing.nodes.items()
+        name: _as_code(node, wired_inputs.get(name, []))
+        if node.type == "function"
+        else named_agent(node, drawing.id)
+        for name, node in drawing.nodes.items()
     }
     return replace(drawing, nodes=nodes)
 
 
-def _as_code(node: DrawnNode, wired: list[dict[str, Any]]) -> DrawnNode:
+def _as_code(node: DrawnNode, wired_inputs: list[dict[str, Any]]) -> DrawnNode:
     """Return a node ``function`` as one of code; an expression has the names of its pins, and all as ``x``."""
     data, expression = dict(node.data), node.data.get("expression")
     if "code" not in data and isinstance(expression, str) and expression.strip():
-        defaults = [{"id": one} for one in node.part("pinDefaults")]
-        data["inputs"] = data.get("inputs") or [*wired, *defaults]
+        defaults = [{"id": pin} for pin in node.part("pinDefaults")]
+        data["inputs"] = data.get("inputs") or [*wired_inputs, *defaults]
         data["codeBody"] = f"x = input = {INPUT}; return ({expression.strip()})"
     return replace(node, type=CODE, data=data)
 
@@ -161,20 +163,20 @@ def named_agent(node: DrawnNode, flow: str) -> DrawnNode:
     """Return a node ``agent`` with the name of its flow, as AbstractFlow names it; other nodes as they are."""
     if node.type != AGENT or node.data.get(SUBFLOW):
         return node
-    words = [_UNSAFE.sub("_", one.strip()) or "unknown" for one in (flow, node.id)]
+    words = [_UNSAFE.sub("_", text.strip()) or "unknown" for text in (flow, node.id)]
     return replace(node, data={**node.data, SUBFLOW: "_".join(["visual_react_agent", *words])})
 
 
 def without_branches(drawing: Drawing) -> Drawing:
     """Return the drawing with a sequence, which goes on with ``done``, for each ``parallel``."""
-    forks = {one.id for one in drawing.nodes.values() if one.type == "parallel"}
+    forks = {node.id for node in drawing.nodes.values() if node.type == "parallel"}
     nodes = {
-        name: replace(one, type="sequence") if name in forks else one
-        for name, one in drawing.nodes.items()
+        name: replace(node, type="sequence") if name in forks else node
+        for name, node in drawing.nodes.items()
     }
     wires = tuple(
-        replace(one, out="done") if one.source in forks and one.out == "completed" else one
-        for one in drawing.wires
+        replace(wire, out="done") if wire.source in forks and wire.out == "completed" else wire
+        for wire in drawing.wires
     )
     return replace(drawing, nodes=nodes, wires=wires)
 
@@ -185,77 +187,84 @@ def without_limited_wires(drawing: Drawing, findings: DrawingFindings) -> Drawin
     At the limit execution takes the other way of an ``if``, if that way has no limit. Otherwise execution ends
     there.
     """
-    limited = [one for one in drawing.wires if one.limit is not None]
-    for wire in limited:
-        most = wire.limit.get("max") if isinstance(wire.limit, dict) else None
-        if not wire.is_control or isinstance(most, bool) or not isinstance(most, int | float):
+    limited_wires = [w for w in drawing.wires if w.limit is not None]
+    for wire in limited_wires:
+        maximum = wire.limit.get("max") if isinstance(wire.limit, dict) else None
+        if not wire.is_control or isinstance(maximum, bool) or not isinstance(maximum, int | float):
             problem = "it has a loopLimit that cannot be used"
             findings.at_wire(wire, problem, 'Give an edge of execution {"max": 3}')
-            return replace(drawing, wires=tuple(replace(one, limit=None) for one in drawing.wires))
-    pins = {(one.source, one.out) for one in limited}
-    nodes, wires = dict(drawing.nodes), [one for one in drawing.wires if one.limit is None]
+            return replace(drawing, wires=tuple(replace(w, limit=None) for w in drawing.wires))
+    pins = {(w.source, w.out) for w in limited_wires}
+    nodes, wires = dict(drawing.nodes), [w for w in drawing.wires if w.limit is None]
     ways: dict[Pin, DrawnWire] = {}
     for wire in drawing.wires:
         if wire.is_control:
             ways.setdefault((wire.source, wire.out), wire)
-    renamed: dict[str, dict[Pin, str]] = defaultdict(dict)
-    added: dict[str, list[str]] = defaultdict(list)
-    for wire in limited:
+    limit_names: dict[str, dict[Pin, str]] = defaultdict(dict)
+    reached_limits: dict[str, list[str]] = defaultdict(list)
+    for wire in limited_wires:
         name = f"loop-limit:{wire.source}.{wire.out}->{wire.target}"
         data = {"pinDefaults": {"max": wire.limit["max"]}}
-        nodes[name] = DrawnNode(name, LIMIT, data, drawing.nodes[wire.source].place)
+        nodes[name] = DrawnNode(name, LIMIT, data, drawing.nodes[wire.source].index)
         wires += [
             replace(wire, target=name, into=INTO_CONTROL, limit=None),
-            DrawnWire(name, "again", wire.target, wire.into, is_control=True, place=wire.place),
+            DrawnWire(name, "again", wire.target, wire.into, is_control=True, index=wire.index),
         ]
-        renamed[wire.target][wire.source, wire.out] = name
-        other = (wire.source, _OTHER.get(wire.out, ""))
-        if drawing.nodes[wire.source].type == "if" and other in ways and other not in pins:
-            wires.append(replace(ways[other], source=name, out="limit_reached", limit=None))
-            added[ways[other].target].append(name)
-    for target in {**renamed, **added}:
-        nodes[target] = _with_limited_routes(nodes[target], renamed[target], added[target])
+        limit_names[wire.target][wire.source, wire.out] = name
+        other_pin = (wire.source, _OTHER.get(wire.out, ""))
+        if drawing.nodes[wire.source].type == "if" and other_pin in ways and other_pin not in pins:
+            wires.append(replace(ways[other_pin], source=name, out="limit_reached", limit=None))
+            reached_limits[ways[other_pin].target].append(name)
+    for target in {**limit_names, **reached_limits}:
+        nodes[target] = _with_limited_routes(
+            nodes[target], limit_names[target], reached_limits[target]
+        )
     return replace(drawing, nodes=nodes, wires=tuple(wires))
 
 
 def _with_limited_routes(
-    node: DrawnNode, renamed: Mapping[Pin, str], added: Sequence[str]
+    node: DrawnNode, limit_names: Mapping[Pin, str], reached_limits: Sequence[str]
 ) -> DrawnNode:
     """Return a node whose routes come from the limits in the wires into it. The routes' keys are kept.
 
     Args:
         node: The node.
-        renamed: By the source of a route: the limit that is in its wire now.
-        added: The limits from which execution comes to the node when they are reached.
+        limit_names: By the source of a route: the limit that is in its wire now.
+        reached_limits: The limits from which execution comes to the node when they are reached.
     """
     routes = node.data.get("entryRoutes")
     if isinstance(routes, list) and routes:
-        told = [_renamed_route(one, renamed) if isinstance(one, dict) else one for one in routes]
-        for name in added:
-            more = {"sourceNodeId": name, "sourceHandle": "limit_reached"}
-            told.append({"key": f"{name}::limit_reached"} | more)
-        return replace(node, data={**node.data, "entryRoutes": told})
-    if not renamed:
+        new_routes = [
+            _route_from_limit(route, limit_names) if isinstance(route, dict) else route
+            for route in routes
+        ]
+        for name in reached_limits:
+            source = {"sourceNodeId": name, "sourceHandle": "limit_reached"}
+            new_routes.append({"key": f"{name}::limit_reached"} | source)
+        return replace(node, data={**node.data, "entryRoutes": new_routes})
+    if not limit_names:
         return node
-    keys = {f"{source}::{out}": f"{name}::again" for (source, out), name in renamed.items()}
+    keys = {f"{source}::{out}": f"{name}::again" for (source, out), name in limit_names.items()}
     overrides = {
-        pin: {keys.get(key, key): one for key, one in by_route.items()}
+        pin: {keys.get(key, key): reference for key, reference in by_route.items()}
         for pin, by_route in node.part("inputRouteOverrides").items()
         if isinstance(by_route, dict)
     }
     return replace(node, data={**node.data, "inputRouteOverrides": overrides})
 
 
-def _renamed_route(route: dict[str, Any], renamed: Mapping[Pin, str]) -> dict[str, Any]:
+def _route_from_limit(route: dict[str, Any], limit_names: Mapping[Pin, str]) -> dict[str, Any]:
     source, out = (
         route.get("sourceNodeId") or route.get("source"),
         route.get("sourceHandle") or OUT_OF_CONTROL,
     )
-    name = renamed.get((source, out)) if isinstance(source, str) and isinstance(out, str) else None
+    name = (
+        limit_names.get((source, out)) if isinstance(source, str) and isinstance(out, str) else None
+    )
     if name is None:
         return route
-    again = {"sourceNodeId": name, "sourceHandle": "again"}
-    return {"key": f"{source}::{out}", **route} | again
+    limit_source = {"sourceNodeId": name, "sourceHandle": "again"}
+    return {"key": f"{source}::{out}", **route} | limit_source
 
 
 MUX: Final = "path_mux"
@@ -275,7 +284,7 @@ def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
             ways[wire.target].append(wire)
     nodes, numbers = dict(drawing.nodes), dict[tuple[str, str, str], int]()
     muxes: dict[Pin, str] = {}
-    added: list[DrawnWire] = []
+    new_wires: list[DrawnWire] = []
     for target, into in ways.items():
         if len(into) < 2:  # noqa: PLR2004 - a single way has no alternative
             continue
@@ -286,14 +295,16 @@ def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
         for number, (source, out) in enumerate(keys.values()):
             numbers[source, out, target] = number
         for pin, by_route in overrides.items():
-            numbered = {number: by_route[key] for number, key in enumerate(keys) if key in by_route}
-            added += _add_mux(nodes, (target, pin), numbered)
-            muxes[target, pin] = added[-1].source
-    routed = [_routed(wire, numbers, muxes) for wire in drawing.wires]
-    return replace(drawing, nodes=nodes, wires=(*routed, *added))
+            pin_by_number = {
+                number: by_route[key] for number, key in enumerate(keys) if key in by_route
+            }
+            new_wires += _add_mux(nodes, (target, pin), pin_by_number)
+            muxes[target, pin] = new_wires[-1].source
+    routed_wires = [_with_route(wire, numbers, muxes) for wire in drawing.wires]
+    return replace(drawing, nodes=nodes, wires=(*routed_wires, *new_wires))
 
 
-def _routed(
+def _with_route(
     wire: DrawnWire, numbers: dict[tuple[str, str, str], int], muxes: dict[Pin, str]
 ) -> DrawnWire:
     """Return a wire of execution with the number of its route, and a wire of data led to its pin's mux."""
@@ -308,28 +319,30 @@ def _keys_of(node: DrawnNode, into: list[DrawnWire], findings: DrawingFindings) 
 
     The node's data must match the drawn wires, since data of another drawing would choose wrong values.
     """
-    drawn = dict.fromkeys((one.source, one.out) for one in into)
-    told = node.data.get("entryRoutes")
+    drawn_pins = dict.fromkeys((route.source, route.out) for route in into)
+    routes = node.data.get("entryRoutes")
     keys: dict[str, Pin] = {}
-    for place, one in enumerate(told if isinstance(told, list) else ()):
-        source = one.get("sourceNodeId") or one.get("source") if isinstance(one, dict) else None
+    for index, route in enumerate(routes if isinstance(routes, list) else ()):
+        source = (
+            route.get("sourceNodeId") or route.get("source") if isinstance(route, dict) else None
+        )
         if not isinstance(source, str):
             continue
-        out = one.get("sourceHandle") or OUT_OF_CONTROL
-        key = str(one.get("key") or f"{source}::{out}")
+        out = route.get("sourceHandle") or OUT_OF_CONTROL
+        key = str(route.get("key") or f"{source}::{out}")
         if key in keys:
             problem = f"entryRoutes have the key {key!r} twice"
             findings.at_node(node, problem, "Give each a key of its own", "data", "entryRoutes")
-        elif (source, out) not in drawn:
+        elif (source, out) not in drawn_pins:
             problem = f"entryRoutes mismatch: no edge comes from {source}.{out}"
-            findings.at_node(node, problem, _AGAIN, "data", "entryRoutes", place)
+            findings.at_node(node, problem, _AGAIN, "data", "entryRoutes", index)
         keys[key] = (source, str(out))
     if not keys:
-        keys = {f"{source}::{out}": (source, out) for source, out in drawn}
-    for source, out in sorted({*drawn} - {*keys.values()}):
+        keys = {f"{source}::{out}": (source, out) for source, out in drawn_pins}
+    for source, out in sorted({*drawn_pins} - {*keys.values()}):
         problem = f"entryRoutes mismatch: they lack the edge from {source}.{out}"
         findings.at_node(node, problem, _AGAIN, "data", "entryRoutes")
-    if len(drawn) < len(into):
+    if len(drawn_pins) < len(into):
         problem = "two edges of execution come from one pin"
         findings.at_node(node, problem, "Remove one")
     return keys
@@ -339,18 +352,18 @@ def _overrides_of(
     drawing: Drawing, target: str, keys: dict[str, Pin], findings: DrawingFindings
 ) -> dict[str, dict[str, Pin]]:
     node = drawing.nodes[target]
-    found: dict[str, dict[str, Pin]] = {}
+    overrides: dict[str, dict[str, Pin]] = {}
     for pin, route, source in override_references(node):
-        place = ("data", "inputRouteOverrides", pin, route)
+        path = ("data", "inputRouteOverrides", pin, route)
         if route not in keys:
             problem = f"the value of {pin!r} is for route {route!r}, which it does not have"
-            findings.at_node(node, problem, _AGAIN, *place)
+            findings.at_node(node, problem, _AGAIN, *path)
         elif source[0] not in drawing.nodes:
             problem = f"the value of {pin!r} comes from {source[0]!r}, which is no node"
-            findings.at_node(node, problem, _AGAIN, *place)
+            findings.at_node(node, problem, _AGAIN, *path)
         else:
-            found.setdefault(pin, {})[route] = source
-    return found
+            overrides.setdefault(pin, {})[route] = source
+    return overrides
 
 
 def _add_mux(

@@ -23,7 +23,7 @@ KNOWN: Final = TYPES | _PASSES
 _HANDLERS: Final = "handlers"
 _NEEDS: Final = {
     **dict.fromkeys((EffectType.LLM_CALL, EffectType.TOOL_CALLS), _HANDLERS),
-    **{one: _HANDLERS for one in EffectType if one.startswith("memory_kg_")},
+    **{effect: _HANDLERS for effect in EffectType if effect.startswith("memory_kg_")},
     **dict.fromkeys(
         (EffectType.MEMORY_NOTE, EffectType.MEMORY_QUERY, EffectType.MEMORY_REHYDRATE),
         "artifact_store",
@@ -39,7 +39,7 @@ class NodeReport:
     Attributes:
         id: The node's name.
         type: The node's type.
-        needs: The handler or stores that the host has to give for the node. Empty: none.
+        needs: The handler or stores that the host has to give for the node; empty if none.
         findings: The findings about the node and the edges from it.
         is_known: False for a node of an unknown type in a flow that as a whole cannot be executed.
     """
@@ -53,7 +53,7 @@ class NodeReport:
     @property
     def is_supported(self) -> bool:
         """True unless a finding refuses the node, or nothing here executes it."""
-        return self.is_known and all(one.level == "warning" for one in self.findings)
+        return self.is_known and all(f.level == "warning" for f in self.findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,32 +73,32 @@ class FlowReport:
     @property
     def is_supported(self) -> bool:
         """True if the flow can be executed here."""
-        is_right = all(one.level == "warning" for one in self.others)
-        return is_right and all(one.is_supported for one in self.nodes)
+        is_right = all(f.level == "warning" for f in self.others)
+        return is_right and all(n.is_supported for n in self.nodes)
 
     @property
     def types(self) -> dict[str, int]:
         """The number of nodes by type."""
-        return dict(sorted(Counter(one.type for one in self.nodes).items()))
+        return dict(sorted(Counter(n.type for n in self.nodes).items()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON data."""
         nodes = [
             {
-                "id": one.id,
-                "type": one.type,
-                "supported": one.is_supported,
-                "needs": one.needs,
-                "findings": [each.to_dict() for each in one.findings],
+                "id": node.id,
+                "type": node.type,
+                "supported": node.is_supported,
+                "needs": node.needs,
+                "findings": [f.to_dict() for f in node.findings],
             }
-            for one in self.nodes
+            for node in self.nodes
         ]
         return {
             "file": self.file,
             "supported": self.is_supported,
             "types": self.types,
             "nodes": nodes,
-            "findings": [one.to_dict() for one in self.others],
+            "findings": [finding.to_dict() for finding in self.others],
         }
 
 
@@ -114,48 +114,48 @@ def report_flow(source: str | Path | bytes | Mapping[str, Any]) -> FlowReport:
     if not is_visualflow(data):
         problem = "it is no VisualFlow: its nodes are no list"
         raise FlowError((FlowFinding(file, "/nodes", problem, "Use callboard flows check"),))
-    drawn = list(read_drawing(data, DrawingFindings(file)).nodes.values())
+    drawn_nodes = list(read_drawing(data, DrawingFindings(file)).nodes.values())
     nodes = [
-        NodeReport(id=one.id, type=one.type, needs=_needs(one), is_known=one.type in KNOWN)
-        for one in drawn
+        NodeReport(id=node.id, type=node.type, needs=_needs(node), is_known=node.type in KNOWN)
+        for node in drawn_nodes
     ]
-    by_place = {one.place: node for one, node in zip(drawn, nodes, strict=True)}
-    by_id = {one.id: one for one in nodes}
+    by_index = {d.index: node for d, node in zip(drawn_nodes, nodes, strict=True)}
+    by_id = {node.id: node for node in nodes}
     others: list[FlowFinding] = []
     try:
         findings = compile_drawing(data, file)[1]
     except FlowError as exc:
         findings = [*exc.findings]
     for finding in findings:
-        node = _node_at(finding.pointer, data, by_place, by_id)
+        node = _node_at(finding.pointer, data, by_index, by_id)
         (others if node is None else node.findings).append(finding)
-    if all(one.level == "warning" for one in others):
+    if all(finding.level == "warning" for finding in others):
         nodes = [replace(node, is_known=True) for node in nodes]  # the unknown ones are decoration
     return FlowReport(file=file, nodes=nodes, others=others)
 
 
 def _needs(node: DrawnNode) -> str:
     effect = EFFECTS.get(node.type)
-    needed = "" if effect is None else _NEEDS.get(effect[0], "")
-    is_handler = needed == _HANDLERS and effect is not None
-    return f"a handler of {effect[0].name}" if effect is not None and is_handler else needed
+    need = "" if effect is None else _NEEDS.get(effect[0], "")
+    is_handler = need == _HANDLERS and effect is not None
+    return f"a handler of {effect[0].name}" if effect is not None and is_handler else need
 
 
 def _node_at(
     pointer: str,
     data: Mapping[str, Any],
-    by_place: Mapping[int | None, NodeReport],
+    by_index: Mapping[int | None, NodeReport],
     by_id: Mapping[str, NodeReport],
 ) -> NodeReport | None:
-    """Return the node at a place. The node of an edge is its source. None: the place is at no node."""
+    """Return the node at a JSON pointer, or None. The node of an edge is its source."""
     steps = pointer.split("/")[1:3]
-    if len(steps) < 2 or not steps[1].isdigit():  # noqa: PLR2004 - the name of a list and a place in it
+    if len(steps) < 2 or not steps[1].isdigit():  # noqa: PLR2004 - the name of a list and an index in it
         return None
-    place = int(steps[1])
+    index = int(steps[1])
     if steps[0] == "nodes":
-        return by_place.get(place)
+        return by_index.get(index)
     if steps[0] != "edges":
         return None
-    edge = data["edges"][place]
+    edge = data["edges"][index]
     source = edge.get("source") if isinstance(edge, dict) else None
     return by_id.get(source) if isinstance(source, str) else None

@@ -41,7 +41,7 @@ class WiredNode:
         drawn: The node.
         inputs: The sources of its pins' values, by pin.
         ways: The wires of execution from it, by pin.
-        is_step: True if the node is a step of the graph. False: it is computed when another node reads its
+        is_step: True if the node is a step of the graph, false if it is computed when another node reads its
             outputs.
         is_read: True if another node reads its outputs.
         takes_last: True if pins without a value get the values of the same names that the previous node
@@ -81,7 +81,7 @@ class Visit:
     nodes: Mapping[str, WiredNode]
     node: WiredNode
     state: FlowState
-    _computed: dict[str, Outputs | Exception] = field(default_factory=dict)
+    _outputs_by_node: dict[str, Outputs | Exception] = field(default_factory=dict)
 
     def inputs(self) -> dict[str, Any]:
         """Return the values of the pins that have one.
@@ -90,40 +90,42 @@ class Visit:
             VisualNodeError: A value cannot be computed.
         """
         for name in self.node.needs:  # each node once, after the nodes that it reads
-            if name not in self._computed:
-                self._computed[name] = self._compute(self.nodes[name])
-        last = self.state.last if self.node.takes_last else None
-        return self._inputs_of(self.node, last)
+            if name not in self._outputs_by_node:
+                self._outputs_by_node[name] = self._compute(self.nodes[name])
+        last_value = self.state.last if self.node.takes_last else None
+        return self._inputs_of(self.node, last_value)
 
     def _compute(self, node: WiredNode) -> Outputs | Exception:
         assert node.compute is not None
         try:
-            given = {} if node.drawn.type == MUX else self._inputs_of(node, None)
-            return node.compute(self, node.drawn, given)
+            pins = {} if node.drawn.type == MUX else self._inputs_of(node, None)
+            return node.compute(self, node.drawn, pins)
         except ComputedValueError as exc:
             return exc
-        except Exception as exc:  # noqa: BLE001 - raised when the value is read
+        # Raised only when the value is read: a pin with values by route reads one of several.
+        except Exception as exc:  # noqa: BLE001
             return ComputedValueError(f"node {node.drawn.id!r} ({node.drawn.type}): {exc}")
 
-    def _inputs_of(self, node: WiredNode, last: Any) -> dict[str, Any]:
-        found: dict[str, Any] = dict(last) if isinstance(last, dict) else {}
+    def _inputs_of(self, node: WiredNode, last_value: Any) -> dict[str, Any]:
+        values: dict[str, Any] = dict(last_value) if isinstance(last_value, dict) else {}
         for pin in node.inputs:
-            found.pop(pin, None)
-            found |= self.at_pin(node, pin)
-        declared = {*node.drawn.pins("inputs")}
+            values.pop(pin, None)
+            values |= self.at_pin(node, pin)
+        declared_pins = {*node.drawn.pins("inputs")}
         for pin, value in node.drawn.part("pinDefaults").items():
-            if pin not in node.inputs and (pin in declared or pin not in found):
-                found[pin] = copy.deepcopy(value)
-        for pin, one in node.expressions.items():
+            if pin not in node.inputs and (pin in declared_pins or pin not in values):
+                # The default belongs to the graph, which all runs share: a run must not change it for others.
+                values[pin] = copy.deepcopy(value)
+        for pin, expression in node.expressions.items():
             scope = NodeScope(self.run.vars, branch_of(self.run.vars), self.now)
             try:
-                found[pin] = one.value(found.get(pin), scope)
+                values[pin] = expression.value(values.get(pin), scope)
             except ExpressionError as exc:
                 raise VisualNodeError(f"pin {pin!r}: {exc}") from None
-        return found
+        return values
 
     def at_pin(self, node: WiredNode, pin: str) -> dict[str, Any]:
-        """Return the value that a wire leads to a pin, by the name of the pin. Empty: there is no value yet."""
+        """Return the value that a wire leads to a pin, by the pin's name; empty if there is no value yet."""
         source, out = node.inputs[pin]
         outputs = self._outputs_of(self.nodes[source])
         if isinstance(outputs, Exception):
@@ -135,14 +137,14 @@ class Visit:
     def _outputs_of(self, node: WiredNode) -> Outputs | Exception | None:
         name = node.drawn.id
         if not node.is_step:
-            return self._computed.get(name)
+            return self._outputs_by_node.get(name)
         if node.outputs_of is None:
             return self.state.outputs(name)
         result = self.state.result(name)
         return None if result is ... else node.outputs_of(node.drawn, result)
 
     def go(self, out: str = OUT_OF_CONTROL) -> str | None:
-        """Return the node that the way from a pin leads to. None: the run ends here.
+        """Return the node that the way from a pin leads to, or None if the run ends here.
 
         Without a wire that is the innermost loop, sequence or join that contains the node.
         """

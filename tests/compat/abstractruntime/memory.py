@@ -83,7 +83,7 @@ class EvidenceRecorder:
             started_at=run.created_at,
         )
         at = run.created_at
-        found = self._recorder.recorded(EffectOutcome.completed(tool_results), run, opened, at)
+        found = self._recorder.record(EffectOutcome.completed(tool_results), run, opened, at)
         tool_results |= found.result
         run.vars = varied(run.vars, found.changes or {})
         return EvidenceStats(len(evidence_of(run)))

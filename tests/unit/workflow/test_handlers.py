@@ -26,5 +26,5 @@ async def test_only_errors_of_models_that_pass_are_worth_another_attempt(
     handlers = EffectHandlers({EffectType.LLM_CALL: fail})
     run, effect = RunState("r", "", RunStatus.RUNNING, ""), Effect(EffectType.LLM_CALL, {}, "out")
 
-    for outcome in (handlers.call(run, effect, None), await handlers.awaited(run, effect, None)):
+    for outcome in (handlers.call(run, effect, None), await handlers.call_async(run, effect, None)):
         assert outcome.retryable is (kind in TRANSIENT_MODEL_ERRORS)

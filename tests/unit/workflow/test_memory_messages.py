@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from actors._workflow.notes.messages import (
+    insert_messages,
     normalize_messages,
     note_message,
-    placed,
     span_metadata_from_messages,
     split_for_compaction,
     summary_message,
@@ -81,13 +81,14 @@ def test_messages_go_where_the_placement_says() -> None:
 
     def order(placement: str) -> list[str]:
         return [
-            one["content"].rpartition("\n")[2][-1:] for one in placed(context, pieces, placement)
+            one["content"].rpartition("\n")[2][-1:]
+            for one in insert_messages(context, pieces, placement)
         ]
 
     assert order("after_summary") == [*"s134aX2b"]
     assert order("after_system") == [*"s1234aXb"]
     assert order("end") == [*"saXb1234"]
-    assert placed([], pieces, "after_system") == placed([], pieces, "end")
+    assert insert_messages([], pieces, "after_system") == insert_messages([], pieces, "end")
 
 
 @pytest.mark.item(426)

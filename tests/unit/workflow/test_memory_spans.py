@@ -15,7 +15,7 @@ from actors._workflow.notes.spans import (
     newest_first,
     span_at,
     spans_of,
-    tagged,
+    with_tags,
 )
 
 
@@ -103,8 +103,8 @@ def test_neighbours_are_the_next_ones_in_time() -> None:
 def test_tags_are_added_or_replaced() -> None:
     """The span that was there stays as it was."""
     before = span("a", tags={"topic": "api", "who": "ann"})
-    assert tagged(before, {"who": "bob"}, merge=True)["tags"] == {"topic": "api", "who": "bob"}
-    assert tagged(before, {"who": "bob"}, merge=False)["tags"] == {"who": "bob"}
+    assert with_tags(before, {"who": "bob"}, merge=True)["tags"] == {"topic": "api", "who": "bob"}
+    assert with_tags(before, {"who": "bob"}, merge=False)["tags"] == {"who": "bob"}
     assert before == span("a", tags={"topic": "api", "who": "ann"})
 
 

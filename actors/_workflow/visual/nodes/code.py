@@ -23,18 +23,18 @@ def source_of(node: DrawnNode) -> tuple[str, int]:
     name = data.get("functionName")
     function = name if isinstance(name, str) and name.isidentifier() else "transform"
     if not isinstance(data.get("codeBody"), str):
-        whole = str(data.get("code") or f"def {function}({INPUT}):\n    return {INPUT}")
-        first = functions_for(whole)
-        return f"{first}{whole}\n{function}({INPUT})", first.count("\n")
+        code = str(data.get("code") or f"def {function}({INPUT}):\n    return {INPUT}")
+        functions = functions_for(code)
+        return f"{functions}{code}\n{function}({INPUT})", functions.count("\n")
     head = [f"def {function}({INPUT}):"]
-    pins = [one for one in node.pins("inputs") if one != "permissions"]
+    pins = [pin for pin in node.pins("inputs") if pin != "permissions"]
     head += [f"    {_identifier(pin)} = {INPUT}.get({pin!r})" for pin in pins]
     body = textwrap.dedent(data["codeBody"].replace("\r\n", "\n")).strip("\n")
     if not body.strip():
         body = f"return {INPUT}"
     lines = [*head, textwrap.indent(body, "    "), f"{function}({INPUT})"]
-    first = functions_for(body)
-    return first + "\n".join(lines), first.count("\n") + len(head)
+    functions = functions_for(body)
+    return functions + "\n".join(lines), functions.count("\n") + len(head)
 
 
 def _identifier(pin: str) -> str:
@@ -45,45 +45,51 @@ def _identifier(pin: str) -> str:
 
 
 def problem_of(node: DrawnNode) -> tuple[str, str] | None:
-    """Return the reason why the code cannot be interpreted, and the remedy. None: the sandbox can read it."""
-    wanted = node.part("pinDefaults").get("permissions")
-    if wanted not in {None, "", "sandbox"}:
-        problem = f"it asks for the permissions {wanted!r}; code is interpreted in the sandbox only"
+    """Return the reason why the code cannot be interpreted, and the remedy; None if the sandbox can read it."""
+    permissions = node.part("pinDefaults").get("permissions")
+    if permissions not in {None, "", "sandbox"}:
+        problem = (
+            f"it asks for the permissions {permissions!r}; code is interpreted in the sandbox only"
+        )
         return problem, "Use a tool for access outside of the sandbox"
     if not sandbox.is_available():
-        missing = "code needs pydantic-monty, which is not installed"
-        return missing, "Install callboard[flows]"
-    code, before = source_of(node)
-    found = sandbox.unreadable(code)
+        install_problem = "code needs pydantic-monty, which is not installed"
+        return install_problem, "Install callboard[flows]"
+    code, line_offset = source_of(node)
+    unreadable_part = sandbox.unreadable(code)
     remedy = "Correct it, or use only what the sandbox supports"
-    return None if found is None else (_moved(found, before), remedy)
+    return (
+        None
+        if unreadable_part is None
+        else (_at_author_lines(unreadable_part, line_offset), remedy)
+    )
 
 
-def _moved(problem: str, before: int) -> str:
+def _at_author_lines(problem: str, line_offset: int) -> str:
     """Return a text with the line numbers of the author's code."""
-    return _LINE.sub(lambda found: f"(line {max(1, int(found[1]) - before)})", problem)
+    return _LINE.sub(lambda match: f"(line {max(1, int(match[1]) - line_offset)})", problem)
 
 
-def result_of(node: DrawnNode, given: dict[str, Any]) -> Any:
+def result_of(node: DrawnNode, pins: dict[str, Any]) -> Any:
     """Return the value that the code returns.
 
     Raises:
         VisualNodeError: The code raised, or exceeded a limit.
     """
-    code, before = source_of(node)
-    told = {name: value for name, value in given.items() if name != "permissions"}
+    code, line_offset = source_of(node)
+    inputs = {name: value for name, value in pins.items() if name != "permissions"}
     try:
-        return sandbox.evaluate(code, {INPUT: told}, _LIMITS)
+        return sandbox.evaluate(code, {INPUT: inputs}, _LIMITS)
     except sandbox.SandboxError as exc:
-        raise VisualNodeError(_moved(str(exc), before)) from None
+        raise VisualNodeError(_at_author_lines(str(exc), line_offset)) from None
 
 
 def outputs_of(result: Any) -> Outputs:
     """Return the outputs of a code node for the code's return value."""
-    own = result if isinstance(result, dict) else {}
-    return {**own, "success": True, "output": result, "result": result}
+    values = result if isinstance(result, dict) else {}
+    return {**values, "success": True, "output": result, "result": result}
 
 
-def compute(_visit: Visit, node: DrawnNode, given: dict[str, Any]) -> Outputs:
+def compute(_visit: Visit, node: DrawnNode, pins: dict[str, Any]) -> Outputs:
     """Return the outputs of a code node that is not a step."""
-    return outputs_of(result_of(node, given))
+    return outputs_of(result_of(node, pins))

@@ -33,27 +33,27 @@ Decide = Callable[[Visit], StepPlan]
 
 def begin(visit: Visit) -> StepPlan:
     """Set the vars of the run as outputs. Vars that are missing get their defaults."""
-    node, given = visit.node.drawn, visit.state.last
+    node, values = visit.node.drawn, visit.state.last
     defaults = node.part("pinDefaults")
-    names = node.pins("outputs") or [*given, *(one for one in defaults if one not in given)]
+    names = node.pins("outputs") or [*values, *(n for n in defaults if n not in values)]
     for name in names:
-        if name in defaults and name not in given and not name.startswith("_"):
+        if name in defaults and name not in values and not name.startswith("_"):
             visit.run.vars[name] = defaults[name]
-    found = {name: given.get(name, defaults.get(name)) for name in names}
-    visit.keep(found)
-    return visit.plan(result=found)
+    outputs = {name: values.get(name, defaults.get(name)) for name in names}
+    visit.keep(outputs)
+    return visit.plan(result=outputs)
 
 
 def receive(visit: Visit) -> StepPlan:
     """Give the vars of the run that make up a message as outputs."""
-    node, given = visit.node.drawn, visit.state.last
+    node, values = visit.node.drawn, visit.state.last
     channel = text_of(node.part("eventConfig").get("channel"))
-    found = {
-        name: {**given, "channel": channel}.get(name, default)
+    outputs = {
+        name: {**values, "channel": channel}.get(name, default)
         for name, default in _MESSAGES[node.type].items()
     }
-    visit.keep(found)
-    return visit.plan(result=found)
+    visit.keep(outputs)
+    return visit.plan(result=outputs)
 
 
 def end(visit: Visit) -> StepPlan:
@@ -61,10 +61,10 @@ def end(visit: Visit) -> StepPlan:
 
     Without pins the output is the value that the previous node computed.
     """
-    given, node = visit.inputs(), visit.node
+    values, node = visit.inputs(), visit.node
     pins = node.drawn.pins("inputs") or [*node.inputs]
-    found = {name: given.get(name) for name in pins} if pins else visit.state.last
-    output = ending_in(found)
+    result = {name: values.get(name) for name in pins} if pins else visit.state.last
+    output = ending_in(result)
     if branch_of(visit.run.vars):  # the other branches continue, and the run ends at the join
         visit.state.end(output)
     return StepPlan(visit.run.current_node, complete_output=output)
@@ -74,9 +74,9 @@ def choose(visit: Visit) -> StepPlan:
     """Take the way ``true`` or ``false``."""
     condition = visit.inputs().get("condition")
     out = "true" if condition else "false"
-    found = {"branch": out, "condition": condition}
-    visit.keep(found)
-    return visit.plan(out, result=found)
+    outputs = {"branch": out, "condition": condition}
+    visit.keep(outputs)
+    return visit.plan(out, result=outputs)
 
 
 def switch(visit: Visit) -> StepPlan:
@@ -84,35 +84,35 @@ def switch(visit: Visit) -> StepPlan:
     value = visit.inputs().get("value")
     cases = visit.node.drawn.part("switchConfig").get("cases")
     for case in cases if isinstance(cases, list) else ():
-        told = case.get("value") if isinstance(case, dict) else None
-        if told is not None and str(told) == text_of(value):
-            out, more = f"case:{case.get('id')}", {"matched": str(told)}
+        case_value = case.get("value") if isinstance(case, dict) else None
+        if case_value is not None and str(case_value) == text_of(value):
+            out, details = f"case:{case.get('id')}", {"matched": str(case_value)}
             break
     else:
-        out, more = "default", {}
-    found = {"branch": out, "value": value, **more}
-    visit.keep(found)
-    return visit.plan(out, result=found)
+        out, details = "default", {}
+    outputs = {"branch": out, "value": value, **details}
+    visit.keep(outputs)
+    return visit.plan(out, result=outputs)
 
 
 def limit(visit: Visit) -> StepPlan:
     """Take the way ``again`` as often as the limit says, then once the way ``limit_reached``."""
-    most = visit.inputs().get("max", 3)
-    if isinstance(most, bool) or not isinstance(most, int | float):
-        raise VisualNodeError(f"max needs a whole number, not {most!r}")
-    most = max(0, int(most))
-    count = visit.state.frames.count(visit.node.drawn.id, most)
+    maximum = visit.inputs().get("max", 3)
+    if isinstance(maximum, bool) or not isinstance(maximum, int | float):
+        raise VisualNodeError(f"max needs a whole number, not {maximum!r}")
+    maximum = max(0, int(maximum))
+    count = visit.state.frames.count(visit.node.drawn.id, maximum)
     out = "limit_reached" if count is None else "again"
-    found = {"branch": out, "count": most if count is None else count}
-    visit.keep(found)
-    return visit.plan(out, result=found)
+    outputs = {"branch": out, "count": maximum if count is None else count}
+    visit.keep(outputs)
+    return visit.plan(out, result=outputs)
 
 
 def begin_each(visit: Visit) -> StepPlan:
     """Begin a loop over a list. The loop keeps the list in the run's vars."""
     items = visit.inputs().get("items")
-    listed = items if isinstance(items, list) else [] if items is None else [items]
-    visit.state.frames.push(visit.node.drawn.id, "loop", items=listed, index=0)
+    item_list = items if isinstance(items, list) else [] if items is None else [items]
+    visit.state.frames.push(visit.node.drawn.id, "loop", items=item_list, index=0)
     return next_each(visit)
 
 
@@ -127,10 +127,10 @@ def next_each(visit: Visit) -> StepPlan:
 
 def begin_range(visit: Visit) -> StepPlan:
     """Begin a loop over numbers. The end is exclusive."""
-    given = visit.inputs()
+    inputs = visit.inputs()
     try:
         first, last, step = (
-            float(text_of(given.get(name, default)))
+            float(text_of(inputs.get(name, default)))
             for name, default in (("start", None), ("end", None), ("step", 1))
         )
     except ValueError:
@@ -169,8 +169,8 @@ def next_while(visit: Visit) -> StepPlan:
         return _done(visit)
     if frame["index"] >= MOST_PASSES:
         raise VisualNodeError(f"it has more than {MOST_PASSES} passes")
-    last = visit.state.last
-    item = last.get("item", last) if isinstance(last, dict) else last
+    last_value = visit.state.last
+    item = last_value.get("item", last_value) if isinstance(last_value, dict) else last_value
     return _pass(visit, frame, {"item": item, "index": frame["index"]})
 
 
@@ -180,14 +180,14 @@ def _frame_of(visit: Visit) -> Frame:
     return frame
 
 
-def _pass(visit: Visit, frame: Frame, told: dict[str, Any]) -> StepPlan:
+def _pass(visit: Visit, frame: Frame, outputs: dict[str, Any]) -> StepPlan:
     if "loop" not in visit.node.ways:
         return _done(visit)
     frame["index"] += 1  # before the pass, so that a crash repeats no pass
-    last = visit.state.last
-    found = (last if isinstance(last, dict) else {"input": last}) | told
-    visit.keep(told)
-    return visit.plan("loop", result=found)
+    last_value = visit.state.last
+    result = (last_value if isinstance(last_value, dict) else {"input": last_value}) | outputs
+    visit.keep(outputs)
+    return visit.plan("loop", result=result)
 
 
 def _done(visit: Visit) -> StepPlan:
@@ -197,8 +197,8 @@ def _done(visit: Visit) -> StepPlan:
 
 def thens_of(visit: Visit) -> list[str]:
     """Return the pins ``then:0``, ``then:1``, … that have a wire, by their numbers."""
-    found = [one for one in visit.node.ways if _THEN.fullmatch(one)]
-    return sorted(found, key=lambda one: int(one.partition(":")[2]))
+    pins = [pin for pin in visit.node.ways if _THEN.fullmatch(pin)]
+    return sorted(pins, key=lambda pin: int(pin.partition(":")[2]))
 
 
 def begin_sequence(visit: Visit) -> StepPlan:
@@ -220,13 +220,13 @@ def fork(visit: Visit) -> StepPlan:
     """Begin a branch for each way. The branches are joined at the second node of this node."""
     node, join = visit.run.current_node, visit.node.drawn.id + RETURN_MARK
     visit.state.frames.push(visit.node.drawn.id, FORK)
-    branches = {one: visit.go(one) or join for one in thens_of(visit)}
+    branches = {pin: visit.go(pin) or join for pin in thens_of(visit)}
     return StepPlan(node, parallel=branches, next_node=join)
 
 
 def join(visit: Visit) -> StepPlan:
     """Continue after all branches. The run ends if a branch reached an end of the flow."""
-    output = visit.state.ended
+    output = visit.state.end_output
     if output is None:
         visit.state.frames.pop()
         return visit.plan("completed")

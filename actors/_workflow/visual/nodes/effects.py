@@ -41,11 +41,11 @@ _SESSION: Final = ("child_session_id", "childSessionId", "session_id", "sessionI
 def ask_user(node: DrawnNode, pins: Pins) -> dict[str, Any]:
     """Return the payload of a question."""
     config, choices = node.part("effectConfig"), pins.get("choices")
-    free = _first(pins.get("allow_free_text"), config.get("allowFreeText"), True)
+    allows_free_text = _first(pins.get("allow_free_text"), config.get("allowFreeText"), True)
     return {
         "prompt": text_of(_first(pins.get("prompt"), "Please respond:")),
         "choices": choices if isinstance(choices, list) else [],
-        "allow_free_text": bool(free),
+        "allow_free_text": bool(allows_free_text),
         **_deadline(pins),
     }
 
@@ -69,13 +69,13 @@ def wait_until(node: DrawnNode, pins: Pins) -> dict[str, Any]:
 
 def wait_event(_node: DrawnNode, pins: Pins) -> dict[str, Any]:
     """Return the payload of a wait for an event by its key."""
-    free = _first(pins.get("allow_free_text"), pins.get("allowFreeText"), True)
+    allows_free_text = _first(pins.get("allow_free_text"), pins.get("allowFreeText"), True)
     prompt, choices, details = pins.get("prompt"), pins.get("choices"), pins.get("details")
     return {
         "wait_key": text_of(_first(pins.get("event_key"), pins.get("wait_key"), "default")),
         **({"prompt": prompt} if prompt not in (None, "") else {}),
         **({"choices": choices} if isinstance(choices, list) else {}),
-        "allow_free_text": bool(free),
+        "allow_free_text": bool(allows_free_text),
         **_deadline(pins),
         **({"details": details} if isinstance(details, dict) and details else {}),
     }
@@ -84,7 +84,7 @@ def wait_event(_node: DrawnNode, pins: Pins) -> dict[str, Any]:
 def on_schedule(node: DrawnNode, pins: Pins) -> dict[str, Any]:
     """Return the payload of a wait for the next time of a schedule: an interval, or an instant."""
     config = node.part("eventConfig")
-    schedule = text_of(_configured(pins, config, "schedule") or "15s").strip()
+    schedule = text_of(_setting(pins, config, "schedule") or "15s").strip()
     interval = _INTERVAL.fullmatch(schedule)
     if interval is None:
         if normalize_utc_iso(schedule) is None:
@@ -99,7 +99,7 @@ def on_schedule(node: DrawnNode, pins: Pins) -> dict[str, Any]:
 
 
 def schedule_problem(node: DrawnNode) -> str | None:
-    """Return what is wrong with the schedule that a node has in its data; None: nothing."""
+    """Return the problem of the schedule in a node's data, or None if it has none."""
     try:
         on_schedule(node, node.part("pinDefaults"))
     except VisualNodeError as exc:
@@ -119,7 +119,7 @@ def _event(node: DrawnNode, pins: Pins) -> dict[str, Any]:
 def emit_event(node: DrawnNode, pins: Pins) -> dict[str, Any]:
     """Return the payload of an event."""
     config = node.part("effectConfig") | node.part("eventConfig")
-    value, session = pins.get("payload"), _configured(pins, config, "session_id", "sessionId")
+    value, session = pins.get("payload"), _setting(pins, config, "session_id", "sessionId")
     payload = value if isinstance(value, dict) else {} if value is None else {"value": value}
     address = {"session_id": session} if isinstance(session, str) and session.strip() else {}
     return _event(node, pins) | {"payload": payload} | address
@@ -139,10 +139,10 @@ def _calls_in(value: Any, pin: str) -> list[dict[str, Any]]:
 
 
 def _tools(node: DrawnNode, pins: Pins, calls: list[dict[str, Any]]) -> dict[str, Any]:
-    allowed = _configured(pins, node.part("effectConfig"), "allowed_tools", "allowedTools")
+    allowed_tools = _setting(pins, node.part("effectConfig"), "allowed_tools", "allowedTools")
     return {
         "tool_calls": calls,
-        **({"allowed_tools": allowed} if isinstance(allowed, list) else {}),
+        **({"allowed_tools": allowed_tools} if isinstance(allowed_tools, list) else {}),
     }
 
 
@@ -161,10 +161,10 @@ def llm_call(node: DrawnNode, pins: Pins) -> dict[str, Any]:
     """Return the payload of a model call. Provider and model are left out if the node names none."""
     config = node.part("effectConfig")
     params = {
-        "temperature": _configured(pins, config, "temperature"),
-        "seed": _configured(pins, config, "seed"),
-        "thinking": _configured(pins, config, "thinking"),
-        "max_output_tokens": _configured(
+        "temperature": _setting(pins, config, "temperature"),
+        "seed": _setting(pins, config, "seed"),
+        "thinking": _setting(pins, config, "thinking"),
+        "max_output_tokens": _setting(
             pins, config, "max_out_tokens", "max_output_tokens", "maxOutputTokens"
         ),
     }
@@ -172,11 +172,11 @@ def llm_call(node: DrawnNode, pins: Pins) -> dict[str, Any]:
     if isinstance(seed, int | float) and seed < 0:
         params["seed"] = None
     options = {
-        "system_prompt": _configured(pins, config, "system", "system_prompt"),
-        "provider": _configured(pins, config, "provider", "provider_text"),
-        "model": _configured(pins, config, "model", "model_text"),
-        "tools": _configured(pins, config, "tools"),
-        "response_schema": _configured(pins, config, "resp_schema", "response_schema"),
+        "system_prompt": _setting(pins, config, "system", "system_prompt"),
+        "provider": _setting(pins, config, "provider", "provider_text"),
+        "model": _setting(pins, config, "model", "model_text"),
+        "tools": _setting(pins, config, "tools"),
+        "response_schema": _setting(pins, config, "resp_schema", "response_schema"),
     }
     payload = {name: value for name, value in options.items() if value not in (None, "", [], {})}
     payload["params"] = {name: value for name, value in params.items() if value is not None}
@@ -195,24 +195,24 @@ def subflow(node: DrawnNode, pins: Pins) -> dict[str, Any]:
     """
     control = {*_CONTEXT, *_SESSION}
     names = [name for name in node.pins("inputs") if name not in control]
-    inner: Mapping[str, Any] = next(
+    object_vars: Mapping[str, Any] = next(
         (pins[name] for name in ("vars", "input") if isinstance(pins.get(name), dict)), {}
     )
-    own = {name: pins[name] for name in names if name in pins}
-    if not names and not inner:
-        own = {name: value for name, value in pins.items() if name not in control}
+    pin_vars = {name: pins[name] for name in names if name in pins}
+    if not names and not object_vars:
+        pin_vars = {name: value for name, value in pins.items() if name not in control}
     for name in ("vars", "input"):
-        if isinstance(own.get(name), dict):
-            del own[name]
+        if isinstance(pin_vars.get(name), dict):
+            del pin_vars[name]
     session = _first(*(pins.get(name) for name in _SESSION))
-    payload = {"workflow_id": subflow_name(node), "vars": {**inner, **own}}
-    if _flag(_configured(pins, node.part("effectConfig"), *_CONTEXT)):
+    payload = {"workflow_id": subflow_name(node), "vars": {**object_vars, **pin_vars}}
+    if _flag(_setting(pins, node.part("effectConfig"), *_CONTEXT)):
         raise VisualNodeError(f"inherit_context is not supported. {GIVE_CONTEXT}")
     return payload | ({"session_id": session} if isinstance(session, str) and session else {})
 
 
 def inherits_context(node: DrawnNode) -> tuple[str, str] | None:
-    """Return the place in the data of a node ``subflow`` at which it asks for its parent's context."""
+    """Return the keys in the data of a node ``subflow`` at which it asks for its parent's context, or None."""
     for part in ("pinDefaults", "effectConfig"):
         for name in _CONTEXT:
             if _flag(node.part(part).get(name)):
@@ -221,7 +221,7 @@ def inherits_context(node: DrawnNode) -> tuple[str, str] | None:
 
 
 def subflow_name(node: DrawnNode) -> str | None:
-    """Return the flow that a node ``subflow`` names. None: it names none."""
+    """Return the flow that a node ``subflow`` names, or None if it names none."""
     values = (node.data.get(name) for name in SUBFLOW_NAMES)
     return next((flow.strip() for flow in values if isinstance(flow, str) and flow.strip()), None)
 
@@ -250,7 +250,7 @@ def call_of_file(node: DrawnNode, pins: Pins) -> dict[str, Any]:
     """Return the payload of the call of a node's tool."""
     arguments = {"path": _path(pins)}
     if node.type == WRITE:
-        arguments["content"] = _written(arguments["path"], pins.get("content"))
+        arguments["content"] = _file_text(arguments["path"], pins.get("content"))
     return {"tool_calls": [{"name": node.type, "arguments": arguments}]}
 
 
@@ -261,30 +261,30 @@ def _path(pins: Pins) -> str:
     return path
 
 
-def _written(path: str, content: Any) -> str:
+def _file_text(path: str, content: Any) -> str:
     """Return the text of a file; that of ``.json`` is JSON with an end of line."""
     is_json = path.lower().endswith(_JSON)
     if is_json and isinstance(content, str):
-        content = _parsed(path, content)
+        content = _parse_json(path, content)
     if is_json or isinstance(content, dict | list):
         return json.dumps(content, ensure_ascii=False, indent=2) + "\n" * is_json
     return text_of(content)
 
 
-def _parsed(path: str, text: str) -> Any:
+def _parse_json(path: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as exc:
         raise VisualNodeError(f"{path} is no JSON: {exc}") from None
 
 
-def _plain(**renamed: str) -> PayloadOf:
-    """Return a function that makes a payload of the pins. `renamed` has the names that differ from the pins."""
+def _plain(**new_names: str) -> PayloadOf:
+    """Return a function that makes a payload of the pins. `new_names` has the names that are not the pins'."""
 
     def payload(node: DrawnNode, pins: Pins) -> dict[str, Any]:
         config = node.part("effectConfig")
         names = [name for name in node.pins("inputs") or pins if name in pins or name in config]
-        values = {renamed.get(name, name): _configured(pins, config, name) for name in names}
+        values = {new_names.get(name, name): _setting(pins, config, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
     return payload
@@ -346,7 +346,7 @@ def tick(visit: Visit) -> StepPlan:
     """
     node = visit.node.drawn
     pins = visit.inputs()
-    recurrent = _configured(pins, node.part("eventConfig"), "recurrent")
+    recurrent = _setting(pins, node.part("eventConfig"), "recurrent")
     if (recurrent is None or _flag(recurrent)) and "timeout_s" in on_schedule(node, pins):
         visit.state.frames.push(node.id, "on_schedule")
     return ask(visit)
@@ -362,10 +362,10 @@ def begin_file(visit: Visit) -> StepPlan:
 
 
 def end_file(visit: Visit) -> StepPlan:
-    """Go on with what the call gave.
+    """Continue with the result of the call.
 
     Raises:
-        VisualNodeError: It failed, or the tool did not give all of the file.
+        VisualNodeError: The call failed, or the tool did not return all of the file.
     """
     node, path = visit.node.drawn, _path(visit.inputs())
     raw = visit.state.result(node.id)
@@ -393,7 +393,7 @@ def _read(path: str, output: Any) -> Outputs:
         raise VisualNodeError(f"{problem}: read its parts by call_tool")
     text = text_of(file.get("text", file.get("content")))
     if path.lower().endswith(_JSON):
-        return {"content": _parsed(path, text)}
+        return {"content": _parse_json(path, text)}
     if text.lstrip()[:1] in {"{", "["}:
         try:
             return {"content": json.loads(text)}
@@ -406,7 +406,7 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _configured(pins: Pins, config: Mapping[str, Any], *names: str) -> Any:
+def _setting(pins: Pins, config: Mapping[str, Any], *names: str) -> Any:
     """Return the value under the first of the names that has one, in the pins, else in the configuration."""
     return _first(*map(pins.get, names), *map(config.get, names))
 

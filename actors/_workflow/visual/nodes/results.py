@@ -12,15 +12,15 @@ from actors._workflow.visual.visits import Outputs
 OutputsOf = Callable[[DrawnNode, Any], Outputs]
 
 
-def _own(pin: str) -> OutputsOf:
+def _outputs_by_name(pin: str) -> OutputsOf:
     """Return a function whose outputs are the names of the result.
 
     A result that is not an object is at `pin`.
     """
 
     def outputs(_node: DrawnNode, raw: Any) -> Outputs:
-        own = raw if isinstance(raw, dict) else {pin: raw}
-        return {"result": raw, "raw": raw, **own}
+        fields = raw if isinstance(raw, dict) else {pin: raw}
+        return {"result": raw, "raw": raw, **fields}
 
     return outputs
 
@@ -154,9 +154,9 @@ RESULTS: Final[dict[str, OutputsOf]] = {
     "ask_user": lambda _node, raw: (
         {**raw, "raw": raw} if isinstance(raw, dict) else {"response": raw, "raw": raw}
     ),
-    "answer_user": _own("message"),
-    "wait_until": _own("result"),
-    "delay": _own("result"),
+    "answer_user": _outputs_by_name("message"),
+    "wait_until": _outputs_by_name("result"),
+    "delay": _outputs_by_name("result"),
     "wait_event": lambda _node, raw: {
         "event_data": raw,
         "raw": raw,
@@ -167,7 +167,7 @@ RESULTS: Final[dict[str, OutputsOf]] = {
         **{name: _part(raw, name) for name in ("payload", "event_id", "name")},
     },
     "on_schedule": _on_schedule,
-    "emit_event": _own("result"),
+    "emit_event": _outputs_by_name("result"),
     "agent": _agent,
     "subflow": _subflow,
     "llm_call": _llm_call,
@@ -177,9 +177,9 @@ RESULTS: Final[dict[str, OutputsOf]] = {
     "memory_query": _query,
     "memory_tag": _tag,
     "memory_compact": _memory("span_id"),
-    "memory_rehydrate": _own("result"),
-    "memory_kg_assert": _own("assertion_ids"),
-    "memory_kg_query": _own("items"),
-    "memory_kg_resolve": _own("candidates"),
+    "memory_rehydrate": _outputs_by_name("result"),
+    "memory_kg_assert": _outputs_by_name("assertion_ids"),
+    "memory_kg_query": _outputs_by_name("items"),
+    "memory_kg_resolve": _outputs_by_name("candidates"),
 }
 """By type: the function that makes the node's outputs of the result of its effect."""

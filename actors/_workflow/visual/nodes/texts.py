@@ -26,7 +26,7 @@ def text_of(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def decoded(text: str) -> str:
+def decode_escapes(text: str) -> str:
     r"""Return a separator with ``\n``, ``\t`` and ``\r`` replaced by the characters that they stand for."""
     for escape, control in _CONTROLS:
         text = text.replace(escape, control)
@@ -35,10 +35,10 @@ def decoded(text: str) -> str:
 
 def split(pins: Pins) -> list[str]:
     """Return the parts of a text. By default spaces around them are removed, and empty parts are left out."""
-    text, separator = text_of(pins.get("text")), decoded(text_of(pins.get("delimiter", ",")))
-    most = pins.get("maxsplit")
-    many = most if isinstance(most, int) and most >= 0 else -1
-    parts = text.split(separator, many) if separator else [text]
+    text, separator = text_of(pins.get("text")), decode_escapes(text_of(pins.get("delimiter", ",")))
+    maxsplit = pins.get("maxsplit")
+    count = maxsplit if isinstance(maxsplit, int) and maxsplit >= 0 else -1
+    parts = text.split(separator, count) if separator else [text]
     if pins.get("trim", True):
         parts = [part.strip() for part in parts]
     return list(filter(None, parts)) if pins.get("drop_empty", True) else parts
@@ -48,7 +48,7 @@ def join(pins: Pins) -> str:
     """Return the items of a list as one text."""
     items = pins.get("items")
     texts = items if isinstance(items, list) else [] if items is None else [items]
-    return decoded(text_of(pins.get("delimiter", ","))).join(map(text_of, texts))
+    return decode_escapes(text_of(pins.get("delimiter", ","))).join(map(text_of, texts))
 
 
 def substring(pins: Pins) -> str:
@@ -71,23 +71,23 @@ def replace(pins: Pins) -> str:
     if not pattern:
         return text
     mode = text_of(pins.get("mode")).strip().lower()
-    many = 1 if mode in {"first", "once"} else int(mode) if mode.isdigit() else -1
-    return text.replace(pattern, text_of(pins.get("replacement")), many)
+    count = 1 if mode in {"first", "once"} else int(mode) if mode.isdigit() else -1
+    return text.replace(pattern, text_of(pins.get("replacement")), count)
 
 
-def rendered(pins: Pins, variables: dict[str, Any]) -> str:
+def render(pins: Pins, variables: dict[str, Any]) -> str:
     """Return a template with values for ``{{path | filter}}``.
 
     A path is looked up in the pins, then in the object at pin ``vars``, then in the run's vars.
     """
-    own = {name: value for name, value in variables.items() if not name.startswith("_")}
-    inner = pins.get("vars")
-    others = {name: value for name, value in pins.items() if name not in {"template", "vars"}}
-    scope = own | (inner if isinstance(inner, dict) else {}) | others
-    return _HOLE.sub(lambda hole: _filled(hole[1], scope), text_of(pins.get("template")))
+    run_vars = {name: value for name, value in variables.items() if not name.startswith("_")}
+    object_vars = pins.get("vars")
+    pin_values = {name: value for name, value in pins.items() if name not in {"template", "vars"}}
+    scope = run_vars | (object_vars if isinstance(object_vars, dict) else {}) | pin_values
+    return _HOLE.sub(lambda hole: _fill(hole[1], scope), text_of(pins.get("template")))
 
 
-def _filled(inner: str, scope: dict[str, Any]) -> str:
+def _fill(inner: str, scope: dict[str, Any]) -> str:
     path, *filters = (word.strip() for word in inner.split("|"))
     value = look_up(scope, path)
     if value is None:
@@ -95,11 +95,11 @@ def _filled(inner: str, scope: dict[str, Any]) -> str:
     if not filters and isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False)
     for word in filters:
-        value = _filtered(value, word)
+        value = _apply_filter(value, word)
     return text_of(value)
 
 
-def _filtered(value: Any, word: str) -> Any:
+def _apply_filter(value: Any, word: str) -> Any:
     if word == "json":
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
     if word in _PLAIN:
@@ -150,10 +150,10 @@ def put(variables: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     Values on the path that are not objects are replaced by objects.
     """
     steps = [step for step in path.split(".") if step]
-    below: Any = variables
+    current: Any = variables
     for number, step in enumerate(steps[:-1], 1):
-        below = below.get(step)
-        if not isinstance(below, dict):
+        current = current.get(step)
+        if not isinstance(current, dict):
             variables = with_path(variables, steps[:number], {})
-            below = {}
+            current = {}
     return with_path(variables, steps, value)

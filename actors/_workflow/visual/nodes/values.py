@@ -11,10 +11,10 @@ from actors._workflow.visual.drawing import DrawnNode
 from actors._workflow.visual.nodes.texts import (
     TEXTS,
     Pins,
-    decoded,
+    decode_escapes,
     look_up,
     put,
-    rendered,
+    render,
     text_of,
 )
 from actors._workflow.visual.visits import WHOLE, Compute, Outputs, Visit, VisualNodeError
@@ -73,16 +73,16 @@ def _object(pins: Pins, pin: str) -> dict[str, Any]:
 
 
 def _unique(pins: Pins) -> list[Any]:
-    key, seen, items = text_of(pins.get("key")), set[str](), list[Any]()
+    key, marks, items = text_of(pins.get("key")), set[str](), list[Any]()
     for item in _items(pins):
         mark = json.dumps(look_up(item, key) if key else item, sort_keys=True)
-        if mark not in seen:
-            seen.add(mark)
+        if mark not in marks:
+            marks.add(mark)
             items.append(item)
     return items
 
 
-def parsed_json(pins: Pins) -> Any:
+def parse_json(pins: Pins) -> Any:
     """Return the value of JSON text. A Markdown fence, and text around an object or a list, are ignored.
 
     Raises:
@@ -93,6 +93,7 @@ def parsed_json(pins: Pins) -> Any:
         return raw
     text = unfenced(text_of(raw))
     decoder = json.JSONDecoder()
+    # At most 64 attempts: each may read all of the text, and a long text may be full of brackets.
     begins = [0, *[offset for offset, char in enumerate(text) if char in "{["][:64]]
     for begin in begins:
         try:
@@ -152,7 +153,7 @@ _OF_PINS: Final[dict[str, Callable[[Pins], Any]]] = {
         for item in _items(pins, "items")
         if look_up(item, text_of(pins.get("key"))) == pins.get("value")
     ],
-    "parse_json": parsed_json,
+    "parse_json": parse_json,
     "stringify_json": _as_json,
     **TEXTS,
 }
@@ -176,10 +177,10 @@ def _from_pins(value_of: Callable[[Pins], Any]) -> Compute:
 
 
 def _from_values(value_of: Callable[[list[Any]], Any]) -> Compute:
-    return lambda _visit, node, pins: {WHOLE: value_of(_ordered(node, pins))}
+    return lambda _visit, node, pins: {WHOLE: value_of(_in_order(node, pins))}
 
 
-def _ordered(node: DrawnNode, pins: Pins) -> list[Any]:
+def _in_order(node: DrawnNode, pins: Pins) -> list[Any]:
     """Return the values of pins in the order of the declared pins.
 
     Without declared pins the order is by name.
@@ -190,8 +191,8 @@ def _ordered(node: DrawnNode, pins: Pins) -> list[Any]:
 
 def _concat(_visit: Visit, node: DrawnNode, pins: Pins) -> Outputs:
     separator = node.part("concatConfig").get("separator")
-    between = decoded(separator) if isinstance(separator, str) else " "
-    return {WHOLE: between.join(map(text_of, _ordered(node, pins)))}
+    joiner = decode_escapes(separator) if isinstance(separator, str) else " "
+    return {WHOLE: joiner.join(map(text_of, _in_order(node, pins)))}
 
 
 def _element(_visit: Visit, _node: DrawnNode, pins: Pins) -> Outputs:
@@ -209,7 +210,7 @@ def _break_object(_visit: Visit, node: DrawnNode, pins: Pins) -> Outputs:
     value = pins.get("object")
     if isinstance(value, str) and value.strip():
         try:
-            value = parsed_json({"text": value})
+            value = parse_json({"text": value})
         except VisualNodeError:
             value = None
     return {path: look_up(value, path) for path in paths if isinstance(path, str)}
@@ -247,10 +248,10 @@ def _mux(visit: Visit, node: DrawnNode, _pins: Pins) -> Outputs:
 
     A route without a value gets that of all other routes.
     """
-    wired = visit.nodes[node.id]
+    wired_node = visit.nodes[node.id]
     for pin in (f"in{visit.state.route(node.data['target'])}", "fallback"):
-        if pin in wired.inputs:
-            values = visit.at_pin(wired, pin)
+        if pin in wired_node.inputs:
+            values = visit.at_pin(wired_node, pin)
             return {WHOLE: values[pin]} if values else {}
     defaults = node.part("pinDefaults")
     return {WHOLE: defaults["fallback"]} if "fallback" in defaults else {}
@@ -272,7 +273,7 @@ VALUES: Final[dict[str, Compute]] = {
     "json_schema": _literal,
     "tools_allowlist": _allowed_tools,
     "concat": _concat,
-    "string_template": lambda visit, _node, pins: {WHOLE: rendered(pins, visit.run.vars)},
+    "string_template": lambda visit, _node, pins: {WHOLE: render(pins, visit.run.vars)},
     "break_object": _break_object,
     "get_element": _element,
     "get_var": lambda visit, _node, pins: {

@@ -268,7 +268,7 @@ async def _read(runtime: Runtime, run_id: RunId, begin: int, *, is_long: bool) -
             later = entry.seq
             break
         before = fold.state
-        for n, record in enumerate(fold.added(entry)):
+        for n, record in enumerate(fold.fold(entry)):
             assert fold.state is not None
             position, after = LedgerPlace(entry.seq, n), fold.state
             steps.append(LedgerStep(position=position, record=record, before=before, after=after))

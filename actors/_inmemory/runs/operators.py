@@ -222,7 +222,7 @@ class MemoryErasure(ErasureStore):
         """Yield schedules, posts on their way and dead letters."""
         if what.scope not in _OF_AGENTS:
             return
-        kept, dead, follows = self._schedules.kept, self._rows.dead, self._rows.follows
+        kept, dead, follows = self._schedules.by_name, self._rows.dead, self._rows.follows
         for place, schedule in kept.items():
             if what.covers(schedule.agent_id):
                 yield "schedules", partial(kept.pop, place, None)
@@ -237,7 +237,7 @@ class MemoryErasure(ErasureStore):
     def _conversations(self, what: EraseRequest) -> Iterator[_Removal]:
         """Yield turns, the oldest first; of a named session the ended runs that wrote them before."""
         transcripts = self._rows.transcripts
-        for (agent, session), kept in transcripts.kept.items():
+        for (agent, session), kept in transcripts.transcripts.items():
             if not what.covers(agent) or what.session not in (None, session):
                 continue
             turns = [(row.id, row.run_id) for row in kept.rows]
@@ -251,7 +251,7 @@ class MemoryErasure(ErasureStore):
 
     def _delete_turn(self, agent: AgentId, session: str, turn: str) -> None:
         """Remove a turn; a session without turns goes with its last one."""
-        kept = self._rows.transcripts.kept
+        kept = self._rows.transcripts.transcripts
         kept[agent, session].remove_turn(turn)
         if not kept[agent, session].rows:
             del kept[agent, session]

@@ -60,7 +60,7 @@ class CheckedMemory:
     Attributes:
         slot: Identifies the key, or the text if there is none.
         metadata: JSON text of an object.
-        unit: The embedding, of length 1; empty: there is none.
+        unit: The embedding, of length 1; empty if there is none.
     """
 
     new: NewMemory
@@ -220,13 +220,13 @@ def checked_query(query: MemoryQuery) -> CheckedQuery:
             "a search by meaning needs an embedding: give the agent an `embedder`, or use mode='words'"
         )
     is_meant = query.mode != "words" and query.embedding is not None
-    joined = max(20, 4 * query.limit) if query.mode == "hybrid" else query.limit
+    ranking_size = max(20, 4 * query.limit) if query.mode == "hybrid" else query.limit
     return CheckedQuery(
         query=query,
         words=() if query.mode == "meaning" else words_of(query.text)[:MAX_QUERY_WORDS],
         unit=unit_vector(query.embedding or (), what="query") if is_meant else array("f"),
         filter=checked_filter(query.filter, what="filter of a search"),
-        candidates=joined if query.limit else 0,
+        candidates=ranking_size if query.limit else 0,
     )
 
 
@@ -296,15 +296,17 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_WORD.findall(text.lower())))
 
 
-def word_score(asked: Sequence[str], words: Iterable[str]) -> float:
+def word_score(query_words: Sequence[str], words: Iterable[str]) -> float:
     """Return from 0 to 1 how well words of a text answer those asked for; 0: not at all.
 
     Ten parts of eleven are the share of words that are there; one part is the closest spelling.
     """
-    there = set(words)
-    share = sum(word in there for word in asked) / len(asked) if asked else 0.0
-    longer = [word for word in asked if len(word) >= LEAST_LETTERS]
-    best = max((closeness(one, other) for one in longer for other in there), default=0.0)
+    text_words = set(words)
+    share = (
+        sum(word in text_words for word in query_words) / len(query_words) if query_words else 0.0
+    )
+    longer = [word for word in query_words if len(word) >= LEAST_LETTERS]
+    best = max((closeness(word, other) for word in longer for other in text_words), default=0.0)
     return joined_score(share, best)
 
 
@@ -314,22 +316,22 @@ def joined_score(share: float, best: float) -> float:
     return (10 * share + near) / 11
 
 
-def closeness(asked: str, word: str) -> float:
-    """Return the share of the trigrams of `asked` that are in `word`."""
-    own = _trigrams(asked)
-    return len(own & _trigrams(word)) / len(own)
+def closeness(query_word: str, word: str) -> float:
+    """Return the share of the trigrams of `query_word` that are in `word`."""
+    trigrams = _trigrams(query_word)
+    return len(trigrams & _trigrams(word)) / len(trigrams)
 
 
-def ranked(found: Sequence[FoundMemory], query: MemoryQuery, candidates: int) -> list[Memory]:
+def ranked(hits: Sequence[FoundMemory], query: MemoryQuery, candidates: int) -> list[Memory]:
     """Return hits of one or two searches as one list, best first."""
-    by_meaning = _best({one.memory.id: one.meaning for one in found}, found, candidates)
-    by_words = _best({one.memory.id: one.words for one in found}, found, candidates)
+    by_meaning = _best({hit.memory.id: hit.meaning for hit in hits}, hits, candidates)
+    by_words = _best({hit.memory.id: hit.words for hit in hits}, hits, candidates)
     if query.mode == "hybrid":
         scores = fused([list(by_meaning), list(by_words)])
     else:
         scores = by_meaning if query.mode == "meaning" else by_words
-    best = _best(scores, found, query.limit)
-    memories = {one.memory.id: one.memory for one in found}
+    best = _best(scores, hits, query.limit)
+    memories = {hit.memory.id: hit.memory for hit in hits}
     return [memories[id_].model_copy(update={"score": score}) for id_, score in best.items()]
 
 
@@ -343,16 +345,17 @@ def fused(rankings: Iterable[Sequence[str]]) -> dict[str, float]:
 
 
 def _best(
-    scores: Mapping[str, float | None], found: Sequence[FoundMemory], limit: int
+    scores: Mapping[str, float | None], memories: Sequence[FoundMemory], limit: int
 ) -> dict[str, float]:
     hits = [
-        (-score, -one.memory.updated_at.timestamp(), one.memory.id)
-        for one in found
-        if (score := scores.get(one.memory.id)) is not None
+        (-score, -found_memory.memory.updated_at.timestamp(), found_memory.memory.id)
+        for found_memory in memories
+        if (score := scores.get(found_memory.memory.id)) is not None
     ]
     return {id_: -score for score, _, id_ in sorted(hits)[:limit]}
 
 
+# Cached: a search compares each word of the query with each word of every memory.
 @lru_cache(maxsize=4096)
 def _trigrams(word: str) -> frozenset[str]:
     padded = f"  {word} "

@@ -75,6 +75,7 @@ def unit_vector(values: Sequence[float], *, what: str) -> array[float]:
     if largest == 0:
         problem = "its embedding is zero and has no direction: embed a text that is not empty"
         raise InvalidDocumentError(what, problem)
+    # Scaled first: squares of very large numbers are infinite, and those of very small ones are 0.
     scaled = [number / largest for number in numbers]
     length = math.sqrt(math.fsum(map(mul, scaled, scaled)))
     return array("f", [number / length for number in scaled])

@@ -159,7 +159,7 @@ class InMemorySchedules(ScheduleStore):
         if stored is None or stored.revision != schedule.revision or stored.is_paused:
             # An earlier try of the same call may have written the message. It still waits if it was not taken.
             message = tick_message(schedule, at)
-            row = self._rows.known(schedule.agent_id, message.sender or "", message.id)
+            row = self._rows.message_row(schedule.agent_id, message.sender or "", message.id)
             return False, row.arrived() if row is not None and row.state == "pending" else None
         if tick.is_sent and at > self._clock.now():
             return False, None

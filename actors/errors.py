@@ -101,10 +101,10 @@ class Facts(Exception):  # noqa: N818 - what an error is made of
         own = {} if "__init__" in vars(cls) else vars(cls).get("__annotations__", {})
         cls._fields += tuple(name for name, kind in own.items() if "ClassVar" not in str(kind))
 
-    def __init__(self, *values: object, **named: object) -> None:
-        given = dict(zip(self._fields, values, strict=False), **named)
-        facts = {name: given.pop(name, getattr(self, name, ...)) for name in self._fields}
-        if given or ... in facts.values() or len(values) > len(facts):
+    def __init__(self, *values: object, **keywords: object) -> None:
+        arguments = dict(zip(self._fields, values, strict=False), **keywords)
+        facts = {name: arguments.pop(name, getattr(self, name, ...)) for name in self._fields}
+        if arguments or ... in facts.values() or len(values) > len(facts):
             raise TypeError(f"{type(self).__name__} takes {', '.join(self._fields)}")
         super().__init__(*facts.values())
         vars(self).update(facts)
@@ -188,8 +188,8 @@ class ModelError(Facts, ActorsError):
         remedy = _MODEL_REMEDIES.get(self.kind)
         if self.retry_after is not None:
             remedy = f"again after {self.retry_after:g} s"
-        said = (f"{self.kind}: {self.problem}" if self.problem else self.kind, remedy)
-        return "; ".join(one for one in said if one)
+        parts = (f"{self.kind}: {self.problem}" if self.problem else self.kind, remedy)
+        return "; ".join(part for part in parts if part)
 
 
 class StoreUnreachableError(PersistenceError):

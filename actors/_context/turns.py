@@ -114,14 +114,14 @@ def memory_lines(memories: Iterable[Memory]) -> str:
     return "\n".join(
         to_json(
             {
-                "text": one.text,
-                "key": one.key,
-                "id": one.id,
-                "source": one.source,
-                "since": one.updated_at.date().isoformat(),
+                "text": memory.text,
+                "key": memory.key,
+                "id": memory.id,
+                "source": memory.source,
+                "since": memory.updated_at.date().isoformat(),
             }
         ).decode()
-        for one in memories
+        for memory in memories
     )
 
 
@@ -228,9 +228,9 @@ def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
         if not has_tool_blocks(message):
             continue
         callers = [index, *(caller[id_] for id_ in result_ids(message) if id_ in caller)]
-        first = min(_root(roots, one) for one in callers)
-        for one in callers:
-            roots[_root(roots, one)] = first
+        first = min(_root(roots, caller_index) for caller_index in callers)
+        for caller_index in callers:
+            roots[_root(roots, caller_index)] = first
         caller.update(dict.fromkeys(call_ids(message), index))
     members: dict[int, list[int]] = {}
     for index, root in enumerate(roots):
@@ -281,11 +281,11 @@ def _plain(index: int) -> TurnGroup:
 
 
 def _group(view: Sequence[ChatMessage], indices: Sequence[int]) -> TurnGroup:
-    has_calls = pinned = derived = False
+    has_calls = has_pinned = has_derived = False
     for index in indices:
         turn = view[index]
         for block in turn.content:
             has_calls = has_calls or block.type == "tool_call"
-        pinned = pinned or is_pinned(turn)
-        derived = derived or is_derived(turn)
-    return TurnGroup(tuple(indices), has_calls, pinned, derived)
+        has_pinned = has_pinned or is_pinned(turn)
+        has_derived = has_derived or is_derived(turn)
+    return TurnGroup(tuple(indices), has_calls, has_pinned, has_derived)

@@ -219,7 +219,7 @@ def _fields_of(value: object) -> Any:
         return dump()
     if (to_list := getattr(value, "tolist", None)) is not None:  # an array of numpy
         return to_list()
-    return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}  # type: ignore[arg-type]
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
 
 
 def _key_of(key: object) -> str:

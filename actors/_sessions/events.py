@@ -409,17 +409,17 @@ class EventCursor:
         Raises:
             CursorError: The text is not a cursor.
         """
-        found = _FORM.fullmatch(text)
-        if found is None:
+        match = _FORM.fullmatch(text)
+        if match is None:
             raise CursorError(text[:60], session, "it is not the `event_id` of an event")
-        seq, part = found["seq"], found["part"]
+        seq, part = match["seq"], match["part"]
         if int(seq or 0) > MAX_INT:
             raise CursorError(text[:60], session, f"its second number is above {MAX_INT}")
         return cls(
-            int(found["fact"]),
+            int(match["fact"]),
             -1 if seq is None else int(seq),
             None if part is None else int(part),
-            found["half"] is not None,
+            match["half"] is not None,
         )
 
     @property

@@ -194,7 +194,7 @@ class AgentRuntime:
         self._refuse_closed()
         if self._modes and mode not in self._modes:
             raise UnknownModeError(mode, ", ".join(self._modes))
-        said = UserMessage.of(message)
+        user_message = UserMessage.of(message)
         agent = self.agent_id(session_id or secrets.token_hex(16))
         metadata = {MODE_KEY: mode}
         sessions = self.runtime.store.data.sessions
@@ -204,8 +204,8 @@ class AgentRuntime:
             metadata[PARENT_NODE_KEY] = parent_node
         order = Order(
             agent_id=agent,
-            payload=said.payload(),
-            message_id=said.id,
+            payload=user_message.payload(),
+            message_id=user_message.id,
             on_conflict=on_conflict,
             priority=priority,
             metadata=metadata,
@@ -277,10 +277,10 @@ class AgentRuntime:
             UnknownSessionError: There is no such session.
         """
         agent = self.agent_id(session_id)
-        found = await self.runtime.store.data.sessions.get(agent)
-        if found is None:
+        row = await self.runtime.store.data.sessions.get(agent)
+        if row is None:
             raise UnknownSessionError(str(agent))
-        return found
+        return row
 
     async def sessions(
         self, *, limit: int = 100, before: datetime | None = None
@@ -327,10 +327,10 @@ class AgentRuntime:
         """
         self._refuse_closed()
         agent = self.agent_id(session_id)
-        gone = await delete_session(self.runtime, agent)
-        if gone is None:
+        row_counts = await delete_session(self.runtime, agent)
+        if row_counts is None:
             raise UnknownSessionError(str(agent))
-        return gone
+        return row_counts
 
     async def cleanup_artifacts(  # noqa: PLR0917 - the interface of others
         self,
@@ -403,5 +403,5 @@ class AgentRuntime:
 
     def _refuse_closed(self) -> None:
         if self._is_closed or not self._is_open:
-            done = "was closed" if self._is_closed else "is not open"
-            raise ClosedError(f"this AgentRuntime {done}: use it in `async with`")
+            state = "was closed" if self._is_closed else "is not open"
+            raise ClosedError(f"this AgentRuntime {state}: use it in `async with`")

@@ -109,7 +109,7 @@ class Cassette:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The model's name."""
         if self._model is not None:
             return self._model
         if self._client is not None:
@@ -120,13 +120,13 @@ class Cassette:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`."""
+        """Return the whole answer to a request."""
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`.
+        """Yield the recorded events of the answer to a request; without a recording ask the client and record.
 
         Raises:
             NotRecordedError: Nothing is recorded of this request, and there is no client.

@@ -114,9 +114,9 @@ class ModelReply:
         if self.text:
             content.append(ContentBlock(type="text", text=self.text))
         content += [*self.blocks, *(call.block() for call in self.calls)]
-        said = ChatMessage(role="assistant", content=content)
+        message = ChatMessage(role="assistant", content=content)
         usage = self.usage or Usage(
-            input=ESTIMATE.total(asked.messages), output=ESTIMATE.total([said])
+            input=ESTIMATE.total(asked.messages), output=ESTIMATE.total([message])
         )
         stop_reason = self.stop_reason or ("tool_calls" if self.calls else "stop")
         return LLMResponse(content=content, usage=usage, model=model, stop_reason=stop_reason)
@@ -127,7 +127,7 @@ Line: TypeAlias = "str | ToolCall | Sequence[ToolCall] | LLMResponse | BaseExcep
 
 
 async def events_of(
-    reply: ModelReply, asked: Asked, model: str
+    reply: ModelReply, request: Asked, model: str
 ) -> AsyncGenerator[StreamEvent, None]:
     """Yield the reply's pieces, then its `Completion`.
 
@@ -145,4 +145,4 @@ async def events_of(
             await reply.between()
     if reply.error is not None:
         raise reply.error
-    yield Completion(response=reply.response(asked, model))
+    yield Completion(response=reply.response(request, model))

@@ -147,8 +147,14 @@ class Supervision(BaseModel):
 
     def as_root(self, run_id: str) -> Self:
         """Return the terms as those of a root."""
-        place = {"run_id": run_id, "root_id": run_id, "parent_id": None, "depth": 0, "task": None}
-        return self.model_copy(update=place)
+        root_fields = {
+            "run_id": run_id,
+            "root_id": run_id,
+            "parent_id": None,
+            "depth": 0,
+            "task": None,
+        }
+        return self.model_copy(update=root_fields)
 
 
 MAX_MESSAGES: Final = 100

@@ -162,16 +162,16 @@ def new_turn(message: ChatMessage, session_id: str) -> NewTurn:
     """
     check_turn(message)
     turn, tokens, parent = message.turn, stamped_tokens(message), message.parent
-    apart = marks_of(turn, tokens, parent).items()
-    plain = {
-        key: said
-        for key, said in message.metadata.items()
-        if key != "turn" and (key, said) not in apart
+    column_marks = marks_of(turn, tokens, parent).items()
+    metadata = {
+        key: value
+        for key, value in message.metadata.items()
+        if key != "turn" and (key, value) not in column_marks
     }
     return NewTurn(
         session_id,
         turn or secrets.token_hex(16),
-        message.with_metadata(plain),
+        message.with_metadata(metadata),
         tokens=tokens,
         parent=parent,
     )
@@ -186,11 +186,11 @@ def check_turn(message: ChatMessage) -> None:
     """
     if _is_short(message):
         return
-    found = message_json(message)
-    if _at_most(found, f"turn of the {message.role}") <= MAX_TURN_BYTES:
+    data = message_json(message)
+    if _at_most(data, f"turn of the {message.role}") <= MAX_TURN_BYTES:
         return
     try:
-        size = len(to_json(found, inf_nan_mode="constants"))
+        size = len(to_json(data, inf_nan_mode="constants"))
     except ValueError:  # half a surrogate pair: stores say so
         return
     if size > MAX_TURN_BYTES:
@@ -216,14 +216,14 @@ def check_page(limit: int | None, offset: int) -> None:
 
 def marks_of(turn: str | None, tokens: int | None, parent: str | None) -> dict[str, str]:
     """Return what stands in columns of its own, as it stands in a turn's metadata."""
-    told: dict[str, str] = {}
+    marks: dict[str, str] = {}
     if turn is not None:
-        told["turn"] = turn
+        marks["turn"] = turn
     if parent is not None:
-        told["parent"] = parent
+        marks["parent"] = parent
     if tokens is not None:
-        told[TOKENS] = str(tokens)
-    return told
+        marks[TOKENS] = str(tokens)
+    return marks
 
 
 def _is_short(message: ChatMessage) -> bool:
@@ -248,10 +248,10 @@ def _at_most(value: JsonValue, where: str) -> int:
         return 6 * len(value) + 2
     if isinstance(value, dict):
         return (
-            sum(_at_most(key, where) + _at_most(one, where) + 2 for key, one in value.items()) + 2
+            sum(_at_most(key, where) + _at_most(item, where) + 2 for key, item in value.items()) + 2
         )
     if isinstance(value, list):
-        return sum(_at_most(one, where) + 1 for one in value) + 2
+        return sum(_at_most(item, where) + 1 for item in value) + 2
     if isinstance(value, int):
         check_integer(value, where)
     return len(repr(value)) + 8

@@ -222,12 +222,12 @@ class EffectCall:
 
     def described(self) -> dict[str, JsonValue]:
         """Return what an entry shows of the request, by key."""
-        told: dict[str, JsonValue] = {}
+        fields: dict[str, JsonValue] = {}
         if self.receipt is not None:
-            told["receipt"] = {**self.receipt}
+            fields["receipt"] = {**self.receipt}
         if self.cap is not None:
-            told["max_tokens"] = self.cap
-        return told
+            fields["max_tokens"] = self.cap
+        return fields
 
     def result_key(self, attempt: int) -> str | None:
         """Return the key under which its result is kept beside the log; None: repeating is cheaper."""

@@ -94,7 +94,7 @@ class FollowedLogs:
         """Another process has said that it follows a log."""
         now = self._now()
         if now >= self._next_sweep:
-            self._until = {one: until for one, until in self._until.items() if until > now}
+            self._until = {run: until for run, until in self._until.items() if until > now}
             self._next_sweep = now + FOLLOWED_S
         self._until[run_id] = now + FOLLOWED_S
 

@@ -262,23 +262,23 @@ def positions_in_doubt(row: RunRow, entries: Iterable[RunLogEntry]) -> dict[str,
     """
     if row.parked != IN_DOUBT:
         return {}
-    found: dict[str, int] = {}
-    closed: dict[str, int] = {}
+    intents: dict[str, int] = {}
+    closed_intents: dict[str, int] = {}
     for entry in entries:
         position, kind = entry.position, entry.kind
-        if kind == K.EFFECT_ABANDONED and position in found:
-            closed[position] = found.pop(position)
+        if kind == K.EFFECT_ABANDONED and position in intents:
+            closed_intents[position] = intents.pop(position)
             continue
         if kind == K.RUN_PARKED:
-            found.update(closed)
-        closed.clear()
+            intents.update(closed_intents)
+        closed_intents.clear()
         if kind in EXECUTES and entry.payload.get("mode") == "at_most_once":
-            found[position] = entry.seq
+            intents[position] = entry.seq
         elif kind == K.RUN_CONTINUED:
-            found.clear()
+            intents.clear()
         else:
-            found.pop(position, None)
-    return found
+            intents.pop(position, None)
+    return intents
 
 
 def to_decide(name: str, row: RunRow, entries: Sequence[RunLogEntry]) -> int | None:

@@ -114,7 +114,7 @@ class OpenWait:
 
     @property
     def place(self) -> WaitPlace:
-        """See `WaitPlace`."""
+        """The position of the wait among all."""
         return WaitPlace(self.since, self.run_id, self.wait.position, self.wait.key)
 
 

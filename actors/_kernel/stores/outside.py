@@ -97,7 +97,7 @@ class RunEvent:
 
 
 class Front(Protocol):
-    """See the module's docstring. Every method raises `UnknownRunError` for a run not seen by the caller."""
+    """The operations of a client outside of a host. Every method raises `UnknownRunError` for a run not seen by the caller."""
 
     async def submit(self, caller: Caller, order: Order) -> RunId:
         """Queue a run, durably on return. Sender of the message is ``ext:<publisher>``.

@@ -173,9 +173,9 @@ async def emit_to_all(
 ) -> AsyncIterator[list[tuple[RunId, AgentId]]]:
     """Answer all open waits for an event, each run once; yield the runs of each call of `emit`."""
     after = ""
-    while found := await store.emit(event, payload, after=after):
-        yield found
-        after = found[-1][0]
+    while runs := await store.emit(event, payload, after=after):
+        yield runs
+        after = runs[-1][0]
 
 
 class CommitStore(Protocol):
@@ -292,7 +292,7 @@ class Handed(Generic[T]):
 
     def take(self) -> list[T]:
         """Return the handed rows from `begin` on. If rows before them are missing, all have to be read."""
-        found: list[T] = []
+        rows: list[T] = []
         while self._rows:
             row = self._rows.popleft()
             number = self._number(row)
@@ -300,9 +300,9 @@ class Handed(Generic[T]):
                 self._rows.clear()
                 self.has_to_read = True
             elif number == self.begin:
-                found.append(row)
+                rows.append(row)
                 self.begin += 1
-        return found
+        return rows
 
 
 class FollowedRuns(Protocol):

@@ -57,8 +57,8 @@ class TaskManagerTool(Tool):
 
     Args:
         name: The tool's name for the model.
-        settles: True: when a run of a `ReActAgent` with this tool ends with an answer, a recorded step sets the
-            tasks in progress on the agent's own board to succeeded.
+        settles: True if a recorded step sets the tasks in progress on the agent's own board to succeeded when a
+            run of a `ReActAgent` with this tool ends with an answer.
     """
 
     settles: bool

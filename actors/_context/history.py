@@ -106,7 +106,7 @@ class StoreHistory:
 
     @property
     def has_store(self) -> bool:
-        """True if a store was given. False: the history uses the store of the runtime."""
+        """True if a store was given, False if the history uses the store of the runtime."""
         return self._store is not None
 
     async def append(

@@ -79,7 +79,7 @@ class _Matches:
         return matches
 
     def rest_of(self, index: int, message: ChatMessage) -> ChatMessage | None:
-        """Return the part of a turn that stays at its position. None: no part stays."""
+        """Return the part of a turn that stays at its position, or None if no part stays."""
         homes = self.homes.get(index)
         if homes is None:
             return message

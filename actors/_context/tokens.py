@@ -48,7 +48,7 @@ def estimated_tokens(text: str) -> int:
 def installed_tokenizer() -> CountText | None:
     """Return the counter of `bpe-openai` (extra ``tokens``), which needs no network.
 
-    None: it is not installed.
+    None if it is not installed.
     """
     bindings = _bindings()
     if bindings is None:

@@ -247,7 +247,7 @@ def has_tool_blocks(message: ChatMessage) -> bool:
 
 
 def are_plain_turns(view: Sequence[ChatMessage]) -> bool:
-    """Return whether each turn is a plain group of its own. Groups need not be made then."""
+    """Return True if each turn is a plain group of its own. Groups need not be made then."""
     for message in view:
         if not has_no_marks(message):
             return False

@@ -257,7 +257,7 @@ class GlobalTaskStore:
 
     @classmethod
     def set(cls, store: TaskStore | TaskStores | None) -> None:
-        """Use this store from now on. None: use the store in memory, or that of an open runtime.
+        """Use this store from now on; for None use the store in memory, or that of an open runtime.
 
         Args:
             store: A `TaskStore` serves only its own tenant. On a host of several tenants give a `TaskStores`.

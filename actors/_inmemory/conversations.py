@@ -56,9 +56,9 @@ class _Transcript:
     cuts: list[Cut] = field(default_factory=list)
     """The cuts, in the order of their creation. A cut is valid on the paths that its last turn is on."""
     head: int | None = None
-    """The ordinal of the active turn. None: it is the last turn on the path."""
+    """The ordinal of the active turn, or None if it is the last turn on the path."""
     path: Path | None = None
-    """The active path. None: all turns are on it."""
+    """The active path, or None if all turns are on it."""
     branches: dict[int, int] = field(default_factory=dict)
     """For each branch, the ordinal of its first turn and that of the turn before the branch.
 
@@ -91,7 +91,7 @@ class _Transcript:
         return [row for row in self.rows if is_on(self.path, row.ordinal)]
 
     def active(self) -> _Row | None:
-        """Return the active turn. None: the path has no turn."""
+        """Return the active turn, or None if the path has no turn."""
         return next((row for row in reversed(self.rows) if self.on_path(row.ordinal)), None)
 
     def move(self, ordinal: int) -> None:
@@ -213,7 +213,7 @@ class MemoryTranscripts(TranscriptStore):
             transcript.move(visible_row.ordinal)
 
     def head(self, agent: AgentId, session: str) -> str | None:
-        """Return the id of the active turn. None: there is none."""
+        """Return the id of the active turn, or None if there is none."""
         transcript = self.transcripts.get((agent, session))
         active = None if transcript is None else transcript.active()
         return None if active is None else active.id

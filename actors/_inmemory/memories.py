@@ -86,7 +86,7 @@ class InMemoryLongTermMemories(LongTermMemories):
 
         Args:
             tenant: Owner of the memories.
-            abouts: The scopes. None: all scopes.
+            abouts: The scopes, or None for all scopes.
         """
         for about, slots in self._by_tenant.get(tenant, {}).items():
             if abouts is None or about in abouts:

@@ -437,7 +437,7 @@ current_agent_id: Final[ContextVar[str]] = ContextVar("callboard_agent_id")
 current_agent_label: Final[ContextVar[str]] = ContextVar("callboard_agent_label")
 """The agent's name for a person to read: ``type/key``, without the tenant."""
 current_parent_agent_id: Final[ContextVar[str | None]] = ContextVar("callboard_parent_agent_id")
-"""The agent whose run spawned this run. None: no agent spawned it."""
+"""The agent whose run spawned this run, or None if no agent spawned it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,7 +447,7 @@ class AgentIdentity:
     Attributes:
         agent_id: The agent.
         thread_id: The run's session.
-        parent_agent_id: The agent whose run spawned this run. None: no agent spawned it.
+        parent_agent_id: The agent whose run spawned this run, or None if no agent spawned it.
     """
 
     agent_id: AgentId

@@ -1,7 +1,7 @@
 """Changes of task boards, as functions from a board to a board.
 
 Stores in memory apply them. Stores in a database check arguments with them, and explain with them why a
-statement changed nothing. `now` stamps the tasks that change; None: the store does it.
+statement changed nothing. `now` stamps the tasks that change, or None if the store does it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class HiddenNames:
         self._names = tuple(bare for name in names.split(",") if (bare := _bare(name)))
 
     def covers(self, key: object) -> bool:
-        """Return whether values under this key are hidden."""
+        """Return True if values under this key are hidden."""
         bare = _bare(str(key))
         return any(name in bare for name in self._names)
 

@@ -269,5 +269,5 @@ def check_readable(value: object, what: str) -> None:
 
 
 def is_unreadable_row(exc: object) -> TypeGuard[StoreRefusedError]:
-    """Return whether an error says that a row is there and cannot be read."""
+    """Return True if an error says that a row is there and cannot be read."""
     return isinstance(exc, StoreRefusedError) and exc.sqlstate == DATA_CORRUPTED

@@ -88,7 +88,7 @@ class CheckedQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMemory:
-    """A memory with its scores; None: that search did not find it."""
+    """A memory with its scores. A score is None if that search did not find it."""
 
     memory: Memory
     meaning: float | None
@@ -259,7 +259,7 @@ def blocks_of(about: str) -> str:
 
 
 def memory_scopes(what: EraseRequest) -> list[str] | None:
-    """Return the scopes of the memories that an erase removes; None: all of the tenant.
+    """Return the scopes of the memories that an erase removes, or None for all of the tenant.
 
     Not for a session, to which no memory belongs.
     """
@@ -272,7 +272,7 @@ def memory_scopes(what: EraseRequest) -> list[str] | None:
 
 
 def next_version(new: NewMemory, present: Memory | None) -> int | None:
-    """Return the version that keeping this text makes; None: the present text is equal.
+    """Return the version that keeping this text makes, or None if the present text is equal.
 
     Raises:
         MemoryConflictError: The present version is not the expected one.

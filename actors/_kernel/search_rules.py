@@ -149,7 +149,7 @@ def check_dimensions(document: CheckedDocument, dimensions: int, whose: str) -> 
 
 
 def embedder_name(embedder: EmbeddingClient | None) -> str | None:
-    """Return the attribute `model` of an embedder; None: it has none, so models cannot be distinguished.
+    """Return the attribute `model` of an embedder, or None if it has none, so models cannot be distinguished.
 
     Raises:
         InvalidTextError: It is a text that cannot be kept.

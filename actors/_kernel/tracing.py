@@ -104,7 +104,7 @@ def root_span(row: RunRow, ratio: float = 1.0) -> SpanPlace:
 
 
 def parent_span(row: RunRow, own: SpanPlace) -> SpanPlace | None:
-    """Return the parent of a run's root span `own`: its parent's, else the caller's; None: none."""
+    """Return the parent of a run's root span `own`: its parent's, else the caller's, or None."""
     if row.parent is not None:
         return replace(own, span_id=root_span_id(row.parent))
     return parse_traceparent(row.trace)

@@ -108,7 +108,7 @@ def _check_keeps(mode: str, agent: Agent) -> None:
 
 
 OnApproval: TypeAlias = Callable[[ApprovalRequest], Awaitable[bool | None] | bool | None]
-"""Function that decides a request. None: it leaves the request to another client.
+"""Function that decides a request, or returns None to leave the request to another client.
 
 A plain function is called in a thread, so it may ask at a terminal.
 """

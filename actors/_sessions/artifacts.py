@@ -51,7 +51,7 @@ class SessionArtifact:
         name: Unique in its session.
         kind: See `ArtifactKind`.
         ref: The reference of its bytes: SHA-256, size and media type.
-        run_id: The run that put it. None: a program put it.
+        run_id: The run that put it, or None if a program put it.
         at: The instant at which it was put, aware UTC.
     """
 
@@ -178,7 +178,7 @@ class SessionArtifacts:
             yield piece
 
     async def delete(self, name: str) -> bool:
-        """Remove a name from the session and its runs. False: no artifact has the name.
+        """Remove a name from the session and its runs; return False if no artifact has the name.
 
         Bytes without a pin are garbage-collected a day later.
         """
@@ -254,7 +254,7 @@ def _scope_of(store: RunStore, agent: AgentId) -> ArtifactStore:
 
 
 def parse_pin(pin: ArtifactPin) -> NamedPin | None:
-    """Return a pin with the facts of its owner. None: the pin is not an artifact's name."""
+    """Return a pin with the facts of its owner, or None if the pin is not an artifact's name."""
     first, _, rest = pin.owner.partition(":")
     if first == "session":
         name, kind, run = (["", "", *rest.rsplit(":", 2)])[-3:]

@@ -38,9 +38,9 @@ class SessionFeed:
         runtime: The runtime with the store and the live pieces of answers.
         agent: The session's agent.
         at: The position after the last event that was read.
-        live: True: pieces of answers are yielded, too. They are not stored.
-        only: The only run whose events are yielded. The feed ends with the run's last event. None: all runs.
-        resumes: With `only`: True if `at` is the cursor of an event that was read. False: it is the run's
+        live: True if pieces of answers are yielded, too. They are not stored.
+        only: The only run whose events are yielded. The feed ends with the run's last event. None for all runs.
+        resumes: With `only`: True if `at` is the cursor of an event that was read, False if it is the run's
             start.
     """
 
@@ -326,7 +326,7 @@ class TranslatedEvents:
         return bool(self._events) or self._log.has_next()
 
     async def take(self) -> FoundEvent | None:
-        """Return the next event, once `has_next`; None: the next entry has no event.
+        """Return the next event, once `has_next`, or None if the next entry has no event.
 
         Raises:
             StopAsyncIteration: There are no more.

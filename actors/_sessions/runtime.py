@@ -62,7 +62,7 @@ class AgentRuntime:
     Args:
         project_dir: The project's folder, whose path is a label of its sessions. Default: the current folder. A
             file stands for its folder.
-        agents: The agents by mode, or one agent for the mode ``normal``. None: this is a client, and other
+        agents: The agents by mode, or one agent for the mode ``normal``. None if this is a client, and other
             processes execute its runs.
         runtime: The runtime that stores and executes runs. Default: a new one in memory. A given runtime is not
             stopped by this object.
@@ -76,7 +76,7 @@ class AgentRuntime:
         resources: Objects with `aclose` or `close` that are closed with this object, in reverse order, in
             addition to models, tools and hooks of the agents.
         ttl_days: Days since its last fact after which a session without an open run is deleted, as by
-            `delete_session`. Processes that serve the app delete it. None: sessions stay.
+            `delete_session`. Processes that serve the app delete it. None if sessions stay.
 
     Raises:
         ContractError: `ttl_days` is not above 0.
@@ -245,8 +245,8 @@ class AgentRuntime:
 
         Args:
             session_id: The session. It may not exist yet.
-            cursor: The `event_id` of an event. None: the first event is yielded first.
-            live: True: pieces of answers are yielded, too, while a model answers. They are not stored.
+            cursor: The `event_id` of an event, or None to begin with the first event.
+            live: True if pieces of answers are yielded, too, while a model answers. They are not stored.
 
         Raises:
             CursorError: The session has no such event. The first step raises it.
@@ -345,9 +345,9 @@ class AgentRuntime:
         Bytes that then have no pin are garbage-collected a day later.
 
         Args:
-            session_id: The session. None: all sessions of the app.
-            dry_run: True: nothing is deleted.
-            include_all: True: also artifacts of kind ``ordinary``, not only ``debug`` and ``raw``.
+            session_id: The session, or None for all sessions of the app.
+            dry_run: True if nothing is deleted.
+            include_all: True if artifacts of kind ``ordinary`` count, too, not only ``debug`` and ``raw``.
             older_than: Only artifacts that were put longer ago than this.
             max_bytes: Delete, the oldest first, only until the artifacts that stay have at most so many bytes.
                 Artifacts that are too young to be deleted count, too.
@@ -374,9 +374,9 @@ class AgentRuntime:
 
         Args:
             project: The folder, or the label of sessions whose folder is not here.
-            dry_run: True: nothing is removed.
-            include_failed: True: also tasks that failed, not only completed ones.
-            include_cancelled: True: also tasks that were cancelled.
+            dry_run: True if nothing is removed.
+            include_failed: True if tasks that failed count, too, not only completed ones.
+            include_cancelled: True if tasks that were cancelled count, too.
             older_than: Only tasks that ended longer ago than this.
 
         Raises:

@@ -88,10 +88,10 @@ class Cassette:
 
     Args:
         path: The file; need not exist if there is a client.
-        client: The client for requests that are not recorded. None: such a request is a `NotRecordedError`.
+        client: The client for requests that are not recorded; without one they are a `NotRecordedError`.
         secrets: Values that must not be in the file, beside those of environment variables whose names end in
             KEY, TOKEN, SECRET, PASSWORD or CREDENTIALS. Options named like a login are left out too.
-        model: The model's name; None: the client's, or that of the first recording.
+        model: The model's name, or None for the client's, or that of the first recording.
     """
 
     def __init__(

@@ -48,10 +48,10 @@ class ModelReply:
         calls: Tools that the model wants called.
         reasoning: Shown before the text.
         blocks: Further content blocks, after the text and before the calls.
-        pieces: The text as it is streamed; None: word by word, several words each if there are more than
-            `MAX_PIECES`. Joined they have to be the text.
-        usage: Tokens and cost; None: estimates from the messages and the answer, without a cost.
-        stop_reason: None: ``tool_calls`` if there are calls, else ``stop``.
+        pieces: The text as it is streamed, or None if it is streamed word by word, several words each if there
+            are more than `MAX_PIECES`. Joined they have to be the text.
+        usage: Tokens and cost, or None for estimates from the messages and the answer, without a cost.
+        stop_reason: None stands for ``tool_calls`` if there are calls, else ``stop``.
         before: Awaited before the first piece. With an `asyncio.Event` as ``event.wait`` a test decides when
             the answer begins.
         between: Awaited after each piece.

@@ -27,7 +27,7 @@ class ScriptedModel:
 
     Args:
         script: Texts, tool calls, whole responses, errors to raise, or `ModelReply` values for all else.
-        otherwise: The answer to every request beyond the script; None: such a request is a `ScriptEndedError`.
+        otherwise: The answer to every request beyond the script; without one it is a `ScriptEndedError`.
         model: The model's name.
         strict: Refuse what all providers refuse, with their error, see `check_request`. A refused request uses
             up a line of the script.

@@ -87,8 +87,8 @@ class TokenBudgetComposedStrategy:
         token_budget: Maximum size of the window, in tokens. Inside `ctx.generate` the sizes of instructions,
             tool schemas and the answer's `max_tokens` are subtracted from it.
         target_tokens: When the window is over its budget, strategies run until it has at most so many tokens.
-            None: until it fits. A window far below its budget stays as it is for many turns, so a provider's
-            cache stays valid.
+            None if they run until it fits. A window far below its budget stays as it is for many turns, so a
+            provider's cache stays valid.
         always_fits: True if a window that no strategy makes fit is cut to the target: large turns are shortened
             with a mark, and the oldest groups are left out. Pinned turns stay.
         counter: The counter of tokens.
@@ -249,7 +249,7 @@ class TokenBudgetComposedStrategy:
     async def _assemble_prepared(self, view: list[ChatMessage], tally: Tally) -> Assembled | None:
         """Return the window with a summary that is ready or, in mode AHEAD, is written now.
 
-        None: there is none.
+        None if there is none.
         """
         mode = WindowMode.AHEAD if current_mode() is WindowMode.AHEAD else WindowMode.READY
         with in_mode(mode):

@@ -27,7 +27,7 @@ class RecallStrategy:
         recall: The function that finds texts, for example in a `VectorStore`. The query is the turn's text.
         limit: Maximum number of texts.
         max_chars: Maximum length of all texts together, in characters. A text that does not fit is left out.
-        timeout_s: Seconds that `recall` may take. None: no limit.
+        timeout_s: Seconds that `recall` may take, or None for no limit.
 
     Raises:
         ContractError: `limit` or `max_chars` is below 1.

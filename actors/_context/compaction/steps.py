@@ -42,7 +42,7 @@ class CompactionStep:
         tokens_before: Size of the view, in tokens.
         tokens_after: Size of the window, in tokens.
         would_ask: The model that the strategy needs, if model calls are refused (`RefusedCalls`). Then the
-            window is the view. None: the strategy made its calls or needed none.
+            window is the view. None if the strategy made its calls or needed none.
     """
 
     name: str
@@ -98,8 +98,8 @@ async def apply_strategies(
         view: The input of the first strategy.
         strategies: The strategies, in order.
         tally: The counter of sizes.
-        is_enough: Function that gets the window's size after each strategy. True: the strategies after it do
-            not run. None: all strategies run.
+        is_enough: Function that gets the window's size after each strategy. True if the strategies after
+            it do not run. None if all strategies run.
     """
     window, steps, is_cut = view, list[CompactionStep](), False
     tokens = tally.total(view)

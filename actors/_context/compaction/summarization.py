@@ -49,10 +49,10 @@ class SummarizationCompaction:
             groups. The newest group is recent even if it alone is larger.
         min_old_tokens: Minimum size of old turns in tokens. Fewer are not summarised.
         max_summary_tokens: Maximum size of a summary, in tokens.
-        timeout_s: Seconds that a summary may take, all slices together. None: no limit.
+        timeout_s: Seconds that a summary may take, all slices together, or None for no limit.
         prepare: Part of the token budget, above 0 and at most 1. When a session's window is larger than that, a
             runtime has the summary written after an answer. A later call uses it without waiting. This needs a
-            `TokenBudgetComposedStrategy` around this strategy. None: summaries are written when a call needs
+            `TokenBudgetComposedStrategy` around this strategy. None if summaries are written when a call needs
             them.
         counter: The counter of tokens.
         context_sizes: Function that returns the size of a model's window by name. It is called if the client

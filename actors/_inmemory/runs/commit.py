@@ -84,7 +84,7 @@ class MemoryCommits(MemoryRole, CommitStore):
 
 
 def fenced(rows: MemoryRows, lease: Lease) -> bool:
-    """Return whether the lease still is the shard's: owner and epoch, not its expiry."""
+    """Return True if the lease still is the shard's: owner and epoch, not its expiry."""
     return rows.shard.is_held_by(lease)
 
 
@@ -169,7 +169,7 @@ def _settle_with_others(rows: MemoryRows, record: RunRecord, commit: Commit) -> 
 
 
 def begins_attempt(commit: Commit) -> bool:
-    """Return whether the commit was written by code that executes, as `fold` sees it.
+    """Return True if the commit was written by code that executes, as `fold` sees it.
 
     A run that is cancelled or parked without being executed keeps the number of its last attempt.
     """
@@ -201,7 +201,7 @@ def set_status(rows: MemoryRows, record: RunRecord, commit: Commit) -> None:
 
 
 def has_arrived(rows: MemoryRows, record: RunRecord, wake: WakeSet) -> bool:
-    """Return whether something that `wake` waits for has come already."""
+    """Return True if something that `wake` waits for has come already."""
     if wake.message and record.cause.agent_id in rows.pending:
         return True
     if any(signal.name in wake.signals for signal in record.signals):

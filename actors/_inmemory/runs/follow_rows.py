@@ -17,7 +17,7 @@ from actors._kernel.stores.topics import check_post
 
 @dataclass(slots=True)
 class _Interval:
-    """While one agent follows one topic; `until` None: it still does."""
+    """While one agent follows one topic; `until` is None if it still does."""
 
     since: int
     mode: FollowMode

@@ -41,7 +41,7 @@ class MemoryFollows(FollowGraph, PostStore):
     Args:
         rows: The rows in memory.
         source: The runtime whose siblings are notified of new posts.
-        inbox: Gets each follower's message too; None: the rows are enough.
+        inbox: Gets each follower's message too, or None if the rows are enough.
     """
 
     def __init__(self, rows: MemoryRows, source: object, inbox: Inbox | None = None) -> None:

@@ -260,7 +260,7 @@ class ExpectedSession:
     """A condition of a submit: its session exists and is not being deleted.
 
     Attributes:
-        owner: The principal that owns the session. None: any owner, or none.
+        owner: The principal that owns the session, or None for any owner and for none.
     """
 
     owner: str | None = None
@@ -272,7 +272,7 @@ class NewSession:
 
     Attributes:
         project: A label that lists show, such as the path of a folder.
-        expected: The submit is refused unless this holds, also if its id is known. None: it creates a missing
+        expected: The submit is refused unless this holds, also if its id is known. None if it creates a missing
             session.
         is_followed: The caller reads facts and entries of the run from its submit on. They are kept for it from
             then on if this process executes the run.
@@ -290,7 +290,7 @@ class SessionChange:
     Attributes:
         facts: What the commit means for the run, in order. One that ends without success moves the session's
             head to the last node of the run that a user sees.
-        head: Id of the node that the run goes on from, or `ROOT`; None: from where the session's head is.
+        head: Id of the node that the run goes on from, or `ROOT`, or None for the session's head.
     """
 
     facts: tuple[FactKind, ...] = ()

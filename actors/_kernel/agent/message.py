@@ -296,10 +296,10 @@ class ChatMessage(BaseModel):
 
     @property
     def turn(self) -> str | None:
-        """The turn's id, by which a `HistoryProvider` drops it when it comes again; None: it has none."""
+        """The turn's id, by which a `HistoryProvider` drops it when it comes again, or None if it has none."""
         return self.metadata.get("turn") or None
 
     @property
     def parent(self) -> str | None:
-        """The id of the turn that this one follows; None: the one before it in the session."""
+        """The id of the turn that this one follows, or None for the one before it in the session."""
         return self.metadata.get("parent") or None

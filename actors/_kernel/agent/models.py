@@ -46,7 +46,7 @@ class Usage(BaseModel):
             the release before read it.
         output: Tokens of the answer, `reasoning` included.
         reasoning: Tokens of the model's reasoning.
-        cost_usd: Cost in dollars as the client knows it; None: it does not know.
+        cost_usd: Cost in dollars as the client knows it, or None if it does not know.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
@@ -247,13 +247,13 @@ _MILLION: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Facts about one model. None: not known.
+    """Facts about one model. A fact is None if it is not known.
 
     Attributes:
         context_window: Tokens that request and answer may have together.
         input_usd: Dollars for a million tokens of a request.
-        cached_usd: Dollars for a million tokens read from the prompt cache; None: as `input_usd`.
-        cache_written_usd: Dollars for a million tokens written to it; None: as `input_usd`.
+        cached_usd: Dollars for a million tokens read from the prompt cache, or None if they cost `input_usd`.
+        cache_written_usd: Dollars for a million tokens written to it, or None if they cost `input_usd`.
         output_usd: Dollars for a million tokens of an answer.
     """
 
@@ -275,7 +275,7 @@ class ModelFacts:
 
 
 FactSource: TypeAlias = Callable[[str], ModelFacts | None]
-"""Returns the facts about a model of this name; None: it has none."""
+"""Returns the facts about a model of this name, or None if it has none."""
 
 
 class ModelRegistry:

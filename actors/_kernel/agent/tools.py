@@ -195,7 +195,7 @@ class ApprovalPolicy:
         risks: Tools of these risks wait.
         always: Names of tools that wait whatever their risk.
         never: Names of tools that do not wait whatever their risk.
-        timeout_s: Seconds after which a call without a decision is denied; None: it waits.
+        timeout_s: Seconds after which a call without a decision is denied, or None if it waits.
     """
 
     risks: frozenset[Risk] = frozenset((Risk.HIGH, Risk.CRITICAL))
@@ -204,7 +204,7 @@ class ApprovalPolicy:
     timeout_s: float | None = None
 
     def asks_for(self, tool: Tool) -> bool:
-        """Return whether a person has to agree to each call of the tool."""
+        """Return True if a person has to agree to each call of the tool."""
         if tool.name in self.always:
             return True
         return tool.risk in self.risks and tool.name not in self.never
@@ -224,7 +224,7 @@ class Tool:
             type hints, see `ToolArguments`; a call's arguments are then checked against the hints, and the
             function gets values of their types. With a schema of the author's it gets what the model gave.
         risk: The harm that a wrong call can do. `ApprovalPolicy` tells which calls wait for a person.
-        idempotent: Whether calling it twice is as good as once. False: after a crash in the middle
+        idempotent: True if calling it twice is as good as once. Otherwise, after a crash in the middle
             of a call it is never called again; the call is in doubt.
         timeout_s: Seconds one call may take; None for no limit.
         thread: States that `run` is a plain function; a coroutine function is then refused.

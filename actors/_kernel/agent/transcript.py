@@ -47,8 +47,8 @@ class NewTurn:
         session: The conversation, within its agent.
         id: A session keeps one turn of an id; another one with it is dropped.
         message: What was said.
-        tokens: Its size for a model; None: not counted.
-        parent: The id of the turn that it follows; None: the one before it.
+        tokens: Its size for a model, or None if it was not counted.
+        parent: The id of the turn that it follows, or None for the one before it.
     """
 
     session: str
@@ -67,7 +67,7 @@ class NewCut:
         upto: Ordinal of the last turn that the window leaves out.
         previous: `upto` of the cut before; `NO_CUT`: there was none.
         strategy: The class name of the compaction strategy that made it.
-        summary: The message that replaces what is left out; None: there is none.
+        summary: The message that replaces what is left out, or None if there is none.
         changes: Turns after `upto` that the window shows otherwise, by id: with other content, or, for None,
             not at all.
     """
@@ -121,7 +121,7 @@ class SessionView:
     """A session from its last cut on, as a window is made of it.
 
     Attributes:
-        cut: The last cut; None: the session has no cut.
+        cut: The last cut, or None if the session has no cut.
         messages: The newest turns after the cut, oldest first, each as `message_of_turn` returns it. Do not
             change them: a store may return the same object again.
         ordinals: Ordinals of these turns, by id.
@@ -140,12 +140,12 @@ def message_json(message: ChatMessage) -> dict[str, JsonValue]:
 
 
 def is_visible(message: ChatMessage) -> bool:
-    """Return whether a user sees a turn: it is a text of the user or the assistant."""
+    """Return True if a user sees a turn: it is a text of the user or the assistant."""
     return message.role in ("user", "assistant") and bool(message.text)
 
 
 def stamped_tokens(message: ChatMessage) -> int | None:
-    """Return the size that stands in a turn's metadata; None: none, or no number."""
+    """Return the size that stands in a turn's metadata, or None if there is none, or no number."""
     return _size_in(message.metadata.get(TOKENS, ""))
 
 
@@ -227,7 +227,7 @@ def marks_of(turn: str | None, tokens: int | None, parent: str | None) -> dict[s
 
 
 def _is_short(message: ChatMessage) -> bool:
-    """Return whether a turn is plain texts, far below the limit: nearly all are."""
+    """Return True if a turn is plain texts, far below the limit: nearly all are."""
     if message.metadata or message.name is not None:
         return False
     size = 0
@@ -272,7 +272,7 @@ class ModelAnswer:
 
 
 def answer_of(payload: Mapping[str, JsonValue]) -> ModelAnswer | None:
-    """Return the answer that an `llm.call` entry with this payload records; None: it records an error."""
+    """Return the answer that an `llm.call` entry with this payload records, or None if it records an error."""
     if payload.get("status") != "ok":
         return None
     model = payload.get("model") or payload.get("name")

@@ -129,8 +129,8 @@ class Delta:
         data: That one: JSON data. Of an answer of a graph's model: its ``node_id`` and ``step_id``. Of one
             in another conversation than the run's own: its ``session``.
         is_whole: `text` is all of the answer so far, up to the piece `n`.
-        after: Seq of the last entry of the run that was durable when the piece was shown, -1 if none was;
-            None: a host of an earlier release did not say.
+        after: Seq of the last entry of the run that was durable when the piece was shown, -1 if none was,
+            or None if a host of an earlier release did not say.
     """
 
     run_id: RunId

@@ -222,7 +222,7 @@ def place_of(topic: TopicId) -> AgentId:
 
 
 def is_of_topics(shard: ShardId) -> bool:
-    """Return whether the shard holds topics, not agents."""
+    """Return True if the shard holds topics, not agents."""
     return shard.startswith(f"p:{TOPICS}:")
 
 

@@ -176,7 +176,7 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
 
 
 def ends_execution(entry: RunLogEntry | NewEntry) -> bool:
-    """Return whether this is an end that only executing code reaches."""
+    """Return True if this is an end that only executing code reaches."""
     if entry.kind == EntryKind.RUN_PARKED:
         return entry.payload["reason"] in ("non_determinism", "in_doubt")
     return entry.kind in (EntryKind.RUN_COMPLETED, EntryKind.RUN_FAILED)

@@ -275,6 +275,7 @@ def in_order_of_dropping(groups: Sequence[TurnGroup]) -> Iterator[TurnGroup]:
     yield from (group for group in groups if group.is_derived and not group.is_pinned)
 
 
+# Cached: nearly all turns are plain groups, and groups are made for each window.
 @lru_cache(maxsize=8_192)
 def _plain(index: int) -> TurnGroup:
     return TurnGroup((index,), False, False, False)

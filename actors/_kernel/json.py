@@ -86,9 +86,8 @@ def canonical_json(value: object) -> str:
     try:
         return _canonical(value)
     except (TypeError, ValueError, RecursionError) as exc:
-        check_json(
-            value, where="arguments"
-        )  # names the culprit; the encoder says nothing of a remedy
+        # Its error names the value and a remedy; that of the encoder does not.
+        check_json(value, where="arguments")
         raise NotSerializableError("arguments", type(value).__name__, str(exc)) from exc
 
 
@@ -205,11 +204,13 @@ def _data_of_object(value: object, depth: int) -> JsonValue:
     for convert in (partial(to_jsonable_python, bytes_mode="base64"), _fields_of):
         try:
             return _data_of(convert(value), depth + 1)
-        except Exception:  # noqa: BLE001, S112 - code of the value's class; the next way is tried
+        # Code of the value's class may raise anything: the next way is tried.
+        except Exception:  # noqa: BLE001, S112
             continue
     try:
         return clean(str(value))
-    except Exception:  # noqa: BLE001 - code of the value's class
+    # So may its `__str__`, and the entry has to be written all the same.
+    except Exception:  # noqa: BLE001
         return f"({type(value).__name__} without a text)"
 
 

@@ -97,6 +97,7 @@ class SessionFeed:
             nullcontext() if followed is None else followed.facts_of(self.agent, after=after)
         )
         with followed_facts as handed_facts:
+            # Evaluated when the first read begins: facts that were handed over before it are not read again.
             facts = self._facts_after(
                 lambda: after if handed_facts is None else handed_facts.begin - 1
             )
@@ -111,6 +112,7 @@ class SessionFeed:
 
     async def _is_gone(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return True if a run was deleted with its session: not if the feed's next fact is of that run."""
+        # The first fact nearly always comes at once, and saves the read of the run.
         if not facts.has_next():
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_FACT_S):
@@ -146,8 +148,9 @@ class SessionFeed:
                     async for event in self._of_fact(await facts.take()):
                         yield event
                     if self._active != run_id:
-                        return  # the session was deleted since, and made again
+                        return  # the session was deleted meanwhile and created again
                 else:
+                    # No await since `has_next`: what arrives after `clear` sets the event again.
                     facts.news.clear()
                     await facts.news.wait()
 

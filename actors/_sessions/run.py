@@ -137,6 +137,7 @@ class SessionRun:
                     yield await own_events.take()
                     continue
                 if not events.has_next():
+                    # No await since `has_next`: what arrives after `clear` sets the event again.
                     events.news.clear()
                     await events.news.wait()
                     continue

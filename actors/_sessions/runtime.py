@@ -108,6 +108,7 @@ class AgentRuntime:
         if agents is not None and not isinstance(agents, Mapping):
             agents = {DEFAULT_MODE: agents}
         self._modes: dict[str, Agent] = dict(agents or {})
+        # Only for its checks: a mode that is no agent of a session is an error here, not at its first run.
         if self._modes:
             SessionAgent(AgentId(app, "check", tenant), self._modes)
         self._version, self._retry = version, retry
@@ -150,7 +151,8 @@ class AgentRuntime:
         if self._is_closed:
             return
         self._is_closed = True
-        async with AsyncExitStack() as stack:  # closes the others, too, if one raises
+        # A stack, since each resource has to be closed even if another one raises.
+        async with AsyncExitStack() as stack:
             for resource in self._resources:
                 stack.push_async_callback(close, resource)
             if self._owns_runtime and self._is_open:

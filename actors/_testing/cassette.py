@@ -136,6 +136,7 @@ class Cassette:
         recording = self._recordings.get(digest)
         if recording is not None:
             for event in recording.events:
+                # As between two pieces from a network, other tasks run: else a whole answer would be one step.
                 await asyncio.sleep(0)
                 yield event
             return
@@ -150,7 +151,7 @@ class Cassette:
                     request=request,
                     events=self._secrets.cleaned([item.model_dump(mode="json") for item in events]),
                 )
-                # Another process may have recorded meanwhile.
+                # Read again: another process may have recorded meanwhile, and its lines would be lost.
                 self._recordings = {**_read(self._path), digest: line}
                 _write(self._path, self._recordings)
             yield event
@@ -220,6 +221,7 @@ def _write(path: Path, recordings: dict[str, Recording]) -> None:
     with beside.open("w", encoding="ascii") as file:
         for recording in recordings.values():
             file.write(json.dumps(recording.model_dump(mode="json")) + "\n")
+        # Synced before the rename: else a crash may leave an empty file in place of the old one.
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)

@@ -139,6 +139,7 @@ async def events_of(
     if reply.reasoning:
         yield ReasoningDelta(text=reply.reasoning)
     for piece in reply.streamed():
+        # As between two pieces from a network, other tasks run: else a whole answer would be one step.
         await asyncio.sleep(0)
         yield TextDelta(text=piece)
         if reply.between is not None:

@@ -117,7 +117,8 @@ async def apply_strategies(
 
 
 def _is_composed(strategy: object) -> TypeGuard[Composed]:
-    return hasattr(strategy, "assemble")  # `isinstance` takes 20 us
+    # `isinstance` with a Protocol takes 20 us, for each strategy of each window.
+    return hasattr(strategy, "assemble")
 
 
 async def _apply_strategy(
@@ -126,6 +127,7 @@ async def _apply_strategy(
     would_ask = None
     try:
         window = await strategy.compact(view)
+    # A window that is only shown: the receipt says that the strategy would ask.
     except ModelNotAskedError as refused:
         window, would_ask = view, refused.model
     if window is view:
@@ -154,7 +156,8 @@ def step_of(
     window_ids = {id(message) for message in window}
     dropped_turns = [message for message in view if id(message) not in window_ids]
     new_turns: list[ChatMessage] = []
-    if len(window) + len(dropped_turns) == len(view):  # nothing is new
+    # Nothing is new: turns of the window are not counted again.
+    if len(window) + len(dropped_turns) == len(view):
         tokens_after = tokens - tally.total(dropped_turns)
     else:
         view_ids, tokens_after = {id(message) for message in view}, tally.total(window)

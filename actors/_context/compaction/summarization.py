@@ -106,6 +106,7 @@ class SummarizationCompaction:
         last_answer = self._answers[keys[tried_count - 1]] if tried_count else used_answer
         summary = used_answer.summary
         window = parts.window(summary, covered_count)
+        # Calls made ahead are in no log: the first run that uses their summary records them, with their cost.
         if current_mode() is not WindowMode.AHEAD:
             await used_answer.record()
             await last_answer.record()
@@ -191,8 +192,9 @@ class _SummaryAnswer:
             call = self.unrecorded.pop(0)
             try:
                 await call.record()
+            # Also if this run is cancelled: the call was paid for, and another run has to record it.
             except BaseException:
-                self.unrecorded.insert(0, call)  # another run records it, since this run could not
+                self.unrecorded.insert(0, call)
                 raise
 
 

@@ -232,7 +232,8 @@ async def collected(events: AsyncIterator[StreamEvent], *, model: str) -> LLMRes
         ContractError: The stream ended without a `Completion`.
     """
     response: LLMResponse | None = None
-    async for event in events:  # to its end, so that what the client holds open is closed
+    # To its end, not only to the `Completion`: else the client's connection stays open.
+    async for event in events:
         if isinstance(event, Completion):
             response = event.response
     if response is None:

@@ -149,6 +149,7 @@ def stamped_tokens(message: ChatMessage) -> int | None:
     return _size_in(message.metadata.get(TOKENS, ""))
 
 
+# Cached: the size of each turn is read for each window, and few sizes differ.
 @lru_cache(maxsize=8_192)
 def _size_in(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < _DIGITS else None
@@ -191,7 +192,8 @@ def check_turn(message: ChatMessage) -> None:
         return
     try:
         size = len(to_json(data, inf_nan_mode="constants"))
-    except ValueError:  # half a surrogate pair: stores say so
+    # Half a surrogate pair has no JSON text: the store refuses it with an error of its own.
+    except ValueError:
         return
     if size > MAX_TURN_BYTES:
         raise MessageTooLargeError(f"turn of the {message.role}", size, MAX_TURN_BYTES)
@@ -278,7 +280,8 @@ def answer_of(payload: Mapping[str, JsonValue]) -> ModelAnswer | None:
     model = payload.get("model") or payload.get("name")
     try:
         usage = Usage.model_validate(payload.get("usage") or {})
-    except ValidationError:  # a client of an author's own: its answer is a call all the same
+    # An author's client may report usage of another form: its answer still counts as a call.
+    except ValidationError:
         usage = Usage()
     is_name = isinstance(model, str) and 0 < len(model) <= _MOST and "\x00" not in model
     return ModelAnswer(str(model) if is_name else UNNAMED, usage)

@@ -93,6 +93,7 @@ class FollowedLogs:
     def note(self, run_id: RunId) -> None:
         """Another process has said that it follows a log."""
         now = self._now()
+        # Not at each call: removal goes through all logs, and each reader's refresh calls this.
         if now >= self._next_sweep:
             self._until = {run: until for run, until in self._until.items() if until > now}
             self._next_sweep = now + FOLLOWED_S

@@ -169,6 +169,7 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
             and entry.kind == EntryKind.RUN_PARKED
             and entry.payload["reason"] == "retries"
         ):
+            # A commit that parks a run leaves the error column: the last attempt's error is only in the log.
             changed = replace(changed, error=before.error)
         before, last_kind = row, entry.kind
         row = replace(changed, last_seq=entry.seq)

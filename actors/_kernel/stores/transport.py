@@ -323,8 +323,8 @@ class OutboxStore(Protocol):
     async def hand_over(self, row: OutboxRow) -> bool:
         """Make a message a row of its receiver's inbox, as `MailStore.ingest` does, without the broker.
 
-        The receiver's owner is notified. Return False if it is not its turn in its pair: it stays. A row that is
-        gone already was taken by another host, and nothing is done. Concurrent calls are grouped.
+        The receiver's owner is notified. Return False if it is not its turn in its pair: it stays. A row that
+        is gone already was taken by another host, and nothing is done. Concurrent calls are grouped.
         """
 
     def set_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:

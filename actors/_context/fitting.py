@@ -94,16 +94,16 @@ def names_for(
 ) -> dict[str, str]:
     """Return the provider's names by ours, of tools that a request declares or that its turns call."""
     sent_names: dict[str, str] = {}
-    used: set[str] = set()
+    used_names: set[str] = set()
     names = list(dict.fromkeys((*declared, *called)))
     for name in names:
         if rules.tool_name.fullmatch(name):
             sent_names[name] = name
-            used.add(name)
+            used_names.add(name)
     for name in names:
         if name not in sent_names:
-            sent_names[name] = _name_for(name, rules, used)
-            used.add(sent_names[name])
+            sent_names[name] = _name_for(name, rules, used_names)
+            used_names.add(sent_names[name])
     return sent_names
 
 
@@ -112,14 +112,14 @@ def fitted_name(name: str, rules: ProviderRules) -> str:
     return name if rules.tool_name.fullmatch(name) else _name_for(name, rules, set())
 
 
-def _name_for(name: str, rules: ProviderRules, used: set[str]) -> str:
-    plain = _ODD.sub("_", name) or "unnamed"
-    if not rules.tool_name.fullmatch(plain[:1]):
-        plain = f"tool_{plain}"
-    short = plain[: rules.name_length]
-    if short == plain and short not in used:
-        return short
-    return f"{plain[: rules.name_length - _HASH - 1]}_{_hash(name, _HASH)}"
+def _name_for(name: str, rules: ProviderRules, used_names: set[str]) -> str:
+    plain_name = _ODD.sub("_", name) or "unnamed"
+    if not rules.tool_name.fullmatch(plain_name[:1]):
+        plain_name = f"tool_{plain_name}"
+    short_name = plain_name[: rules.name_length]
+    if short_name == plain_name and short_name not in used_names:
+        return short_name
+    return f"{plain_name[: rules.name_length - _HASH - 1]}_{_hash(name, _HASH)}"
 
 
 class CallIds:

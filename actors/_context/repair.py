@@ -41,8 +41,8 @@ def repaired(view: Sequence[ChatMessage]) -> list[ChatMessage]:
         result += matches.moved[index]
         for call in matches.open[index]:
             name = str((call.model_extra or {}).get("name") or "")
-            unknown = ToolResult(id=id_of(call), name=name, text=UNKNOWN, is_error=True)
-            result.append(unknown.message())
+            unknown_result = ToolResult(id=id_of(call), name=name, text=UNKNOWN, is_error=True)
+            result.append(unknown_result.message())
     return result
 
 

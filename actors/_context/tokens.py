@@ -258,5 +258,5 @@ def reserving(tokens: int, *, at_most: float = inf) -> Iterator[None]:
 
 def limited(budget: int) -> int:
     """Return the tokens that turns may have under a budget, after the reserve and the maximum: at least 1."""
-    reserved, at_most = _limits.get()
-    return max(int(min(budget - reserved, at_most)), 1)
+    reserved_tokens, at_most = _limits.get()
+    return max(int(min(budget - reserved_tokens, at_most)), 1)

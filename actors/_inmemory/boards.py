@@ -293,8 +293,8 @@ class _OneStore(TaskStores):
 
     @override
     def of(self, tenant: str) -> TaskStore:
-        own = getattr(self._store, "tenant", tenant)
-        if own != tenant:
+        own_tenant = getattr(self._store, "tenant", tenant)
+        if own_tenant != tenant:
             raise OtherTenantError("the global task store", tenant)
         return self._store
 

@@ -362,13 +362,13 @@ class InMemorySessionDirectory(SessionDirectory):
         title: str | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> bool:
-        new = SessionLabel(title=title or "", metadata=metadata or {})
+        new_label = SessionLabel(title=title or "", metadata=metadata or {})
         row = await self._sessions.get(agent)
         if row is None:
             return False
         self._sessions.records[agent].label = SessionLabel(
-            title=row.title if title is None else new.title,
-            metadata=row.metadata if metadata is None else new.metadata,
+            title=row.title if title is None else new_label.title,
+            metadata=row.metadata if metadata is None else new_label.metadata,
         )
         return True
 

@@ -104,12 +104,12 @@ def numbered(tasks: Sequence[Task], *, first: int, now: datetime | None) -> tupl
     if first + len(tasks) > MAX_TASKS:
         msg = f"a board has {MAX_TASKS:,} tasks at most, not {first + len(tasks):,}: use another agent's board"
         raise ContractError(msg)
-    seen: set[str] = set()
+    ids: set[str] = set()
     for task in tasks:
         _check_task(task)
-        if task.id in seen:
+        if task.id in ids:
             raise ContractError(f"two tasks have the id {task.id!r}: ids are unique within a board")
-        seen.add(task.id)
+        ids.add(task.id)
     return tuple(
         task.model_copy(update={"order": order, "updated_at": now})
         for order, task in enumerate(tasks, first)

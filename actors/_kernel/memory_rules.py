@@ -267,8 +267,8 @@ def memory_scopes(what: EraseRequest) -> list[str] | None:
         return [what.about]
     if what.agent is None:
         return None
-    own = agent_scope(what.agent)
-    return [own, blocks_of(own)]
+    own_scope = agent_scope(what.agent)
+    return [own_scope, blocks_of(own_scope)]
 
 
 def next_version(new: NewMemory, present: Memory | None) -> int | None:
@@ -312,8 +312,8 @@ def word_score(query_words: Sequence[str], words: Iterable[str]) -> float:
 
 def joined_score(share: float, best: float) -> float:
     """Return the score of a share of words and the closest spelling among them."""
-    near = best if best >= LEAST_CLOSENESS else 0.0
-    return (10 * share + near) / 11
+    spelling_score = best if best >= LEAST_CLOSENESS else 0.0
+    return (10 * share + spelling_score) / 11
 
 
 def closeness(query_word: str, word: str) -> float:
@@ -358,8 +358,8 @@ def _best(
 # Cached: a search compares each word of the query with each word of every memory.
 @lru_cache(maxsize=4096)
 def _trigrams(word: str) -> frozenset[str]:
-    padded = f"  {word} "
-    return frozenset(padded[at : at + 3] for at in range(len(padded) - 2))
+    padded_word = f"  {word} "
+    return frozenset(padded_word[at : at + 3] for at in range(len(padded_word) - 2))
 
 
 def _check_range(what: str, value: object, least: int, most: int) -> None:

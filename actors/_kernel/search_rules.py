@@ -76,9 +76,9 @@ def unit_vector(values: Sequence[float], *, what: str) -> array[float]:
         problem = "its embedding is zero and has no direction: embed a text that is not empty"
         raise InvalidDocumentError(what, problem)
     # Scaled first: squares of very large numbers are infinite, and those of very small ones are 0.
-    scaled = [number / largest for number in numbers]
-    length = math.sqrt(math.fsum(map(mul, scaled, scaled)))
-    return array("f", [number / length for number in scaled])
+    scaled_numbers = [number / largest for number in numbers]
+    length = math.sqrt(math.fsum(map(mul, scaled_numbers, scaled_numbers)))
+    return array("f", [number / length for number in scaled_numbers])
 
 
 def cosine(vector: array[float], other: array[float]) -> float:

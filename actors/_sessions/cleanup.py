@@ -163,12 +163,14 @@ class ArtifactChoice:
 
     def reason(self, kind: ArtifactKind) -> str:
         """Return the reason why an artifact of this kind is removed."""
-        why = [f"kind {kind}" if kind in EXPENDABLE else f"kind {kind}, which include_all takes"]
+        reasons = [
+            f"kind {kind}" if kind in EXPENDABLE else f"kind {kind}, which include_all takes"
+        ]
         if self.older_than is not None:
-            why.append(f"older than {self.older_than}")
+            reasons.append(f"older than {self.older_than}")
         if self.max_bytes is not None:
-            why.append(f"the others would have more than {self.max_bytes:,} bytes")
-        return "; ".join(why)
+            reasons.append(f"the others would have more than {self.max_bytes:,} bytes")
+        return "; ".join(reasons)
 
 
 def choose_artifacts(

@@ -168,9 +168,9 @@ class SessionFeed:
         """Yield the events of a run after the cursor, and new ones."""
         begin = self.at.next_seq
         log = self.runtime.tail(run_id, from_seq=begin)
-        reading = partial(self.runtime.live.reading, run_id, log, pieces=self.live, whole=True)
-        async with reading(after=begin - 1, news=news) as merged:
-            yield TranslatedEvents(merged, await self._translate_log(run_id))
+        open_reader = partial(self.runtime.live.reading, run_id, log, pieces=self.live, whole=True)
+        async with open_reader(after=begin - 1, news=news) as merged_log:
+            yield TranslatedEvents(merged_log, await self._translate_log(run_id))
 
     def _is_later(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return True if the next fact is known and has to be yielded after the active run's next entry."""

@@ -246,8 +246,8 @@ class SessionRun:
                 yield event
 
     def _translator_of(self, child: RunRow) -> RunTranslator:
-        hidden = self._runtime.hidden_names
-        return RunTranslator(self.session_id, child.run_id, child.agent_id, hidden)
+        hidden_names = self._runtime.hidden_names
+        return RunTranslator(self.session_id, child.run_id, child.agent_id, hidden_names)
 
     async def _child(self, child: RunId | str) -> RunRow:
         row = await self._runtime.store.reads.run(RunId(str(child)))

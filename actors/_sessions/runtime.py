@@ -216,8 +216,8 @@ class AgentRuntime:
         run_id = await self.runtime.front.submit(self._caller, order)
         if self._approving is not None:
             self._approving.watch(run_id)
-        queued = await sessions.queued(agent, run_id)
-        return SessionRun(self.runtime, agent, run_id, queued=queued)
+        queued_fact = await sessions.queued(agent, run_id)
+        return SessionRun(self.runtime, agent, run_id, queued=queued_fact)
 
     def agent_id(self, session_id: str) -> AgentId:
         """Return the id of a session's agent.
@@ -234,8 +234,8 @@ class AgentRuntime:
             UnknownRunError: The tenant and app have no such run.
         """
         row = await self._row(run_id)
-        queued = await self.runtime.store.data.sessions.queued(row.agent_id, row.run_id)
-        return SessionRun(self.runtime, row.agent_id, row.run_id, queued=queued)
+        queued_fact = await self.runtime.store.data.sessions.queued(row.agent_id, row.run_id)
+        return SessionRun(self.runtime, row.agent_id, row.run_id, queued=queued_fact)
 
     def tail_session(
         self, session_id: str, *, cursor: str | None = None, live: bool = True

@@ -86,15 +86,15 @@ class RunTranslator:
         self, entry: RunLogEntry, type_: str, payload: dict[str, Any], about: dict[str, str]
     ) -> SessionEvent:
         if not isinstance(entry, LivePiece):
-            return self._validated(entry, type_, payload, about)
+            return self._parse_event(entry, type_, payload, about)
         # All readers of a piece share its event: each of them would otherwise validate every token again.
         key = (type_, self.session_id)
         event: SessionEvent | None = entry.shared.get(key)
         if event is None:
-            event = entry.shared[key] = self._validated(entry, type_, payload, about)
+            event = entry.shared[key] = self._parse_event(entry, type_, payload, about)
         return event
 
-    def _validated(
+    def _parse_event(
         self, entry: RunLogEntry, type_: str, payload: dict[str, Any], about: dict[str, str]
     ) -> SessionEvent:
         content = {key: self.hidden.shown(payload[key]) for key in _CONTENT & payload.keys()}

@@ -174,8 +174,8 @@ class Cassette:
             ],
             "options": self._secrets.without_logins(fields),
         }
-        cleaned: dict[str, Any] = self._secrets.cleaned(request)
-        return cleaned
+        cleaned_request: dict[str, Any] = self._secrets.cleaned(request)
+        return cleaned_request
 
     def _diff(self, request: dict[str, Any]) -> str:
         text = _pretty(request)

@@ -161,8 +161,8 @@ class ToolResultCompactionStrategy:
         excess = len(body) - self.max_chars
         if excess <= 0:
             return block
-        missing = excess + (int(mark[1]) if mark else 0)
-        text = f"{body[: self.max_chars]}[{missing} chars truncated]"
+        missing_chars = excess + (int(mark[1]) if mark else 0)
+        text = f"{body[: self.max_chars]}[{missing_chars} chars truncated]"
         return block.model_copy(update={"text": text})
 
 

@@ -162,14 +162,14 @@ def step_of(
     else:
         view_ids, tokens_after = {id(message) for message in view}, tally.total(window)
         new_turns = [message for message in window if id(message) not in view_ids]
-    added = sum(map(is_derived, new_turns))
-    changed, unchanged = len(new_turns) - added, len(window) - len(new_turns)
+    added_count = sum(map(is_derived, new_turns))
+    changed_count, unchanged_count = len(new_turns) - added_count, len(window) - len(new_turns)
     return CompactionStep(
         name=name,
-        kept=unchanged + changed,
-        dropped=len(view) - unchanged - changed,
-        changed=changed,
-        added=added,
+        kept=unchanged_count + changed_count,
+        dropped=len(view) - unchanged_count - changed_count,
+        changed=changed_count,
+        added=added_count,
         tokens_before=tokens,
         tokens_after=tokens_after,
     )

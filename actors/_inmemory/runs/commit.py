@@ -120,7 +120,7 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
         record.answers[answer_key].is_taken = True
     _write_state(rows, commit)
     _write_turns(rows, commit)
-    spawned = spawn(rows, commit)
+    spawned_children = spawn(rows, commit)
     nudges = reply(rows, record, commit.answers)
     nudges += change_and_post(rows, commit)
     routed_rows = _route(rows, commit)
@@ -141,7 +141,7 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
         wake_now=isinstance(commit.then, Suspend) and has_arrived(rows, record, commit.then.wake),
         cycles=cycles_of(rows, record) if commit.waits else (),
         nudges=tuple(dict.fromkeys(nudges)),
-        spawned=spawned,
+        spawned=spawned_children,
     )
 
 
@@ -225,7 +225,7 @@ def refusal(  # noqa: PLR0911 - one each
     last_seq = -1 if record is None else record.last_seq
     if last_seq != commit.expected_seq:
         return Conflict(last_seq)
-    missing = [
+    missing_inputs = [
         f"message {key.message_id} from {key.sender}"
         for key in commit.bind
         if (row := rows.inbox.get(key)) is None
@@ -235,19 +235,19 @@ def refusal(  # noqa: PLR0911 - one each
         buffered_signals = (
             {(signal.name, signal.n) for signal in record.signals} if record else set()
         )
-        missing += [
+        missing_inputs += [
             f"signal {name} {n}"
             for name, n in commit.take_signals
             if (name, n) not in buffered_signals
         ]
     answers = record.answers if record else {}
-    missing += [
+    missing_inputs += [
         f"answer {key}"
         for key in commit.take_answers
         if (answer := answers.get(key)) is None or answer.is_taken
     ]
-    if missing:
-        return Missing(tuple(missing))
+    if missing_inputs:
+        return Missing(tuple(missing_inputs))
     answered_keys = tuple(
         k for k in commit.unless_answered if k in answers and not answers[k].is_taken
     )

@@ -57,10 +57,10 @@ class MemoryOperators(MemoryRole, OperatorStore):
 
     @override
     async def fork(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> Submitted:
-        submitted = _fork(self._rows, run_id, at_seq=at_seq, copy=copy)
-        agent = self._rows.record(submitted.run_id).cause.agent_id
-        self._notify(Nudge("run", agent, submitted.run_id))
-        return submitted
+        submission = _fork(self._rows, run_id, at_seq=at_seq, copy=copy)
+        agent = self._rows.record(submission.run_id).cause.agent_id
+        self._notify(Nudge("run", agent, submission.run_id))
+        return submission
 
     @override
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
@@ -78,10 +78,10 @@ class MemoryOperators(MemoryRole, OperatorStore):
 
     @override
     async def redrive_run(self, run_id: RunId) -> Submitted:
-        submitted = redrive_dead(self._rows, run_id)
+        submission = redrive_dead(self._rows, run_id)
         agent = self._rows.record(run_id).cause.agent_id
-        self._notify(Nudge("run", agent, submitted.run_id))
-        return submitted
+        self._notify(Nudge("run", agent, submission.run_id))
+        return submission
 
     @override
     async def discard(self, ids: Sequence[int]) -> int:

@@ -307,8 +307,8 @@ class MemoryInsight(InsightStore):
             open_wait for open_wait in open_waits(self._rows) if open_wait.wait.kind == "approval"
         ]
         owner = self._owner()
-        unserved = {agent.type for agent in agents if not self._is_served(agent)}
-        declared = {type_ for serves in self._rows.serves.values() for type_ in serves.types}
+        unserved_types = {agent.type for agent in agents if not self._is_served(agent)}
+        declared_types = {type_ for serves in self._rows.serves.values() for type_ in serves.types}
         return Totals(
             runs=Counter(run.status for run in runs),
             parked=Counter(run.parked for run in runs if run.parked is not None),
@@ -322,7 +322,10 @@ class MemoryInsight(InsightStore):
             shards=1,
             unowned=int(owner is None),
             hosts=int(owner is not None),
-            unserved=(*sorted(unserved & declared), *sorted(unserved - declared)),
+            unserved=(
+                *sorted(unserved_types & declared_types),
+                *sorted(unserved_types - declared_types),
+            ),
             approvals=len(approvals),
         )
 

@@ -346,9 +346,9 @@ class TreeAccount:
     def free_slots(self) -> tuple[int, str]:
         """Return how many runs may be spawned now, and which limit says so."""
         slots, limit = self.spawn.max_runs - self.runs, f"max_runs {self.spawn.max_runs}"
-        concurrent = self.spawn.max_concurrent
-        if concurrent is not None and concurrent - self.open < slots:
-            slots, limit = concurrent - self.open, f"max_concurrent {concurrent}"
+        max_concurrent = self.spawn.max_concurrent
+        if max_concurrent is not None and max_concurrent - self.open < slots:
+            slots, limit = max_concurrent - self.open, f"max_concurrent {max_concurrent}"
         return max(0, slots), limit
 
     def exhausted(self, delta: BudgetDelta) -> str | None:
@@ -366,8 +366,8 @@ class TreeAccount:
 
     def tokens_left(self) -> int | None:
         """Return how many tokens may still be used, None for any number."""
-        most = self.execution.max_tokens
-        return None if most is None else max(0, most - self.tokens)
+        max_tokens = self.execution.max_tokens
+        return None if max_tokens is None else max(0, max_tokens - self.tokens)
 
     def spend(self, delta: BudgetDelta) -> None:
         """Add what a commit used."""

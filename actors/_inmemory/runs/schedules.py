@@ -140,15 +140,15 @@ class InMemorySchedules(ScheduleStore):
             for lease in leases
         ):
             return Fired(0, ())
-        arrived, moved_count = [], 0
+        arrivals, moved_count = [], 0
         for tick in ticks:
             is_moved, item = self._fire(tick)
             moved_count += is_moved
             if item is not None:
-                arrived.append(item)
+                arrivals.append(item)
         if self._on_fired is not None:
-            await self._on_fired(arrived)
-        return Fired(moved_count, tuple(arrived))
+            await self._on_fired(arrivals)
+        return Fired(moved_count, tuple(arrivals))
 
     def _fire(self, tick: Tick) -> tuple[bool, Arrived | None]:
         schedule = tick.schedule

@@ -88,13 +88,13 @@ class MemoryFollows(FollowGraph, PostStore):
     @override
     async def expand(self, leases: Sequence[ShardLease], *, limit: int = 2000) -> Expanded:
         home, shard = self._rows.home, self._rows.shard
-        lost = {
+        lost_shards = {
             lease.shard
             for lease in leases
             if (lease.shard, lease.owner, lease.epoch) != (home, shard.owner, shard.epoch)
         }
-        if len(lost) == len(leases):
-            return Expanded({}, lost=lost)
+        if len(lost_shards) == len(leases):
+            return Expanded({}, lost=lost_shards)
         new_rows = expand_rows(self._rows, limit)
         if self._inbox is not None:
             for row in new_rows:
@@ -105,7 +105,7 @@ class MemoryFollows(FollowGraph, PostStore):
             {home: arrivals} if arrivals else {},
             self._lazy(new_rows),
             home_set if self._rows.follows.work else frozenset(),
-            lost,
+            lost_shards,
         )
 
     @override

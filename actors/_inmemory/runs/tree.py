@@ -90,11 +90,11 @@ def _account(rows: MemoryRows, root: RunId) -> TreeAccount:
 
 def ask_to_stop(rows: MemoryRows, record: RunRecord, reason: str) -> list[RunRecord]:
     """Flag the run and all below it; return those that are open, parents first."""
-    flagged = [run for run in rows.subtree(record) if not run.status.is_terminal]
-    for run in flagged:
+    open_runs = [run for run in rows.subtree(record) if not run.status.is_terminal]
+    for run in open_runs:
         if run.cancel_requested is None:
             run.cancel_requested = reason
-    return flagged
+    return open_runs
 
 
 def resolve_orphans(
@@ -128,15 +128,15 @@ def _give_to_root(rows: MemoryRows, record: RunRecord, child: RunRecord) -> None
 
 def redrive_dead(rows: MemoryRows, run_id: RunId) -> Submitted:
     """Begin a failed run again as a new root, with the messages that it began with."""
-    dead = rows.record(run_id)
-    if dead.swept:
+    failed_run = rows.record(run_id)
+    if failed_run.swept:
         raise UnknownRunError(run_id)
-    if dead.status is not RunStatus.FAILED:
-        raise IllegalTransitionError(run_id, dead.status, RunStatus.PENDING)
+    if failed_run.status is not RunStatus.FAILED:
+        raise IllegalTransitionError(run_id, failed_run.status, RunStatus.PENDING)
     new_id = RunId(derive_id("redrive", run_id))
     if new_id in rows.runs:
         return Submitted(new_id, None)
-    messages = list(first_messages(dead))
+    messages = list(first_messages(failed_run))
     message_keys = {(message.sender, message.id) for message in messages}
     remaining_letters, redriven_letters = (
         tuple(
@@ -154,11 +154,11 @@ def redrive_dead(rows: MemoryRows, run_id: RunId) -> Submitted:
     inbox_rows = []
     for message in messages:
         copy = replace(message, id=derive_id("redrive", message.id, run_id))
-        row = rows.put_mail(copy, message.sender or "", dead.cause.agent_id)
+        row = rows.put_mail(copy, message.sender or "", failed_run.cause.agent_id)
         assert row is not None, "no earlier redrive has used an id that derives from this run's"
         inbox_rows.append(row)
-    new = make_root_run(rows, dead.cause, new_id)
-    record = rows.create_run(new, arrival=inbox_rows[0].arrival if inbox_rows else None)
+    new_run = make_root_run(rows, failed_run.cause, new_id)
+    record = rows.create_run(new_run, arrival=inbox_rows[0].arrival if inbox_rows else None)
     for row in inbox_rows:
         rows.bind(row, record)
     for number in remaining_letters:
@@ -300,9 +300,9 @@ def _is_stuck(record: RunRecord) -> bool:
         return False
     if not any(row.wait.must for row in record.waits):
         return False
-    answered = record.answers
+    answers = record.answers
     return not any(
-        row.wait.key in answered and not answered[row.wait.key].is_taken for row in record.waits
+        row.wait.key in answers and not answers[row.wait.key].is_taken for row in record.waits
     )
 
 

@@ -270,8 +270,8 @@ class ModelFacts:
             return None
         cached_usd = self.input_usd if self.cached_usd is None else self.cached_usd
         written_usd = self.input_usd if self.cache_written_usd is None else self.cache_written_usd
-        plain = max(0, usage.input - usage.cached - usage.cache_written)
-        total = plain * self.input_usd + usage.output * self.output_usd
+        plain_tokens = max(0, usage.input - usage.cached - usage.cache_written)
+        total = plain_tokens * self.input_usd + usage.output * self.output_usd
         return (total + usage.cached * cached_usd + usage.cache_written * written_usd) / _MILLION
 
 
@@ -299,12 +299,12 @@ class ModelRegistry:
 
     def find(self, name: str) -> ModelFacts | None:
         """Return the facts about a model; None if they are not known."""
-        bare = name.rpartition(":")[2]
-        for spelling in (name, bare, _DATED.sub("", name), _DATED.sub("", bare)):
+        bare_name = name.rpartition(":")[2]
+        for spelling in (name, bare_name, _DATED.sub("", name), _DATED.sub("", bare_name)):
             if (facts := self._facts.get(spelling)) is not None:
                 return facts
-        answers = (facts for source in self._sources if (facts := source(name)) is not None)
-        return next(answers, None)
+        known_facts = (facts for source in self._sources if (facts := source(name)) is not None)
+        return next(known_facts, None)
 
     def context_window(self, name: str) -> int | None:
         """Return how many tokens request and answer may have together; None if it is not known."""

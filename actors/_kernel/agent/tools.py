@@ -289,11 +289,11 @@ def check_tools(tools: Sequence[Tool], agent: object) -> None:
     Raises:
         ContractError: Two have the same: the first one would be called for both.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for tool in tools:
-        if tool.name in seen:
+        if tool.name in names:
             raise ContractError(f"agent {agent} has two tools named {tool.name!r}: rename one")
-        seen.add(tool.name)
+        names.add(tool.name)
 
 
 def client_tools_in(payload: JsonValue) -> tuple[ToolSpec, ...]:

@@ -160,8 +160,8 @@ def token(text: str) -> str:
     Over 128 bytes the token is a hash of the text.
     """
     raw = text.encode()
-    escaped = _TOKEN.sub(lambda m: b"%%%02X" % m.group()[0], raw).decode()
-    return escaped if len(escaped) <= 128 else "h-" + derive_id("token", text)  # noqa: PLR2004
+    escaped_text = _TOKEN.sub(lambda m: b"%%%02X" % m.group()[0], raw).decode()
+    return escaped_text if len(escaped_text) <= 128 else "h-" + derive_id("token", text)  # noqa: PLR2004
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, Self
 
 from actors._context.calls import WindowMode, current_mode, in_mode
-from actors._context.compaction.steps import Assembled, apply_strategies, fit_window
+from actors._context.compaction.steps import Assembled, apply_strategies, fitted
 from actors._context.tokens import (
     DEFAULT_CONTEXT_SIZE,
     ContextSizes,
@@ -236,7 +236,7 @@ class TokenBudgetComposedStrategy:
             view, self.strategies, tally, is_enough=lambda size: size <= target
         )
         if output.tokens > budget and self.always_fits and sizes.is_known:
-            output = fit_window(output, target, tally, name=CUT)
+            output = fitted(output, target, tally, name=CUT)
         if output.tokens > budget and self.strategies:
             facts = {"tokens": output.tokens, "token_budget": budget}
             _log.warning(

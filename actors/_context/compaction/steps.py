@@ -271,7 +271,7 @@ SHORTEST_TOKENS: Final = 16
 """Size below which no turn is shortened."""
 
 
-def fit_window(output: Assembled, max_tokens: int, tally: Tally, *, name: str) -> Assembled:
+def fitted(output: Assembled, max_tokens: int, tally: Tally, *, name: str) -> Assembled:
     """Return the window with at most so many tokens, and a receipt of the cut.
 
     Only pinned turns may stay above the limit. See `cut_to`.

@@ -30,9 +30,8 @@ def lazy_exports(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[
     home_of = {name: module for module, names in homes.items() for name in names}
 
     def get(name: str) -> object:
-        if (
-            name == "__path__"
-        ):  # else Python looks for no module below this one, so for no moved one
+        # Without a path Python looks for no module below this one, so old paths below it would not be found.
+        if name == "__path__":
             return []
         if name not in home_of:
             msg = f"module {package!r} has no attribute {name!r}"

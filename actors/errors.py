@@ -171,7 +171,7 @@ class ModelError(Facts, ActorsError):
 
     Attributes:
         kind: The kind of the failure. `retryable` is true for those in `TRANSIENT_MODEL_ERRORS`.
-        retry_after: Seconds that the provider asks to wait; None if it names no time.
+        retry_after: Seconds that the provider asks to wait, or None if it names no time.
         problem: The model's name and the provider's words.
     """
 
@@ -482,7 +482,7 @@ class DecisionRefusedError(Facts, ConflictError):
     """A run is not (any more) at what an operator decided, or that was decided otherwise.
 
     Attributes:
-        position: Position of the effect; None if the decision was to start the run again.
+        position: Position of the effect, or None if the decision was to start the run again.
         problem: What the run is at instead.
     """
 

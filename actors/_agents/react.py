@@ -93,7 +93,9 @@ class ReActAgent:
         self.id: AgentId = name if isinstance(name, AgentId) else AgentId(name, "main")
         self.model, self.instructions, self.tools = model, instructions, tuple(tools)
         check_tools(self.tools, self.id)
-        self._settles = any(isinstance(one, TaskManagerTool) and one.settles for one in self.tools)
+        self._settles = any(
+            isinstance(tool, TaskManagerTool) and tool.settles for tool in self.tools
+        )
         self.context: ContextConfig = context or default_context(model)
         self.session, self.version = session, version
         self.approval_policy: ApprovalPolicy = approval_policy or ApprovalPolicy()

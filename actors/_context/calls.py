@@ -177,19 +177,19 @@ class AnsweredCall:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`."""
+        """Return the answer of the earlier call."""
         del messages, options
         return self.response
 
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`."""
+        """Yield the answer of the earlier call, as one event."""
         del messages, options
         yield Completion(response=self.response)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """See `LLMClient.count_tokens`."""
+        """Return the input tokens that the earlier call was billed for."""
         del messages
         return self.response.usage.input
 
@@ -197,5 +197,11 @@ class AnsweredCall:
 def preparing(strategy: object) -> tuple[object, ...]:
     """Return the strategies that write summaries ahead: a strategy itself and those inside it."""
     inner: Iterable[Any] = getattr(strategy, "strategies", ())
-    found = tuple(one for part in inner for one in preparing(part))
-    return found if getattr(strategy, "prepare", None) is None else (strategy, *found)
+    inner_strategies = tuple(
+        strategy_inside for part in inner for strategy_inside in preparing(part)
+    )
+    return (
+        inner_strategies
+        if getattr(strategy, "prepare", None) is None
+        else (strategy, *inner_strategies)
+    )

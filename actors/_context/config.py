@@ -60,16 +60,16 @@ class ContextConfig:
 
 def _check_budgets(strategy: object) -> None:
     """Raise ContractError if a strategy has `prepare` but is not directly in a strategy with a token budget."""
-    inner: Iterable[Any] = getattr(strategy, "strategies", ())
-    for one in inner:
+    members: Iterable[Any] = getattr(strategy, "strategies", ())
+    for member in members:
         is_budgeted = isinstance(strategy, TokenBudgetComposedStrategy)
-        if getattr(one, "prepare", None) is not None and not is_budgeted:
+        if getattr(member, "prepare", None) is not None and not is_budgeted:
             msg = (
-                f"{type(one).__name__}(prepare={one.prepare}) needs a budget: put it directly into a "
+                f"{type(member).__name__}(prepare={member.prepare}) needs a budget: put it directly into a "
                 "TokenBudgetComposedStrategy"
             )
             raise ContractError(msg)
-        _check_budgets(one)
+        _check_budgets(member)
 
 
 class AgentContext:

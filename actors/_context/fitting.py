@@ -93,18 +93,18 @@ def names_for(
     rules: ProviderRules, declared: Iterable[str], called: Iterable[str]
 ) -> dict[str, str]:
     """Return the provider's names by ours, of tools that a request declares or that its turns call."""
-    made: dict[str, str] = {}
-    used: set[str] = set()
-    every = list(dict.fromkeys((*declared, *called)))
-    for name in every:
+    sent_names: dict[str, str] = {}
+    used_names: set[str] = set()
+    names = list(dict.fromkeys((*declared, *called)))
+    for name in names:
         if rules.tool_name.fullmatch(name):
-            made[name] = name
-            used.add(name)
-    for name in every:
-        if name not in made:
-            made[name] = _name_for(name, rules, used)
-            used.add(made[name])
-    return made
+            sent_names[name] = name
+            used_names.add(name)
+    for name in names:
+        if name not in sent_names:
+            sent_names[name] = _name_for(name, rules, used_names)
+            used_names.add(sent_names[name])
+    return sent_names
 
 
 def fitted_name(name: str, rules: ProviderRules) -> str:
@@ -112,14 +112,14 @@ def fitted_name(name: str, rules: ProviderRules) -> str:
     return name if rules.tool_name.fullmatch(name) else _name_for(name, rules, set())
 
 
-def _name_for(name: str, rules: ProviderRules, used: set[str]) -> str:
-    plain = _ODD.sub("_", name) or "unnamed"
-    if not rules.tool_name.fullmatch(plain[:1]):
-        plain = f"tool_{plain}"
-    short = plain[: rules.name_length]
-    if short == plain and short not in used:
-        return short
-    return f"{plain[: rules.name_length - _HASH - 1]}_{_hash(name, _HASH)}"
+def _name_for(name: str, rules: ProviderRules, used_names: set[str]) -> str:
+    plain_name = _ODD.sub("_", name) or "unnamed"
+    if not rules.tool_name.fullmatch(plain_name[:1]):
+        plain_name = f"tool_{plain_name}"
+    short_name = plain_name[: rules.name_length]
+    if short_name == plain_name and short_name not in used_names:
+        return short_name
+    return f"{plain_name[: rules.name_length - _HASH - 1]}_{_hash(name, _HASH)}"
 
 
 class CallIds:
@@ -132,37 +132,37 @@ class CallIds:
         self._rules = rules
         self._used: set[str] = set()
         self._counts: dict[str, int] = {}
-        self._waiting: dict[str, list[str]] = {}
-        self._places: dict[str, int] = {}
+        self._open_ids: dict[str, list[str]] = {}
+        self._positions: dict[str, int] = {}
 
     def of_call(self, id_: str) -> str:
         """Return the provider's id of the next call."""
         n = self._counts[id_] = self._counts.get(id_, 0) + 1
-        sent = id_
+        sent_id = id_
         if n > 1 or id_ in self._used or not self._rules.call_id.fullmatch(id_):
-            sent = self._made(f"{id_}\n{n}")
-        self._used.add(sent)
-        self._places[sent] = len(self._places)
-        self._waiting.setdefault(id_, []).append(sent)
-        return sent
+            sent_id = self._make_id(f"{id_}\n{n}")
+        self._used.add(sent_id)
+        self._positions[sent_id] = len(self._positions)
+        self._open_ids.setdefault(id_, []).append(sent_id)
+        return sent_id
 
     def of_result(self, id_: str) -> str:
         """Return the provider's id of the call to which the next result belongs."""
-        waiting = self._waiting.get(id_)
-        return waiting.pop(0) if waiting else self._made(id_)
+        open_ids = self._open_ids.get(id_)
+        return open_ids.pop(0) if open_ids else self._make_id(id_)
 
     def place_of(self, sent: str) -> int:
-        """Return the place of a call among all calls, by the provider's id. Some providers go by the order."""
-        return self._places.get(sent, len(self._places))
+        """Return the position of a call among all calls, by its sent id. Some providers go by the order."""
+        return self._positions.get(sent, len(self._positions))
 
     def next_answer(self) -> None:
         """Forget calls without a result: the next results belong to the next answer."""
-        self._waiting.clear()
+        self._open_ids.clear()
 
-    def _made(self, id_: str) -> str:
+    def _make_id(self, id_: str) -> str:
         digest = _hash(id_, _ID_HASH)
-        made = f"call_{digest}"
-        return made if self._rules.call_id.fullmatch(made) else digest[:9]
+        call_id = f"call_{digest}"
+        return call_id if self._rules.call_id.fullmatch(call_id) else digest[:9]
 
 
 def _hash(text: str, length: int) -> str:

@@ -27,7 +27,7 @@ class InMemoryHistoryProvider:
     async def append(
         self, agent_id: AgentId, message: ChatMessage, *, session_id: str, run_id: str = ""
     ) -> None:
-        """See `HistoryProvider.append`."""
+        """Add a turn at the end of the session."""
         await self.append_many(agent_id, [message], session_id=session_id, run_id=run_id)
 
     async def append_many(
@@ -38,14 +38,14 @@ class InMemoryHistoryProvider:
         session_id: str,
         run_id: str = "",
     ) -> None:
-        """See `HistoryProvider.append_many`."""
+        """Add turns at the end of the session, in their order. A turn whose id the session has is left out."""
         copies = [message.model_copy(deep=True) for message in messages]
         self._sessions[agent_id, session_id].append(run_id, copies)
 
     async def get_messages(
         self, agent_id: AgentId, *, session_id: str, limit: int | None = None, offset: int = 0
     ) -> list[ChatMessage]:
-        """See `HistoryProvider.get_messages`."""
+        """Return a page of the session's turns, the oldest first."""
         check_page(limit, offset)
         end = None if limit is None else offset + limit
         session = self._sessions.get((agent_id, session_id))
@@ -53,17 +53,17 @@ class InMemoryHistoryProvider:
         return [message.model_copy(deep=True) for _, message in turns]
 
     async def clear(self, agent_id: AgentId, *, session_id: str) -> None:
-        """See `HistoryProvider.clear`."""
+        """Remove all turns of the session."""
         self._sessions.pop((agent_id, session_id), None)
 
     async def clear_run(self, agent_id: AgentId, *, session_id: str, run_id: str) -> None:
-        """See `HistoryProvider.clear_run`."""
+        """Remove a run's turns from the session."""
         session = self._sessions.get((agent_id, session_id))
         if session is not None and run_id:
             session.remove(run_id)
 
     async def count_messages(self, agent_id: AgentId, *, session_id: str) -> int:
-        """See `HistoryProvider.count_messages`."""
+        """Return the number of the session's turns."""
         session = self._sessions.get((agent_id, session_id))
         return 0 if session is None else len(session.turns)
 
@@ -106,13 +106,13 @@ class StoreHistory:
 
     @property
     def has_store(self) -> bool:
-        """True if a store was given. False: the history uses the store of the runtime."""
+        """True if a store was given, False if the history uses the store of the runtime."""
         return self._store is not None
 
     async def append(
         self, agent_id: AgentId, message: ChatMessage, *, session_id: str, run_id: str = ""
     ) -> None:
-        """See `HistoryProvider.append`."""
+        """Add a turn at the end of the session."""
         await self.append_many(agent_id, [message], session_id=session_id, run_id=run_id)
 
     async def append_many(
@@ -123,28 +123,28 @@ class StoreHistory:
         session_id: str,
         run_id: str = "",
     ) -> None:
-        """See `HistoryProvider.append_many`."""
+        """Add turns at the end of the session, in their order. A turn whose id the session has is left out."""
         turns = [new_turn(message, session_id) for message in messages]
         await self._transcripts.append(agent_id, turns, run_id=run_id)
 
     async def get_messages(
         self, agent_id: AgentId, *, session_id: str, limit: int | None = None, offset: int = 0
     ) -> list[ChatMessage]:
-        """See `HistoryProvider.get_messages`."""
+        """Return a page of the session's turns, the oldest first."""
         check_page(limit, offset)
         turns = await self._transcripts.page(agent_id, session_id, limit=limit, offset=offset)
         return [message_of_turn(turn) for turn in turns]
 
     async def clear(self, agent_id: AgentId, *, session_id: str) -> None:
-        """See `HistoryProvider.clear`."""
+        """Remove all turns of the session."""
         await self._transcripts.clear(agent_id, session_id)
 
     async def clear_run(self, agent_id: AgentId, *, session_id: str, run_id: str) -> None:
-        """See `HistoryProvider.clear_run`."""
+        """Remove a run's turns from the session."""
         await self._transcripts.clear_run(agent_id, session_id, run_id)
 
     async def count_messages(self, agent_id: AgentId, *, session_id: str) -> int:
-        """See `HistoryProvider.count_messages`."""
+        """Return the number of the session's turns."""
         return await self._transcripts.count(agent_id, session_id)
 
     @property

@@ -41,8 +41,8 @@ def repaired(view: Sequence[ChatMessage]) -> list[ChatMessage]:
         result += matches.moved[index]
         for call in matches.open[index]:
             name = str((call.model_extra or {}).get("name") or "")
-            unknown = ToolResult(id=id_of(call), name=name, text=UNKNOWN, is_error=True)
-            result.append(unknown.message())
+            unknown_result = ToolResult(id=id_of(call), name=name, text=UNKNOWN, is_error=True)
+            result.append(unknown_result.message())
     return result
 
 
@@ -66,40 +66,45 @@ class _Matches:
         """Return the matches of a view."""
         matches = cls()
         # Calls without a result yet, by id. A later turn's call with the same id takes the results.
-        waiting: dict[str, tuple[int, deque[ContentBlock]]] = {}
+        calls_by_id: dict[str, tuple[int, deque[ContentBlock]]] = {}
         for index, message in enumerate(view):
             calls: defaultdict[str, deque[ContentBlock]] = defaultdict(deque)
             for block in message.content if message.role == "assistant" else ():
                 if block.type == "tool_call":
                     calls[id_of(block)].append(block)
                     matches.open[index].append(block)
-            waiting.update({id_: (index, blocks) for id_, blocks in calls.items()})
+            calls_by_id.update({id_: (index, blocks) for id_, blocks in calls.items()})
             if any(block.type == "tool_result" for block in message.content):
-                matches._match(index, message, waiting)
+                matches._match(index, message, calls_by_id)
         return matches
 
     def rest_of(self, index: int, message: ChatMessage) -> ChatMessage | None:
-        """Return the part of a turn that stays at its position. None: no part stays."""
+        """Return the part of a turn that stays at its position, or None if no part stays."""
         homes = self.homes.get(index)
         if homes is None:
             return message
         return _part(message, homes, index)
 
     def _match(
-        self, index: int, message: ChatMessage, waiting: dict[str, tuple[int, deque[ContentBlock]]]
+        self,
+        index: int,
+        message: ChatMessage,
+        calls_by_id: dict[str, tuple[int, deque[ContentBlock]]],
     ) -> None:
         homes: list[int | None] = []
         # Media of a tool result follow the result. Other turns keep their own blocks.
         home: int | None = None if message.role == "tool" else index
         for block in message.content:
             if block.type == "tool_result":
-                caller, calls = waiting.get(id_of(block), (None, deque()))
+                caller, calls = calls_by_id.get(id_of(block), (None, deque()))
                 if message.role == "assistant" and caller != index:
                     caller, calls = None, deque()
-                found = calls.popleft() if calls else None
-                if caller is not None and found is not None:
-                    self.open[caller] = [one for one in self.open[caller] if one is not found]
-                homes.append(caller if found is not None else None)
+                call = calls.popleft() if calls else None
+                if caller is not None and call is not None:
+                    self.open[caller] = [
+                        open_call for open_call in self.open[caller] if open_call is not call
+                    ]
+                homes.append(caller if call is not None else None)
                 home = homes[-1] if message.role == "tool" else index
             else:
                 homes.append(home)
@@ -113,7 +118,11 @@ class _Matches:
 def _part(
     message: ChatMessage, homes: Sequence[int | None], home: int | None
 ) -> ChatMessage | None:
-    blocks = [block for block, one in zip(message.content, homes, strict=True) if one == home]
+    blocks = [
+        block
+        for block, block_home in zip(message.content, homes, strict=True)
+        if block_home == home
+    ]
     if len(blocks) == len(message.content):
         return message
     return with_content(message, blocks) if blocks else None

@@ -48,7 +48,7 @@ def estimated_tokens(text: str) -> int:
 def installed_tokenizer() -> CountText | None:
     """Return the counter of `bpe-openai` (extra ``tokens``), which needs no network.
 
-    None: it is not installed.
+    None if it is not installed.
     """
     bindings = _bindings()
     if bindings is None:
@@ -124,15 +124,15 @@ class TokenCounter:
             llm: The client whose `count_tokens` is used if no counter was given and `bpe-openai` is not
                 installed.
         """
-        asked = None if self._count_text or installed_tokenizer() else llm
-        done = []
+        client = None if self._count_text or installed_tokenizer() else llm
+        sized_messages = []
         for message in messages:
             if stamped_tokens(message) is not None:
-                done.append(message)
+                sized_messages.append(message)
                 continue
-            size = await asked.count_tokens([message]) if asked else self._count(message)
-            done.append(message.with_metadata(message.metadata | {TOKENS: str(size)}))
-        return done
+            size = await client.count_tokens([message]) if client else self._count(message)
+            sized_messages.append(message.with_metadata(message.metadata | {TOKENS: str(size)}))
+        return sized_messages
 
     def _count(self, message: ChatMessage) -> int:
         size, count = MESSAGE_TOKENS, self._count_of_text
@@ -226,8 +226,8 @@ CONTEXT_SIZES: Final[Mapping[str, int]] = {
 def context_size_of(model_name: str) -> int | None:
     """Return the size of a model's window, or None. A provider before the name is ignored."""
     name = re.split(r"[:/]", model_name)[-1]
-    found = [prefix for prefix in CONTEXT_SIZES if name.startswith(prefix)]
-    return CONTEXT_SIZES[max(found, key=len)] if found else None
+    prefixes = [prefix for prefix in CONTEXT_SIZES if name.startswith(prefix)]
+    return CONTEXT_SIZES[max(prefixes, key=len)] if prefixes else None
 
 
 def context_size_of_client(
@@ -258,5 +258,5 @@ def reserving(tokens: int, *, at_most: float = inf) -> Iterator[None]:
 
 def limited(budget: int) -> int:
     """Return the tokens that turns may have under a budget, after the reserve and the maximum: at least 1."""
-    reserved, at_most = _limits.get()
-    return max(int(min(budget - reserved, at_most)), 1)
+    reserved_tokens, at_most = _limits.get()
+    return max(int(min(budget - reserved_tokens, at_most)), 1)

@@ -114,14 +114,14 @@ def memory_lines(memories: Iterable[Memory]) -> str:
     return "\n".join(
         to_json(
             {
-                "text": one.text,
-                "key": one.key,
-                "id": one.id,
-                "source": one.source,
-                "since": one.updated_at.date().isoformat(),
+                "text": memory.text,
+                "key": memory.key,
+                "id": memory.id,
+                "source": memory.source,
+                "since": memory.updated_at.date().isoformat(),
             }
         ).decode()
-        for one in memories
+        for memory in memories
     )
 
 
@@ -228,9 +228,9 @@ def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
         if not has_tool_blocks(message):
             continue
         callers = [index, *(caller[id_] for id_ in result_ids(message) if id_ in caller)]
-        first = min(_root(roots, one) for one in callers)
-        for one in callers:
-            roots[_root(roots, one)] = first
+        first = min(_root(roots, caller_index) for caller_index in callers)
+        for caller_index in callers:
+            roots[_root(roots, caller_index)] = first
         caller.update(dict.fromkeys(call_ids(message), index))
     members: dict[int, list[int]] = {}
     for index, root in enumerate(roots):
@@ -247,7 +247,7 @@ def has_tool_blocks(message: ChatMessage) -> bool:
 
 
 def are_plain_turns(view: Sequence[ChatMessage]) -> bool:
-    """Return whether each turn is a plain group of its own. Groups need not be made then."""
+    """Return True if each turn is a plain group of its own. Groups need not be made then."""
     for message in view:
         if not has_no_marks(message):
             return False
@@ -275,17 +275,18 @@ def in_order_of_dropping(groups: Sequence[TurnGroup]) -> Iterator[TurnGroup]:
     yield from (group for group in groups if group.is_derived and not group.is_pinned)
 
 
+# Cached: nearly all turns are plain groups, and groups are made for each window.
 @lru_cache(maxsize=8_192)
 def _plain(index: int) -> TurnGroup:
     return TurnGroup((index,), False, False, False)
 
 
 def _group(view: Sequence[ChatMessage], indices: Sequence[int]) -> TurnGroup:
-    has_calls = pinned = derived = False
+    has_calls = has_pinned = has_derived = False
     for index in indices:
         turn = view[index]
         for block in turn.content:
             has_calls = has_calls or block.type == "tool_call"
-        pinned = pinned or is_pinned(turn)
-        derived = derived or is_derived(turn)
-    return TurnGroup(tuple(indices), has_calls, pinned, derived)
+        has_pinned = has_pinned or is_pinned(turn)
+        has_derived = has_derived or is_derived(turn)
+    return TurnGroup(tuple(indices), has_calls, has_pinned, has_derived)

@@ -53,9 +53,9 @@ class InMemoryAudit(AuditStore):
     @override
     async def add(self, new: NewAuditRow) -> AuditRow:
         if new.write_id is not None:
-            known = self._written.setdefault((new.tenant, new.write_id), self._last + 1)
-            if known <= self._last:
-                return self._rows[known]
+            earlier_id = self._written.setdefault((new.tenant, new.write_id), self._last + 1)
+            if earlier_id <= self._last:
+                return self._rows[earlier_id]
         self._last += 1
         facts = asdict(new) | {"agent": new.agent}
         row = self._rows[self._last] = AuditRow(**facts, id=self._last, at=self._now())
@@ -66,14 +66,14 @@ class InMemoryAudit(AuditStore):
         self, tenant: str, *, thing: str | None = None, after: int | None = None, limit: int = 100
     ) -> list[AuditRow]:
         check_name_of("thing", thing or "")
-        found = (
+        rows = (
             row
             for row in reversed(self._rows.values())
             if row.tenant == tenant
             and thing in (None, row.thing)
             and (after is None or row.id < after)
         )
-        return [*islice(found, limit)]
+        return [*islice(rows, limit)]
 
     def forget(self, before: datetime, *, limit: int) -> int:
         """Delete rows from before an instant, the oldest first; return their number."""
@@ -134,7 +134,7 @@ class InMemoryTokens(TokenStore):
 
     @override
     async def create(self, new: NewToken) -> ApiToken:
-        if not new.is_login and self._named(new.name) is not None:
+        if not new.is_login and self._find_by_name(new.name) is not None:
             raise TokenExistsError(new.name)
         for token in [*self._tokens.values()]:
             is_its = (token.tenant, token.principal) == (new.tenant, new.principal)
@@ -156,31 +156,33 @@ class InMemoryTokens(TokenStore):
             revoked_at=None,
             last_used_at=None,
         )
-        return self._shown(new.id)
+        return self._with_state(new.id)
 
     @override
     async def find(self, digest: str) -> ApiToken | None:
         id_ = self._ids.get(digest)
         if id_ is None:
             return None
-        found, now = self._shown(id_), self._now()
-        used = found.last_used_at
-        if found.state == "valid" and (used is None or (now - used).total_seconds() > USED_EVERY_S):
-            self._tokens[id_] = found = replace(found, last_used_at=now)
-        return found
+        token, now = self._with_state(id_), self._now()
+        used_at = token.last_used_at
+        if token.state == "valid" and (
+            used_at is None or (now - used_at).total_seconds() > USED_EVERY_S
+        ):
+            self._tokens[id_] = token = replace(token, last_used_at=now)
+        return token
 
     @override
     async def list(self) -> list[ApiToken]:
-        return [self._shown(one.id) for one in self._tokens.values() if not one.is_login]
+        return [self._with_state(token.id) for token in self._tokens.values() if not token.is_login]
 
     @override
     async def revoke(self, name_or_id: str) -> ApiToken | None:
-        found = self._named(name_or_id) or self._tokens.get(name_or_id)
-        if found is None:
+        token = self._find_by_name(name_or_id) or self._tokens.get(name_or_id)
+        if token is None:
             return None
-        if found.revoked_at is None:
-            self._tokens[found.id] = replace(found, revoked_at=self._now())
-        return self._shown(found.id)
+        if token.revoked_at is None:
+            self._tokens[token.id] = replace(token, revoked_at=self._now())
+        return self._with_state(token.id)
 
     @override
     async def over(self, ids: Collection[str]) -> dict[str, TokenState]:
@@ -195,19 +197,19 @@ class InMemoryTokens(TokenStore):
             if token.tenant == tenant:
                 yield partial(self._forget, token.id)
 
-    def _named(self, name: str) -> ApiToken | None:
+    def _find_by_name(self, name: str) -> ApiToken | None:
         return next(
             (
-                one
-                for one in self._tokens.values()
-                if one.name == name and one.revoked_at is None and not one.is_login
+                token
+                for token in self._tokens.values()
+                if token.name == name and token.revoked_at is None and not token.is_login
             ),
             None,
         )
 
-    def _shown(self, id_: str) -> ApiToken:
-        found = self._tokens[id_]
-        return replace(found, state=self._state(found))
+    def _with_state(self, id_: str) -> ApiToken:
+        token = self._tokens[id_]
+        return replace(token, state=self._state(token))
 
     def _state(self, token: ApiToken) -> TokenState:
         parent = self._tokens.get(self._parents.get(token.id, ""))
@@ -219,7 +221,7 @@ class InMemoryTokens(TokenStore):
     def _forget(self, id_: str) -> None:
         del self._tokens[id_]
         self._parents.pop(id_, None)
-        self._ids = {digest: one for digest, one in self._ids.items() if one != id_}
+        self._ids = {digest: token_id for digest, token_id in self._ids.items() if token_id != id_}
 
 
 UsageKey: TypeAlias = "tuple[AgentId | str | date | None, ...]"
@@ -228,7 +230,7 @@ UsageRows: TypeAlias = "dict[UsageKey, UsageTotal]"
 
 def count_usage(rows: UsageRows, agent: AgentId, answer: ModelAnswer, day: date) -> None:
     """Add an answer to the totals of its agent."""
-    used = answer.usage
+    usage = answer.usage
     _add(
         rows,
         UsageTotal(
@@ -237,12 +239,12 @@ def count_usage(rows: UsageRows, agent: AgentId, answer: ModelAnswer, day: date)
             model=answer.model,
             day=day,
             calls=1,
-            input=used.input,
-            output=used.output,
-            cached=used.cached,
-            cache_written=used.cache_written,
-            cost_usd=Decimal(0) if used.cost_usd is None else Decimal(repr(used.cost_usd)),
-            unpriced=int(used.cost_usd is None),
+            input=usage.input,
+            output=usage.output,
+            cached=usage.cached,
+            cache_written=usage.cache_written,
+            cost_usd=Decimal(0) if usage.cost_usd is None else Decimal(repr(usage.cost_usd)),
+            unpriced=int(usage.cost_usd is None),
         ),
     )
 
@@ -263,7 +265,7 @@ class MemoryUsage(UsageStore):
     ) -> list[UsageTotal]:
         sums: UsageRows = {}
         for row in self._rows().values():
-            if _is_wanted(row, wanted):
+            if _matches(row, wanted):
                 summand = replace(
                     row,
                     tenant=row.tenant if "tenant" in by else None,
@@ -285,30 +287,30 @@ class MemoryUsage(UsageStore):
 
 def _add(rows: UsageRows, more: UsageTotal) -> None:
     key = (more.tenant, more.agent_id, more.model, more.day)
-    known = rows.get(key)
-    if known is None:
+    total = rows.get(key)
+    if total is None:
         rows[key] = more
         return
     rows[key] = replace(
-        known,
-        calls=known.calls + more.calls,
-        input=known.input + more.input,
-        output=known.output + more.output,
-        cached=known.cached + more.cached,
-        cache_written=known.cache_written + more.cache_written,
-        cost_usd=known.cost_usd + more.cost_usd,
-        unpriced=known.unpriced + more.unpriced,
+        total,
+        calls=total.calls + more.calls,
+        input=total.input + more.input,
+        output=total.output + more.output,
+        cached=total.cached + more.cached,
+        cache_written=total.cache_written + more.cache_written,
+        cost_usd=total.cost_usd + more.cost_usd,
+        unpriced=total.unpriced + more.unpriced,
     )
 
 
-def _is_wanted(row: UsageTotal, wanted: UsageFilter) -> bool:
+def _matches(row: UsageTotal, usage_filter: UsageFilter) -> bool:
     assert row.agent_id is not None
     assert row.day is not None
     return (
-        wanted.tenant in (None, row.tenant)
-        and wanted.type_ in (None, row.agent_id.type)
-        and wanted.agent_id in (None, row.agent_id)
-        and wanted.model in (None, row.model)
-        and (wanted.since is None or wanted.since <= row.day)
-        and (wanted.until is None or row.day <= wanted.until)
+        usage_filter.tenant in (None, row.tenant)
+        and usage_filter.type_ in (None, row.agent_id.type)
+        and usage_filter.agent_id in (None, row.agent_id)
+        and usage_filter.model in (None, row.model)
+        and (usage_filter.since is None or usage_filter.since <= row.day)
+        and (usage_filter.until is None or row.day <= usage_filter.until)
     )

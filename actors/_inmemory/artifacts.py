@@ -29,7 +29,7 @@ _TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(slots=True)
-class _KeptArtifact:
+class _StoredArtifact:
     ref: ArtifactRef
     data: bytes
     at: datetime
@@ -46,12 +46,12 @@ class InMemoryArtifacts(ArtifactStores):
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self._last_pin = datetime.min.replace(tzinfo=UTC)
-        self._kept: dict[tuple[str, str], dict[str, _KeptArtifact]] = {}
+        self._scopes: dict[tuple[str, str], dict[str, _StoredArtifact]] = {}
 
     @override
     def of(self, tenant: str, scope: str) -> InMemoryArtifactStore:
         return InMemoryArtifactStore(
-            self._kept.setdefault((tenant, scope), {}), self._now, self._pinned_at
+            self._scopes.setdefault((tenant, scope), {}), self._now, self._pinned_at
         )
 
     def _pinned_at(self) -> datetime:
@@ -61,27 +61,27 @@ class InMemoryArtifacts(ArtifactStores):
 
     def forget(self, tenant: str, scope: str) -> None:
         """Remove all artifacts of one scope, including pinned ones."""
-        self._kept.get((tenant, scope), {}).clear()
+        self._scopes.get((tenant, scope), {}).clear()
 
     def removals(self, tenant: str, scope: str | None) -> Iterator[Callable[[], object]]:
         """Yield for each artifact of a scope, or of the tenant, a function that removes it."""
-        for place, held in self._kept.items():
-            if place[0] == tenant and scope in (None, place[1]):
-                for id_ in held:
-                    yield partial(held.pop, id_, None)
+        for key, artifacts in self._scopes.items():
+            if key[0] == tenant and scope in (None, key[1]):
+                for id_ in artifacts:
+                    yield partial(artifacts.pop, id_, None)
 
     @override
     async def collect(self, *, grace_s: float, limit: int = 200) -> int:
         before = self._now() - timedelta(seconds=grace_s)
-        old = [
-            (held, id_)
-            for held in self._kept.values()
-            for id_, kept in held.items()
-            if not kept.pins and kept.at <= before
+        old_keys = [
+            (artifacts, id_)
+            for artifacts in self._scopes.values()
+            for id_, artifact in artifacts.items()
+            if not artifact.pins and artifact.at <= before
         ][:limit]
-        for held, id_ in old:
-            del held[id_]
-        return len(old)
+        for artifacts, id_ in old_keys:
+            del artifacts[id_]
+        return len(old_keys)
 
 
 class InMemoryArtifactStore(ArtifactStore):
@@ -89,11 +89,11 @@ class InMemoryArtifactStore(ArtifactStore):
 
     def __init__(
         self,
-        kept: dict[str, _KeptArtifact],
+        kept: dict[str, _StoredArtifact],
         now: Callable[[], datetime],
         pinned_at: Callable[[], datetime],
     ) -> None:
-        self._kept, self._now, self._pinned_at = kept, now, pinned_at
+        self._artifacts_by_id, self._now, self._pinned_at = kept, now, pinned_at
 
     @override
     async def store(
@@ -102,9 +102,10 @@ class InMemoryArtifactStore(ArtifactStore):
         check_name_of("media type of an artifact", content_type)
         id_ = hashlib.sha256(data).hexdigest()
         ref = ArtifactRef(id=id_, size_bytes=len(data), content_type=content_type)
-        kept = self._kept.setdefault(id_, _KeptArtifact(ref, data, self._now()))
-        kept.at = self._now()
-        return kept.ref
+        artifact = self._artifacts_by_id.setdefault(id_, _StoredArtifact(ref, data, self._now()))
+        # Bytes that are stored again get a new grace time, or they may be collected before they are pinned.
+        artifact.at = self._now()
+        return artifact.ref
 
     @override
     async def store_pieces(
@@ -117,47 +118,47 @@ class InMemoryArtifactStore(ArtifactStore):
 
     @override
     async def resolve(self, ref: ArtifactRef) -> bytes:
-        return self._kept[ref.id].data
+        return self._artifacts_by_id[ref.id].data
 
     @override
     async def stat(self, artifact_id: str) -> ArtifactRef | None:
-        kept = self._kept.get(artifact_id)
-        return None if kept is None else kept.ref
+        artifact = self._artifacts_by_id.get(artifact_id)
+        return None if artifact is None else artifact.ref
 
     @override
     async def read(self, artifact_id: str, *, offset: int = 0, limit: int) -> bytes:
-        kept = self._kept[artifact_id]
-        part = kept.ref.part(offset, limit)
-        return kept.data[part.start : part.stop]
+        artifact = self._artifacts_by_id[artifact_id]
+        part = artifact.ref.part(offset, limit)
+        return artifact.data[part.start : part.stop]
 
     @override
     async def pin(self, ref: ArtifactRef, *, owner: str) -> None:
         check_name_of("owner of a pin", owner)
-        self._kept[ref.id].pins[owner] = self._pinned_at()
+        self._artifacts_by_id[ref.id].pins[owner] = self._pinned_at()
 
     @override
     async def unpin(self, ref: ArtifactRef, *, owner: str) -> None:
-        kept = self._kept.get(ref.id)
-        if kept is not None and owner in kept.pins:
-            del kept.pins[owner]
-            kept.at = self._now()
+        artifact = self._artifacts_by_id.get(ref.id)
+        if artifact is not None and owner in artifact.pins:
+            del artifact.pins[owner]
+            artifact.at = self._now()
 
     @override
     async def pins(
         self, *, prefix: str = "", after: ArtifactPin | None = None, limit: int = 1000
     ) -> list[ArtifactPin]:
-        place = ("", "") if after is None else (after.ref.id, after.owner)
-        found = [
-            ArtifactPin(kept.ref, owner, at)
-            for id_, kept in self._kept.items()
-            for owner, at in kept.pins.items()
-            if owner.startswith(prefix) and (id_, owner) > place
+        after_key = ("", "") if after is None else (after.ref.id, after.owner)
+        pins = [
+            ArtifactPin(artifact.ref, owner, at)
+            for id_, artifact in self._artifacts_by_id.items()
+            for owner, at in artifact.pins.items()
+            if owner.startswith(prefix) and (id_, owner) > after_key
         ]
-        return sorted(found, key=lambda pin: (pin.ref.id, pin.owner))[:limit]
+        return sorted(pins, key=lambda pin: (pin.ref.id, pin.owner))[:limit]
 
     @override
     async def discard(self, artifact_id: str) -> None:
-        self._kept.pop(artifact_id, None)
+        self._artifacts_by_id.pop(artifact_id, None)
 
 
 class ComposedBlobStore(BlobStore):
@@ -247,7 +248,7 @@ class InMemoryFileStore(FileStore):
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[bytes, str]] = {}
+        self._contents: dict[str, tuple[bytes, str]] = {}
 
     @override
     async def connect(self) -> None:
@@ -263,18 +264,18 @@ class InMemoryFileStore(FileStore):
     ) -> None:
         check_file_key(key)
         check_name_of("media type of a file", content_type)
-        self._kept[key] = bytes(data), content_type
+        self._contents[key] = bytes(data), content_type
 
     @override
     async def download(self, key: str) -> bytes:
         check_file_key(key)
-        data, _ = self._kept[key]
+        data, _ = self._contents[key]
         return data
 
     @override
     async def delete(self, key: str) -> None:
         check_file_key(key)
-        self._kept.pop(key, None)
+        self._contents.pop(key, None)
 
     @override
     async def presign_url(self, key: str, *, expires_s: float = 3600.0) -> str:

@@ -20,12 +20,12 @@ from actors._kernel.stores.data import Task, TaskList, TaskStatus, TaskStore, Ta
 from actors.errors import OtherTenantError
 
 T = TypeVar("T")
-_Place: TypeAlias = tuple[str, str, str]
+_BoardKey: TypeAlias = tuple[str, str, str]
 """Tenant, conversation and agent of a board."""
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptBoard:
+class _StoredBoard:
     board: TaskList
     keys: tuple[str, ...]
     """The keys of the board's last changes, the newest first."""
@@ -46,7 +46,7 @@ class InMemoryTaskBoards(TaskStores, Erasable):
 
     def __init__(self, now: Callable[[], datetime] = _utc_now) -> None:
         self.now = now
-        self.kept: dict[_Place, _KeptBoard] = {}
+        self.kept: dict[_BoardKey, _StoredBoard] = {}
         self.lock: asyncio.Lock = asyncio.Lock()
 
     @override
@@ -57,25 +57,25 @@ class InMemoryTaskBoards(TaskStores, Erasable):
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
     ) -> EraseCount:
-        """See `Erasable.erase`. The conversation of a board is the session of the request."""
+        """Erase boards. The conversation of a board is the session of the request."""
         del cursor
         async with self.lock:
-            found = self._meant(what)[:limit]
-            for place in found:
-                del self.kept[place]
-        return EraseCount({"boards": len(found)}, "+" if len(found) == limit else None)
+            board_keys = self._find_covered(what)[:limit]
+            for board_key in board_keys:
+                del self.kept[board_key]
+        return EraseCount({"boards": len(board_keys)}, "+" if len(board_keys) == limit else None)
 
     @override
     async def count(self, what: EraseRequest) -> dict[str, int]:
-        return {"boards": len(self._meant(what))}
+        return {"boards": len(self._find_covered(what))}
 
-    def _meant(self, what: EraseRequest) -> list[_Place]:
+    def _find_covered(self, what: EraseRequest) -> list[_BoardKey]:
         return [
-            place
-            for place in self.kept
-            if place[0] == what.tenant
-            and what.covers(AgentId.parse(place[2]))
-            and what.session in (None, place[1])
+            board_key
+            for board_key in self.kept
+            if board_key[0] == what.tenant
+            and what.covers(AgentId.parse(board_key[2]))
+            and what.session in (None, board_key[1])
         ]
 
 
@@ -103,20 +103,22 @@ class InMemoryTaskStore(TaskStore):
         title: str = "",
         key: str = "",
     ) -> TaskList:
-        place = self._place(conversation_id, agent_id)
+        board_key = self._board_key(conversation_id, agent_id)
         now = self._boards.now()
         board = boards.created(conversation_id, agent_id, tasks, title=title, now=now)
-        return _sure(await self._changed(place, lambda _: board, key))
+        return _require(await self._apply(board_key, lambda _: board, key))
 
     @override
     async def get_task_list(self, conversation_id: str, agent_id: AgentId) -> TaskList | None:
-        kept = self._boards.kept.get(self._place(conversation_id, agent_id))
-        return None if kept is None else kept.board
+        stored_board = self._boards.kept.get(self._board_key(conversation_id, agent_id))
+        return None if stored_board is None else stored_board.board
 
     @override
     async def get_boards(self, conversation_id: str) -> list[TaskList]:
         boards.check_conversation(conversation_id)
-        return [self._boards.kept[place].board for place in self._places_of(conversation_id)]
+        return [
+            self._boards.kept[board_key].board for board_key in self._board_keys_of(conversation_id)
+        ]
 
     @override
     async def update_status(
@@ -131,16 +133,19 @@ class InMemoryTaskStore(TaskStore):
     ) -> Task:
         boards.check_note(note)
         change = partial(boards.with_status, status=status, note=note)
-        return _sure(await self._change_task(conversation_id, agent_id, task_id, change, key=key))
+        return _require(
+            await self._change_task(conversation_id, agent_id, task_id, change, key=key)
+        )
 
     @override
     async def add_tasks(
         self, conversation_id: str, agent_id: AgentId, tasks: Sequence[Task], *, key: str = ""
     ) -> TaskList:
+        # Only for its errors: as in Postgres, invalid tasks are refused before the board is looked up.
         boards.numbered(tasks, first=0, now=None)
-        place = self._place(conversation_id, agent_id)
+        board_key = self._board_key(conversation_id, agent_id)
         change = partial(boards.with_tasks, tasks=tasks, now=self._boards.now())
-        return _sure(await self._change(place, change, key))
+        return _require(await self._change(board_key, change, key))
 
     @override
     async def increment_retry(
@@ -154,16 +159,19 @@ class InMemoryTaskStore(TaskStore):
         self, conversation_id: str, agent_id: AgentId, task_id: str, *, key: str = ""
     ) -> Task:
         change = boards.with_forced_retry
-        return _sure(await self._change_task(conversation_id, agent_id, task_id, change, key=key))
+        return _require(
+            await self._change_task(conversation_id, agent_id, task_id, change, key=key)
+        )
 
     @override
     async def settle_conversation(self, conversation_id: str, *, key: str = "") -> list[TaskList]:
         boards.check_conversation(conversation_id)
         change = partial(boards.settled, now=self._boards.now())
-        found = [
-            await self._change(place, change, key) for place in self._places_of(conversation_id)
+        changed_boards = [
+            await self._change(board_key, change, key)
+            for board_key in self._board_keys_of(conversation_id)
         ]
-        return [board for board in found if board is not None]
+        return [board for board in changed_boards if board is not None]
 
     async def _change_task(
         self,
@@ -175,45 +183,46 @@ class InMemoryTaskStore(TaskStore):
         key: str,
     ) -> Task | None:
         boards.check_task_id(task_id)
-        place = self._place(conversation_id, agent_id)
-        made = partial(change, task_id=task_id, now=self._boards.now())
-        board = await self._change(place, made, key)
+        board_key = self._board_key(conversation_id, agent_id)
+        task_change = partial(change, task_id=task_id, now=self._boards.now())
+        board = await self._change(board_key, task_change, key)
         return None if board is None else boards.task_of(board, task_id)
 
     async def _change(
-        self, place: _Place, change: Callable[[TaskList], TaskList | None], key: str
+        self, board_key: _BoardKey, change: Callable[[TaskList], TaskList | None], key: str
     ) -> TaskList | None:
-        def of_kept(board: TaskList | None) -> TaskList | None:
+        def change_existing(board: TaskList | None) -> TaskList | None:
             if board is None:
-                _, conversation_id, agent = place
+                _, conversation_id, agent = board_key
                 raise boards.no_board(conversation_id, AgentId.parse(agent))
             return change(board)
 
-        return await self._changed(place, of_kept, key)
+        return await self._apply(board_key, change_existing, key)
 
-    async def _changed(
-        self, place: _Place, change: Callable[[TaskList | None], TaskList | None], key: str
+    async def _apply(
+        self, board_key: _BoardKey, change: Callable[[TaskList | None], TaskList | None], key: str
     ) -> TaskList | None:
-        """Apply a change to a board; return the board after it. None: the change has nothing to do."""
+        """Apply a change to a board; return the board after it, or None if the change has nothing to do."""
         boards.check_key(key)
         async with self._boards.lock:
-            kept = self._boards.kept.get(place)
-            keys = () if kept is None else kept.keys
-            if kept is not None and key and key in keys:
-                return kept.board
-            board = change(None if kept is None else kept.board)
+            stored_board = self._boards.kept.get(board_key)
+            keys = () if stored_board is None else stored_board.keys
+            # A step that is executed again after a crash must not change the board a second time.
+            if stored_board is not None and key and key in keys:
+                return stored_board.board
+            board = change(None if stored_board is None else stored_board.board)
             if board is not None:
-                known = (key, *keys)[: boards.MAX_KEYS] if key else keys
-                self._boards.kept[place] = _KeptBoard(board, known)
+                new_keys = (key, *keys)[: boards.MAX_KEYS] if key else keys
+                self._boards.kept[board_key] = _StoredBoard(board, new_keys)
         return board
 
-    def _place(self, conversation_id: str, agent_id: AgentId) -> _Place:
+    def _board_key(self, conversation_id: str, agent_id: AgentId) -> _BoardKey:
         boards.check_place(self.tenant, conversation_id, agent_id)
         return self.tenant, conversation_id, str(agent_id)
 
-    def _places_of(self, conversation_id: str) -> list[_Place]:
+    def _board_keys_of(self, conversation_id: str) -> list[_BoardKey]:
         conversation = self.tenant, conversation_id
-        return sorted(place for place in self._boards.kept if place[:2] == conversation)
+        return sorted(board_key for board_key in self._boards.kept if board_key[:2] == conversation)
 
 
 class GlobalTaskStore:
@@ -224,7 +233,7 @@ class GlobalTaskStore:
     """
 
     _default: ClassVar[TaskStores] = InMemoryTaskBoards()
-    _given: ClassVar[list[tuple[object, TaskStores]]] = []
+    _stores: ClassVar[list[tuple[object, TaskStores]]] = []
     """The stores in the order in which they were given, each with its giver. The last one is used."""
 
     @classmethod
@@ -238,24 +247,24 @@ class GlobalTaskStore:
         """
         agent = current_agent_id.get("")
         tenant = AgentId.parse(agent).tenant if agent else DEFAULT_TENANT
-        return (cls._given[-1][1] if cls._given else cls._default).of(tenant)
+        return (cls._stores[-1][1] if cls._stores else cls._default).of(tenant)
 
     @classmethod
     def erasable(cls) -> list[Erasable]:
         """Return the stores of this process that `Runtime.erase` can erase."""
-        stores = [cls._default, *(one for _, one in cls._given)]
-        return [one for one in stores if isinstance(one, Erasable)]
+        stores = [cls._default, *(store for _, store in cls._stores)]
+        return [store for store in stores if isinstance(store, Erasable)]
 
     @classmethod
     def set(cls, store: TaskStore | TaskStores | None) -> None:
-        """Use this store from now on. None: use the store in memory, or that of an open runtime.
+        """Use this store from now on; for None use the store in memory, or that of an open runtime.
 
         Args:
             store: A `TaskStore` serves only its own tenant. On a host of several tenants give a `TaskStores`.
         """
         cls._forget(cls)
         if store is not None:
-            cls._given.append((cls, _stores_of(store)))
+            cls._stores.append((cls, _stores_of(store)))
 
     @classmethod
     @contextmanager
@@ -265,7 +274,7 @@ class GlobalTaskStore:
         Blocks may end in any order, since each removes only its own store.
         """
         giver = object()
-        cls._given.append((giver, _stores_of(store)))
+        cls._stores.append((giver, _stores_of(store)))
         try:
             yield
         finally:
@@ -273,7 +282,7 @@ class GlobalTaskStore:
 
     @classmethod
     def _forget(cls, giver: object) -> None:
-        cls._given[:] = [one for one in cls._given if one[0] is not giver]
+        cls._stores[:] = [entry for entry in cls._stores if entry[0] is not giver]
 
 
 class _OneStore(TaskStores):
@@ -284,8 +293,8 @@ class _OneStore(TaskStores):
 
     @override
     def of(self, tenant: str) -> TaskStore:
-        own = getattr(self._store, "tenant", tenant)
-        if own != tenant:
+        own_tenant = getattr(self._store, "tenant", tenant)
+        if own_tenant != tenant:
             raise OtherTenantError("the global task store", tenant)
         return self._store
 
@@ -294,6 +303,6 @@ def _stores_of(store: TaskStore | TaskStores) -> TaskStores:
     return store if isinstance(store, TaskStores) else _OneStore(store)
 
 
-def _sure(changed: T | None) -> T:
-    assert changed is not None, "only a retry at its limit may change nothing"
-    return changed
+def _require(result: T | None) -> T:
+    assert result is not None, "only a retry at its limit may change nothing"
+    return result

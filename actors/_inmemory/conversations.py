@@ -43,7 +43,7 @@ class _Row:
 
     @property
     def is_visible(self) -> bool:
-        """See `is_visible` of messages."""
+        """True if a user sees the turn's message."""
         return is_visible(ChatMessage.model_validate_json(self.message))
 
 
@@ -56,9 +56,9 @@ class _Transcript:
     cuts: list[Cut] = field(default_factory=list)
     """The cuts, in the order of their creation. A cut is valid on the paths that its last turn is on."""
     head: int | None = None
-    """The ordinal of the active turn. None: it is the last turn on the path."""
+    """The ordinal of the active turn, or None if it is the last turn on the path."""
     path: Path | None = None
-    """The active path. None: all turns are on it."""
+    """The active path, or None if all turns are on it."""
     branches: dict[int, int] = field(default_factory=dict)
     """For each branch, the ordinal of its first turn and that of the turn before the branch.
 
@@ -91,7 +91,7 @@ class _Transcript:
         return [row for row in self.rows if is_on(self.path, row.ordinal)]
 
     def active(self) -> _Row | None:
-        """Return the active turn. None: the path has no turn."""
+        """Return the active turn, or None if the path has no turn."""
         return next((row for row in reversed(self.rows) if self.on_path(row.ordinal)), None)
 
     def move(self, ordinal: int) -> None:
@@ -99,24 +99,24 @@ class _Transcript:
 
         An ordinal of -1 means `ROOT`.
         """
-        at_end = bool(self.rows) and self.rows[-1].ordinal == ordinal
-        if at_end and self.on_path(ordinal):
+        is_last_turn = bool(self.rows) and self.rows[-1].ordinal == ordinal
+        if is_last_turn and self.on_path(ordinal):
             return
         self.path, self.head = self.path_to(ordinal), ordinal
         on_path = [cut for cut in reversed(self.cuts) if is_on(self.path, cut.upto)]
-        before, self.cut = self.cut, max(on_path, key=lambda cut: cut.upto, default=None)
-        if self.cut is not None and self.cut is not before:
+        previous, self.cut = self.cut, max(on_path, key=lambda cut: cut.upto, default=None)
+        if self.cut is not None and self.cut is not previous:
             self.cut = replace(self.cut, changes={})
 
     def path_to(self, ordinal: int) -> Path:
         """Return the path from the first turn to this turn."""
-        found: list[tuple[int, int | None]] = []
+        ranges: list[tuple[int, int | None]] = []
         upto: int | None = ordinal
         while upto is not None and upto >= 0:
             first = max((begin for begin in self.branches if begin <= upto), default=0)
-            found.append((first, upto))
+            ranges.append((first, upto))
             upto = self.branches.get(first)
-        return tuple(reversed(found))
+        return tuple(reversed(ranges))
 
     def remove_turn(self, id_: str) -> None:
         """Remove a turn and all cuts, since a summary may contain it."""
@@ -126,16 +126,18 @@ class _Transcript:
         self.cuts.clear()
 
     def remove_run(self, run_id: str) -> None:
-        gone = [row for row in self.rows if row.run_id == run_id]
-        if not gone:
+        removed_rows = [row for row in self.rows if row.run_id == run_id]
+        if not removed_rows:
             return
         self.rows = [row for row in self.rows if row.run_id != run_id]
-        self.ids.difference_update(row.id for row in gone)
-        # Changes repeat what turns said, also those that are gone.
-        self.cuts = [replace(cut, changes={}) for cut in self.cuts if cut.upto < gone[0].ordinal]
+        self.ids.difference_update(row.id for row in removed_rows)
+        # Changes quote turns: those of an erased run would stay readable in them.
+        self.cuts = [
+            replace(cut, changes={}) for cut in self.cuts if cut.upto < removed_rows[0].ordinal
+        ]
         if self.cut is not None:
-            is_over = gone[0].ordinal <= self.cut.upto
-            self.cut = None if is_over else replace(self.cut, changes={})
+            is_covered = removed_rows[0].ordinal <= self.cut.upto
+            self.cut = None if is_covered else replace(self.cut, changes={})
 
 
 Path: TypeAlias = tuple[tuple[int, int | None], ...]
@@ -156,8 +158,8 @@ class MemoryTranscripts(TranscriptStore):
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self.kept: dict[tuple[AgentId, str], _Transcript] = {}
-        self._of_runs: dict[str, set[tuple[AgentId, str]]] = {}
+        self.transcripts: dict[tuple[AgentId, str], _Transcript] = {}
+        self._keys_by_run: dict[str, set[tuple[AgentId, str]]] = {}
 
     def write(
         self, agent: AgentId, run_id: str, turns: Iterable[NewTurn], cuts: Iterable[NewCut] = ()
@@ -166,81 +168,87 @@ class MemoryTranscripts(TranscriptStore):
         at = self._now()
         for new in turns:
             key = (agent, new.session)
-            self.kept.setdefault(key, _Transcript()).add(new, run_id, at)
+            self.transcripts.setdefault(key, _Transcript()).add(new, run_id, at)
             if run_id:
-                self._of_runs.setdefault(run_id, set()).add(key)
+                self._keys_by_run.setdefault(run_id, set()).add(key)
         for cut in cuts:
-            known = self.kept.get((agent, cut.session))
-            if known is None:
+            transcript = self.transcripts.get((agent, cut.session))
+            if transcript is None:
                 continue
-            last = NO_CUT if known.cut is None else known.cut.upto
-            is_there = cut.upto < known.next_ordinal and (
-                cut.upto == NO_CUT or known.on_path(cut.upto)
+            last = NO_CUT if transcript.cut is None else transcript.cut.upto
+            has_turn = cut.upto < transcript.next_ordinal and (
+                cut.upto == NO_CUT or transcript.on_path(cut.upto)
             )
-            if last == cut.previous and is_there:
+            if last == cut.previous and has_turn:
                 changes = {**cut.changes}
-                known.cut = Cut(cut.upto, cut.strategy, run_id, cut.summary, at, changes)
-                known.cuts += [known.cut] if cut.upto != NO_CUT else []
+                transcript.cut = Cut(cut.upto, cut.strategy, run_id, cut.summary, at, changes)
+                transcript.cuts += [transcript.cut] if cut.upto != NO_CUT else []
 
     def forget_run(self, run_id: str) -> None:
         """Remove a run's turns in all sessions."""
-        for key in self._of_runs.pop(run_id, ()):
+        for key in self._keys_by_run.pop(run_id, ()):
             self._remove(key, run_id)
 
     def move_head(self, agent: AgentId, session: str, node: str) -> bool:
-        """Make a turn the active one, or no turn for `ROOT`. False: the session has no such turn."""
-        known = self.kept.get((agent, session))
+        """Make a turn the active one, or no turn for `ROOT`; return False if the session has no such turn."""
+        transcript = self.transcripts.get((agent, session))
         if node == ROOT:
-            if known is not None:
-                known.move(NO_CUT)
+            if transcript is not None:
+                transcript.move(NO_CUT)
             return True
-        found = [] if known is None else [row for row in known.rows if row.id == node]
-        if known is None or not found:
+        rows = [] if transcript is None else [row for row in transcript.rows if row.id == node]
+        if transcript is None or not rows:
             return False
-        known.move(found[0].ordinal)
+        transcript.move(rows[0].ordinal)
         return True
 
     def settle_head(self, agent: AgentId, session: str, run_id: str) -> None:
         """Make the last turn of a run that a user can see the active one. If there is none, nothing changes."""
-        known = self.kept.get((agent, session))
-        own = [] if known is None else [row for row in known.rows if row.run_id == run_id]
-        seen = next((row for row in reversed(own) if row.is_visible), None)
-        if known is not None and seen is not None:
-            known.move(seen.ordinal)
+        transcript = self.transcripts.get((agent, session))
+        run_rows = (
+            [] if transcript is None else [row for row in transcript.rows if row.run_id == run_id]
+        )
+        visible_row = next((row for row in reversed(run_rows) if row.is_visible), None)
+        if transcript is not None and visible_row is not None:
+            transcript.move(visible_row.ordinal)
 
     def head(self, agent: AgentId, session: str) -> str | None:
-        """Return the id of the active turn. None: there is none."""
-        known = self.kept.get((agent, session))
-        active = None if known is None else known.active()
+        """Return the id of the active turn, or None if there is none."""
+        transcript = self.transcripts.get((agent, session))
+        active = None if transcript is None else transcript.active()
         return None if active is None else active.id
 
     def nodes(self, agent: AgentId, session: str, ids: Collection[str]) -> list[Turn]:
         """Return the turns with these ids. Each has the id of the turn before it on its path as `parent`."""
-        known, found = self.kept.get((agent, session), _Transcript()), list[Turn]()
-        for place, row in enumerate(known.rows):
+        transcript, turns = self.transcripts.get((agent, session), _Transcript()), list[Turn]()
+        for index, row in enumerate(transcript.rows):
             if row.id in ids:
-                path = known.path_to(row.ordinal)
-                before = (one for one in reversed(known.rows[:place]) if is_on(path, one.ordinal))
-                parent = next(before, None)
-                found.append(replace(row.turn(), parent=None if parent is None else parent.id))
-        return found
+                path = transcript.path_to(row.ordinal)
+                earlier_rows = (
+                    earlier
+                    for earlier in reversed(transcript.rows[:index])
+                    if is_on(path, earlier.ordinal)
+                )
+                parent = next(earlier_rows, None)
+                turns.append(replace(row.turn(), parent=None if parent is None else parent.id))
+        return turns
 
     def forget_agent(self, agent: AgentId) -> None:
         """Remove all sessions of an agent."""
-        for key in [key for key in self.kept if key[0] == agent]:
-            del self.kept[key]
+        for key in [key for key in self.transcripts if key[0] == agent]:
+            del self.transcripts[key]
 
     @override
     async def view(
         self, agent: AgentId, session: str, *, limit: int, whole: bool = False
     ) -> SessionView:
-        known = self.kept.get((agent, session), _Transcript())
-        upto = NO_CUT if known.cut is None or whole else known.cut.upto
-        newest = known.on_active_path()[-limit:] if limit else []
+        transcript = self.transcripts.get((agent, session), _Transcript())
+        upto = NO_CUT if transcript.cut is None or whole else transcript.cut.upto
+        newest = transcript.on_active_path()[-limit:] if limit else []
         turns = [row.turn() for row in newest if row.ordinal > upto]
         messages = tuple(map(message_of_turn, turns))
         ordinals = {turn.id: turn.ordinal for turn in turns}
-        return SessionView(known.cut, messages, ordinals, len(known.rows))
+        return SessionView(transcript.cut, messages, ordinals, len(transcript.rows))
 
     @override
     async def page(
@@ -253,14 +261,14 @@ class MemoryTranscripts(TranscriptStore):
         after: int = NO_CUT,
         branches: bool = False,
     ) -> list[Turn]:
-        known = self.kept.get((agent, session), _Transcript())
-        rows = known.rows if branches else known.on_active_path()
+        transcript = self.transcripts.get((agent, session), _Transcript())
+        rows = transcript.rows if branches else transcript.on_active_path()
         first = offset + bisect_right(rows, after, key=lambda row: row.ordinal)
         return [row.turn() for row in rows[first:][:limit]]
 
     @override
     async def count(self, agent: AgentId, session: str) -> int:
-        return len(self.kept.get((agent, session), _Transcript()).on_active_path())
+        return len(self.transcripts.get((agent, session), _Transcript()).on_active_path())
 
     @override
     async def append(self, agent: AgentId, turns: Sequence[NewTurn], *, run_id: str = "") -> None:
@@ -268,33 +276,33 @@ class MemoryTranscripts(TranscriptStore):
 
     @override
     async def clear(self, agent: AgentId, session: str) -> None:
-        self.kept.pop((agent, session), None)
+        self.transcripts.pop((agent, session), None)
 
     @override
     async def clear_run(self, agent: AgentId, session: str | None, run_id: str) -> None:
-        every = [name for owner, name in self.kept if owner == agent]
-        for name in every if session is None else [session]:
+        names = [name for owner, name in self.transcripts if owner == agent]
+        for name in names if session is None else [session]:
             if run_id:
                 self._remove((agent, name), run_id)
 
     @override
     async def sessions(self, agent: AgentId, *, limit: int = 100) -> list[SessionInfo]:
-        found = [
+        infos = [
             SessionInfo(
                 name,
-                len(known.rows),
-                sum(row.tokens or 0 for row in known.rows),
-                known.rows[0].at,
-                known.rows[-1].at,
+                len(transcript.rows),
+                sum(row.tokens or 0 for row in transcript.rows),
+                transcript.rows[0].at,
+                transcript.rows[-1].at,
             )
-            for (owner, name), known in self.kept.items()
-            if owner == agent and known.rows
+            for (owner, name), transcript in self.transcripts.items()
+            if owner == agent and transcript.rows
         ]
-        return sorted(found, key=lambda one: one.last_at, reverse=True)[:limit]
+        return sorted(infos, key=lambda info: info.last_at, reverse=True)[:limit]
 
     def _remove(self, key: tuple[AgentId, str], run_id: str) -> None:
-        known = self.kept.get(key)
-        if known is not None:
-            known.remove_run(run_id)
-            if not known.rows:
-                del self.kept[key]
+        transcript = self.transcripts.get(key)
+        if transcript is not None:
+            transcript.remove_run(run_id)
+            if not transcript.rows:
+                del self.transcripts[key]

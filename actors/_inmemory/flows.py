@@ -44,14 +44,14 @@ class InMemoryFlowBundles(FlowBundleStore):
 
     @override
     async def put(self, tenant: str, new: NewFlowBundle) -> FlowBundleRow | None:
-        place, files = (tenant, new.bundle, new.version), self._files(tenant)
+        key, files = (tenant, new.bundle, new.version), self._files(tenant)
         ref = await files.stat(new.artifact)
         if ref is None:
             return None
-        if place not in self._rows:
-            self._rows[place] = FlowBundleRow(**asdict(new), installed_at=self._now())
+        if key not in self._rows:
+            self._rows[key] = FlowBundleRow(**asdict(new), installed_at=self._now())
             await files.pin(ref, owner=new.ref)
-        return self._rows[place]
+        return self._rows[key]
 
     @override
     async def get(self, tenant: str, bundle: str, version: str) -> FlowBundleRow | None:
@@ -59,8 +59,8 @@ class InMemoryFlowBundles(FlowBundleStore):
 
     @override
     async def list(self, tenant: str, bundle: str | None = None) -> list[FlowBundleRow]:
-        found = [row for (owner, _, _), row in self._rows.items() if owner == tenant]
-        return [row for row in found if bundle in (None, row.bundle)]
+        rows = [row for (owner, _, _), row in self._rows.items() if owner == tenant]
+        return [row for row in rows if bundle in (None, row.bundle)]
 
     @override
     async def remove(
@@ -80,9 +80,9 @@ class InMemoryFlowBundles(FlowBundleStore):
 
     def removals(self, tenant: str) -> Iterator[Callable[[], object]]:
         """Yield for each bundle of a tenant a function that removes it."""
-        for place in self._rows:
-            if place[0] == tenant:
-                yield partial(self._rows.pop, place, None)
+        for key in self._rows:
+            if key[0] == tenant:
+                yield partial(self._rows.pop, key, None)
 
     def _files(self, tenant: str) -> ArtifactStore:
         return self._artifacts.of(tenant, FLOWS_SCOPE)
@@ -96,13 +96,13 @@ class InMemoryRunSnapshots(RunSnapshotStore):
         is_there: Function that returns True if a run exists.
     """
 
-    def __init__(self, now: Callable[[], datetime], is_there: Callable[[RunId], bool]) -> None:
-        self._now, self._is_there = now, is_there
+    def __init__(self, now: Callable[[], datetime], run_exists: Callable[[RunId], bool]) -> None:
+        self._now, self._run_exists = now, run_exists
         self._rows: dict[tuple[str, str], tuple[RunSnapshot, str]] = {}
 
     @override
     async def put(self, new: NewRunSnapshot, state: str) -> RunSnapshot | None:
-        if not self._is_there(new.run_id):
+        if not self._run_exists(new.run_id):
             return None
         facts = asdict(new) | {"agent_id": new.agent_id}
         row = RunSnapshot(**facts, created_at=self._now())
@@ -118,7 +118,7 @@ class InMemoryRunSnapshots(RunSnapshotStore):
         self, tenant: str, among: SnapshotFilter, *, limit: int = 100
     ) -> list[RunSnapshot]:
         rows = (row for (owner, _), (row, _) in self._rows.items() if owner == tenant)
-        return _filtered(rows, among)[:limit]
+        return _filter_rows(rows, among)[:limit]
 
     @override
     async def remove(self, tenant: str, id: str) -> bool:
@@ -126,25 +126,25 @@ class InMemoryRunSnapshots(RunSnapshotStore):
 
     def removals(self, covers: Callable[[AgentId], bool]) -> Iterator[Callable[[], object]]:
         """Yield for each snapshot of the covered agents a function that removes it."""
-        for place, (row, _) in self._rows.items():
+        for key, (row, _) in self._rows.items():
             if covers(row.agent_id):
-                yield partial(self._rows.pop, place, None)
+                yield partial(self._rows.pop, key, None)
 
 
-def _filtered(rows: Iterable[RunSnapshot], among: SnapshotFilter) -> list[RunSnapshot]:
+def _filter_rows(rows: Iterable[RunSnapshot], among: SnapshotFilter) -> list[RunSnapshot]:
     """Return the rows among these that `RunSnapshotStore.list` returns for a filter."""
     word = (among.query or "").casefold()
-    found = [
+    matches = [
         row
         for row in rows
         if (among.apps is None or row.agent_id.type in among.apps)
         and among.run in {None, row.run_id}
         and (among.tag is None or among.tag in row.tags)
         and word in row.folded
-        and (among.after is None or _place(row) < _place(among.after))
+        and (among.after is None or _sort_key(row) < _sort_key(among.after))
     ]
-    return sorted(found, key=_place, reverse=True)
+    return sorted(matches, key=_sort_key, reverse=True)
 
 
-def _place(row: RunSnapshot) -> tuple[datetime, str]:
+def _sort_key(row: RunSnapshot) -> tuple[datetime, str]:
     return row.created_at, row.id

@@ -64,7 +64,7 @@ class _SearchedDocument:
 class _Collection:
     dimensions: int
     embedder: str | None = None
-    kept: dict[str, _SearchedDocument] = field(default_factory=dict)
+    documents: dict[str, _SearchedDocument] = field(default_factory=dict)
 
 
 class InMemoryVectorStore(VectorStore, Erasable):
@@ -113,20 +113,20 @@ class InMemoryVectorStore(VectorStore, Erasable):
         check_hits(limit)
         unit = unit_vector(query_embedding, what="query embedding")
         conditions = checked_filter(filter, what="filter of a search") or {}
-        searched = self._collections.get(collection)
-        if searched is None:
+        contents = self._collections.get(collection)
+        if contents is None:
             return []
-        check_embedder(embedder_name(self._embedder), searched.embedder, collection)
-        check_query(unit, searched.dimensions, collection)
+        check_embedder(embedder_name(self._embedder), contents.embedder, collection)
+        check_query(unit, contents.dimensions, collection)
         hits = sorted(
             (-cosine(unit, row.document.unit), row.document.id)
-            for row in searched.kept.values()
+            for row in contents.documents.values()
             if matches(row.metadata, conditions)
         )
         results = []
         for score, id_ in hits[:limit]:
-            document = searched.kept[id_].document
-            # Parsed anew: the caller may change the metadata of a result.
+            document = contents.documents[id_].document
+            # Parsed for each result: a caller that changes its metadata must not change the document.
             metadata = from_json(document.metadata)
             results.append(
                 SearchResult(id=id_, content=document.content, score=-score, metadata=metadata)
@@ -137,49 +137,53 @@ class InMemoryVectorStore(VectorStore, Erasable):
     async def delete(self, ids: Sequence[str], *, collection: str = "default") -> None:
         check_collection(collection)
         check_ids(ids)
-        if (found := self._collections.get(collection)) is not None:
-            for one in ids:
-                found.kept.pop(one, None)
+        if (contents := self._collections.get(collection)) is not None:
+            for id_ in ids:
+                contents.documents.pop(id_, None)
 
     @override
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
     ) -> EraseCount:
-        """See `Erasable.erase`. For a subject, the documents whose metadata has it as ``about`` are erased."""
+        """Erase documents. For a subject, those whose metadata has it as ``about`` are erased."""
         del cursor
-        found = list(islice(self._meant(what), limit))
-        for collection, id_ in found:
-            del self._collections[collection].kept[id_]
-        return EraseCount({"documents": len(found)}, "+" if len(found) == limit else None)
+        keys = list(islice(self._find_covered(what), limit))
+        for collection, id_ in keys:
+            del self._collections[collection].documents[id_]
+        return EraseCount({"documents": len(keys)}, "+" if len(keys) == limit else None)
 
     @override
     async def count(self, what: EraseRequest) -> dict[str, int]:
-        return {"documents": sum(1 for _ in self._meant(what))}
+        return {"documents": sum(1 for _ in self._find_covered(what))}
 
-    def _meant(self, what: EraseRequest) -> Iterator[tuple[str, str]]:
+    def _find_covered(self, what: EraseRequest) -> Iterator[tuple[str, str]]:
         if what.tenant != self._tenant:
             return
         for name, collection in self._collections.items():
-            for id_, one in collection.kept.items():
-                if what.is_about(one.metadata):
+            for id_, row in collection.documents.items():
+                if what.is_about(row.metadata):
                     yield name, id_
 
     async def _keep(
         self, documents: Sequence[VectorDocument], collection: str, *, is_last_kept: bool
     ) -> None:
         check_collection(collection)
-        checked = await checked_documents(documents, self._embedder, is_last_kept=is_last_kept)
-        if not checked:
+        new_documents = await checked_documents(
+            documents, self._embedder, is_last_kept=is_last_kept
+        )
+        if not new_documents:
             return
-        first = checked[0]
+        first = new_documents[0]
         name = embedder_name(self._embedder)
-        found = self._collections.setdefault(collection, _Collection(len(first.unit), name))
-        check_embedder(name, found.embedder, collection)
-        check_dimensions(first, found.dimensions, f"those of collection {collection!r}")
-        found.embedder = found.embedder or name
-        for one in checked:
-            if is_last_kept or one.id not in found.kept:
-                found.kept[one.id] = _SearchedDocument(one, from_json(one.metadata))
+        contents = self._collections.setdefault(collection, _Collection(len(first.unit), name))
+        check_embedder(name, contents.embedder, collection)
+        check_dimensions(first, contents.dimensions, f"those of collection {collection!r}")
+        contents.embedder = contents.embedder or name
+        for document in new_documents:
+            if is_last_kept or document.id not in contents.documents:
+                contents.documents[document.id] = _SearchedDocument(
+                    document, from_json(document.metadata)
+                )
 
 
 T = TypeVar("T", Entity, Relationship)
@@ -211,14 +215,14 @@ class InMemoryGraphStore(GraphStore, Erasable):
     @override
     async def get_entity(self, entity_id: str) -> Entity | None:
         check_entity_id(entity_id)
-        found = self._entities.get(entity_id)
-        return None if found is None else _copy(found)
+        entity = self._entities.get(entity_id)
+        return None if entity is None else _copy(entity)
 
     @override
     async def delete_entity(self, entity_id: str) -> None:
         check_entity_id(entity_id)
-        for one in list(self._touching.get(entity_id, ())):
-            self._remove(one)
+        for relationship_id in list(self._touching.get(entity_id, ())):
+            self._remove(relationship_id)
         self._touching.pop(entity_id, None)
         self._entities.pop(entity_id, None)
 
@@ -237,8 +241,8 @@ class InMemoryGraphStore(GraphStore, Erasable):
     @override
     async def get_relationship(self, relationship_id: str) -> Relationship | None:
         check_relationship_id(relationship_id)
-        found = self._relationships.get(relationship_id)
-        return None if found is None else _copy(found)
+        relationship = self._relationships.get(relationship_id)
+        return None if relationship is None else _copy(relationship)
 
     @override
     async def delete_relationship(self, relationship_id: str) -> None:
@@ -253,64 +257,65 @@ class InMemoryGraphStore(GraphStore, Erasable):
         check_walk(depth, relationship_types)
         types = None if relationship_types is None else frozenset(relationship_types)
         level = {entity_id} & self._entities.keys()
-        reached, walked = dict.fromkeys(level), dict[str, None]()
+        entity_ids, relationship_ids = dict.fromkeys(level), dict[str, None]()
         for _ in range(depth):
-            found = self._edges(level, types) - walked.keys()
-            if len(walked) + len(found) > MAX_RELATIONSHIPS:
+            new_ids = self._edges(level, types) - relationship_ids.keys()
+            if len(relationship_ids) + len(new_ids) > MAX_RELATIONSHIPS:
                 raise SubGraphTooLargeError(entity_id, depth, MAX_RELATIONSHIPS)
-            walked |= dict.fromkeys(sorted(found))
-            level = {end for one in found for end in self._ends(one)} - reached.keys()
-            reached |= dict.fromkeys(sorted(level))
+            relationship_ids |= dict.fromkeys(sorted(new_ids))
+            level = {end for id_ in new_ids for end in self._ends(id_)} - entity_ids.keys()
+            entity_ids |= dict.fromkeys(sorted(level))
         return SubGraph(
-            entities=[_copy(self._entities[one]) for one in reached],
-            relationships=[_copy(self._relationships[one]) for one in walked],
+            entities=[_copy(self._entities[id_]) for id_ in entity_ids],
+            relationships=[_copy(self._relationships[id_]) for id_ in relationship_ids],
         )
 
     @override
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
     ) -> EraseCount:
-        """See `Erasable.erase`. An entity's relationships are removed before the entity."""
+        """Erase entities and relationships. An entity's relationships are removed before the entity."""
         del cursor
-        edges, nodes = self._meant(what)
+        edges, nodes = self._find_covered(what)
         edges, nodes = edges[:limit], nodes[:limit] if len(edges) < limit else []
-        for one in edges:
-            self._remove(one)
-        for one in nodes:
-            self._touching.pop(one, None)
-            del self._entities[one]
+        for id_ in edges:
+            self._remove(id_)
+        for id_ in nodes:
+            self._touching.pop(id_, None)
+            del self._entities[id_]
         is_done = max(len(edges), len(nodes)) < limit
         rows = {"entities": len(nodes), "relationships": len(edges)}
         return EraseCount(rows, None if is_done else "+")
 
     @override
     async def count(self, what: EraseRequest) -> dict[str, int]:
-        edges, nodes = self._meant(what)
+        edges, nodes = self._find_covered(what)
         return {"entities": len(nodes), "relationships": len(edges)}
 
-    def _meant(self, what: EraseRequest) -> tuple[list[str], list[str]]:
+    def _find_covered(self, what: EraseRequest) -> tuple[list[str], list[str]]:
         """Return the relationships and entities that a request covers."""
         if what.tenant != self._tenant:
             return [], []
-        kept = self._entities.items(), self._relationships.items()
+        groups = self._entities.items(), self._relationships.items()
         nodes, edges = (
-            {id_: None for id_, one in group if what.is_about(one.properties)} for group in kept
+            {id_: None for id_, member in group if what.is_about(member.properties)}
+            for group in groups
         )
-        for one in nodes:
-            edges |= dict.fromkeys(self._touching[one])
+        for member in nodes:
+            edges |= dict.fromkeys(self._touching[member])
         return list(edges), list(nodes)
 
     def _edges(self, entities: Iterable[str], types: frozenset[str] | None) -> set[str]:
         return {
-            one
+            edge
             for entity in entities
-            for one in self._touching[entity]
-            if types is None or self._relationships[one].type in types
+            for edge in self._touching[entity]
+            if types is None or self._relationships[edge].type in types
         }
 
     def _ends(self, relationship_id: str) -> tuple[str, str]:
-        found = self._relationships[relationship_id]
-        return found.source_id, found.target_id
+        relationship = self._relationships[relationship_id]
+        return relationship.source_id, relationship.target_id
 
     def _remove(self, relationship_id: str) -> None:
         if relationship_id in self._relationships:
@@ -319,6 +324,6 @@ class InMemoryGraphStore(GraphStore, Erasable):
             del self._relationships[relationship_id]
 
 
-def _copy(kept: T) -> T:
+def _copy(original: T) -> T:
     """Return an equal value whose properties are a copy."""
-    return kept.model_copy(update={"properties": deepcopy(kept.properties)})
+    return original.model_copy(update={"properties": deepcopy(original.properties)})

@@ -46,7 +46,7 @@ _LATER: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptMemory:
+class _StoredVersion:
     """A version of a memory.
 
     Its metadata is also kept as text, since callers may change the returned metadata.
@@ -56,11 +56,11 @@ class _KeptMemory:
     metadata: str
     unit: array[float]
 
-    def told(self) -> Memory:
+    def to_memory(self) -> Memory:
         return self.memory.model_copy(update={"metadata": from_json(self.metadata)})
 
 
-_Slots: TypeAlias = dict[str, list[_KeptMemory]]
+_Slots: TypeAlias = dict[str, list[_StoredVersion]]
 """The versions of memories by slot, the current one last."""
 
 
@@ -74,21 +74,21 @@ class InMemoryLongTermMemories(LongTermMemories):
 
     def __init__(self, now: Callable[[], datetime], is_held: Callable[[Lease], bool]) -> None:
         self._now, self._is_held = now, is_held
-        self._kept: dict[str, dict[str, _Slots]] = {}
+        self._by_tenant: dict[str, dict[str, _Slots]] = {}
 
     @override
     def of(self, tenant: str) -> InMemoryLongTermMemory:
-        kept = self._kept.setdefault(check_name("tenant", tenant), {})
-        return InMemoryLongTermMemory(kept, self._now, self._is_held)
+        scopes = self._by_tenant.setdefault(check_name("tenant", tenant), {})
+        return InMemoryLongTermMemory(scopes, self._now, self._is_held)
 
     def removals(self, tenant: str, abouts: Sequence[str] | None) -> Iterator[Callable[[], object]]:
         """Yield for each version of a tenant's memories a function that removes it.
 
         Args:
             tenant: Owner of the memories.
-            abouts: The scopes. None: all scopes.
+            abouts: The scopes, or None for all scopes.
         """
-        for about, slots in self._kept.get(tenant, {}).items():
+        for about, slots in self._by_tenant.get(tenant, {}).items():
             if abouts is None or about in abouts:
                 for slot, versions in slots.items():
                     for version in versions:
@@ -104,7 +104,7 @@ class InMemoryLongTermMemory(LongTermMemory):
     def __init__(
         self, kept: dict[str, _Slots], now: Callable[[], datetime], is_held: Callable[[Lease], bool]
     ) -> None:
-        self._kept, self._now, self._is_held = kept, now, is_held
+        self._scopes, self._now, self._is_held = kept, now, is_held
 
     @override
     async def put(
@@ -114,55 +114,59 @@ class InMemoryLongTermMemory(LongTermMemory):
         embedding: tuple[float, ...] | None = None,
         fence: Lease | None = None,
     ) -> Memory:
-        checked = checked_memory(new, embedding)
+        valid_memory = checked_memory(new, embedding)
         self._check(fence)
-        versions = self._kept.setdefault(new.about, {}).get(checked.slot, [])
-        repeated = next(
-            (version for version in self._in(None) if version.memory.id == new.id), None
+        versions = self._scopes.setdefault(new.about, {}).get(valid_memory.slot, [])
+        existing = next(
+            (version for version in self._versions_in(None) if version.memory.id == new.id), None
         )
-        if repeated is not None:
-            return repeated.told()
-        present = versions[-1] if versions else None
-        version = next_version(new, None if present is None else present.memory)
+        if existing is not None:
+            return existing.to_memory()
+        current = versions[-1] if versions else None
+        version = next_version(new, None if current is None else current.memory)
         if version is None:
-            assert present is not None
-            return present.told()
-        kept = self._version(checked, version, versions)
-        if present is not None:
-            until = {"valid_until": kept.memory.updated_at}
-            memory = present.memory.model_copy(update=until)
-            versions[-1] = _KeptMemory(memory, present.metadata, present.unit)
-        versions.append(kept)
+            assert current is not None
+            return current.to_memory()
+        new_version = self._version(valid_memory, version, versions)
+        if current is not None:
+            until = {"valid_until": new_version.memory.updated_at}
+            memory = current.memory.model_copy(update=until)
+            versions[-1] = _StoredVersion(memory, current.metadata, current.unit)
+        versions.append(new_version)
         del versions[: -KEPT_VERSIONS - 1]
-        self._kept[new.about][checked.slot] = versions
-        return kept.told()
+        self._scopes[new.about][valid_memory.slot] = versions
+        return new_version.to_memory()
 
     @override
     async def search(self, query: MemoryQuery) -> list[Memory]:
-        checked = checked_query(query)
+        valid_query = checked_query(query)
         hits = []
-        for version in self._in(query.about):
-            if not _is_wanted(version, checked):
+        for version in self._versions_in(query.about):
+            if not _is_match(version, valid_query):
                 continue
-            is_comparable = bool(checked.unit) and len(checked.unit) == len(version.unit)
-            meaning = cosine(checked.unit, version.unit) if is_comparable else None
+            is_comparable = bool(valid_query.unit) and len(valid_query.unit) == len(version.unit)
+            meaning = cosine(valid_query.unit, version.unit) if is_comparable else None
             words = (
-                word_score(checked.words, words_of(version.memory.text)) if checked.words else 0.0
+                word_score(valid_query.words, words_of(version.memory.text))
+                if valid_query.words
+                else 0.0
             )
-            hits.append(FoundMemory(memory=version.told(), meaning=meaning, words=words or None))
-        return ranked(hits, query, checked.candidates)
+            hits.append(
+                FoundMemory(memory=version.to_memory(), meaning=meaning, words=words or None)
+            )
+        return ranked(hits, query, valid_query.candidates)
 
     @override
     async def versions(self, key_or_id: str, *, about: str) -> list[Memory]:
         slot = self._slot(key_or_id, about)
-        found = [] if slot is None else self._kept[about][slot]
-        return [one.told() for one in reversed(found)]
+        versions = [] if slot is None else self._scopes[about][slot]
+        return [version.to_memory() for version in reversed(versions)]
 
     @override
     async def forget(self, key_or_id: str, *, about: str, fence: Lease | None = None) -> int:
         self._check(fence)
         slot = self._slot(key_or_id, about)
-        return 0 if slot is None else len(self._kept[about].pop(slot))
+        return 0 if slot is None else len(self._scopes[about].pop(slot))
 
     @override
     async def page(
@@ -174,20 +178,21 @@ class InMemoryLongTermMemory(LongTermMemory):
         offset: int = 0,
     ) -> list[Memory]:
         check_page(limit, offset)
-        wanted = None if keys is None else checked_keys(keys)
-        present = [
-            one
-            for one in self._in(about)
-            if one.memory.valid_until is None and (wanted is None or one.memory.key in wanted)
+        valid_keys = None if keys is None else checked_keys(keys)
+        current_versions = [
+            version
+            for version in self._versions_in(about)
+            if version.memory.valid_until is None
+            and (valid_keys is None or version.memory.key in valid_keys)
         ]
-        present.sort(key=lambda one: one.memory.id)
-        present.sort(key=lambda one: one.memory.updated_at, reverse=True)
-        return [one.told() for one in present[offset : offset + limit]]
+        current_versions.sort(key=lambda version: version.memory.id)
+        current_versions.sort(key=lambda version: version.memory.updated_at, reverse=True)
+        return [version.to_memory() for version in current_versions[offset : offset + limit]]
 
     def _version(
-        self, checked: CheckedMemory, version: int, versions: list[_KeptMemory]
-    ) -> _KeptMemory:
-        new, now = checked.new, self._now()
+        self, valid_memory: CheckedMemory, version: int, versions: list[_StoredVersion]
+    ) -> _StoredVersion:
+        new, now = valid_memory.new, self._now()
         if versions:  # the clock may not advance, or go back
             now = max(now, versions[-1].memory.updated_at + _LATER)
         memory = Memory(
@@ -202,46 +207,46 @@ class InMemoryLongTermMemory(LongTermMemory):
             created_at=versions[-1].memory.created_at if versions else now,
             updated_at=now,
         )
-        return _KeptMemory(memory, checked.metadata, checked.unit)
+        return _StoredVersion(memory, valid_memory.metadata, valid_memory.unit)
 
     def _check(self, fence: Lease | None) -> None:
         if fence is not None and not self._is_held(fence):
             raise LeaseLostError(fence.shard, fence.owner, fence.epoch)
 
     def _slot(self, key_or_id: str, about: str) -> str | None:
-        _, place, _ = named(key_or_id, about)
-        slots = self._kept.get(about, {})
-        if place in slots:
-            return place
-        of_id = (
+        _, slot_of_key, _ = named(key_or_id, about)
+        slots = self._scopes.get(about, {})
+        if slot_of_key in slots:
+            return slot_of_key
+        slots_of_id = (
             slot
             for slot, versions in slots.items()
-            if any(one.memory.id == key_or_id for one in versions)
+            if any(version.memory.id == key_or_id for version in versions)
         )
-        return next(of_id, None)
+        return next(slots_of_id, None)
 
-    def _in(self, about: str | None) -> Iterator[_KeptMemory]:
+    def _versions_in(self, about: str | None) -> Iterator[_StoredVersion]:
         if about is not None:
             check_about(about)
-        for name, slots in self._kept.items():
+        for name, slots in self._scopes.items():
             if about in (None, name):
                 for versions in slots.values():
                     yield from versions
 
 
-def _is_wanted(one: _KeptMemory, checked: CheckedQuery) -> bool:
-    query, memory = checked.query, one.memory
+def _is_match(version: _StoredVersion, valid_query: CheckedQuery) -> bool:
+    query, memory = valid_query.query, version.memory
     if query.as_of is None:
         is_valid = memory.valid_until is None
     else:
         is_later = memory.valid_until is None or memory.valid_until > query.as_of
         is_valid = memory.updated_at <= query.as_of and is_later
     is_of_source = query.sources is None or memory.source in query.sources
-    wanted: dict[str, JsonValue] = checked.filter or {}
-    return is_valid and is_of_source and matches(from_json(one.metadata), wanted)
+    conditions: dict[str, JsonValue] = valid_query.filter or {}
+    return is_valid and is_of_source and matches(from_json(version.metadata), conditions)
 
 
-def _remove(slots: _Slots, slot: str, version: _KeptMemory) -> None:
+def _remove(slots: _Slots, slot: str, version: _StoredVersion) -> None:
     """Remove a version. If it is the slot's last version, remove the slot, too."""
     slots[slot].remove(version)
     if not slots[slot]:

@@ -139,7 +139,7 @@ class InMemorySessions(SessionStore):
                 yield "sessions", partial(self.records.pop, agent, None)
 
     def _find(self, agent: AgentId) -> SessionRecord | None:
-        """Return a session. None: there is none, or only its tombstone."""
+        """Return a session, or None if there is none, or only its tombstone."""
         record = self.records.get(agent)
         return None if record is None or record.created_at is None else record
 
@@ -209,6 +209,7 @@ class InMemorySessions(SessionStore):
         self._readers[agent].add(news)
         try:
             while True:
+                # Cleared before the read: a fact that is added while the caller handles another sets it again.
                 news.clear()
                 for fact in await self.facts(agent, after=after):
                     yield fact
@@ -274,7 +275,7 @@ class InMemorySessions(SessionStore):
     async def idle(
         self, tenant: str, type_: str, *, before: datetime, limit: int = 100
     ) -> list[AgentId]:
-        places = [
+        agents_by_age = [
             (record.last_at, agent)
             for agent, record in self.records.items()
             if (agent.tenant, agent.type) == (tenant, type_)
@@ -283,7 +284,7 @@ class InMemorySessions(SessionStore):
             and record.last_at < before
             and (record.is_deleting or not self._open_runs(agent))
         ]
-        return [agent for _, agent in sorted(places)][:limit]
+        return [agent for _, agent in sorted(agents_by_age)][:limit]
 
     @override
     async def begin_delete(self, agent: AgentId, *, unless_since: datetime | None = None) -> bool:
@@ -302,6 +303,7 @@ class InMemorySessions(SessionStore):
         record = self._find(agent)
         if record is None or not record.is_deleting:
             return 0
+        # The tombstone keeps the last number: a cursor of the deleted session must fit no later fact.
         rows = len(record.facts) + 1
         self.records[agent] = SessionRecord(first_fact=record.last_fact + 1, owner=record.owner)
         return rows
@@ -360,13 +362,13 @@ class InMemorySessionDirectory(SessionDirectory):
         title: str | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> bool:
-        new = SessionLabel(title=title or "", metadata=metadata or {})
+        new_label = SessionLabel(title=title or "", metadata=metadata or {})
         row = await self._sessions.get(agent)
         if row is None:
             return False
         self._sessions.records[agent].label = SessionLabel(
-            title=row.title if title is None else new.title,
-            metadata=row.metadata if metadata is None else new.metadata,
+            title=row.title if title is None else new_label.title,
+            metadata=row.metadata if metadata is None else new_label.metadata,
         )
         return True
 
@@ -392,8 +394,8 @@ class InMemorySessionDirectory(SessionDirectory):
             if title in row.title.casefold() and wanted.is_active in (None, row.open_runs > 0)
         ][:limit]
         is_cut = len(hits) < limit and len(page) == most_read
-        place = SessionPlace(page[-1].last_at, page[-1].agent_id) if is_cut else None
-        return FoundSessions(hits, place)
+        next_position = SessionPlace(page[-1].last_at, page[-1].agent_id) if is_cut else None
+        return FoundSessions(hits, next_position)
 
     @override
     async def is_deleted(self, agent: AgentId, *, owner: str | None = None) -> bool:
@@ -422,10 +424,10 @@ def check_expected(
         raise UnknownSessionError(str(agent))
 
 
-def _is_behind(row: SessionRow, place: SessionPlace) -> bool:
-    if row.last_at != place.last_at:
-        return row.last_at < place.last_at
-    return str(row.agent_id) > str(place.agent_id)
+def _is_behind(row: SessionRow, position: SessionPlace) -> bool:
+    if row.last_at != position.last_at:
+        return row.last_at < position.last_at
+    return str(row.agent_id) > str(position.agent_id)
 
 
 current_thread_id: Final[ContextVar[str]] = ContextVar("callboard_thread_id")
@@ -435,7 +437,7 @@ current_agent_id: Final[ContextVar[str]] = ContextVar("callboard_agent_id")
 current_agent_label: Final[ContextVar[str]] = ContextVar("callboard_agent_label")
 """The agent's name for a person to read: ``type/key``, without the tenant."""
 current_parent_agent_id: Final[ContextVar[str | None]] = ContextVar("callboard_parent_agent_id")
-"""The agent whose run spawned this run. None: no agent spawned it."""
+"""The agent whose run spawned this run, or None if no agent spawned it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,7 +447,7 @@ class AgentIdentity:
     Attributes:
         agent_id: The agent.
         thread_id: The run's session.
-        parent_agent_id: The agent whose run spawned this run. None: no agent spawned it.
+        parent_agent_id: The agent whose run spawned this run, or None if no agent spawned it.
     """
 
     agent_id: AgentId

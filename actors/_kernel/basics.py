@@ -92,9 +92,11 @@ def check_s(what: str, value: float) -> float:
     except (TypeError, ValueError, OverflowError):
         number = inf
     if isnan(number) or number > MAX_WAIT_S:
-        given: object = value
-        said = number if isinstance(given, int | float) else repr(given)[:40]
-        msg = f"{what} is {said}: give a number of seconds, up to {MAX_WAIT_S:.0f} (ten years)"
+        raw_value: object = value
+        description = number if isinstance(raw_value, int | float) else repr(raw_value)[:40]
+        msg = (
+            f"{what} is {description}: give a number of seconds, up to {MAX_WAIT_S:.0f} (ten years)"
+        )
         raise ContractError(msg)
     return max(0.0, number)
 

@@ -1,7 +1,7 @@
 """Changes of task boards, as functions from a board to a board.
 
 Stores in memory apply them. Stores in a database check arguments with them, and explain with them why a
-statement changed nothing. `now` stamps the tasks that change; None: the store does it.
+statement changed nothing. `now` stamps the tasks that change, or None if the store does it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ FORCED_FROM: Final = frozenset((TaskStatus.FAILED, TaskStatus.ABANDONED))
 
 def allowed_from(status: TaskStatus) -> frozenset[TaskStatus]:
     """Return the statuses from which a task may change to this one, the status itself among them."""
-    return frozenset(one for one, to in TASK_TRANSITIONS.items() if status in to) | {status}
+    return frozenset(
+        origin for origin, targets in TASK_TRANSITIONS.items() if status in targets
+    ) | {status}
 
 
 def check_place(tenant: str, conversation_id: str, agent_id: AgentId) -> None:
@@ -102,12 +104,12 @@ def numbered(tasks: Sequence[Task], *, first: int, now: datetime | None) -> tupl
     if first + len(tasks) > MAX_TASKS:
         msg = f"a board has {MAX_TASKS:,} tasks at most, not {first + len(tasks):,}: use another agent's board"
         raise ContractError(msg)
-    seen: set[str] = set()
+    ids: set[str] = set()
     for task in tasks:
         _check_task(task)
-        if task.id in seen:
+        if task.id in ids:
             raise ContractError(f"two tasks have the id {task.id!r}: ids are unique within a board")
-        seen.add(task.id)
+        ids.add(task.id)
     return tuple(
         task.model_copy(update={"order": order, "updated_at": now})
         for order, task in enumerate(tasks, first)
@@ -142,13 +144,13 @@ def with_tasks(board: TaskList, tasks: Sequence[Task], *, now: datetime | None) 
     Raises:
         ContractError: See `numbered`; or the board has a task with one of these ids.
     """
-    new = numbered(tasks, first=len(board.tasks), now=now)
-    known = {task.id for task in board.tasks}
-    for task in new:
-        if task.id in known:
+    new_tasks = numbered(tasks, first=len(board.tasks), now=now)
+    existing_ids = {task.id for task in board.tasks}
+    for task in new_tasks:
+        if task.id in existing_ids:
             msg = f"the board of {board.agent_id} has a task {task.id!r} already: use another id"
             raise ContractError(msg)
-    return board.model_copy(update={"tasks": (*board.tasks, *new)})
+    return board.model_copy(update={"tasks": (*board.tasks, *new_tasks)})
 
 
 def with_status(
@@ -226,8 +228,8 @@ def no_board(conversation_id: str, agent_id: AgentId) -> KeyError:
 
 
 def _with(board: TaskList, task: Task, now: datetime | None, **update: object) -> TaskList:
-    new = task.model_copy(update={**update, "updated_at": now})
-    tasks = tuple(new if one.id == task.id else one for one in board.tasks)
+    new_task = task.model_copy(update={**update, "updated_at": now})
+    tasks = tuple(new_task if t.id == task.id else t for t in board.tasks)
     return board.model_copy(update={"tasks": tasks})
 
 

@@ -35,7 +35,7 @@ class HiddenNames:
         self._names = tuple(bare for name in names.split(",") if (bare := _bare(name)))
 
     def covers(self, key: object) -> bool:
-        """Return whether values under this key are hidden."""
+        """Return True if values under this key are hidden."""
         bare = _bare(str(key))
         return any(name in bare for name in self._names)
 
@@ -57,8 +57,8 @@ class HiddenNames:
             value = from_json(text)
         except ValueError:
             return text
-        shown = self.shown(value, depth=depth - 1)
-        return text if shown == value else to_json(shown).decode()
+        visible_value = self.shown(value, depth=depth - 1)
+        return text if visible_value == value else to_json(visible_value).decode()
 
     def _below(self, value: Any, depth: int) -> Any:
         return self.shown(value, depth=depth - 1) if depth > 1 else HIDDEN
@@ -79,7 +79,7 @@ def metadata_text(value: Mapping[str, JsonValue], *, what: str) -> str:
         NotSerializableError: It is not JSON data, has a text with a NUL or half a surrogate pair, or is
             larger than `MAX_METADATA_BYTES`.
     """
-    return to_json(_checked(value, what)).decode()
+    return to_json(_check_object(value, what)).decode()
 
 
 def checked_filter(
@@ -90,45 +90,45 @@ def checked_filter(
     Raises:
         NotSerializableError: See `metadata_text`.
     """
-    return _checked(value, what) if value else None
+    return _check_object(value, what) if value else None
 
 
-def matches(metadata: Mapping[str, JsonValue], wanted: Mapping[str, JsonValue]) -> bool:
+def matches(metadata: Mapping[str, JsonValue], conditions: Mapping[str, JsonValue]) -> bool:
     """Return True if the metadata has each key that is wanted, with a value equal as JSON."""
     return all(
-        key in metadata and is_equal_json(metadata[key], value) for key, value in wanted.items()
+        key in metadata and is_equal_json(metadata[key], value) for key, value in conditions.items()
     )
 
 
-def is_equal_json(one: JsonValue, other: JsonValue) -> bool:
+def is_equal_json(value: JsonValue, other: JsonValue) -> bool:
     """Return True if two values are the same JSON, as PostgreSQL's `jsonb` compares them.
 
     Numbers are equal by their decimal value: 1 is 1.0, and 1e23 is ten to the 23rd. A boolean is no number.
     Lists have the same values in the same order; objects have the same keys, in any order, nothing more.
     """
-    match one, other:
+    match value, other:
         case (bool(), _) | (_, bool()):
-            return one is other
+            return value is other
         case (int() | float(), int() | float()):
-            return _decimal(one) == _decimal(other)
+            return _decimal(value) == _decimal(other)
         case (list(), list()):
-            return len(one) == len(other) and all(map(is_equal_json, one, other))
+            return len(value) == len(other) and all(map(is_equal_json, value, other))
         case (dict(), dict()):
-            return one.keys() == other.keys() and matches(one, other)
+            return value.keys() == other.keys() and matches(value, other)
         case _:
-            return type(one) is type(other) and one == other
+            return type(value) is type(other) and value == other
 
 
 def _decimal(number: float) -> Decimal:
     return Decimal(repr(number))
 
 
-def _checked(value: Mapping[str, JsonValue], what: str) -> dict[str, JsonValue]:
+def _check_object(value: Mapping[str, JsonValue], what: str) -> dict[str, JsonValue]:
     if not isinstance(value, Mapping):
         raise NotSerializableError(what, type(value).__name__, "it has to be an object")
-    found, size = sized(dict(value), where=what)
-    assert isinstance(found, dict)
+    data, size = sized(dict(value), where=what)
+    assert isinstance(data, dict)
     if size > MAX_METADATA_BYTES:
         problem = f"{size} bytes as JSON, more than {MAX_METADATA_BYTES}: keep the rest as content"
         raise NotSerializableError(what, "dict", problem)
-    return found
+    return data

@@ -86,9 +86,8 @@ def canonical_json(value: object) -> str:
     try:
         return _canonical(value)
     except (TypeError, ValueError, RecursionError) as exc:
-        check_json(
-            value, where="arguments"
-        )  # names the culprit; the encoder says nothing of a remedy
+        # Its error names the value and a remedy; that of the encoder does not.
+        check_json(value, where="arguments")
         raise NotSerializableError("arguments", type(value).__name__, str(exc)) from exc
 
 
@@ -205,11 +204,13 @@ def _data_of_object(value: object, depth: int) -> JsonValue:
     for convert in (partial(to_jsonable_python, bytes_mode="base64"), _fields_of):
         try:
             return _data_of(convert(value), depth + 1)
-        except Exception:  # noqa: BLE001, S112 - code of the value's class; the next way is tried
+        # Code of the value's class may raise anything: the next way is tried.
+        except Exception:  # noqa: BLE001, S112
             continue
     try:
         return clean(str(value))
-    except Exception:  # noqa: BLE001 - code of the value's class
+    # So may its `__str__`, and the entry has to be written all the same.
+    except Exception:  # noqa: BLE001
         return f"({type(value).__name__} without a text)"
 
 
@@ -219,7 +220,7 @@ def _fields_of(value: object) -> Any:
         return dump()
     if (to_list := getattr(value, "tolist", None)) is not None:  # an array of numpy
         return to_list()
-    return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}  # type: ignore[arg-type]
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
 
 
 def _key_of(key: object) -> str:
@@ -269,5 +270,5 @@ def check_readable(value: object, what: str) -> None:
 
 
 def is_unreadable_row(exc: object) -> TypeGuard[StoreRefusedError]:
-    """Return whether an error says that a row is there and cannot be read."""
+    """Return True if an error says that a row is there and cannot be read."""
     return isinstance(exc, StoreRefusedError) and exc.sqlstate == DATA_CORRUPTED

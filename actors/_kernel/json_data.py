@@ -50,7 +50,7 @@ def check_integer(value: int, where: str) -> None:
 
 
 def is_short(value: int) -> bool:
-    """Return whether an integer has at most `MAX_DIGITS` digits. The time does not depend on its length."""
+    """Return True if an integer has at most `MAX_DIGITS` digits. The time does not depend on its length."""
     return -_FIRST_TOO_LONG < value < _FIRST_TOO_LONG
 
 

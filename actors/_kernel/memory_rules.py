@@ -60,7 +60,7 @@ class CheckedMemory:
     Attributes:
         slot: Identifies the key, or the text if there is none.
         metadata: JSON text of an object.
-        unit: The embedding, of length 1; empty: there is none.
+        unit: The embedding, of length 1; empty if there is none.
     """
 
     new: NewMemory
@@ -88,7 +88,7 @@ class CheckedQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMemory:
-    """A memory with its scores; None: that search did not find it."""
+    """A memory with its scores. A score is None if that search did not find it."""
 
     memory: Memory
     meaning: float | None
@@ -220,13 +220,13 @@ def checked_query(query: MemoryQuery) -> CheckedQuery:
             "a search by meaning needs an embedding: give the agent an `embedder`, or use mode='words'"
         )
     is_meant = query.mode != "words" and query.embedding is not None
-    joined = max(20, 4 * query.limit) if query.mode == "hybrid" else query.limit
+    ranking_size = max(20, 4 * query.limit) if query.mode == "hybrid" else query.limit
     return CheckedQuery(
         query=query,
         words=() if query.mode == "meaning" else words_of(query.text)[:MAX_QUERY_WORDS],
         unit=unit_vector(query.embedding or (), what="query") if is_meant else array("f"),
         filter=checked_filter(query.filter, what="filter of a search"),
-        candidates=joined if query.limit else 0,
+        candidates=ranking_size if query.limit else 0,
     )
 
 
@@ -259,7 +259,7 @@ def blocks_of(about: str) -> str:
 
 
 def memory_scopes(what: EraseRequest) -> list[str] | None:
-    """Return the scopes of the memories that an erase removes; None: all of the tenant.
+    """Return the scopes of the memories that an erase removes, or None for all of the tenant.
 
     Not for a session, to which no memory belongs.
     """
@@ -267,12 +267,12 @@ def memory_scopes(what: EraseRequest) -> list[str] | None:
         return [what.about]
     if what.agent is None:
         return None
-    own = agent_scope(what.agent)
-    return [own, blocks_of(own)]
+    own_scope = agent_scope(what.agent)
+    return [own_scope, blocks_of(own_scope)]
 
 
 def next_version(new: NewMemory, present: Memory | None) -> int | None:
-    """Return the version that keeping this text makes; None: the present text is equal.
+    """Return the version that keeping this text makes, or None if the present text is equal.
 
     Raises:
         MemoryConflictError: The present version is not the expected one.
@@ -296,40 +296,42 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_WORD.findall(text.lower())))
 
 
-def word_score(asked: Sequence[str], words: Iterable[str]) -> float:
+def word_score(query_words: Sequence[str], words: Iterable[str]) -> float:
     """Return from 0 to 1 how well words of a text answer those asked for; 0: not at all.
 
     Ten parts of eleven are the share of words that are there; one part is the closest spelling.
     """
-    there = set(words)
-    share = sum(word in there for word in asked) / len(asked) if asked else 0.0
-    longer = [word for word in asked if len(word) >= LEAST_LETTERS]
-    best = max((closeness(one, other) for one in longer for other in there), default=0.0)
+    text_words = set(words)
+    share = (
+        sum(word in text_words for word in query_words) / len(query_words) if query_words else 0.0
+    )
+    longer = [word for word in query_words if len(word) >= LEAST_LETTERS]
+    best = max((closeness(word, other) for word in longer for other in text_words), default=0.0)
     return joined_score(share, best)
 
 
 def joined_score(share: float, best: float) -> float:
     """Return the score of a share of words and the closest spelling among them."""
-    near = best if best >= LEAST_CLOSENESS else 0.0
-    return (10 * share + near) / 11
+    spelling_score = best if best >= LEAST_CLOSENESS else 0.0
+    return (10 * share + spelling_score) / 11
 
 
-def closeness(asked: str, word: str) -> float:
-    """Return the share of the trigrams of `asked` that are in `word`."""
-    own = _trigrams(asked)
-    return len(own & _trigrams(word)) / len(own)
+def closeness(query_word: str, word: str) -> float:
+    """Return the share of the trigrams of `query_word` that are in `word`."""
+    trigrams = _trigrams(query_word)
+    return len(trigrams & _trigrams(word)) / len(trigrams)
 
 
-def ranked(found: Sequence[FoundMemory], query: MemoryQuery, candidates: int) -> list[Memory]:
+def ranked(hits: Sequence[FoundMemory], query: MemoryQuery, candidates: int) -> list[Memory]:
     """Return hits of one or two searches as one list, best first."""
-    by_meaning = _best({one.memory.id: one.meaning for one in found}, found, candidates)
-    by_words = _best({one.memory.id: one.words for one in found}, found, candidates)
+    by_meaning = _best({hit.memory.id: hit.meaning for hit in hits}, hits, candidates)
+    by_words = _best({hit.memory.id: hit.words for hit in hits}, hits, candidates)
     if query.mode == "hybrid":
         scores = fused([list(by_meaning), list(by_words)])
     else:
         scores = by_meaning if query.mode == "meaning" else by_words
-    best = _best(scores, found, query.limit)
-    memories = {one.memory.id: one.memory for one in found}
+    best = _best(scores, hits, query.limit)
+    memories = {hit.memory.id: hit.memory for hit in hits}
     return [memories[id_].model_copy(update={"score": score}) for id_, score in best.items()]
 
 
@@ -343,20 +345,21 @@ def fused(rankings: Iterable[Sequence[str]]) -> dict[str, float]:
 
 
 def _best(
-    scores: Mapping[str, float | None], found: Sequence[FoundMemory], limit: int
+    scores: Mapping[str, float | None], memories: Sequence[FoundMemory], limit: int
 ) -> dict[str, float]:
     hits = [
-        (-score, -one.memory.updated_at.timestamp(), one.memory.id)
-        for one in found
-        if (score := scores.get(one.memory.id)) is not None
+        (-score, -found_memory.memory.updated_at.timestamp(), found_memory.memory.id)
+        for found_memory in memories
+        if (score := scores.get(found_memory.memory.id)) is not None
     ]
     return {id_: -score for score, _, id_ in sorted(hits)[:limit]}
 
 
+# Cached: a search compares each word of the query with each word of every memory.
 @lru_cache(maxsize=4096)
 def _trigrams(word: str) -> frozenset[str]:
-    padded = f"  {word} "
-    return frozenset(padded[at : at + 3] for at in range(len(padded) - 2))
+    padded_word = f"  {word} "
+    return frozenset(padded_word[at : at + 3] for at in range(len(padded_word) - 2))
 
 
 def _check_range(what: str, value: object, least: int, most: int) -> None:

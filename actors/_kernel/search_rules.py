@@ -75,15 +75,16 @@ def unit_vector(values: Sequence[float], *, what: str) -> array[float]:
     if largest == 0:
         problem = "its embedding is zero and has no direction: embed a text that is not empty"
         raise InvalidDocumentError(what, problem)
-    scaled = [number / largest for number in numbers]
-    length = math.sqrt(math.fsum(map(mul, scaled, scaled)))
-    return array("f", [number / length for number in scaled])
+    # Scaled first: squares of very large numbers are infinite, and those of very small ones are 0.
+    scaled_numbers = [number / largest for number in numbers]
+    length = math.sqrt(math.fsum(map(mul, scaled_numbers, scaled_numbers)))
+    return array("f", [number / length for number in scaled_numbers])
 
 
-def cosine(one: array[float], other: array[float]) -> float:
+def cosine(vector: array[float], other: array[float]) -> float:
     """Return the cosine of the angle between two vectors of one length, from -1 to 1."""
-    product: float = sum(map(mul, one, other))
-    lengths = math.sqrt(sum(map(mul, one, one)) * sum(map(mul, other, other)))
+    product: float = sum(map(mul, vector, other))
+    lengths = math.sqrt(sum(map(mul, vector, vector)) * sum(map(mul, other, other)))
     return max(-1.0, min(1.0, product / lengths))
 
 
@@ -107,40 +108,40 @@ async def checked_documents(
         NotSerializableError: Metadata cannot be kept.
     """
     check_count(len(documents), "documents")
-    checked = list(map(_checked, documents))
-    size = sum(len(one.content) + len(one.metadata) for one in checked)
+    candidates = list(map(_check_document, documents))
+    size = sum(len(document.content) + len(document.metadata) for document in candidates)
     if size > MAX_BATCH_BYTES:
         problem = f"{size} characters in one call, more than {MAX_BATCH_BYTES}: use several calls"
         raise InvalidDocumentError("documents", problem)
-    _check_alike([one for one in checked if one.unit])
-    kept: dict[str, CheckedDocument] = {}
-    for one in checked:
-        if is_last_kept or one.id not in kept:
-            kept[one.id] = one
-    missing = [one for one in kept.values() if not one.unit]
-    if not missing:
-        return list(kept.values())
+    _check_alike([document for document in candidates if document.unit])
+    by_id: dict[str, CheckedDocument] = {}
+    for document in candidates:
+        if is_last_kept or document.id not in by_id:
+            by_id[document.id] = document
+    missing_documents = [document for document in by_id.values() if not document.unit]
+    if not missing_documents:
+        return list(by_id.values())
     if embedder is None:
         problem = "it has no embedding, and the store has no embedder: give one of them"
-        raise InvalidDocumentError(f"document {missing[0].id!r}", problem)
-    for at in range(0, len(missing), MAX_EMBEDDED_TEXTS):
-        batch = missing[at : at + MAX_EMBEDDED_TEXTS]
-        vectors = await embedder.embed([one.content for one in batch])
-        kept |= {one.id: one for one in _embedded(batch, vectors)}
-    found = list(kept.values())
-    _check_alike(found)
-    return found
+        raise InvalidDocumentError(f"document {missing_documents[0].id!r}", problem)
+    for at in range(0, len(missing_documents), MAX_EMBEDDED_TEXTS):
+        batch = missing_documents[at : at + MAX_EMBEDDED_TEXTS]
+        vectors = await embedder.embed([document.content for document in batch])
+        by_id |= {document.id: document for document in _with_embeddings(batch, vectors)}
+    unique_documents = list(by_id.values())
+    _check_alike(unique_documents)
+    return unique_documents
 
 
-def check_dimensions(document: CheckedDocument, wanted: int, whose: str) -> None:
+def check_dimensions(document: CheckedDocument, dimensions: int, whose: str) -> None:
     """Check that the embedding has as many numbers as wanted.
 
     Raises:
         InvalidDocumentError: It has more or fewer.
     """
-    if (found := len(document.unit)) != wanted:
+    if (length := len(document.unit)) != dimensions:
         problem = (
-            f"its embedding has {found} numbers, {whose} {wanted}: a collection has one length"
+            f"its embedding has {length} numbers, {whose} {dimensions}: a collection has one length"
         )
         raise InvalidDocumentError(
             f"document {document.id!r}", f"{problem}, use another one for another embedding model"
@@ -148,7 +149,7 @@ def check_dimensions(document: CheckedDocument, wanted: int, whose: str) -> None
 
 
 def embedder_name(embedder: EmbeddingClient | None) -> str | None:
-    """Return the attribute `model` of an embedder; None: it has none, so models cannot be distinguished.
+    """Return the attribute `model` of an embedder, or None if it has none, so models cannot be distinguished.
 
     Raises:
         InvalidTextError: It is a text that cannot be kept.
@@ -160,29 +161,29 @@ def embedder_name(embedder: EmbeddingClient | None) -> str | None:
     return name
 
 
-def check_embedder(ours: str | None, wanted: str | None, collection: str) -> None:
+def check_embedder(own_name: str | None, stored_name: str | None, collection: str) -> None:
     """Check that a store's embedder may be that of a collection, because they have one name or one has none.
 
     Raises:
         InvalidDocumentError: They have two names.
     """
-    if ours is not None and wanted is not None and ours != wanted:
-        problem = f"its embeddings are of {wanted!r}, and the embedder of this store is {ours!r}"
-        remedy = (
-            f"open the store with {wanted!r}, or embed the documents anew in another collection"
+    if own_name is not None and stored_name is not None and own_name != stored_name:
+        problem = (
+            f"its embeddings are of {stored_name!r}, and the embedder of this store is {own_name!r}"
         )
+        remedy = f"open the store with {stored_name!r}, or embed the documents anew in another collection"
         raise InvalidDocumentError(f"collection {collection!r}", f"{problem}: {remedy}")
 
 
-def check_query(unit: array[float], wanted: int, collection: str) -> None:
+def check_query(unit: array[float], dimensions: int, collection: str) -> None:
     """Check that a query's embedding has the collection's length.
 
     Raises:
         InvalidDocumentError: It has another one.
     """
-    if len(unit) != wanted:
+    if len(unit) != dimensions:
         problem = (
-            f"it has {len(unit)} numbers, the embeddings of collection {collection!r} {wanted}"
+            f"it has {len(unit)} numbers, the embeddings of collection {collection!r} {dimensions}"
         )
         raise InvalidDocumentError("query embedding", f"{problem}: use the same embedding model")
 
@@ -227,25 +228,25 @@ def check_ids(ids: Sequence[str]) -> None:
     if isinstance(ids, str):
         raise InvalidDocumentError("ids", f"give a list of them, not the text {ids!r}")
     check_count(len(ids), "ids")
-    for one in ids:
-        check_name_of("id of a document", one)
+    for id_ in ids:
+        check_name_of("id of a document", id_)
 
 
 def _check_alike(documents: Sequence[CheckedDocument]) -> None:
-    for one in documents:
-        check_dimensions(one, len(documents[0].unit), f"that of document {documents[0].id!r}")
+    for document in documents:
+        check_dimensions(document, len(documents[0].unit), f"that of document {documents[0].id!r}")
 
 
-def _checked(document: VectorDocument) -> CheckedDocument:
+def _check_document(document: VectorDocument) -> CheckedDocument:
     check_name_of("id of a document", document.id)
     what = f"document {document.id!r}"
     _check_content(document.content, what)
-    given = document.embedding
+    embedding = document.embedding
     return CheckedDocument(
         id=document.id,
         content=document.content,
         metadata=metadata_text(document.metadata, what=f"metadata of {what}"),
-        unit=array("f") if given is None else unit_vector(given, what=what),
+        unit=array("f") if embedding is None else unit_vector(embedding, what=what),
     )
 
 
@@ -263,7 +264,7 @@ def _check_content(content: str, what: str) -> None:
         raise InvalidTextError(f"content of {what}", problem)
 
 
-def _embedded(
+def _with_embeddings(
     batch: Sequence[CheckedDocument], vectors: Sequence[Sequence[float]]
 ) -> Iterator[CheckedDocument]:
     if len(vectors) != len(batch):
@@ -271,8 +272,8 @@ def _embedded(
             f"it returned {len(vectors)} vectors for {len(batch)} texts: one for each is needed"
         )
         raise InvalidDocumentError("embedder", problem)
-    for one, vector in zip(batch, vectors, strict=True):
-        yield replace(one, unit=unit_vector(vector, what=f"document {one.id!r}"))
+    for document, vector in zip(batch, vectors, strict=True):
+        yield replace(document, unit=unit_vector(vector, what=f"document {document.id!r}"))
 
 
 MAX_DEPTH: Final = 16
@@ -348,8 +349,8 @@ def check_walk(depth: object, relationship_types: Sequence[str] | None) -> None:
     if len(relationship_types) > MAX_TYPES:
         msg = f"{len(relationship_types)} relationship_types, more than {MAX_TYPES}: leave them out"
         raise ContractError(msg)
-    for one in relationship_types:
-        check_name_of("type of a relationship", one)
+    for type_ in relationship_types:
+        check_name_of("type of a relationship", type_)
 
 
 def missing_end(relationship: Relationship, entity_id: str) -> KeyError:

@@ -62,7 +62,7 @@ class SecretProvider(Protocol):
     """The source of a host's secrets."""
 
     async def get(self, name: str) -> str | None:
-        """Return the secret's value, asked anew for each call so that it can be rotated; None: unknown.
+        """Return the secret's value, or None if it is unknown. Read for each call, so that it can be rotated.
 
         Raises:
             Exception: It could not be asked; becomes the error of the call, so it holds no secret.

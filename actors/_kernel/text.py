@@ -63,8 +63,8 @@ def check_number(what: str, value: object) -> None:
         ContractError: It is not.
     """
     if not isinstance(value, int) or not -MAX_INT <= value <= MAX_INT:
-        said = f"{value:.3g}" if isinstance(value, float) else f"a {type(value).__name__}"
-        msg = f"{what} is no whole number from {-MAX_INT} to {MAX_INT}: {said}"
+        description = f"{value:.3g}" if isinstance(value, float) else f"a {type(value).__name__}"
+        msg = f"{what} is no whole number from {-MAX_INT} to {MAX_INT}: {description}"
         raise ContractError(msg)
 
 

@@ -53,10 +53,10 @@ class SpanPlace:
 
 def parse_traceparent(text: str | None) -> SpanPlace | None:
     """Return what a ``traceparent`` names; None when there is none, or it is not one."""
-    found = _FORM.fullmatch(text or "")
-    if found is None:
+    match = _FORM.fullmatch(text or "")
+    if match is None:
         return None
-    version, trace, span, flags, more = found.groups()
+    version, trace, span, flags, more = match.groups()
     if version == "00" and more is not None:
         return None
     return SpanPlace(int(trace, 16), int(span, 16), int(flags, 16))
@@ -64,8 +64,8 @@ def parse_traceparent(text: str | None) -> SpanPlace | None:
 
 def caused_by(metadata: Mapping[str, str]) -> str | None:
     """Return the ``traceparent`` in a message's metadata, if it is one, in the form of this version."""
-    place = parse_traceparent(metadata.get(TRACE_PARENT))
-    return None if place is None else place.header()
+    span_place = parse_traceparent(metadata.get(TRACE_PARENT))
+    return None if span_place is None else span_place.header()
 
 
 def trace_id_of(row: RunRow) -> str:
@@ -104,7 +104,7 @@ def root_span(row: RunRow, ratio: float = 1.0) -> SpanPlace:
 
 
 def parent_span(row: RunRow, own: SpanPlace) -> SpanPlace | None:
-    """Return the parent of a run's root span `own`: its parent's, else the caller's; None: none."""
+    """Return the parent of a run's root span `own`: its parent's, else the caller's, or None."""
     if row.parent is not None:
         return replace(own, span_id=root_span_id(row.parent))
     return parse_traceparent(row.trace)

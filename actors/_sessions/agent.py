@@ -108,7 +108,7 @@ def _check_keeps(mode: str, agent: Agent) -> None:
 
 
 OnApproval: TypeAlias = Callable[[ApprovalRequest], Awaitable[bool | None] | bool | None]
-"""Function that decides a request. None: it leaves the request to another client.
+"""Function that decides a request, or returns None to leave the request to another client.
 
 A plain function is called in a thread, so it may ask at a terminal.
 """
@@ -151,11 +151,11 @@ class Approving:
             self._watched.discard(run_id)
 
     async def _answer(self, run_id: RunId, id_: str) -> None:
-        open_ones = await self._runtime.approvals.open(run_id=run_id)
-        request = next((one for one in open_ones if one.id == id_), None)
+        open_requests = await self._runtime.approvals.open(run_id=run_id)
+        request = next((r for r in open_requests if r.id == id_), None)
         if request is None:
             return
-        approve = await self._decided(request)
+        approve = await self._ask_callback(request)
         if approve is None:
             return
         try:
@@ -165,7 +165,7 @@ class Approving:
                 "a request was decided before the callback decided it", extra={"why": str(exc)}
             )
 
-    async def _decided(self, request: ApprovalRequest) -> bool | None:
+    async def _ask_callback(self, request: ApprovalRequest) -> bool | None:
         answer: Any
         if inspect.iscoroutinefunction(self._decide):
             answer = self._decide(request)
@@ -177,13 +177,13 @@ class Approving:
 
 def resources_of(modes: Mapping[str, Agent]) -> list[object]:
     """Return the models, tools and hooks of agents that can be closed, each once."""
-    found: dict[int, object] = {}
+    resources: dict[int, object] = {}
     for agent in modes.values():
         parts: list[Any] = [getattr(agent, "model", None), getattr(agent, "embedder", None)]
         for name in ("tools", "hooks", "middleware"):
             parts += getattr(agent, name, None) or ()
-        found |= {id(part): part for part in parts if _closer_of(part) is not None}
-    return list(found.values())
+        resources |= {id(part): part for part in parts if _closer_of(part) is not None}
+    return list(resources.values())
 
 
 def _closer_of(resource: object) -> Any:
@@ -196,5 +196,5 @@ async def close(resource: object) -> None:
     Both may be coroutine functions or plain ones.
     """
     closer = _closer_of(resource)
-    if closer is not None and inspect.isawaitable(done := closer()):
-        await done
+    if closer is not None and inspect.isawaitable(closing := closer()):
+        await closing

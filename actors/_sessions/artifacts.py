@@ -51,7 +51,7 @@ class SessionArtifact:
         name: Unique in its session.
         kind: See `ArtifactKind`.
         ref: The reference of its bytes: SHA-256, size and media type.
-        run_id: The run that put it. None: a program put it.
+        run_id: The run that put it, or None if a program put it.
         at: The instant at which it was put, aware UTC.
     """
 
@@ -124,7 +124,7 @@ class SessionArtifacts:
             ConflictError: The bytes were removed during the call. Put them again.
         """
         _check_put(name, kind)
-        store, run_id = await self._opened(), run_id or self._run_id
+        store, run_id = await self._open_store(), run_id or self._run_id
         if isinstance(data, bytes):
             ref = await store.store(data, content_type=content_type)
         else:
@@ -146,8 +146,8 @@ class SessionArtifacts:
     async def list(self, *, run_id: RunId | None = None) -> _Artifacts:
         """Return the session's artifacts by name. With `run_id` return those of a run, as it put them last."""
         prefix = "session:" if run_id is None else f"run:{run_id}:"
-        found = latest(await self.pins(prefix))
-        return [found[name].artifact for name in sorted(found)]
+        pins_by_name = latest(await self.pins(prefix))
+        return [pins_by_name[name].artifact for name in sorted(pins_by_name)]
 
     async def find(self, name: str) -> SessionArtifact:
         """Return the artifact with a name.
@@ -155,10 +155,10 @@ class SessionArtifacts:
         Raises:
             UnknownArtifactError: No artifact has the name.
         """
-        found = latest(await self.pins(f"session:{name}:")).get(name)
-        if found is None:
+        named_pin = latest(await self.pins(f"session:{name}:")).get(name)
+        if named_pin is None:
             raise UnknownArtifactError(name[:MAX_NAME_BYTES])
-        return found.artifact
+        return named_pin.artifact
 
     async def read(self, name: str) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of an artifact in pieces of 1 MiB. The last piece may be shorter.
@@ -169,7 +169,7 @@ class SessionArtifacts:
         Raises:
             UnknownArtifactError: No artifact has the name, or its bytes were erased during the read.
         """
-        ref, store = (await self.find(name)).ref, await self._opened()
+        ref, store = (await self.find(name)).ref, await self._open_store()
         for at in range(0, ref.size_bytes, PIECE_BYTES):
             try:
                 piece = await store.read(ref.id, offset=at, limit=PIECE_BYTES)
@@ -178,32 +178,32 @@ class SessionArtifacts:
             yield piece
 
     async def delete(self, name: str) -> bool:
-        """Remove a name from the session and its runs. False: no artifact has the name.
+        """Remove a name from the session and its runs; return False if no artifact has the name.
 
         Bytes without a pin are garbage-collected a day later.
         """
-        pins = [one for one in await self.pins() if one.artifact.name == name]
+        pins = [named_pin for named_pin in await self.pins() if named_pin.artifact.name == name]
         await self.unpin(pins)
         return bool(pins)
 
     async def unpin(self, pins: Iterable[NamedPin]) -> None:
         """Remove pins. A pin that was made again since it was read is removed, too."""
-        store = await self._opened()
-        for one in pins:
-            await store.unpin(one.pin.ref, owner=one.pin.owner)
+        store = await self._open_store()
+        for named_pin in pins:
+            await store.unpin(named_pin.pin.ref, owner=named_pin.pin.owner)
 
     async def pins(self, prefix: str = "") -> _Pins:
         """Return the pins that are names of artifacts and whose owners begin with `prefix`."""
-        store, after = await self._opened(), None
-        found: _Pins = []
+        store, after = await self._open_store(), None
+        named_pins: _Pins = []
         while page := await store.pins(prefix=prefix, after=after, limit=PINS_PAGE):
-            found += [named for pin in page if (named := parse_pin(pin)) is not None]
+            named_pins += [named_pin for pin in page if (named_pin := parse_pin(pin)) is not None]
             after = page[-1]
             if len(page) < PINS_PAGE:
                 break
-        return found
+        return named_pins
 
-    async def _opened(self) -> ArtifactStore:
+    async def _open_store(self) -> ArtifactStore:
         assert self._store is not None, "given, or looked up by those of a run"
         return self._store
 
@@ -216,16 +216,16 @@ class _ArtifactsOfRun(SessionArtifacts):
         self._run = run
 
     @override
-    async def _opened(self) -> ArtifactStore:
+    async def _open_store(self) -> ArtifactStore:
         if self._store is None:
             run = self._run
             agent, root = run.agent_id, run.row.root
             if root not in (None, run.run_id):
-                top = await run.store.reads.run(root)
-                if top is None:
+                root_row = await run.store.reads.run(root)
+                if root_row is None:
                     msg = f"run {root}, the root of this run's tree, does not exist any more"
                     raise ContractError(f"{msg}: its artifacts have no session")
-                agent = top.agent_id
+                agent = root_row.agent_id
             self._store = _scope_of(run.store, agent)
         return self._store
 
@@ -254,29 +254,29 @@ def _scope_of(store: RunStore, agent: AgentId) -> ArtifactStore:
 
 
 def parse_pin(pin: ArtifactPin) -> NamedPin | None:
-    """Return a pin with the facts of its owner. None: the pin is not an artifact's name."""
+    """Return a pin with the facts of its owner, or None if the pin is not an artifact's name."""
     first, _, rest = pin.owner.partition(":")
     if first == "session":
         name, kind, run = (["", "", *rest.rsplit(":", 2)])[-3:]
     elif first == "run":
-        run, _, named = rest.partition(":")
-        name, _, kind = named.rpartition(":")
+        run, _, name_and_kind = rest.partition(":")
+        name, _, kind = name_and_kind.rpartition(":")
     else:
         return None
-    known = next((one for one in KINDS if one == kind), None)
-    if known is None or not name:
+    known_kind = next((k for k in KINDS if k == kind), None)
+    if known_kind is None or not name:
         return None
-    artifact = SessionArtifact(name, known, pin.ref, RunId(run) if run else None, pin.at)
+    artifact = SessionArtifact(name, known_kind, pin.ref, RunId(run) if run else None, pin.at)
     return NamedPin(pin, artifact, by_run=first == "run")
 
 
 def latest(pins: Iterable[NamedPin]) -> dict[str, NamedPin]:
     """Return for each name the pin that was made last."""
-    return {one.artifact.name: one for one in sorted(pins, key=_by_age)}
+    return {named_pin.artifact.name: named_pin for named_pin in sorted(pins, key=_by_age)}
 
 
-def _by_age(one: NamedPin) -> tuple[datetime, str, str]:
-    return one.pin.at, one.pin.ref.id, one.pin.owner
+def _by_age(named_pin: NamedPin) -> tuple[datetime, str, str]:
+    return named_pin.pin.at, named_pin.pin.ref.id, named_pin.pin.owner
 
 
 def _check_put(name: str, kind: str) -> None:
@@ -340,14 +340,14 @@ class UserMessage(BaseModel):
     def payload(self) -> dict[str, JsonValue]:
         """Return the payload for the agent: ``text``, ``content`` if there is other content, and ``client``."""
         first = self.content[0]
-        given: dict[str, JsonValue] = {"text": self.text}
+        payload: dict[str, JsonValue] = {"text": self.text}
         if len(self.content) > 1 or first.type != "text" or first.model_extra:
-            given["content"] = [
+            payload["content"] = [
                 block.model_dump(mode="json", exclude_none=True) for block in self.content
             ]
         if self.client is not None:
-            given["client"] = self.client
-        return given
+            payload["client"] = self.client
+        return payload
 
 
 HOME_VARIABLE: Final = "CALLBOARD_HOME"
@@ -367,15 +367,15 @@ def project_folder(given: str | os.PathLike[str] | None) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def project_label(given: str | os.PathLike[str]) -> str:
-    """Return the label of a project's sessions. If the folder is not on this machine, `given` is the label."""
+def project_label(project: str | os.PathLike[str]) -> str:
+    """Return the label of a project's sessions: its folder, or `project` if that is not on this machine."""
     try:
-        return str(project_folder(given))
+        return str(project_folder(project))
     except ProjectError:
-        return os.fspath(given)
+        return os.fspath(project)
 
 
 def user_home() -> Path:
     """Return the folder of the user's own files: `CALLBOARD_HOME`, else ``~/.callboard``. It is not created."""
-    given = os.environ.get(HOME_VARIABLE)
-    return Path(given).expanduser() if given else Path.home() / ".callboard"
+    home = os.environ.get(HOME_VARIABLE)
+    return Path(home).expanduser() if home else Path.home() / ".callboard"

@@ -38,7 +38,7 @@ class ArtifactCandidate:
         session_id: The session.
         name: The artifact's name.
         kind: See `ArtifactKind`.
-        run_id: The run that put it. None: a program put it.
+        run_id: The run that put it, or None if a program put it.
         artifact_id: The SHA-256 of the bytes.
         size_bytes: The number of bytes.
         at: The instant at which it was put last, aware UTC.
@@ -97,7 +97,7 @@ class ArtifactCleanup:
     @property
     def size_bytes(self) -> int:
         """Size of all candidates. Bytes that two candidates share count twice."""
-        return sum(one.size_bytes for one in self.candidates)
+        return sum(candidate.size_bytes for candidate in self.candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class TaskCleanup:
     @property
     def size_bytes(self) -> int:
         """Size of all candidates."""
-        return sum(one.size_bytes for one in self.candidates)
+        return sum(candidate.size_bytes for candidate in self.candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +127,24 @@ class _Version:
     pins: tuple[NamedPin, ...]
 
     @property
-    def place(self) -> tuple[datetime, str, str, str]:
+    def age_key(self) -> tuple[datetime, str, str, str]:
         """The sort key by age."""
         artifact = self.newest.artifact
         return artifact.at, str(self.session), artifact.name, artifact.ref.id
 
     def candidate(self, reason: str) -> ArtifactCandidate:
         """Return the candidate for this version."""
-        one = self.newest.artifact
-        size, id_ = one.ref.size_bytes, one.ref.id
+        artifact = self.newest.artifact
+        size, id_ = artifact.ref.size_bytes, artifact.ref.id
         return ArtifactCandidate(
-            self.session.key, one.name, one.kind, one.run_id, id_, size, one.at, reason
+            self.session.key,
+            artifact.name,
+            artifact.kind,
+            artifact.run_id,
+            id_,
+            size,
+            artifact.at,
+            reason,
         )
 
 
@@ -156,53 +163,63 @@ class ArtifactChoice:
 
     def reason(self, kind: ArtifactKind) -> str:
         """Return the reason why an artifact of this kind is removed."""
-        why = [f"kind {kind}" if kind in EXPENDABLE else f"kind {kind}, which include_all takes"]
+        reasons = [
+            f"kind {kind}" if kind in EXPENDABLE else f"kind {kind}, which include_all takes"
+        ]
         if self.older_than is not None:
-            why.append(f"older than {self.older_than}")
+            reasons.append(f"older than {self.older_than}")
         if self.max_bytes is not None:
-            why.append(f"the others would have more than {self.max_bytes:,} bytes")
-        return "; ".join(why)
+            reasons.append(f"the others would have more than {self.max_bytes:,} bytes")
+        return "; ".join(reasons)
 
 
-def chosen_artifacts(
-    found: Sequence[_Version], choice: ArtifactChoice, *, now: datetime
+def choose_artifacts(
+    versions: Sequence[_Version], choice: ArtifactChoice, *, now: datetime
 ) -> list[_Version]:
     """Return the versions to remove, the oldest first."""
-    kinds = [one for one in found if choice.include_all or one.newest.artifact.kind in EXPENDABLE]
-    rest = sum(one.newest.artifact.ref.size_bytes for one in kinds)
-    chosen = []
-    for one in sorted(kinds, key=lambda version: version.place):
-        artifact = one.newest.artifact
-        if choice.max_bytes is not None and rest <= choice.max_bytes:
+    candidates = [
+        version
+        for version in versions
+        if choice.include_all or version.newest.artifact.kind in EXPENDABLE
+    ]
+    remaining_bytes = sum(version.newest.artifact.ref.size_bytes for version in candidates)
+    removals = []
+    for version in sorted(candidates, key=lambda version: version.age_key):
+        artifact = version.newest.artifact
+        if choice.max_bytes is not None and remaining_bytes <= choice.max_bytes:
             break
         if choice.older_than is None or artifact.at <= now - choice.older_than:
-            chosen.append(one)
-            rest -= artifact.ref.size_bytes
-    return chosen
+            removals.append(version)
+            remaining_bytes -= artifact.ref.size_bytes
+    return removals
 
 
 async def clean_artifacts(
     runtime: Runtime, sessions: AsyncIterator[AgentId], choice: ArtifactChoice, *, dry_run: bool
 ) -> ArtifactCleanup:
-    """See `AgentRuntime.cleanup_artifacts`."""
-    store, found = runtime.store, list[_Version]()
+    """Remove the names of the chosen artifacts of these sessions, or only list them (`dry_run`)."""
+    store, versions = runtime.store, list[_Version]()
     async for session in sessions:
-        found += _versions(session, await artifacts_of(store, session).pins())
-    chosen = chosen_artifacts(found, choice, now=runtime.clock.now())
+        versions += _versions(session, await artifacts_of(store, session).pins())
+    removals = choose_artifacts(versions, choice, now=runtime.clock.now())
     if not dry_run:
-        for one in chosen:
-            await artifacts_of(store, one.session).unpin(one.pins)
-    candidates = (one.candidate(choice.reason(one.newest.artifact.kind)) for one in chosen)
+        for version in removals:
+            await artifacts_of(store, version.session).unpin(version.pins)
+    candidates = (
+        version.candidate(choice.reason(version.newest.artifact.kind)) for version in removals
+    )
     return ArtifactCleanup(dry_run, tuple(candidates))
 
 
 def _versions(session: AgentId, pins: Sequence[NamedPin]) -> list[_Version]:
-    together: dict[tuple[str, str], list[NamedPin]] = {}
-    for one in pins:
-        together.setdefault((one.artifact.name, one.pin.ref.id), []).append(one)
+    pins_by_bytes: dict[tuple[str, str], list[NamedPin]] = {}
+    for named_pin in pins:
+        pins_by_bytes.setdefault((named_pin.artifact.name, named_pin.pin.ref.id), []).append(
+            named_pin
+        )
     return [
-        _Version(session, max(some, key=lambda one: one.pin.at), tuple(some))
-        for some in together.values()
+        _Version(session, max(group, key=lambda pin: pin.pin.at), tuple(group))
+        for group in pins_by_bytes.values()
     ]
 
 
@@ -245,18 +262,18 @@ class TaskChoice:
 async def clean_tasks(
     runtime: Runtime, sessions: AsyncIterator[AgentId], choice: TaskChoice, *, dry_run: bool
 ) -> TaskCleanup:
-    """See `AgentRuntime.cleanup_project_tasks`."""
+    """Remove the logs of the chosen tasks of these sessions, or only list them (`dry_run`)."""
     store, now = runtime.store, runtime.clock.now()
-    found = [
+    candidates = [
         choice.candidate(session, run)
         async for session in sessions
         for run in await store.lists.tasks(session, status=choice.statuses)
         if choice.older_than is None or run.ended_at <= now - choice.older_than
     ]
-    found.sort(key=lambda one: (one.ended_at, one.run_id))
+    candidates.sort(key=lambda candidate: (candidate.ended_at, candidate.run_id))
     if not dry_run:
-        await _sweep(store, found)
-    return TaskCleanup(dry_run, tuple(found))
+        await _sweep(store, candidates)
+    return TaskCleanup(dry_run, tuple(candidates))
 
 
 async def sweep_below(store: RunStore, session: AgentId) -> int:
@@ -264,29 +281,29 @@ async def sweep_below(store: RunStore, session: AgentId) -> int:
 
     The runs' rows stay.
     """
-    below = await store.lists.tasks(session, status=[*TERMINAL], every=True)
-    for run in below:
+    runs = await store.lists.tasks(session, status=[*TERMINAL], every=True)
+    for run in runs:
         await store.data.transcripts.clear_run(run.agent_id, None, run.run_id)
-    return await _sweep(store, below)
+    return await _sweep(store, runs)
 
 
-async def _sweep(store: RunStore, found: Sequence[TaskCandidate | TaskRun]) -> int:
-    swept = 0
-    for batch in _batches(found):
-        swept += await store.retention.sweep_these([one.run_id for one in batch])
-    return swept
+async def _sweep(store: RunStore, runs: Sequence[TaskCandidate | TaskRun]) -> int:
+    log_count = 0
+    for batch in _batches(runs):
+        log_count += await store.retention.sweep_these([run.run_id for run in batch])
+    return log_count
 
 
-def _batches(found: Sequence[TaskCandidate | TaskRun]) -> list[list[TaskCandidate | TaskRun]]:
+def _batches(runs: Sequence[TaskCandidate | TaskRun]) -> list[list[TaskCandidate | TaskRun]]:
     """Return runs in batches of at most `SWEEP_ENTRIES` entries. A longer log is a batch of its own."""
     batches: list[list[TaskCandidate | TaskRun]] = []
-    room = 0
-    for one in found:
-        if not batches or one.entries > room:
+    remaining_entries = 0
+    for run in runs:
+        if not batches or run.entries > remaining_entries:
             batches.append([])
-            room = SWEEP_ENTRIES
-        batches[-1].append(one)
-        room -= max(one.entries, 1)
+            remaining_entries = SWEEP_ENTRIES
+        batches[-1].append(run)
+        remaining_entries -= max(run.entries, 1)
     return batches
 
 
@@ -338,7 +355,7 @@ async def delete_session(
 ) -> dict[str, dict[str, int]] | None:
     """Delete a session in batches; return the numbers of deleted rows by kind.
 
-    None: the session does not exist, or it is used again.
+    None if the session does not exist, or it is used again.
 
     Args:
         runtime: The runtime of the session.
@@ -352,17 +369,18 @@ async def delete_session(
     sessions = runtime.store.data.sessions
     if not await sessions.begin_delete(agent, unless_since=unless_since):
         return None
-    below = await sweep_below(runtime.store, agent)  # runs are found from the runs above them
+    # Before the erase: runs below the session are found from the session's own runs, which it removes.
+    log_count = await sweep_below(runtime.store, agent)
     report = await runtime.erase(tenant=agent.tenant, agent=agent)
     rows = await sessions.finish_delete(agent)
     return {name: dict(kinds) for name, kinds in report.counts.items()} | {
         "sessions": {"rows": rows},
-        "children": {"logs": below},
+        "children": {"logs": log_count},
     }
 
 
 def ttl_of(days: float | None) -> timedelta | None:
-    """Return the time after which idle sessions are deleted. None: never.
+    """Return the time after which idle sessions are deleted, or None if they are kept.
 
     Raises:
         ContractError: `days` is not a number above 0.
@@ -384,19 +402,23 @@ async def delete_idle(runtime: Runtime, tenant: str, app: str, *, ttl: timedelta
 
     A session that is used during the call stays. Several processes may call this at once.
     """
-    deleted = 0
+    deleted_count = 0
     while True:
         before = runtime.clock.now() - ttl
-        found = await runtime.store.data.sessions.idle(tenant, app, before=before, limit=IDLE_BATCH)
-        gone = 0
-        for agent in found:
+        agents = await runtime.store.data.sessions.idle(
+            tenant, app, before=before, limit=IDLE_BATCH
+        )
+        batch_count = 0
+        for agent in agents:
             try:
-                gone += await delete_session(runtime, agent, unless_since=before) is not None
+                batch_count += await delete_session(runtime, agent, unless_since=before) is not None
+            # A user continued the session since it was read as idle: it stays.
             except (SessionActiveError, OpenRunsError):
                 continue
-        deleted += gone
-        if not gone or len(found) < IDLE_BATCH:
-            return deleted
+        deleted_count += batch_count
+        # If nothing of a batch was deleted, the next query returns the same batch: the loop would never end.
+        if not batch_count or len(agents) < IDLE_BATCH:
+            return deleted_count
         await asyncio.sleep(PAUSE_S)
 
 
@@ -404,9 +426,10 @@ async def keep_deleting_idle(runtime: Runtime, tenant: str, app: str, *, ttl: ti
     """Delete idle sessions once a minute until cancelled."""
     while True:
         try:
-            deleted = await delete_idle(runtime, tenant, app, ttl=ttl)
-            if deleted:
-                _log.info("idle sessions were deleted", extra={"sessions": deleted})
+            deleted_count = await delete_idle(runtime, tenant, app, ttl=ttl)
+            if deleted_count:
+                _log.info("idle sessions were deleted", extra={"sessions": deleted_count})
+        # The database may be away for a while: an exception would end the deletion for as long as the process.
         except PersistenceError as exc:
             _log.warning("deletion of idle sessions failed and is tried again", exc_info=exc)
         await asyncio.sleep(EVERY_S)

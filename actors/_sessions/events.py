@@ -167,7 +167,7 @@ class _SessionEvent(BaseModel):
     """The fields that all events have.
 
     Attributes:
-        event_id: A cursor after this event. None: the event is not stored.
+        event_id: A cursor after this event, or None if the event is not stored.
         session_id: The session.
         run_id: The run of the event.
         agent_id: The agent of that run.
@@ -393,7 +393,7 @@ class EventCursor:
         fact: The number of the last fact of the session that was read.
         seq: The number of the last entry that was read of the run that is active after that fact. -1: no entry
             was read.
-        part: The number of the last event of that entry that was read. None: all its events were read.
+        part: The number of the last event of that entry that was read, or None if all its events were read.
         is_half: True if only the first of the fact's two events was read.
     """
 
@@ -409,17 +409,17 @@ class EventCursor:
         Raises:
             CursorError: The text is not a cursor.
         """
-        found = _FORM.fullmatch(text)
-        if found is None:
+        match = _FORM.fullmatch(text)
+        if match is None:
             raise CursorError(text[:60], session, "it is not the `event_id` of an event")
-        seq, part = found["seq"], found["part"]
+        seq, part = match["seq"], match["part"]
         if int(seq or 0) > MAX_INT:
             raise CursorError(text[:60], session, f"its second number is above {MAX_INT}")
         return cls(
-            int(found["fact"]),
+            int(match["fact"]),
             -1 if seq is None else int(seq),
             None if part is None else int(part),
-            found["half"] is not None,
+            match["half"] is not None,
         )
 
     @property

@@ -38,9 +38,9 @@ class SessionFeed:
         runtime: The runtime with the store and the live pieces of answers.
         agent: The session's agent.
         at: The position after the last event that was read.
-        live: True: pieces of answers are yielded, too. They are not stored.
-        only: The only run whose events are yielded. The feed ends with the run's last event. None: all runs.
-        resumes: With `only`: True if `at` is the cursor of an event that was read. False: it is the run's
+        live: True if pieces of answers are yielded, too. They are not stored.
+        only: The only run whose events are yielded. The feed ends with the run's last event. None for all runs.
+        resumes: With `only`: True if `at` is the cursor of an event that was read, False if it is the run's
             start.
     """
 
@@ -52,7 +52,7 @@ class SessionFeed:
     resumes: bool = False
     _active: RunId | None = None
     _is_placed: bool = False
-    _early: TranslatedEvents | None = None
+    _early_events: TranslatedEvents | None = None
     """The log of the run `only`, read together with the facts, which saves a read before its first event."""
 
     async def past(self) -> AsyncGenerator[SessionEvent, None]:
@@ -93,10 +93,15 @@ class SessionFeed:
     async def _facts(self) -> AsyncIterator[Ahead[SessionFact]]:
         """Yield the facts after the cursor, and new ones."""
         followed, after = self.runtime.store.followed, self.at.last_fact
-        kept = nullcontext() if followed is None else followed.facts_of(self.agent, after=after)
-        with kept as handed:
-            facts = self._facts_after(lambda: after if handed is None else handed.begin - 1)
-            async with aclosing(Ahead(facts, handed=handed)) as ahead:
+        followed_facts = (
+            nullcontext() if followed is None else followed.facts_of(self.agent, after=after)
+        )
+        with followed_facts as handed_facts:
+            # Evaluated when the first read begins: facts that were handed over before it are not read again.
+            facts = self._facts_after(
+                lambda: after if handed_facts is None else handed_facts.begin - 1
+            )
+            async with aclosing(Ahead(facts, handed=handed_facts)) as ahead:
                 yield ahead
 
     async def _facts_after(self, after: Callable[[], int]) -> AsyncGenerator[SessionFact, None]:
@@ -107,6 +112,7 @@ class SessionFeed:
 
     async def _is_gone(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return True if a run was deleted with its session: not if the feed's next fact is of that run."""
+        # The first fact nearly always comes at once, and saves the read of the run.
         if not facts.has_next():
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_FACT_S):
@@ -124,26 +130,27 @@ class SessionFeed:
             row = await self.runtime.store.reads.run(run_id)
             if row is not None and row.status.is_terminal and self.at.next_seq > row.last_seq:
                 return  # the fact of its end comes next, perhaps after other facts
-        early = nullcontext(self._early) if self._early else None
-        async with early or self._entries(run_id, facts.news) as entries:
+        early_events = nullcontext(self._early_events) if self._early_events else None
+        async with early_events or self._entries(run_id, facts.news) as entries:
             while True:
                 if entries.has_next():
                     try:
-                        found = await entries.take()
+                        found_event = await entries.take()
                     except StopAsyncIteration:
                         return
-                    if found is None:
+                    if found_event is None:
                         continue
-                    if found[2]:
+                    if found_event[2]:
                         async for event in self._before_end(run_id):
                             yield event
-                    yield self._placed(found)
+                    yield self._move_past(found_event)
                 elif facts.has_next() and not self._is_later(run_id, facts):
                     async for event in self._of_fact(await facts.take()):
                         yield event
                     if self._active != run_id:
-                        return  # the session was deleted since, and made again
+                        return  # the session was deleted meanwhile and created again
                 else:
+                    # No await since `has_next`: what arrives after `clear` sets the event again.
                     facts.news.clear()
                     await facts.news.wait()
 
@@ -153,7 +160,7 @@ class SessionFeed:
         if self.only is None or self.resumes:
             yield
             return
-        async with self._entries(self.only, news) as self._early:
+        async with self._entries(self.only, news) as self._early_events:
             yield
 
     @asynccontextmanager
@@ -161,9 +168,9 @@ class SessionFeed:
         """Yield the events of a run after the cursor, and new ones."""
         begin = self.at.next_seq
         log = self.runtime.tail(run_id, from_seq=begin)
-        reading = partial(self.runtime.live.reading, run_id, log, pieces=self.live, whole=True)
-        async with reading(after=begin - 1, news=news) as merged:
-            yield TranslatedEvents(merged, await self._translated(run_id))
+        open_reader = partial(self.runtime.live.reading, run_id, log, pieces=self.live, whole=True)
+        async with open_reader(after=begin - 1, news=news) as merged_log:
+            yield TranslatedEvents(merged_log, await self._translate_log(run_id))
 
     def _is_later(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return True if the next fact is known and has to be yielded after the active run's next entry."""
@@ -174,7 +181,7 @@ class SessionFeed:
     async def _before_end(self, run_id: RunId) -> AsyncGenerator[SessionEvent, None]:
         """Yield the facts before a run's end, so that a request to cancel comes before the cancellation."""
         facts = await self.runtime.store.data.sessions.facts(self.agent, after=self.at.last_fact)
-        for fact in takewhile(lambda one: one.run_id != run_id or one.kind != "ended", facts):
+        for fact in takewhile(lambda fact: fact.run_id != run_id or fact.kind != "ended", facts):
             if fact.kind == "started":
                 return  # the session was deleted and created again
             async for event in self._of_fact(fact):
@@ -184,24 +191,24 @@ class SessionFeed:
         """Yield the events of the active run up to now."""
         run_id = self._active
         if run_id is not None and self._wants(run_id):
-            translated = await self._translated(run_id)
+            translated_log = await self._translate_log(run_id)
             async for entry in self.runtime.entries(run_id, from_seq=self.at.next_seq):
-                for found in await translated.of(entry):
-                    if found[2]:
+                for found_event in await translated_log.of(entry):
+                    if found_event[2]:
                         async for event in self._before_end(run_id):
                             yield event
-                    yield self._placed(found)
+                    yield self._move_past(found_event)
 
-    async def _translated(self, run_id: RunId) -> TranslatedLog:
+    async def _translate_log(self, run_id: RunId) -> TranslatedLog:
         """Return the translation of a run's entries after the cursor."""
-        translated = TranslatedLog(self._translator(run_id), self.at.next_seq, self.at.skip)
+        translated_log = TranslatedLog(self._translator(run_id), self.at.next_seq, self.at.skip)
         if self.at.next_seq > 0:
-            await translated.note(self.runtime.entries(run_id))
-        return translated
+            await translated_log.note(self.runtime.entries(run_id))
+        return translated_log
 
-    def _placed(self, found: FoundEvent) -> SessionEvent:
+    def _move_past(self, found_event: FoundEvent) -> SessionEvent:
         """Move the cursor after an event of the active run; return the event with that cursor."""
-        event, part, _ = found
+        event, part, _ = found_event
         if event.seq < 0:
             return event
         self.at = replace(self.at, seq=event.seq, part=part)
@@ -237,18 +244,18 @@ class SessionFeed:
         self._is_placed = True
         problem = "the session has no such event. It may have been deleted"
         sessions, upto = self.runtime.store.data.sessions, self.at.last_fact
-        ended: set[RunId] = set()
+        ended_runs: set[RunId] = set()
         while upto > NO_FACT:
             first = max(NO_FACT, upto - LOOK_BACK)
             page = await sessions.facts(self.agent, after=first, limit=upto - first)
             facts = [fact for fact in page if fact.number <= upto]
             if upto == self.at.last_fact and (not facts or facts[-1].number != upto):
                 raise CursorError(str(self.at), self.agent.key, problem)
-            started = next((fact for fact in reversed(facts) if fact.kind == "started"), None)
-            ended |= {fact.run_id for fact in facts if fact.kind == "ended"}
-            if started is not None and started.run_id not in ended:
-                self._active = started.run_id
-            if started is not None or len(facts) < upto - first:
+            start = next((fact for fact in reversed(facts) if fact.kind == "started"), None)
+            ended_runs |= {fact.run_id for fact in facts if fact.kind == "ended"}
+            if start is not None and start.run_id not in ended_runs:
+                self._active = start.run_id
+            if start is not None or len(facts) < upto - first:
                 break  # earlier runs have ended, or were deleted
             upto = first
         if self.at.seq >= 0:
@@ -313,21 +320,21 @@ def _is_end_of(run_id: RunId, facts: Ahead[SessionFact]) -> bool:
 class TranslatedEvents:
     """The events of a run for one reader, translated when they are taken."""
 
-    def __init__(self, log: MergedLog, translated: TranslatedLog) -> None:
-        self._log, self._translated = log, translated
-        self._found: deque[FoundEvent] = deque()
+    def __init__(self, log: MergedLog, translated_log: TranslatedLog) -> None:
+        self._log, self._translated_log = log, translated_log
+        self._events: deque[FoundEvent] = deque()
 
     def has_next(self) -> bool:
         """Return True if `take` need not wait for the run."""
-        return bool(self._found) or self._log.has_next()
+        return bool(self._events) or self._log.has_next()
 
     async def take(self) -> FoundEvent | None:
-        """Return the next event, once `has_next`; None: the next entry has no event.
+        """Return the next event, once `has_next`, or None if the next entry has no event.
 
         Raises:
             StopAsyncIteration: There are no more.
         """
-        if not self._found:
+        if not self._events:
             for entry in await self._log.take():
-                self._found += await self._translated.of(entry)
-        return self._found.popleft() if self._found else None
+                self._events += await self._translated_log.of(entry)
+        return self._events.popleft() if self._events else None

@@ -100,7 +100,7 @@ class SessionRun:
         self._begin = EventCursor(0 if queued is None else queued.number - 1)
         self._live = live
         self._is_read = False
-        self._own: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        self._own_events: asyncio.Queue[SessionEvent] = asyncio.Queue()
 
     def events(self) -> AsyncGenerator[SessionEvent, None]:
         """Yield the run's events from its start to its last one, for one reader.
@@ -130,13 +130,14 @@ class SessionRun:
     async def _events(self) -> AsyncGenerator[SessionEvent, None]:
         async with (
             aclosing(Ahead(self.tail())) as events,
-            aclosing(Ahead(_all_of(self._own), events.news)) as own,
+            aclosing(Ahead(_all_of(self._own_events), events.news)) as own_events,
         ):
             while True:
-                if own.has_next():
-                    yield await own.take()
+                if own_events.has_next():
+                    yield await own_events.take()
                     continue
                 if not events.has_next():
+                    # No await since `has_next`: what arrives after `clear` sets the event again.
                     events.news.clear()
                     await events.news.wait()
                     continue
@@ -160,7 +161,7 @@ class SessionRun:
             "at": self._runtime.clock.now(),
             "payload": payload,
         }
-        self._own.put_nowait(EVENTS.validate_python(event))
+        self._own_events.put_nowait(EVENTS.validate_python(event))
 
     async def result(self) -> JsonValue:
         """Wait until the run has ended; return its output.
@@ -194,15 +195,15 @@ class SessionRun:
             timeout_s: Seconds after which the call returns even if the run has not ended.
         """
         clock = asyncio.get_running_loop().time
-        began = clock()
+        started_s = clock()
         await self._runtime.cancel(self.run_id, reason=reason)
         try:
             async with asyncio.timeout(timeout_s):
                 await self.wait()
         except TimeoutError:
             self._tell("cancel_timeout", {"waited_s": timeout_s})
-            return CancelResult(await self.refresh(), has_ended=False, waited_s=clock() - began)
-        return CancelResult(self.status, has_ended=True, waited_s=clock() - began)
+            return CancelResult(await self.refresh(), has_ended=False, waited_s=clock() - started_s)
+        return CancelResult(self.status, has_ended=True, waited_s=clock() - started_s)
 
     async def children(self) -> list[RunId]:
         """Return the runs that this run has spawned, in order."""
@@ -225,8 +226,8 @@ class SessionRun:
         translator = self._translator_of(row)
         entries = self._runtime.entries(row.run_id)
         events = [event async for entry in entries for event in await translator.of(entry)]
-        kept = await artifacts_of(store, self._agent).list(run_id=row.run_id)
-        names = [artifact.name for artifact in kept]
+        artifacts = await artifacts_of(store, self._agent).list(run_id=row.run_id)
+        names = [artifact.name for artifact in artifacts]
         return ChildInspection(row.run_id, row.agent_id, row.status, nodes, events, names)
 
     async def child_events(self, child: RunId | str) -> AsyncIterator[SessionEvent]:
@@ -245,16 +246,16 @@ class SessionRun:
                 yield event
 
     def _translator_of(self, child: RunRow) -> RunTranslator:
-        hidden = self._runtime.hidden_names
-        return RunTranslator(self.session_id, child.run_id, child.agent_id, hidden)
+        hidden_names = self._runtime.hidden_names
+        return RunTranslator(self.session_id, child.run_id, child.agent_id, hidden_names)
 
     async def _child(self, child: RunId | str) -> RunRow:
         row = await self._runtime.store.reads.run(RunId(str(child)))
-        above = row
-        while above is not None and above.parent is not None:
-            if above.parent == self.run_id and row is not None:
+        ancestor = row
+        while ancestor is not None and ancestor.parent is not None:
+            if ancestor.parent == self.run_id and row is not None:
                 return row
-            above = await self._runtime.store.reads.run(above.parent)
+            ancestor = await self._runtime.store.reads.run(ancestor.parent)
         raise UnknownChildError(self.run_id, str(child)[:128])
 
 

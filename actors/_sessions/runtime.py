@@ -62,7 +62,7 @@ class AgentRuntime:
     Args:
         project_dir: The project's folder, whose path is a label of its sessions. Default: the current folder. A
             file stands for its folder.
-        agents: The agents by mode, or one agent for the mode ``normal``. None: this is a client, and other
+        agents: The agents by mode, or one agent for the mode ``normal``. None if this is a client, and other
             processes execute its runs.
         runtime: The runtime that stores and executes runs. Default: a new one in memory. A given runtime is not
             stopped by this object.
@@ -76,7 +76,7 @@ class AgentRuntime:
         resources: Objects with `aclose` or `close` that are closed with this object, in reverse order, in
             addition to models, tools and hooks of the agents.
         ttl_days: Days since its last fact after which a session without an open run is deleted, as by
-            `delete_session`. Processes that serve the app delete it. None: sessions stay.
+            `delete_session`. Processes that serve the app delete it. None if sessions stay.
 
     Raises:
         ContractError: `ttl_days` is not above 0.
@@ -108,6 +108,7 @@ class AgentRuntime:
         if agents is not None and not isinstance(agents, Mapping):
             agents = {DEFAULT_MODE: agents}
         self._modes: dict[str, Agent] = dict(agents or {})
+        # Only for its checks: a mode that is no agent of a session is an error here, not at its first run.
         if self._modes:
             SessionAgent(AgentId(app, "check", tenant), self._modes)
         self._version, self._retry = version, retry
@@ -150,7 +151,8 @@ class AgentRuntime:
         if self._is_closed:
             return
         self._is_closed = True
-        async with AsyncExitStack() as stack:  # closes the others, too, if one raises
+        # A stack, since each resource has to be closed even if another one raises.
+        async with AsyncExitStack() as stack:
             for resource in self._resources:
                 stack.push_async_callback(close, resource)
             if self._owns_runtime and self._is_open:
@@ -194,7 +196,7 @@ class AgentRuntime:
         self._refuse_closed()
         if self._modes and mode not in self._modes:
             raise UnknownModeError(mode, ", ".join(self._modes))
-        said = UserMessage.of(message)
+        user_message = UserMessage.of(message)
         agent = self.agent_id(session_id or secrets.token_hex(16))
         metadata = {MODE_KEY: mode}
         sessions = self.runtime.store.data.sessions
@@ -204,8 +206,8 @@ class AgentRuntime:
             metadata[PARENT_NODE_KEY] = parent_node
         order = Order(
             agent_id=agent,
-            payload=said.payload(),
-            message_id=said.id,
+            payload=user_message.payload(),
+            message_id=user_message.id,
             on_conflict=on_conflict,
             priority=priority,
             metadata=metadata,
@@ -214,8 +216,8 @@ class AgentRuntime:
         run_id = await self.runtime.front.submit(self._caller, order)
         if self._approving is not None:
             self._approving.watch(run_id)
-        queued = await sessions.queued(agent, run_id)
-        return SessionRun(self.runtime, agent, run_id, queued=queued)
+        queued_fact = await sessions.queued(agent, run_id)
+        return SessionRun(self.runtime, agent, run_id, queued=queued_fact)
 
     def agent_id(self, session_id: str) -> AgentId:
         """Return the id of a session's agent.
@@ -232,8 +234,8 @@ class AgentRuntime:
             UnknownRunError: The tenant and app have no such run.
         """
         row = await self._row(run_id)
-        queued = await self.runtime.store.data.sessions.queued(row.agent_id, row.run_id)
-        return SessionRun(self.runtime, row.agent_id, row.run_id, queued=queued)
+        queued_fact = await self.runtime.store.data.sessions.queued(row.agent_id, row.run_id)
+        return SessionRun(self.runtime, row.agent_id, row.run_id, queued=queued_fact)
 
     def tail_session(
         self, session_id: str, *, cursor: str | None = None, live: bool = True
@@ -245,8 +247,8 @@ class AgentRuntime:
 
         Args:
             session_id: The session. It may not exist yet.
-            cursor: The `event_id` of an event. None: the first event is yielded first.
-            live: True: pieces of answers are yielded, too, while a model answers. They are not stored.
+            cursor: The `event_id` of an event, or None to begin with the first event.
+            live: True if pieces of answers are yielded, too, while a model answers. They are not stored.
 
         Raises:
             CursorError: The session has no such event. The first step raises it.
@@ -277,10 +279,10 @@ class AgentRuntime:
             UnknownSessionError: There is no such session.
         """
         agent = self.agent_id(session_id)
-        found = await self.runtime.store.data.sessions.get(agent)
-        if found is None:
+        row = await self.runtime.store.data.sessions.get(agent)
+        if row is None:
             raise UnknownSessionError(str(agent))
-        return found
+        return row
 
     async def sessions(
         self, *, limit: int = 100, before: datetime | None = None
@@ -327,10 +329,10 @@ class AgentRuntime:
         """
         self._refuse_closed()
         agent = self.agent_id(session_id)
-        gone = await delete_session(self.runtime, agent)
-        if gone is None:
+        row_counts = await delete_session(self.runtime, agent)
+        if row_counts is None:
             raise UnknownSessionError(str(agent))
-        return gone
+        return row_counts
 
     async def cleanup_artifacts(  # noqa: PLR0917 - the interface of others
         self,
@@ -345,9 +347,9 @@ class AgentRuntime:
         Bytes that then have no pin are garbage-collected a day later.
 
         Args:
-            session_id: The session. None: all sessions of the app.
-            dry_run: True: nothing is deleted.
-            include_all: True: also artifacts of kind ``ordinary``, not only ``debug`` and ``raw``.
+            session_id: The session, or None for all sessions of the app.
+            dry_run: True if nothing is deleted.
+            include_all: True if artifacts of kind ``ordinary`` count, too, not only ``debug`` and ``raw``.
             older_than: Only artifacts that were put longer ago than this.
             max_bytes: Delete, the oldest first, only until the artifacts that stay have at most so many bytes.
                 Artifacts that are too young to be deleted count, too.
@@ -374,9 +376,9 @@ class AgentRuntime:
 
         Args:
             project: The folder, or the label of sessions whose folder is not here.
-            dry_run: True: nothing is removed.
-            include_failed: True: also tasks that failed, not only completed ones.
-            include_cancelled: True: also tasks that were cancelled.
+            dry_run: True if nothing is removed.
+            include_failed: True if tasks that failed count, too, not only completed ones.
+            include_cancelled: True if tasks that were cancelled count, too.
             older_than: Only tasks that ended longer ago than this.
 
         Raises:
@@ -403,5 +405,5 @@ class AgentRuntime:
 
     def _refuse_closed(self) -> None:
         if self._is_closed or not self._is_open:
-            done = "was closed" if self._is_closed else "is not open"
-            raise ClosedError(f"this AgentRuntime {done}: use it in `async with`")
+            state = "was closed" if self._is_closed else "is not open"
+            raise ClosedError(f"this AgentRuntime {state}: use it in `async with`")

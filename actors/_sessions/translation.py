@@ -19,8 +19,8 @@ from actors._runtime.replay.history import PAID
 from actors._sessions.events import EVENTS, SessionEvent
 
 Nodes: TypeAlias = Callable[[Sequence[str]], Awaitable[list[Turn]]]
-Said: TypeAlias = tuple[str, ChatMessage]
-"""A turn: its id, and what was said."""
+TurnMessage: TypeAlias = tuple[str, ChatMessage]
+"""A turn: its id, and its message."""
 Draft: TypeAlias = tuple[str, dict[str, Any], dict[str, str]]
 """An event without a position: its type, its payload, and the fields that name a node or a call."""
 FoundEvent: TypeAlias = tuple[SessionEvent, int | None, bool]
@@ -49,8 +49,8 @@ class RunTranslator:
         run_id: The run.
         agent_id: The run's agent.
         hidden: The names that are hidden in content.
-        nodes: Function that returns turns of the session's conversation by id. None: the run's turns are not
-            nodes.
+        nodes: Function that returns turns of the session's conversation by id, or None if the run's turns are
+            not nodes.
     """
 
     session_id: str
@@ -62,11 +62,11 @@ class RunTranslator:
     """Arguments of the model's tool calls, by call id."""
     _pieces: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Attempt and number of the last piece of each answer in progress, by position."""
-    _tried: set[str] = field(default_factory=set)
+    _failed_calls: set[str] = field(default_factory=set)
     """Model calls of which an attempt has failed."""
-    _asked: dict[str, str] = field(default_factory=dict)
+    _approval_ids: dict[str, str] = field(default_factory=dict)
     """Ids of requested approvals, by position."""
-    _called: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _client_calls: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Calls of the client's tools without a result, by position."""
 
     def note(self, entry: RunLogEntry) -> None:
@@ -86,31 +86,32 @@ class RunTranslator:
         self, entry: RunLogEntry, type_: str, payload: dict[str, Any], about: dict[str, str]
     ) -> SessionEvent:
         if not isinstance(entry, LivePiece):
-            return self._validated(entry, type_, payload, about)
+            return self._parse_event(entry, type_, payload, about)
+        # All readers of a piece share its event: each of them would otherwise validate every token again.
         key = (type_, self.session_id)
         event: SessionEvent | None = entry.shared.get(key)
         if event is None:
-            event = entry.shared[key] = self._validated(entry, type_, payload, about)
+            event = entry.shared[key] = self._parse_event(entry, type_, payload, about)
         return event
 
-    def _validated(
+    def _parse_event(
         self, entry: RunLogEntry, type_: str, payload: dict[str, Any], about: dict[str, str]
     ) -> SessionEvent:
         content = {key: self.hidden.shown(payload[key]) for key in _CONTENT & payload.keys()}
-        place = {
+        origin = {
             "session_id": self.session_id,
             "run_id": self.run_id,
             "agent_id": str(self.agent_id),
         }
-        told = {"type": type_, "seq": entry.seq, "at": entry.ts, "payload": payload | content}
-        return EVENTS.validate_python({**place, **told, **about})
+        fields = {"type": type_, "seq": entry.seq, "at": entry.ts, "payload": payload | content}
+        return EVENTS.validate_python({**origin, **fields, **about})
 
     async def _drafts(self, entry: RunLogEntry) -> list[Draft]:
         kind, payload = entry.kind, entry.payload
         if kind == K.LLM_CALL:
             return await self._answer(entry)
         if kind == K.EFFECT_RESULT and payload.get("effect") == "history.append":
-            return [_said(turn) for turn in await self._turns_of(entry)]
+            return [_message_draft(turn) for turn in await self._turns_of(entry)]
         if kind in _ASKS:
             return self._question(entry)
         if kind in _TOOLS:
@@ -121,7 +122,7 @@ class RunTranslator:
         if "turns" in payload:
             # The terminal entry of a run that ended before a model answered names the messages that it got.
             ids: Any = payload["turns"]
-            drafts += [_said(turn) for turn in await self._turns(entry, ids)]
+            drafts += [_message_draft(turn) for turn in await self._turns(entry, ids)]
         draft_of = _PLAIN.get(kind)
         return drafts if draft_of is None else [*drafts, draft_of(entry)]
 
@@ -130,25 +131,28 @@ class RunTranslator:
 
         If the answer starts again, an empty snapshot comes first.
         """
-        said: dict[str, Any] = entry.payload
-        data = said.get("data")
+        piece: dict[str, Any] = entry.payload
+        data = piece.get("data")
         if isinstance(data, dict) and data.get("session"):
             return []  # of a conversation that the user does not see
-        payload = {"text": said["text"], "attempt": said["attempt"], "position": entry.position}
-        place, last = (int(said["attempt"]), int(said["n"])), self._pieces.get(entry.position)
-        is_anew = last is not None and (
-            place[0] > last[0] or (place[0] == last[0] and not place[1])
+        payload = {"text": piece["text"], "attempt": piece["attempt"], "position": entry.position}
+        piece_key, last_key = (
+            (int(piece["attempt"]), int(piece["n"])),
+            self._pieces.get(entry.position),
         )
-        if last is not None and place <= last and not is_anew:
+        starts_again = last_key is not None and (
+            piece_key[0] > last_key[0] or (piece_key[0] == last_key[0] and not piece_key[1])
+        )
+        if last_key is not None and piece_key <= last_key and not starts_again:
             return []
-        self._pieces[entry.position] = place
+        self._pieces[entry.position] = piece_key
         type_ = "text_delta" if entry.kind == K.TEXT_DELTA else "reasoning_delta"
-        if said.get("whole") and type_ == "text_delta":
+        if piece.get("whole") and type_ == "text_delta":
             return [("text_snapshot", payload, {})]
-        if said.get("whole") and last is not None and last[0] == place[0]:
+        if piece.get("whole") and last_key is not None and last_key[0] == piece_key[0]:
             return []  # the reader already has a part of it
         drafts: list[Draft] = [(type_, payload, {})]
-        if is_anew:
+        if starts_again:
             drafts.insert(0, ("text_snapshot", {**payload, "text": ""}, {}))
         return drafts
 
@@ -157,28 +161,27 @@ class RunTranslator:
         if payload.get("status") == "ok":
             self._pieces.pop(entry.position, None)
         turns = await self._turns_of(entry)
-        if (
-            _place(entry) in self._tried
-        ):  # the turns before the answer were written with the failed attempt
+        # The turns before the answer were written with the failed attempt, whose events readers already have.
+        if _entry_key(entry) in self._failed_calls:
             turns = [turn for turn in turns[-1:] if turn[1].role == "assistant"]
         self._note_try(entry)
-        found = [_said(turn) for turn in turns]
+        drafts = [_message_draft(turn) for turn in turns]
         if payload.get("status") != "ok":
-            return found
+            return drafts
         content = self._note_calls(payload)
         if self._is_inner(entry):
-            return found
-        if not found or found[-1][1]["role"] != "assistant":
+            return drafts
+        if not drafts or drafts[-1][1]["role"] != "assistant":
             answer = ChatMessage.model_validate({"role": "assistant", "content": content})
-            found.append(("message", _turn_payload(answer), {}))
-        told = {"model": payload.get("model"), "usage": payload.get("usage")}
-        found[-1][1].update(told, position=entry.position)
-        return found
+            drafts.append(("message", _turn_payload(answer), {}))
+        model_facts = {"model": payload.get("model"), "usage": payload.get("usage")}
+        drafts[-1][1].update(model_facts, position=entry.position)
+        return drafts
 
     def _is_inner(self, entry: RunLogEntry) -> bool:
         """Return True for an answer in another conversation than the run's, and for a summary of a strategy."""
         receipt: Any = entry.payload.get("receipt") or {}
-        # Hosts of the release before did not say it.
+        # Entries of the release before have no `session`: without the default all answers would be inner ones.
         is_other = (
             self.nodes is not None and receipt.get("session", self.session_id) != self.session_id
         )
@@ -193,19 +196,20 @@ class RunTranslator:
                 self._calls[str(block.get("id"))] = block.get("arguments") or {}
         return content
 
-    async def _turns_of(self, entry: RunLogEntry) -> list[Said]:
+    async def _turns_of(self, entry: RunLogEntry) -> list[TurnMessage]:
         """Return the turns that were written with an entry."""
-        place, found, n = _place(entry), list[Said](), 0
+        entry_key, turns, n = _entry_key(entry), list[TurnMessage](), 0
+        # Without `said` each lookup is a read of the store, so one lookup takes several ids.
         at_once = AT_ONCE if entry.said is None else 1
         while True:
-            wanted = [turn_id(self.run_id, place, n + i) for i in range(at_once)]
-            some = await self._turns(entry, wanted)
-            found += some
+            ids = [turn_id(self.run_id, entry_key, n + i) for i in range(at_once)]
+            page = await self._turns(entry, ids)
+            turns += page
             n += at_once
-            if len(some) < at_once:
-                return found
+            if len(page) < at_once:
+                return turns
 
-    async def _turns(self, entry: RunLogEntry, ids: Sequence[str]) -> list[Said]:
+    async def _turns(self, entry: RunLogEntry, ids: Sequence[str]) -> list[TurnMessage]:
         """Return those of these turns that the session has. They were written with the entry."""
         if self.nodes is None:
             return []
@@ -215,51 +219,65 @@ class RunTranslator:
 
     def _note_try(self, entry: RunLogEntry) -> None:
         if entry.payload.get("status") != "ok":
-            self._tried.add(_place(entry))
+            self._failed_calls.add(_entry_key(entry))
 
     def _tool(self, entry: RunLogEntry) -> Draft:
         payload: dict[str, Any] = entry.payload
         call = str(payload.get("call") or "")
         about = {"tool_call_id": call} if call else {}
-        said: dict[str, Any] = {"name": payload.get("name") or ""}
+        event_payload: dict[str, Any] = {"name": payload.get("name") or ""}
         if entry.kind == K.TOOL_CALLED:
             if call in self._calls:
-                said["arguments"] = self._calls[call]
-            return "tool_started", said, about
+                event_payload["arguments"] = self._calls[call]
+            return "tool_started", event_payload, about
         value = payload.get("value") if payload.get("status") == "ok" else payload.get("error")
         inner = value.get("status") if isinstance(value, dict) else None
         status = str(inner or "ok") if payload.get("status") == "ok" else "error"
-        return "tool_finished", {**said, "status": status, "result": value}, about
+        return "tool_finished", {**event_payload, "status": status, "result": value}, about
 
     def _question(self, entry: RunLogEntry) -> list[Draft]:
         payload: dict[str, Any] = entry.payload
         if entry.kind == K.ASK_SENT:
             if payload["target"] == CLIENT:
-                self._called[entry.position] = asked = payload["request"]
-                said = {"name": asked["name"], "arguments": asked["arguments"], "client": True}
-                return [("tool_started", said, {"tool_call_id": asked["call"]})]
+                self._client_calls[entry.position] = request = payload["request"]
+                event_payload = {
+                    "name": request["name"],
+                    "arguments": request["arguments"],
+                    "client": True,
+                }
+                return [("tool_started", event_payload, {"tool_call_id": request["call"]})]
             if payload["target"] != PERSON:
                 return []
-            self._asked[entry.position] = id_ = payload["message_id"]
-            asked = payload.get("request") or {}
-            said = {"approval_id": id_, "what": asked.get("what", ""), "args": asked.get("args")}
+            self._approval_ids[entry.position] = id_ = payload["message_id"]
+            request = payload.get("request") or {}
+            event_payload = {
+                "approval_id": id_,
+                "what": request.get("what", ""),
+                "args": request.get("args"),
+            }
             if "at" in payload:
-                said["expires_at"] = payload["at"]
+                event_payload["expires_at"] = payload["at"]
             call = payload.get("call")
-            return [("approval_requested", said, {"tool_call_id": str(call)} if call else {})]
-        if (called := self._called.pop(entry.position, None)) is not None:
+            return [
+                ("approval_requested", event_payload, {"tool_call_id": str(call)} if call else {})
+            ]
+        if (client_call := self._client_calls.pop(entry.position, None)) is not None:
             result = payload.get("result")
             status = result.get("status") if isinstance(result, dict) else None
-            said = {"name": called["name"], "status": str(status or "error"), "result": result}
-            return [("tool_finished", said, {"tool_call_id": called["call"]})]
-        approval = self._asked.pop(entry.position, None)
+            event_payload = {
+                "name": client_call["name"],
+                "status": str(status or "error"),
+                "result": result,
+            }
+            return [("tool_finished", event_payload, {"tool_call_id": client_call["call"]})]
+        approval = self._approval_ids.pop(entry.position, None)
         if approval is None:
             return []
         result = payload.get("result") or {}
-        said = {"approval_id": approval, "status": payload["outcome"]}
+        event_payload = {"approval_id": approval, "status": payload["outcome"]}
         if result:
-            said |= {"by": result.get("by"), "comment": result.get("comment") or ""}
-        return [("approval_decided", said, {})]
+            event_payload |= {"by": result.get("by"), "comment": result.get("comment") or ""}
+        return [("approval_decided", event_payload, {})]
 
 
 class TranslatedLog:
@@ -284,20 +302,20 @@ class TranslatedLog:
     async def of(self, entry: RunLogEntry) -> list[FoundEvent]:
         """Return the events of the next entry or piece, perhaps none."""
         events = await self._translator.of(entry)
-        seen, is_end = self._skip if entry.seq == self._begin else 0, entry.kind == K.RUN_CANCELLED
+        first, is_end = self._skip if entry.seq == self._begin else 0, entry.kind == K.RUN_CANCELLED
         last = len(events) - 1
         return [
-            (event, None if part == last else part, is_end)
-            for part, event in enumerate(events[seen:], seen)
+            (event, None if number == last else number, is_end)
+            for number, event in enumerate(events[first:], first)
         ]
 
 
-def _place(entry: RunLogEntry) -> str:
+def _entry_key(entry: RunLogEntry) -> str:
     """Return the part of turns' ids that names the entry with which they were written."""
     return f"{entry.position} {entry.payload['hash']}"
 
 
-def _said(turn: Said) -> Draft:
+def _message_draft(turn: TurnMessage) -> Draft:
     id_, message = turn
     return "message", _turn_payload(message), {"node_id": id_}
 
@@ -313,55 +331,55 @@ def _turn_payload(message: ChatMessage) -> dict[str, Any]:
     return payload
 
 
-def _picked(type_: str, *keys: str) -> Callable[[RunLogEntry], Draft]:
+def _draft_of_keys(type_: str, *keys: str) -> Callable[[RunLogEntry], Draft]:
     """Return a function that makes an event of the values that a payload has under `keys`."""
 
-    def made(entry: RunLogEntry) -> Draft:
+    def draft_of(entry: RunLogEntry) -> Draft:
         return type_, {key: entry.payload[key] for key in keys if key in entry.payload}, {}
 
-    return made
+    return draft_of
 
 
-def _begun(entry: RunLogEntry) -> Draft:
+def _start_draft(entry: RunLogEntry) -> Draft:
     return "loop_started", {"mode": entry.payload.get("mode") or DEFAULT_MODE}, {}
 
 
-def _waiting(entry: RunLogEntry) -> Draft:
+def _suspension_draft(entry: RunLogEntry) -> Draft:
     wake: Any = entry.payload["wake"]
-    said: dict[str, Any] = {}
+    event_payload: dict[str, Any] = {}
     if wake.get("at"):
-        said["until"] = wake["at"]
+        event_payload["until"] = wake["at"]
     if wake.get("signals"):
-        said["signals"] = list(wake["signals"])
-    return "run_waiting", said, {}
+        event_payload["signals"] = list(wake["signals"])
+    return "run_waiting", event_payload, {}
 
 
-def _parked(entry: RunLogEntry) -> Draft:
+def _parking_draft(entry: RunLogEntry) -> Draft:
     detail = {"detail": entry.payload["detail"]} if entry.payload.get("detail") else {}
     return "run_waiting", {"parked": entry.payload["reason"], **detail}, {}
 
 
-def _continued(entry: RunLogEntry) -> Draft:
+def _continuation_draft(entry: RunLogEntry) -> Draft:
     return "run_resumed", {"reason": "continued"}, {}
 
 
-def _attempt_failed(entry: RunLogEntry) -> Draft:
-    said = {"attempt": entry.payload["attempt"], "error": entry.payload["error"]}
-    return "attempt_failed", {**said, "retry_at": entry.payload["at"]}, {}
+def _failed_attempt_draft(entry: RunLogEntry) -> Draft:
+    event_payload = {"attempt": entry.payload["attempt"], "error": entry.payload["error"]}
+    return "attempt_failed", {**event_payload, "retry_at": entry.payload["at"]}, {}
 
 
 _PLAIN: Final[dict[str, Callable[[RunLogEntry], Draft]]] = {
-    K.CHILD_SPAWNED: _picked("child_started", "child", "agent"),
-    K.CHILD_COMPLETED: _picked("child_finished", "child", "status", "output", "error"),
-    K.RUN_STARTED: _begun,
-    K.RUN_SUSPENDED: _waiting,
-    K.RUN_PARKED: _parked,
-    K.RUN_RESUMED: _picked("run_resumed", "reason"),
-    K.RUN_CONTINUED: _continued,
-    K.RUN_ATTEMPT_FAILED: _attempt_failed,
-    K.CANCEL_REQUESTED: _picked("cancel_requested", "reason"),
-    K.RUN_COMPLETED: _picked("run_completed", "output"),
-    K.RUN_FAILED: _picked("run_failed", "error"),
-    K.RUN_CANCELLED: _picked("run_cancelled", "reason"),
+    K.CHILD_SPAWNED: _draft_of_keys("child_started", "child", "agent"),
+    K.CHILD_COMPLETED: _draft_of_keys("child_finished", "child", "status", "output", "error"),
+    K.RUN_STARTED: _start_draft,
+    K.RUN_SUSPENDED: _suspension_draft,
+    K.RUN_PARKED: _parking_draft,
+    K.RUN_RESUMED: _draft_of_keys("run_resumed", "reason"),
+    K.RUN_CONTINUED: _continuation_draft,
+    K.RUN_ATTEMPT_FAILED: _failed_attempt_draft,
+    K.CANCEL_REQUESTED: _draft_of_keys("cancel_requested", "reason"),
+    K.RUN_COMPLETED: _draft_of_keys("run_completed", "output"),
+    K.RUN_FAILED: _draft_of_keys("run_failed", "error"),
+    K.RUN_CANCELLED: _draft_of_keys("run_cancelled", "reason"),
 }
 """Functions that make the event of an entry that needs no other entry."""

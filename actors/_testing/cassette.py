@@ -88,10 +88,10 @@ class Cassette:
 
     Args:
         path: The file; need not exist if there is a client.
-        client: The client for requests that are not recorded. None: such a request is a `NotRecordedError`.
+        client: The client for requests that are not recorded; without one they are a `NotRecordedError`.
         secrets: Values that must not be in the file, beside those of environment variables whose names end in
             KEY, TOKEN, SECRET, PASSWORD or CREDENTIALS. Options named like a login are left out too.
-        model: The model's name; None: the client's, or that of the first recording.
+        model: The model's name, or None for the client's, or that of the first recording.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Cassette:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The model's name."""
         if self._model is not None:
             return self._model
         if self._client is not None:
@@ -120,13 +120,13 @@ class Cassette:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`."""
+        """Return the whole answer to a request."""
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`.
+        """Yield the recorded events of the answer to a request; without a recording ask the client and record.
 
         Raises:
             NotRecordedError: Nothing is recorded of this request, and there is no client.
@@ -136,6 +136,7 @@ class Cassette:
         recording = self._recordings.get(digest)
         if recording is not None:
             for event in recording.events:
+                # As between two pieces from a network, other tasks run: else a whole answer would be one step.
                 await asyncio.sleep(0)
                 yield event
             return
@@ -150,7 +151,7 @@ class Cassette:
                     request=request,
                     events=self._secrets.cleaned([item.model_dump(mode="json") for item in events]),
                 )
-                # Another process may have recorded meanwhile.
+                # Read again: another process may have recorded meanwhile, and its lines would be lost.
                 self._recordings = {**_read(self._path), digest: line}
                 _write(self._path, self._recordings)
             yield event
@@ -173,8 +174,8 @@ class Cassette:
             ],
             "options": self._secrets.without_logins(fields),
         }
-        cleaned: dict[str, Any] = self._secrets.cleaned(request)
-        return cleaned
+        cleaned_request: dict[str, Any] = self._secrets.cleaned(request)
+        return cleaned_request
 
     def _diff(self, request: dict[str, Any]) -> str:
         text = _pretty(request)
@@ -220,6 +221,7 @@ def _write(path: Path, recordings: dict[str, Recording]) -> None:
     with beside.open("w", encoding="ascii") as file:
         for recording in recordings.values():
             file.write(json.dumps(recording.model_dump(mode="json")) + "\n")
+        # Synced before the rename: else a crash may leave an empty file in place of the old one.
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)

@@ -48,10 +48,10 @@ class ModelReply:
         calls: Tools that the model wants called.
         reasoning: Shown before the text.
         blocks: Further content blocks, after the text and before the calls.
-        pieces: The text as it is streamed; None: word by word, several words each if there are more than
-            `MAX_PIECES`. Joined they have to be the text.
-        usage: Tokens and cost; None: estimates from the messages and the answer, without a cost.
-        stop_reason: None: ``tool_calls`` if there are calls, else ``stop``.
+        pieces: The text as it is streamed, or None if it is streamed word by word, several words each if there
+            are more than `MAX_PIECES`. Joined they have to be the text.
+        usage: Tokens and cost, or None for estimates from the messages and the answer, without a cost.
+        stop_reason: None stands for ``tool_calls`` if there are calls, else ``stop``.
         before: Awaited before the first piece. With an `asyncio.Event` as ``event.wait`` a test decides when
             the answer begins.
         between: Awaited after each piece.
@@ -114,9 +114,9 @@ class ModelReply:
         if self.text:
             content.append(ContentBlock(type="text", text=self.text))
         content += [*self.blocks, *(call.block() for call in self.calls)]
-        said = ChatMessage(role="assistant", content=content)
+        message = ChatMessage(role="assistant", content=content)
         usage = self.usage or Usage(
-            input=ESTIMATE.total(asked.messages), output=ESTIMATE.total([said])
+            input=ESTIMATE.total(asked.messages), output=ESTIMATE.total([message])
         )
         stop_reason = self.stop_reason or ("tool_calls" if self.calls else "stop")
         return LLMResponse(content=content, usage=usage, model=model, stop_reason=stop_reason)
@@ -127,7 +127,7 @@ Line: TypeAlias = "str | ToolCall | Sequence[ToolCall] | LLMResponse | BaseExcep
 
 
 async def events_of(
-    reply: ModelReply, asked: Asked, model: str
+    reply: ModelReply, request: Asked, model: str
 ) -> AsyncGenerator[StreamEvent, None]:
     """Yield the reply's pieces, then its `Completion`.
 
@@ -139,10 +139,11 @@ async def events_of(
     if reply.reasoning:
         yield ReasoningDelta(text=reply.reasoning)
     for piece in reply.streamed():
+        # As between two pieces from a network, other tasks run: else a whole answer would be one step.
         await asyncio.sleep(0)
         yield TextDelta(text=piece)
         if reply.between is not None:
             await reply.between()
     if reply.error is not None:
         raise reply.error
-    yield Completion(response=reply.response(asked, model))
+    yield Completion(response=reply.response(request, model))

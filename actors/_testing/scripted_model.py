@@ -27,7 +27,7 @@ class ScriptedModel:
 
     Args:
         script: Texts, tool calls, whole responses, errors to raise, or `ModelReply` values for all else.
-        otherwise: The answer to every request beyond the script; None: such a request is a `ScriptEndedError`.
+        otherwise: The answer to every request beyond the script; without one it is a `ScriptEndedError`.
         model: The model's name.
         strict: Refuse what all providers refuse, with their error, see `check_request`. A refused request uses
             up a line of the script.
@@ -45,7 +45,7 @@ class ScriptedModel:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The model's name."""
         return self._inner.model
 
     @property
@@ -61,13 +61,13 @@ class ScriptedModel:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`."""
+        """Return the whole answer to a request."""
         return await self._inner.generate(messages, options=options)
 
     def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`."""
+        """Yield the events of the answer to a request."""
         return self._inner.generate_stream(messages, options=options)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
@@ -103,7 +103,7 @@ class FunctionModel:
 
     @property
     def model(self) -> str:
-        """See `LLMClient.model`."""
+        """The model's name."""
         return self._model
 
     @property
@@ -114,20 +114,20 @@ class FunctionModel:
     async def generate(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> LLMResponse:
-        """See `LLMClient.generate`."""
+        """Return the whole answer to a request."""
         return await collected(self.generate_stream(messages, options=options), model=self.model)
 
     async def generate_stream(
         self, messages: Sequence[ChatMessage], *, options: GenerationOptions | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """See `LLMClient.generate_stream`."""
-        asked = Asked(tuple(messages), options or GenerationOptions())
-        self.asked.append(asked)
+        """Yield the events of the answer to a request."""
+        request = Asked(tuple(messages), options or GenerationOptions())
+        self.asked.append(request)
         if self._strict:
-            check_request(asked.messages, asked.options)
-        line = self._fn(asked.messages, asked.options)
+            check_request(request.messages, request.options)
+        line = self._fn(request.messages, request.options)
         reply = ModelReply.of(await line if inspect.isawaitable(line) else line)
-        async with aclosing(events_of(reply, asked, self.model)) as events:
+        async with aclosing(events_of(reply, request, self.model)) as events:
             async for event in events:
                 yield event
 
@@ -166,38 +166,38 @@ def check_request(messages: Sequence[ChatMessage], options: GenerationOptions) -
 def _of_turns(messages: Sequence[ChatMessage]) -> Iterator[str]:
     if not any(message.role != "system" for message in messages):
         yield "messages: at least one message is required"
-    waiting: list[str] = []
+    open_ids: list[str] = []
     for n, message in enumerate(messages):
         kinds = [block.type for block in message.content]
         if message.role != "assistant" and _CALL in kinds:
             yield f"messages.{n}: a message with role {message.role!r} has no tool_call"
         results = [_id_of(block) for block in message.content if block.type == _RESULT]
         for id_ in results if message.role != "assistant" else ():
-            if id_ not in waiting:
+            if id_ not in open_ids:
                 yield f"messages.{n}: unexpected id of a tool_result without its call: {id_!r}"
             else:
-                waiting.remove(id_)
-        if waiting and not results:
-            yield f"messages.{n}: tool_calls were found without results right behind: {waiting}"
-            waiting = []
+                open_ids.remove(id_)
+        if open_ids and not results:
+            yield f"messages.{n}: tool_calls were found without results right behind: {open_ids}"
+            open_ids = []
         if message.role == "assistant":
             calls = [block for block in message.content if block.type == _CALL]
             yield from _of_calls(calls, n)
             # A provider may have answered a call itself, within the answer.
-            waiting = [id_ for block in calls if (id_ := _id_of(block)) not in results]
-    if waiting:
-        yield f"messages.{len(messages) - 1}: tool_calls were found without results: {waiting}"
+            open_ids = [id_ for block in calls if (id_ := _id_of(block)) not in results]
+    if open_ids:
+        yield f"messages.{len(messages) - 1}: tool_calls were found without results: {open_ids}"
 
 
 def _of_calls(calls: Sequence[ContentBlock], n: int) -> Iterator[str]:
-    seen: set[str] = set()
+    ids: set[str] = set()
     for call in calls:
         id_ = _id_of(call)
         if not id_:
             yield f"messages.{n}: a tool_call has no id"
-        elif id_ in seen:
+        elif id_ in ids:
             yield f"messages.{n}: ids of tool_calls must be unique: {id_!r}"
-        seen.add(id_)
+        ids.add(id_)
 
 
 def _of_options(options: GenerationOptions) -> Iterator[str]:

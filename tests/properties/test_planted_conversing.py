@@ -74,7 +74,7 @@ def sessions_are_every_agents(patch: pytest.MonkeyPatch) -> None:
     async def any_of_name(
         self: MemoryTranscripts, agent: AgentId, session: str, **more: Any
     ) -> SessionView:
-        owners = [owner for owner, name in self.kept if name == session]
+        owners = [owner for owner, name in self.transcripts if name == session]
         return await view(self, owners[0] if owners else agent, session, **more)
 
     patch.setattr(MemoryTranscripts, "view", any_of_name)
@@ -91,7 +91,7 @@ def cuts_are_every_sessions(patch: pytest.MonkeyPatch) -> None:
         turns: Iterable[NewTurn],
         cuts: Iterable[NewCut] = (),
     ) -> None:
-        names = [name for owner, name in self.kept if owner == agent]
+        names = [name for owner, name in self.transcripts if owner == agent]
         more = [
             replace(cut, session=name, previous=NO_CUT)
             for cut in cuts

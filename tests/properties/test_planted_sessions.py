@@ -55,13 +55,13 @@ def the_rest_of_an_entry_is_skipped(patch: pytest.MonkeyPatch) -> None:
 
 def a_half_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who saw the first event of a fact and then an entry counts as having seen the second."""
-    placed = SessionFeed._placed
+    move_past = SessionFeed._move_past
 
     def whole(self: SessionFeed, found: Any) -> SessionEvent:
         self.at = replace(self.at, is_half=False)
-        return placed(self, found)
+        return move_past(self, found)
 
-    patch.setattr(SessionFeed, "_placed", whole)
+    patch.setattr(SessionFeed, "_move_past", whole)
 
 
 def only_one_page_is_looked_at(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, Self
 
 from actors._context.calls import WindowMode, current_mode, in_mode
-from actors._context.compaction.steps import Assembled, assembled, fitted
+from actors._context.compaction.steps import Assembled, apply_strategies, fitted
 from actors._context.tokens import (
     DEFAULT_CONTEXT_SIZE,
     ContextSizes,
@@ -42,7 +42,7 @@ class CompactionPipeline:
         self.counter: TokenCounter = counter or TokenCounter()
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
-        """See `CompactionStrategy.compact`."""
+        """Return the window that the last strategy makes."""
         window = raw_history
         for strategy in self.strategies:
             window = await strategy.compact(window)
@@ -53,7 +53,7 @@ class CompactionPipeline:
 
         The receipts cost a count of the tokens.
         """
-        return await assembled(view, self.strategies, tally or Tally(self.counter))
+        return await apply_strategies(view, self.strategies, tally or Tally(self.counter))
 
 
 CUT: Final = "cut"
@@ -87,8 +87,8 @@ class TokenBudgetComposedStrategy:
         token_budget: Maximum size of the window, in tokens. Inside `ctx.generate` the sizes of instructions,
             tool schemas and the answer's `max_tokens` are subtracted from it.
         target_tokens: When the window is over its budget, strategies run until it has at most so many tokens.
-            None: until it fits. A window far below its budget stays as it is for many turns, so a provider's
-            cache stays valid.
+            None if they run until it fits. A window far below its budget stays as it is for many turns, so a
+            provider's cache stays valid.
         always_fits: True if a window that no strategy makes fit is cut to the target: large turns are shortened
             with a mark, and the oldest groups are left out. Pinned turns stay.
         counter: The counter of tokens.
@@ -121,7 +121,7 @@ class TokenBudgetComposedStrategy:
         self._prepare = min((ratio for ratio in ratios if ratio is not None), default=None)
         # The strategies up to the last one that writes summaries ahead.
         count = max((n for n, ratio in enumerate(ratios, 1) if ratio is not None), default=0)
-        self._preparing = self.strategies[:count]
+        self._preparing_strategies = self.strategies[:count]
 
     @classmethod
     def from_model(
@@ -215,7 +215,7 @@ class TokenBudgetComposedStrategy:
         return {name: number for name, number in numbers.items() if number is not None}
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
-        """See `CompactionStrategy.compact`."""
+        """Return a window within the budget. Turns within it are returned as they are."""
         return (await self.assemble(raw_history)).window
 
     async def assemble(self, view: list[ChatMessage], *, tally: Tally | None = None) -> Assembled:
@@ -225,34 +225,38 @@ class TokenBudgetComposedStrategy:
         sizes = self._sizes()
         budget, target = limited(sizes.budget), limited(sizes.target)
         if self._prepare is not None and tokens > int(self._prepare * budget):
-            done = await self._prepared(view, tally)
-            if done is not None and (done.tokens <= budget or current_mode() is WindowMode.AHEAD):
-                return replace(done, is_cut=True)
+            output = await self._assemble_prepared(view, tally)
+            if output is not None and (
+                output.tokens <= budget or current_mode() is WindowMode.AHEAD
+            ):
+                return replace(output, is_cut=True)
         if tokens <= budget:
             return Assembled(window=view, steps=(), tokens=tokens)
-        done = await assembled(view, self.strategies, tally, is_enough=lambda size: size <= target)
-        if done.tokens > budget and self.always_fits and sizes.is_known:
-            done = fitted(done, target, tally, name=CUT)
-        if done.tokens > budget and self.strategies:
-            facts = {"tokens": done.tokens, "token_budget": budget}
+        output = await apply_strategies(
+            view, self.strategies, tally, is_enough=lambda size: size <= target
+        )
+        if output.tokens > budget and self.always_fits and sizes.is_known:
+            output = fitted(output, target, tally, name=CUT)
+        if output.tokens > budget and self.strategies:
+            facts = {"tokens": output.tokens, "token_budget": budget}
             _log.warning(
                 "a window is over its token budget after all strategies: raise the budget, shorten"
                 " instructions and turns, or give the budget always_fits=True",
                 extra=facts,
             )
-        return done if done.window is view else replace(done, is_cut=True)
+        return output if output.window is view else replace(output, is_cut=True)
 
-    async def _prepared(self, view: list[ChatMessage], tally: Tally) -> Assembled | None:
+    async def _assemble_prepared(self, view: list[ChatMessage], tally: Tally) -> Assembled | None:
         """Return the window with a summary that is ready or, in mode AHEAD, is written now.
 
-        None: there is none.
+        None if there is none.
         """
         mode = WindowMode.AHEAD if current_mode() is WindowMode.AHEAD else WindowMode.READY
         with in_mode(mode):
-            done = await assembled(view, self._preparing, tally)
-        known = set(map(id, view))
-        is_new = any(is_summary(turn) and id(turn) not in known for turn in done.window)
-        return done if is_new or mode is WindowMode.AHEAD else None
+            output = await apply_strategies(view, self._preparing_strategies, tally)
+        view_ids = set(map(id, view))
+        is_new = any(is_summary(turn) and id(turn) not in view_ids for turn in output.window)
+        return output if is_new or mode is WindowMode.AHEAD else None
 
 
 def _parts_of(

@@ -47,7 +47,7 @@ class SlidingWindowCompaction:
         self.max_messages, self.slack = max_messages, slack
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
-        """See `CompactionStrategy.compact`."""
+        """Return the newest turns, in whole groups."""
         if len(raw_history) <= self.max_messages:
             return raw_history
         if are_plain_turns(raw_history):
@@ -59,12 +59,12 @@ class SlidingWindowCompaction:
         if excess <= 0:
             return raw_history
         to_drop = self._to_drop(excess)
-        dropped = set[int]()
+        dropped_indexes = set[int]()
         for group in plain[:-1]:
-            if len(dropped) >= to_drop:
+            if len(dropped_indexes) >= to_drop:
                 break
-            dropped.update(group.indices)
-        return turns_of(raw_history, [one for one in groups if one.indices[0] not in dropped])
+            dropped_indexes.update(group.indices)
+        return turns_of(raw_history, [g for g in groups if g.indices[0] not in dropped_indexes])
 
     def _to_drop(self, excess: int) -> int:
         """Return the number of turns to drop, in whole steps of `slack`."""
@@ -99,21 +99,21 @@ class TruncationStrategy:
         self.max_messages, self.max_chars = max_messages, max_chars
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
-        """See `CompactionStrategy.compact`."""
+        """Return the turns without the oldest groups that are above a ceiling."""
         groups = groups_of(raw_history)
         messages = len(raw_history)
         chars = sum(map(characters, raw_history))
-        dropped = set[int]()
+        dropped_indexes = set[int]()
         for group in in_order_of_dropping(groups):
             has_few_turns = self.max_messages is None or messages <= self.max_messages
             if has_few_turns and (self.max_chars is None or chars <= self.max_chars):
                 break
             messages -= len(group.indices)
             chars -= sum(map(characters, group.turns(raw_history)))
-            dropped.update(group.indices)
-        if not dropped:
+            dropped_indexes.update(group.indices)
+        if not dropped_indexes:
             return raw_history
-        return turns_of(raw_history, [one for one in groups if one.indices[0] not in dropped])
+        return turns_of(raw_history, [g for g in groups if g.indices[0] not in dropped_indexes])
 
 
 _MARK: Final = re.compile(r"\[(\d{1,12}) chars truncated\]\Z")
@@ -139,12 +139,12 @@ class ToolResultCompactionStrategy:
         self.max_chars = max_chars
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
-        """See `CompactionStrategy.compact`."""
-        window = [self._shortened(message) for message in raw_history]
+        """Return the turns with shortened results of tools."""
+        window = [self._shorten(message) for message in raw_history]
         is_changed = any(new is not old for new, old in zip(window, raw_history, strict=True))
         return window if is_changed else raw_history
 
-    def _shortened(self, message: ChatMessage) -> ChatMessage:
+    def _shorten(self, message: ChatMessage) -> ChatMessage:
         if is_pinned(message):
             return message
         blocks = [self._cut(block) for block in message.content]
@@ -161,8 +161,8 @@ class ToolResultCompactionStrategy:
         excess = len(body) - self.max_chars
         if excess <= 0:
             return block
-        missing = excess + (int(mark[1]) if mark else 0)
-        text = f"{body[: self.max_chars]}[{missing} chars truncated]"
+        missing_chars = excess + (int(mark[1]) if mark else 0)
+        text = f"{body[: self.max_chars]}[{missing_chars} chars truncated]"
         return block.model_copy(update={"text": text})
 
 
@@ -183,11 +183,11 @@ class SelectiveToolCallCompactionStrategy:
         self.keep_recent_groups = keep_recent_groups
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
-        """See `CompactionStrategy.compact`."""
+        """Return the turns without the older groups of tool calls."""
         groups = groups_of(raw_history)
-        calls = [group for group in groups if group.has_calls and group.is_plain]
-        stale = calls[: max(0, len(calls) - self.keep_recent_groups)]
-        if not stale:
+        call_groups = [group for group in groups if group.has_calls and group.is_plain]
+        stale_groups = call_groups[: max(0, len(call_groups) - self.keep_recent_groups)]
+        if not stale_groups:
             return raw_history
-        dropped = {group.indices[0] for group in stale}
-        return turns_of(raw_history, [one for one in groups if one.indices[0] not in dropped])
+        dropped_indexes = {group.indices[0] for group in stale_groups}
+        return turns_of(raw_history, [g for g in groups if g.indices[0] not in dropped_indexes])

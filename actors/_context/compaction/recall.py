@@ -27,7 +27,7 @@ class RecallStrategy:
         recall: The function that finds texts, for example in a `VectorStore`. The query is the turn's text.
         limit: Maximum number of texts.
         max_chars: Maximum length of all texts together, in characters. A text that does not fit is left out.
-        timeout_s: Seconds that `recall` may take. None: no limit.
+        timeout_s: Seconds that `recall` may take, or None for no limit.
 
     Raises:
         ContractError: `limit` or `max_chars` is below 1.
@@ -52,27 +52,31 @@ class RecallStrategy:
         self._recall = recall
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
-        """See `CompactionStrategy.compact`. A view that already has recalled texts there is not changed."""
-        questions = (
+        """Return the turns with recalled texts before the last question, unless they are there already."""
+        question_indexes = (
             index
             for index in reversed(range(len(raw_history)))
             if (turn := raw_history[index]).role == "user" and turn.text and not is_derived(turn)
         )
-        at = next(questions, None)
-        if at is None or (at > 0 and is_recalled(raw_history[at - 1])):
+        question_index = next(question_indexes, None)
+        if question_index is None or (
+            question_index > 0 and is_recalled(raw_history[question_index - 1])
+        ):
             return raw_history
-        query = raw_history[at].text
-        texts = await attempted(lambda: self._found(query), what="recall", timeout_s=self.timeout_s)
+        query = raw_history[question_index].text
+        texts = await attempted(
+            lambda: self._find_texts(query), what="recall", timeout_s=self.timeout_s
+        )
         if not texts:
             return raw_history
         body = "\n".join(f"- {text}" for text in texts)
-        recalled = data_message("recalled", body, note=NOTE, metadata={RECALLED: "1"})
-        return [*raw_history[:at], recalled, *raw_history[at:]]
+        recalled_turn = data_message("recalled", body, note=NOTE, metadata={RECALLED: "1"})
+        return [*raw_history[:question_index], recalled_turn, *raw_history[question_index:]]
 
-    async def _found(self, query: str) -> list[str]:
-        texts, room = list[str](), self.max_chars
+    async def _find_texts(self, query: str) -> list[str]:
+        texts, remaining_chars = list[str](), self.max_chars
         for text in dict.fromkeys(await self._recall(query)):
-            if text and len(text) <= room and len(texts) < self.limit:
+            if text and len(text) <= remaining_chars and len(texts) < self.limit:
                 texts.append(text)
-                room -= len(text)
+                remaining_chars -= len(text)
         return texts

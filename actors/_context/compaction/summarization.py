@@ -49,10 +49,10 @@ class SummarizationCompaction:
             groups. The newest group is recent even if it alone is larger.
         min_old_tokens: Minimum size of old turns in tokens. Fewer are not summarised.
         max_summary_tokens: Maximum size of a summary, in tokens.
-        timeout_s: Seconds that a summary may take, all slices together. None: no limit.
+        timeout_s: Seconds that a summary may take, all slices together, or None for no limit.
         prepare: Part of the token budget, above 0 and at most 1. When a session's window is larger than that, a
             runtime has the summary written after an answer. A later call uses it without waiting. This needs a
-            `TokenBudgetComposedStrategy` around this strategy. None: summaries are written when a call needs
+            `TokenBudgetComposedStrategy` around this strategy. None if summaries are written when a call needs
             them.
         counter: The counter of tokens.
         context_sizes: Function that returns the size of a model's window by name. It is called if the client
@@ -92,73 +92,76 @@ class SummarizationCompaction:
         self._llm, self._counter = llm, counter or TokenCounter()
         self._context_sizes = context_sizes
         # The key is the digest of the turns that the summary covers.
-        self._bought: OrderedDict[bytes, _Bought] = OrderedDict()
+        self._answers: OrderedDict[bytes, _SummaryAnswer] = OrderedDict()
 
     async def compact(self, raw_history: list[ChatMessage]) -> list[ChatMessage]:
-        """See `CompactionStrategy.compact`."""
+        """Return the turns with a summary in place of the old ones, or as they are if there is none."""
         tally = Tally(self._counter)
         parts = _Division.of(raw_history, self.recent_token_budget, tally)
         if not parts.old:
             return raw_history
         keys = list(_digests(raw_history, parts.summaries, parts.old))
-        covered, tried = self._known(keys)
-        used = self._bought[keys[covered - 1]] if covered else _Bought()
-        last = self._bought[keys[tried - 1]] if tried else used
-        kept = used.made
-        window = parts.window(kept, covered)
+        covered_count, tried_count = self._count_known(keys)
+        used_answer = self._answers[keys[covered_count - 1]] if covered_count else _SummaryAnswer()
+        last_answer = self._answers[keys[tried_count - 1]] if tried_count else used_answer
+        summary = used_answer.summary
+        window = parts.window(summary, covered_count)
+        # Calls made ahead are in no log: the first run that uses their summary records them, with their cost.
         if current_mode() is not WindowMode.AHEAD:
-            await used.record()
-            await last.record()
-        is_small = parts.tokens(parts.old[tried:]) < max(1, self.min_old_tokens)
+            await used_answer.record()
+            await last_answer.record()
+        is_small = parts.tokens(parts.old[tried_count:]) < max(1, self.min_old_tokens)
         if is_small or current_mode() is WindowMode.READY:
             return window
-        previous = [kept] if kept is not None else parts.summaries
-        new = turns_of(raw_history, parts.old[covered:])
-        unrecorded = used.unrecorded or last.unrecorded
-        text = await self._asked("\n".join(map(data_of, previous)), new, unrecorded)
+        previous_summaries = [summary] if summary is not None else parts.summaries
+        new_turns = turns_of(raw_history, parts.old[covered_count:])
+        unrecorded = used_answer.unrecorded or last_answer.unrecorded
+        text = await self._try_to_summarise(
+            "\n".join(map(data_of, previous_summaries)), new_turns, unrecorded
+        )
         if text is None:
             return window
-        made = steps.summary_message(text, upto=new[-1].turn)
-        is_shorter = tally.total([made]) < tally.total([*previous, *new])
+        new_summary = steps.summary_message(text, upto=new_turns[-1].turn)
+        is_shorter = tally.total([new_summary]) < tally.total([*previous_summaries, *new_turns])
         # The second key is the digest of the window, which later calls get with further turns.
-        again = list(_digests(raw_history, previous, parts.old[covered:]))[-1]
-        for key in {keys[-1], again}:
-            self._bought[key] = _Bought(made if is_shorter else None, unrecorded)
-        while len(self._bought) > MAX_KEPT_SUMMARIES:
-            self._bought.popitem(last=False)
-        return parts.window(made, len(parts.old)) if is_shorter else window
+        window_key = list(_digests(raw_history, previous_summaries, parts.old[covered_count:]))[-1]
+        for key in {keys[-1], window_key}:
+            self._answers[key] = _SummaryAnswer(new_summary if is_shorter else None, unrecorded)
+        while len(self._answers) > MAX_KEPT_SUMMARIES:
+            self._answers.popitem(last=False)
+        return parts.window(new_summary, len(parts.old)) if is_shorter else window
 
-    def _known(self, keys: Sequence[bytes]) -> tuple[int, int]:
+    def _count_known(self, keys: Sequence[bytes]) -> tuple[int, int]:
         """Return the number of old groups that a kept summary covers, and that of groups with a request."""
-        covered = tried = 0
+        covered_count = tried_count = 0
         for count, key in enumerate(keys, 1):
-            if key in self._bought:
-                self._bought.move_to_end(key)
-                tried = count
-                if self._bought[key].made is not None:
-                    covered = count
-        return covered, tried
+            if key in self._answers:
+                self._answers.move_to_end(key)
+                tried_count = count
+                if self._answers[key].summary is not None:
+                    covered_count = count
+        return covered_count, tried_count
 
-    async def _asked(
+    async def _try_to_summarise(
         self, previous: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]
     ) -> str | None:
         return await attempted(
-            lambda: self._summarised(previous, turns, unrecorded),
+            lambda: self._summarise(previous, turns, unrecorded),
             what="summary",
             timeout_s=self.timeout_s,
         )
 
-    async def _summarised(
+    async def _summarise(
         self, previous: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]
     ) -> str:
         """Return a summary that covers the previous summary and the turns. The turns are sent in slices."""
         await prepare(self._llm)
         window = context_size_of_client(self._llm, self._context_sizes) or DEFAULT_CONTEXT_SIZE
-        answer = min(self.max_summary_tokens, max(1, window // 4))
-        options = steps.options(answer)
-        largest = max(answer, self._counter.text(previous))
+        answer_tokens = min(self.max_summary_tokens, max(1, window // 4))
+        options = steps.options(answer_tokens)
+        largest_summary = max(answer_tokens, self._counter.text(previous))
         frame = self._counter.text(steps.INSTRUCTIONS) + FRAME_TOKENS
-        size = max(MIN_SLICE_TOKENS, window - answer - largest - frame)
+        size = max(MIN_SLICE_TOKENS, window - answer_tokens - largest_summary - frame)
         for part in steps.slices(turns, max_tokens=size, counter=self._counter):
             request = steps.request(previous, part)
             response = await ask(self._llm, request, options=options)
@@ -172,15 +175,15 @@ class SummarizationCompaction:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bought:
+class _SummaryAnswer:
     """An answer to a request for a summary.
 
     Attributes:
-        made: The summary; None: the answer was not shorter than the turns.
+        summary: The summary, or None if the answer was not shorter than the turns.
         unrecorded: Calls for it that were made ahead and that no run has recorded yet.
     """
 
-    made: ChatMessage | None = None
+    summary: ChatMessage | None = None
     unrecorded: list[AnsweredCall] = field(default_factory=list)
 
     async def record(self) -> None:
@@ -189,8 +192,9 @@ class _Bought:
             call = self.unrecorded.pop(0)
             try:
                 await call.record()
+            # Also if this run is cancelled: the call was paid for, and another run has to record it.
             except BaseException:
-                self.unrecorded.insert(0, call)  # another run records it, since this run could not
+                self.unrecorded.insert(0, call)
                 raise
 
 
@@ -213,31 +217,31 @@ class _Division:
     @classmethod
     def of(cls, view: list[ChatMessage], recent_token_budget: int, tally: Tally) -> Self:
         plain = [group for group in groups_of(view) if group.is_plain]
-        room, recent = recent_token_budget, 0
+        remaining_tokens, recent_count = recent_token_budget, 0
         for group in reversed(plain):
-            room -= tally.total(group.turns(view))
-            if room < 0 and recent:
+            remaining_tokens -= tally.total(group.turns(view))
+            if remaining_tokens < 0 and recent_count:
                 break
-            recent += 1
+            recent_count += 1
         summaries = [turn for turn in view if _is_replaceable(turn)]
-        return cls(view, plain[: len(plain) - recent], summaries, tally)
+        return cls(view, plain[: len(plain) - recent_count], summaries, tally)
 
     def tokens(self, groups: Sequence[TurnGroup]) -> int:
         """Return the size of groups in tokens."""
         return sum(self.tally.total(group.turns(self.view)) for group in groups)
 
-    def window(self, made: ChatMessage | None, covered: int) -> list[ChatMessage]:
-        """Return the view in which `made` replaces the summaries and the first `covered` groups."""
-        if made is None:
+    def window(self, summary: ChatMessage | None, covered_count: int) -> list[ChatMessage]:
+        """Return the view in which `summary` replaces the summaries and the first `covered_count` groups."""
+        if summary is None:
             return self.view
-        gone = {index for group in self.old[:covered] for index in group.indices}
-        gone |= {index for index, turn in enumerate(self.view) if _is_replaceable(turn)}
-        place = min(gone)
+        replaced_indexes = {index for group in self.old[:covered_count] for index in group.indices}
+        replaced_indexes |= {index for index, turn in enumerate(self.view) if _is_replaceable(turn)}
+        first_index = min(replaced_indexes)
         result = []
         for index, turn in enumerate(self.view):
-            if index == place:
-                result.append(made)
-            if index not in gone:
+            if index == first_index:
+                result.append(summary)
+            if index not in replaced_indexes:
                 result.append(turn)
         return result
 
@@ -254,8 +258,8 @@ def _digests(
     The digest includes contents, so a summary of an erased or changed turn is not used.
     """
     digest = hashlib.sha256()
-    for made in summaries:
-        digest.update(_bytes_of(made))
+    for summary in summaries:
+        digest.update(_bytes_of(summary))
     for group in groups:
         for turn in group.turns(view):
             digest.update(_bytes_of(turn))

@@ -84,7 +84,7 @@ class MemoryCommits(MemoryRole, CommitStore):
 
 
 def fenced(rows: MemoryRows, lease: Lease) -> bool:
-    """Return whether the lease still is the shard's: owner and epoch, not its expiry."""
+    """Return True if the lease still is the shard's: owner and epoch, not its expiry."""
     return rows.shard.is_held_by(lease)
 
 
@@ -97,14 +97,14 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     """
     check_entries(commit.entries)
     check_topics(commit)
-    refused = refusal(rows, commit)
-    if refused is not None:
-        return refused
+    outcome = refusal(rows, commit)
+    if outcome is not None:
+        return outcome
     if commit.create is None:
         record = rows.runs[commit.lease.run_id]
     else:
-        first = min((rows.inbox[key].arrival for key in commit.bind), default=None)
-        record = rows.create_run(commit.create, arrival=first)
+        first_arrival = min((rows.inbox[key].arrival for key in commit.bind), default=None)
+        record = rows.create_run(commit.create, arrival=first_arrival)
     if begins_attempt(commit):
         record.attempt = commit.attempt
     rows.add_entries(record, commit.entries)
@@ -114,16 +114,16 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     if isinstance(commit.then, Retry):
         rows.release(commit.then.release, record)
     if commit.take_signals:
-        taken = {n for _, n in commit.take_signals}
-        record.signals = [signal for signal in record.signals if signal.n not in taken]
+        taken_numbers = {n for _, n in commit.take_signals}
+        record.signals = [signal for signal in record.signals if signal.n not in taken_numbers]
     for answer_key in commit.take_answers:
         record.answers[answer_key].is_taken = True
     _write_state(rows, commit)
     _write_turns(rows, commit)
-    spawned = spawn(rows, commit)
+    spawned_children = spawn(rows, commit)
     nudges = reply(rows, record, commit.answers)
     nudges += change_and_post(rows, commit)
-    routed = _route(rows, commit)
+    routed_rows = _route(rows, commit)
     set_status(rows, record, commit)
     nudges += _settle_with_others(rows, record, commit)
     if commit.session is not None:
@@ -137,11 +137,11 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     return Committed(
         record.last_seq,
         record.cancel_requested,
-        tuple(row.arrived() for row in routed if row.state == "pending"),
+        tuple(row.arrived() for row in routed_rows if row.state == "pending"),
         wake_now=isinstance(commit.then, Suspend) and has_arrived(rows, record, commit.then.wake),
         cycles=cycles_of(rows, record) if commit.waits else (),
         nudges=tuple(dict.fromkeys(nudges)),
-        spawned=spawned,
+        spawned=spawned_children,
     )
 
 
@@ -169,7 +169,7 @@ def _settle_with_others(rows: MemoryRows, record: RunRecord, commit: Commit) -> 
 
 
 def begins_attempt(commit: Commit) -> bool:
-    """Return whether the commit was written by code that executes, as `fold` sees it.
+    """Return True if the commit was written by code that executes, as `fold` sees it.
 
     A run that is cancelled or parked without being executed keeps the number of its last attempt.
     """
@@ -201,7 +201,7 @@ def set_status(rows: MemoryRows, record: RunRecord, commit: Commit) -> None:
 
 
 def has_arrived(rows: MemoryRows, record: RunRecord, wake: WakeSet) -> bool:
-    """Return whether something that `wake` waits for has come already."""
+    """Return True if something that `wake` waits for has come already."""
     if wake.message and record.cause.agent_id in rows.pending:
         return True
     if any(signal.name in wake.signals for signal in record.signals):
@@ -225,28 +225,34 @@ def refusal(  # noqa: PLR0911 - one each
     last_seq = -1 if record is None else record.last_seq
     if last_seq != commit.expected_seq:
         return Conflict(last_seq)
-    missing = [
+    missing_inputs = [
         f"message {key.message_id} from {key.sender}"
         for key in commit.bind
         if (row := rows.inbox.get(key)) is None
         or not (row.state == "pending" or (row.state == "bound" and row.run_id == run_id))
     ]
     if commit.take_signals:
-        there = {(signal.name, signal.n) for signal in record.signals} if record else set()
-        missing += [
-            f"signal {name} {n}" for name, n in commit.take_signals if (name, n) not in there
+        buffered_signals = (
+            {(signal.name, signal.n) for signal in record.signals} if record else set()
+        )
+        missing_inputs += [
+            f"signal {name} {n}"
+            for name, n in commit.take_signals
+            if (name, n) not in buffered_signals
         ]
     answers = record.answers if record else {}
-    missing += [
+    missing_inputs += [
         f"answer {key}"
         for key in commit.take_answers
         if (answer := answers.get(key)) is None or answer.is_taken
     ]
-    if missing:
-        return Missing(tuple(missing))
-    late = tuple(k for k in commit.unless_answered if k in answers and not answers[k].is_taken)
-    if late:
-        return Answered(late)
+    if missing_inputs:
+        return Missing(tuple(missing_inputs))
+    answered_keys = tuple(
+        k for k in commit.unless_answered if k in answers and not answers[k].is_taken
+    )
+    if answered_keys:
+        return Answered(answered_keys)
     before_older = overtaken(rows, commit)
     return OutOfOrder(before_older) if before_older else over_budget(rows, commit)
 
@@ -256,19 +262,22 @@ def overtaken(rows: MemoryRows, commit: Commit) -> tuple[MessageKey, ...]:
     agent_id, begins = commit.lease.agent_id, commit.expected_seq < 0
     record = rows.runs.get(commit.lease.run_id)
     if begins and record is not None:
-        taken = record.bound if record.cancel_requested is None else []
+        # A run that is asked to stop may end at any time, so it overtakes none.
+        taken_rows = record.bound if record.cancel_requested is None else []
         upto = record.arrival
     else:
-        taken = [rows.inbox[key] for key in commit.bind if rows.inbox[key].state == "pending"]
-        upto = max((row.arrival for row in taken), default=-1)
-    arrivals = {row.arrival for row in taken}
+        taken_rows = [rows.inbox[key] for key in commit.bind if rows.inbox[key].state == "pending"]
+        upto = max((row.arrival for row in taken_rows), default=-1)
+    arrivals = {row.arrival for row in taken_rows}
     first = _queued_before(rows, agent_id, upto) if begins else {}
     for arrival, row in () if commit.any_order else rows.waiting_mail(agent_id):
         if arrival >= upto:
             break
         if arrival not in arrivals:
             first[row.key.sender] = min(arrival, first.get(row.key.sender, arrival))
-    return tuple(row.key for row in taken if row.arrival > first.get(row.key.sender, row.arrival))
+    return tuple(
+        row.key for row in taken_rows if row.arrival > first.get(row.key.sender, row.arrival)
+    )
 
 
 def _queued_before(rows: MemoryRows, agent_id: AgentId, upto: int) -> dict[str, int]:
@@ -291,11 +300,11 @@ def _write_state(rows: MemoryRows, commit: Commit) -> None:
 
 
 def _route(rows: MemoryRows, commit: Commit) -> list[InboxRow]:
-    routed = []
+    rows_written = []
     for out in commit.outgoing:
         if not isinstance(out.target, AgentId):
             continue
         row = rows.put_mail(out.message, out.sender, out.target)
         if row is not None:
-            routed.append(row)
-    return routed
+            rows_written.append(row)
+    return rows_written

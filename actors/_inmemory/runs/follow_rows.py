@@ -17,7 +17,7 @@ from actors._kernel.stores.topics import check_post
 
 @dataclass(slots=True)
 class _Interval:
-    """While one agent follows one topic; `until` None: it still does."""
+    """While one agent follows one topic; `until` is None if it still does."""
 
     since: int
     mode: FollowMode
@@ -38,8 +38,8 @@ class FollowedTopic:
 
     def current(self, follower: AgentId) -> _Interval | None:
         """Return the interval that lasts."""
-        known = self.intervals.get(follower)
-        return known[-1] if known and known[-1].until is None else None
+        intervals = self.intervals.get(follower)
+        return intervals[-1] if intervals and intervals[-1].until is None else None
 
 
 @dataclass(slots=True)
@@ -63,28 +63,28 @@ class FollowRows:
 
     def follow(self, follower: AgentId, topic: TopicId, mode: FollowMode) -> int:
         """Return since when the agent follows; following again changes the mode at most."""
-        followed = self.topics.setdefault(topic, FollowedTopic())
-        current = followed.current(follower)
+        followers = self.topics.setdefault(topic, FollowedTopic())
+        current = followers.current(follower)
         if current is not None:
             current.mode = mode
             return current.since
-        if follower not in followed.intervals:
-            followed.intervals[follower] = []
-            insort(followed.order, follower)
+        if follower not in followers.intervals:
+            followers.intervals[follower] = []
+            insort(followers.order, follower)
         interval = _Interval(next(self.numbers), mode)
-        followed.intervals[follower].append(interval)
-        followed.active += 1
+        followers.intervals[follower].append(interval)
+        followers.active += 1
         self.by_follower.setdefault(follower, set()).add(topic)
         return interval.since
 
     def unfollow(self, follower: AgentId, topic: TopicId) -> bool:
         """End what lasts; False when nothing does."""
-        followed = self.topics.get(topic)
-        current = followed.current(follower) if followed is not None else None
-        if followed is None or current is None:
+        followers = self.topics.get(topic)
+        current = followers.current(follower) if followers is not None else None
+        if followers is None or current is None:
             return False
         current.until = next(self.numbers)
-        followed.active -= 1
+        followers.active -= 1
         topics = self.by_follower[follower]
         topics.discard(topic)
         if not topics:
@@ -98,8 +98,8 @@ class FollowRows:
             return False, False
         self.posts[topic, sender, post.id] = at
         seq = next(self.numbers)
-        followed = self.topics.get(topic)
-        if followed is None or not followed.active:
+        followers = self.topics.get(topic)
+        if followers is None or not followers.active:
             return True, False
         # The key is that of no follower: only the message is of use.
         row = InboxRow.of(MessageKey(_NOBODY, sender, post.id), post, -1, at=at)
@@ -108,23 +108,23 @@ class FollowRows:
 
     def forget(self, before: datetime, limit: int) -> int:
         """Remove ended follows and old posts that no follower needs."""
-        old = [key for key, at in islice(self.posts.items(), limit) if at < before]
-        for key in old:
+        old_keys = [key for key, at in islice(self.posts.items(), limit) if at < before]
+        for key in old_keys:
             del self.posts[key]
-        busy = {work.topic for work in self.work.values()}
-        taken = 0
-        for topic in [topic for topic in self.topics if topic not in busy]:
-            followed = self.topics[topic]
-            for follower in [a for a in followed.order if followed.current(a) is None]:
-                taken += len(followed.intervals.pop(follower))
-            followed.order = list(followed.intervals)
-            followed.order.sort()
-            for intervals in followed.intervals.values():
-                taken += len(intervals) - 1
+        busy_topics = {work.topic for work in self.work.values()}
+        removed_count = 0
+        for topic in [topic for topic in self.topics if topic not in busy_topics]:
+            followers = self.topics[topic]
+            for follower in [a for a in followers.order if followers.current(a) is None]:
+                removed_count += len(followers.intervals.pop(follower))
+            followers.order = list(followers.intervals)
+            followers.order.sort()
+            for intervals in followers.intervals.values():
+                removed_count += len(intervals) - 1
                 del intervals[:-1]
-            if not followed.order:
+            if not followers.order:
                 del self.topics[topic]
-        return len(old) + taken
+        return len(old_keys) + removed_count
 
 
 _NOBODY: Final = AgentId("nobody", "nobody")

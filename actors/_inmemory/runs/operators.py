@@ -15,7 +15,7 @@ from typing_extensions import override
 from actors._inmemory.runs.records import RunRecord
 from actors._inmemory.runs.rows import MemoryRole, MemoryRows
 from actors._inmemory.runs.schedules import ScheduleRows
-from actors._inmemory.runs.tree import ask_to_stop, begun_anew, redrive_dead
+from actors._inmemory.runs.tree import ask_to_stop, make_root_run, redrive_dead
 from actors._kernel.agent.agent import HistoryRetention
 from actors._kernel.memory_rules import memory_scopes
 from actors._kernel.runtime.hints import Nudge
@@ -57,30 +57,31 @@ class MemoryOperators(MemoryRole, OperatorStore):
 
     @override
     async def fork(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> Submitted:
-        submitted = _fork(self._rows, run_id, at_seq=at_seq, copy=copy)
-        agent = self._rows.record(submitted.run_id).cause.agent_id
-        self._notify(Nudge("run", agent, submitted.run_id))
-        return submitted
+        submission = _fork(self._rows, run_id, at_seq=at_seq, copy=copy)
+        agent = self._rows.record(submission.run_id).cause.agent_id
+        self._notify(Nudge("run", agent, submission.run_id))
+        return submission
 
     @override
     async def redrive(self, ids: Sequence[int]) -> list[Arrived]:
-        arrived = []
+        rows = []
         for number in ids:
             letter, row = self._rows.dead.pop(number, (None, None))
             if letter is None or row is None:
                 continue
             if letter.run_id is not None:
                 self._rows.given_back[letter.run_id].append(letter)
+            # An id of its own: under the old one the message would be dropped as a repetition.
             message = replace(row.message(), id=derive_id("redrive", letter.message.id, number))
-            arrived.append(self._rows.put_mail(message, row.key.sender, letter.agent_id))
-        return self._arrive(arrived)
+            rows.append(self._rows.put_mail(message, row.key.sender, letter.agent_id))
+        return self._arrive(rows)
 
     @override
     async def redrive_run(self, run_id: RunId) -> Submitted:
-        submitted = redrive_dead(self._rows, run_id)
+        submission = redrive_dead(self._rows, run_id)
         agent = self._rows.record(run_id).cause.agent_id
-        self._notify(Nudge("run", agent, submitted.run_id))
-        return submitted
+        self._notify(Nudge("run", agent, submission.run_id))
+        return submission
 
     @override
     async def discard(self, ids: Sequence[int]) -> int:
@@ -101,22 +102,23 @@ class MemoryRetention(MemoryRole, RetentionStore):
         before = (
             None if older_than_s is None else rows.clock.now() - timedelta(seconds=older_than_s)
         )
-        old = (run for run in rows.runs.values() if _may_go(run, before))
-        return self._sweep(list(islice(old, limit)))
+        old_runs = (run for run in rows.runs.values() if _may_go(run, before))
+        return self._sweep(list(islice(old_runs, limit)))
 
     @override
     async def sweep_these(self, run_ids: Sequence[RunId]) -> int:
-        known = [self._rows.runs[run_id] for run_id in {*run_ids} if run_id in self._rows.runs]
-        return self._sweep([run for run in known if run.status.is_terminal and not run.swept])
+        runs = [self._rows.runs[run_id] for run_id in {*run_ids} if run_id in self._rows.runs]
+        return self._sweep([run for run in runs if run.status.is_terminal and not run.swept])
 
-    def _sweep(self, swept: Sequence[RunRecord]) -> int:
+    def _sweep(self, runs: Sequence[RunRecord]) -> int:
         rows = self._rows
-        for run in swept:
+        for run in runs:
             run.sweep()
-        for root in {run.cause.root or run.cause.run_id for run in swept} & rows.accounts.keys():
+        for root in {run.cause.root or run.cause.run_id for run in runs} & rows.accounts.keys():
+            # The account counts for the whole tree: open runs of it may still spawn.
             if not any(run.cause.root == root for run in rows.open_runs()):
                 del rows.accounts[root]
-        return len(swept)
+        return len(runs)
 
     @override
     async def forget_old(self, *, older_than_s: float | None, limit: int = 2000) -> int:
@@ -126,8 +128,8 @@ class MemoryRetention(MemoryRole, RetentionStore):
         if older_than_s is None:
             return artifacts
         before = rows.clock.now() - timedelta(seconds=max(older_than_s, LEAST_S))
-        old = (run for run in rows.runs.values() if run.swept and run.updated_at < before)
-        runs = list(islice(old, limit))
+        old_runs = (run for run in rows.runs.values() if run.swept and run.updated_at < before)
+        runs = list(islice(old_runs, limit))
         for run in runs:
             rows.drop_run(run)
         letters = []
@@ -142,9 +144,9 @@ class MemoryRetention(MemoryRole, RetentionStore):
         totals = [key for key, total in rows.usage.items() if total.day and total.day < first]
         for key in totals[:limit]:
             del rows.usage[key]
-        unaudited = rows.clock.now() - timedelta(seconds=max(older_than_s, AUDIT_KEPT_S))
-        audited = rows.audit.forget(unaudited, limit=limit)
-        return artifacts + len(runs) + len(letters) + len(totals[:limit]) + audited
+        audit_before = rows.clock.now() - timedelta(seconds=max(older_than_s, AUDIT_KEPT_S))
+        audit_count = rows.audit.forget(audit_before, limit=limit)
+        return artifacts + len(runs) + len(letters) + len(totals[:limit]) + audit_count
 
     @override
     async def forget_agent(
@@ -154,15 +156,17 @@ class MemoryRetention(MemoryRole, RetentionStore):
         holder = rows.holder(agent_id)
         if holder is not None and not cancel:
             return Forgotten(open_run=holder.cause.run_id, more=True)
-        waiting = [row.key for _, row in islice(rows.waiting_mail(agent_id), limit)]
-        for key in waiting:
+        waiting_keys = [row.key for _, row in islice(rows.waiting_mail(agent_id), limit)]
+        for key in waiting_keys:
             rows.withdraw(key)
         if holder is not None:
             open_runs = [run for run in rows.open_runs() if run.cause.agent_id == agent_id]
-            for stopped in [run for one in open_runs for run in ask_to_stop(rows, one, FORGOTTEN)]:
-                cause = stopped.cause
+            for stopped_run in [
+                run for open_run in open_runs for run in ask_to_stop(rows, open_run, FORGOTTEN)
+            ]:
+                cause = stopped_run.cause
                 self._notify(Nudge("cancel", cause.agent_id, cause.run_id))
-            return Forgotten(open_run=holder.cause.run_id, messages=len(waiting), more=True)
+            return Forgotten(open_run=holder.cause.run_id, messages=len(waiting_keys), more=True)
         topics = list(rows.follows.by_follower.get(agent_id, ()))
         for topic in topics:
             rows.follows.unfollow(agent_id, topic)
@@ -178,10 +182,10 @@ class MemoryRetention(MemoryRole, RetentionStore):
         return Forgotten(
             state=len(rows.states.pop(agent_id, {})),
             follows=len(topics),
-            messages=len(waiting),
+            messages=len(waiting_keys),
             letters=len(letters),
             runs=len(runs),
-            more=max(len(waiting), len(letters), len(runs)) == limit,
+            more=max(len(waiting_keys), len(letters), len(runs)) == limit,
         )
 
 
@@ -211,21 +215,21 @@ class MemoryErasure(ErasureStore):
 
     @override
     async def open_runs(self, what: EraseRequest, *, limit: int) -> list[tuple[RunId, AgentId]]:
-        found = sorted(
+        runs = sorted(
             (run.cause.run_id, run.cause.agent_id)
             for run in self._rows.open_runs()
             if what.covers(run.cause.agent_id)
         )
-        return found[:limit]
+        return runs[:limit]
 
     def _mail(self, what: EraseRequest) -> Iterator[_Removal]:
         """Yield schedules, posts on their way and dead letters."""
         if what.scope not in _OF_AGENTS:
             return
-        kept, dead, follows = self._schedules.kept, self._rows.dead, self._rows.follows
-        for place, schedule in kept.items():
+        schedules, dead, follows = self._schedules.by_name, self._rows.dead, self._rows.follows
+        for key, schedule in schedules.items():
             if what.covers(schedule.agent_id):
-                yield "schedules", partial(kept.pop, place, None)
+                yield "schedules", partial(schedules.pop, key, None)
         for number, (letter, _) in dead.items():
             if what.covers(letter.agent_id):
                 yield "letters", partial(dead.pop, number, None)
@@ -237,13 +241,13 @@ class MemoryErasure(ErasureStore):
     def _conversations(self, what: EraseRequest) -> Iterator[_Removal]:
         """Yield turns, the oldest first; of a named session the ended runs that wrote them before."""
         transcripts = self._rows.transcripts
-        for (agent, session), kept in transcripts.kept.items():
+        for (agent, session), transcript in transcripts.transcripts.items():
             if not what.covers(agent) or what.session not in (None, session):
                 continue
-            turns = [(row.id, row.run_id) for row in kept.rows]
+            turns = [(row.id, row.run_id) for row in transcript.rows]
             if what.session is not None:
-                found = (self._rows.runs.get(RunId(run_id)) for _, run_id in turns)
-                yield from self._dropped(run for run in found if run and run.status.is_terminal)
+                runs = (self._rows.runs.get(RunId(run_id)) for _, run_id in turns)
+                yield from self._removals_of(run for run in runs if run and run.status.is_terminal)
             for turn, run_id in turns:
                 run = self._rows.runs.get(RunId(run_id))
                 if what.session is None or run is None or run.status.is_terminal:
@@ -251,22 +255,22 @@ class MemoryErasure(ErasureStore):
 
     def _delete_turn(self, agent: AgentId, session: str, turn: str) -> None:
         """Remove a turn; a session without turns goes with its last one."""
-        kept = self._rows.transcripts.kept
-        kept[agent, session].remove_turn(turn)
-        if not kept[agent, session].rows:
-            del kept[agent, session]
+        transcripts = self._rows.transcripts.transcripts
+        transcripts[agent, session].remove_turn(turn)
+        if not transcripts[agent, session].rows:
+            del transcripts[agent, session]
 
     def _runs(self, what: EraseRequest) -> Iterator[_Removal]:
         if what.scope in _OF_AGENTS:
-            yield from self._dropped(
+            yield from self._removals_of(
                 run
                 for run in self._rows.runs.values()
                 if what.covers(run.cause.agent_id) and run.status.is_terminal
             )
 
-    def _dropped(self, runs: Iterable[RunRecord]) -> Iterator[_Removal]:
+    def _removals_of(self, runs: Iterable[RunRecord]) -> Iterator[_Removal]:
         for run_id in dict.fromkeys(run.cause.run_id for run in runs):
-            letters = [n for n, (one, _) in self._rows.dead.items() if one.run_id == run_id]
+            letters = [n for n, (letter, _) in self._rows.dead.items() if letter.run_id == run_id]
             for number in letters:
                 yield "letters", partial(self._rows.dead.pop, number, None)
             yield "runs", partial(self._rows.drop_run, self._rows.runs[run_id])
@@ -281,7 +285,7 @@ class MemoryErasure(ErasureStore):
         if what.scope not in _OF_AGENTS:
             return
         rows = self._rows
-        for row in (one for group in rows.pending.values() for one in group.values()):
+        for row in (r for group in rows.pending.values() for r in group.values()):
             if what.covers(row.key.agent):
                 yield "messages", partial(rows.withdraw, row.key)
         for follower, topics in rows.follows.by_follower.items():
@@ -330,18 +334,19 @@ class _MemoryPart(Erasable):
 
     Attributes:
         erased_as: See `Erasable`.
-        found: Yields what is to go.
+        find: Yields the rows that an erase removes, each with a call that removes it.
     """
 
     erased_as: str
-    found: Callable[[EraseRequest], Iterator[_Removal]]
+    find: Callable[[EraseRequest], Iterator[_Removal]]
 
     @override
     async def erase(
         self, what: EraseRequest, *, cursor: str | None = None, limit: int = ERASE_BATCH
     ) -> EraseCount:
         del cursor
-        batch = list(islice(self.found(what), limit))
+        # Read before the first removal: the iterators go through dicts that removals change.
+        batch = list(islice(self.find(what), limit))
         for _, remove in batch:
             remove()
         counts = Counter(kind for kind, _ in batch)
@@ -349,7 +354,7 @@ class _MemoryPart(Erasable):
 
     @override
     async def count(self, what: EraseRequest) -> Mapping[str, int]:
-        return Counter(kind for kind, _ in self.found(what))
+        return Counter(kind for kind, _ in self.find(what))
 
 
 def _fork(rows: MemoryRows, run_id: RunId, *, at_seq: int, copy: int) -> Submitted:
@@ -362,7 +367,7 @@ def _fork(rows: MemoryRows, run_id: RunId, *, at_seq: int, copy: int) -> Submitt
     if not 0 <= at_seq <= source.last_seq:
         msg = f"run {run_id} has entries 0 to {source.last_seq}, none with seq {at_seq}"
         raise ContractError(msg)
-    rows.create_run(begun_anew(rows, source.cause, new_id, ForkPoint(run_id, at_seq)))
+    rows.create_run(make_root_run(rows, source.cause, new_id, ForkPoint(run_id, at_seq)))
     return Submitted(new_id, None)
 
 

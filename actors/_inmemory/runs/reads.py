@@ -96,11 +96,13 @@ class MemoryReads(MemoryRole, ReadStore):
         news = self._rows.listen(run_id)
         try:
             while True:
+                # Cleared before the read: an entry that is appended during a `yield` sets it again.
                 news.clear()
                 record = self._rows.runs.get(run_id)
                 for line in record.log[from_seq:] if record else ():
                     yield line.entry(run_id)
                     from_seq = line.seq + 1
+                # No entry comes to a swept or dropped log: its readers would wait for ever.
                 if record.swept if record else run_id in self._rows.dropped:
                     return
                 if record and record.has_ended and from_seq > record.last_seq:
@@ -123,14 +125,14 @@ class MemoryLists(MemoryRole, ListStore):
         among: RunFilter = ANY_RUN,
         limit: int = 100,
     ) -> list[RunRow]:
-        wanted = (
+        records = (
             run
             for run in self._rows.newest(among)
             if (not status or run.status in status)
             and (agent is None or run.cause.agent_id == agent)
             and (parked is None or (run.parked is not None) == parked)
         )
-        return [run.row() for run in islice(wanted, limit)]
+        return [run.row() for run in islice(records, limit)]
 
     @override
     async def children(self, run_id: RunId) -> list[RunRow]:
@@ -140,15 +142,17 @@ class MemoryLists(MemoryRole, ListStore):
     async def tasks(
         self, agent_id: AgentId, *, status: Sequence[RunStatus], every: bool = False
     ) -> list[TaskRun]:
-        found: list[TaskRun] = []
-        above = [run for run in self._rows.runs.values() if run.cause.agent_id == agent_id]
-        while above:
-            below = [child for run in above for child in children_of(self._rows, run.cause.run_id)]
-            ended = [run for run in below if run.status in status and (run.log or every)]
-            told = [_task_run(run) for run in ended]
-            found += [one for one in told if one.task or every]
-            above = below
-        return sorted(found, key=lambda task: task.run_id)
+        task_runs: list[TaskRun] = []
+        parents = [run for run in self._rows.runs.values() if run.cause.agent_id == agent_id]
+        while parents:
+            children = [
+                child for run in parents for child in children_of(self._rows, run.cause.run_id)
+            ]
+            ended_runs = [run for run in children if run.status in status and (run.log or every)]
+            tasks = [_task_run(run) for run in ended_runs]
+            task_runs += [task_run for task_run in tasks if task_run.task or every]
+            parents = children
+        return sorted(task_runs, key=lambda task: task.run_id)
 
     @override
     async def find_run_for_agent(self, agent_id: AgentId) -> RunRow | None:
@@ -159,7 +163,7 @@ class MemoryLists(MemoryRole, ListStore):
     async def run_of_message(
         self, agent_id: AgentId, sender: str, message_id: str
     ) -> RunRow | None:
-        mail = self._rows.known(agent_id, sender, message_id)
+        mail = self._rows.message_row(agent_id, sender, message_id)
         run_id = mail.run_id if mail is not None else None
         record = self._rows.runs[run_id] if run_id is not None else self._rows.started(agent_id)
         return record.row() if record is not None else None
@@ -172,22 +176,24 @@ class MemoryLists(MemoryRole, ListStore):
     async def approvals(
         self, among: ApprovalFilter = ANY_APPROVAL, *, limit: int = 100
     ) -> list[OpenWait]:
-        found = (
-            one
-            for one in open_waits(self._rows, run_id=among.run_id)
-            if one.wait.kind == "approval"
-            and (among.after is None or one.place > among.after)
-            and one.wait.key.startswith(among.key or "")
-            and among.tenant in (None, one.agent_id.tenant)
-            and (among.owner is None or self._is_of(one, among.owner))
+        waits = (
+            open_wait
+            for open_wait in open_waits(self._rows, run_id=among.run_id)
+            if open_wait.wait.kind == "approval"
+            and (among.after is None or open_wait.place > among.after)
+            and open_wait.wait.key.startswith(among.key or "")
+            and among.tenant in (None, open_wait.agent_id.tenant)
+            and (among.owner is None or self._is_of(open_wait, among.owner))
         )
-        return list(islice(found, limit))
+        return list(islice(waits, limit))
 
-    def _is_of(self, one: OpenWait, owner: str) -> bool:
+    def _is_of(self, open_wait: OpenWait, owner: str) -> bool:
         """Return True if a run, or the one that it is below, is of a session of this owner."""
-        root = self._rows.runs.get(self._rows.runs[one.run_id].cause.root or one.run_id)
-        known = root and self._rows.sessions.records.get(root.cause.agent_id)
-        return bool(known and known.created_at and not known.is_deleting and known.owner == owner)
+        root = self._rows.runs.get(self._rows.runs[open_wait.run_id].cause.root or open_wait.run_id)
+        session = root and self._rows.sessions.records.get(root.cause.agent_id)
+        return bool(
+            session and session.created_at and not session.is_deleting and session.owner == owner
+        )
 
     @override
     async def pending_count(self, agent_id: AgentId) -> int:
@@ -198,12 +204,12 @@ class MemoryLists(MemoryRole, ListStore):
     async def dead_letters(
         self, *, agent: AgentId | None = None, ids: Sequence[int] = (), limit: int = 100
     ) -> list[DeadLetter]:
-        wanted = (
+        letters = (
             replace(letter, message=row.message())
             for letter, row in reversed(self._rows.dead.values())
             if agent in (None, letter.agent_id) and (not ids or letter.id in ids)
         )
-        return list(islice(wanted, limit))
+        return list(islice(letters, limit))
 
 
 def _task_run(run: RunRecord) -> TaskRun:
@@ -236,31 +242,31 @@ class MemoryInsight(InsightStore):
         after: AgentId | None = None,
         limit: int = 100,
     ) -> list[AgentRow]:
-        known = set(self._rows.open_by_agent) | {
+        candidates = set(self._rows.open_by_agent) | {
             agent for agent in self._rows.pending if self._mail(agent)
         }
-        wanted = sorted(
+        agents = sorted(
             (
                 agent
-                for agent in known
+                for agent in candidates
                 if type_ in (None, agent.type)
                 and tenant in (None, agent.tenant)
-                and (after is None or _place(agent) > _place(after))
+                and (after is None or _sort_key(agent) > _sort_key(after))
             ),
-            key=_place,
+            key=_sort_key,
         )
-        found = []
-        for agent in wanted:
+        rows = []
+        for agent in agents:
             row = self._agent(agent)
             if waiting_s is not None and (
                 row.oldest_at is None
                 or self._rows.clock.now() - row.oldest_at < timedelta(seconds=waiting_s)
             ):
                 continue
-            found.append(row)
-            if len(found) == limit:
+            rows.append(row)
+            if len(rows) == limit:
                 break
-        return found
+        return rows
 
     @override
     async def inbox(self, agent_id: AgentId, *, limit: int = 100) -> list[Arrived]:
@@ -275,15 +281,15 @@ class MemoryInsight(InsightStore):
         shard, owner = self._rows.shard, self._owner()
         if owner is None:
             return []
-        left = math.inf
+        remaining_s = math.inf
         if shard.expires_at is not None:
-            left = (shard.expires_at - self._rows.clock.now()).total_seconds()
-        seen = 0.0 if self._lease_s is None else max(0.0, self._lease_s - left)
+            remaining_s = (shard.expires_at - self._rows.clock.now()).total_seconds()
+        seen_s = 0.0 if self._lease_s is None else max(0.0, self._lease_s - remaining_s)
         serves = self._rows.serves.get(owner)
         names: tuple[str, ...] = ()
         if serves is not None:
             names = (*sorted(serves.types), *sorted(str(agent) for agent in serves.agents))
-        return [HostRow(owner=owner, seen_s=seen, expires_s=left, shards=1, serves=names)]
+        return [HostRow(owner=owner, seen_s=seen_s, expires_s=remaining_s, shards=1, serves=names)]
 
     @override
     async def shards_of(self, owner: HostIncarnation) -> Sequence[ShardId]:
@@ -294,13 +300,15 @@ class MemoryInsight(InsightStore):
         runs = list(self._rows.open_runs())
         mail = [row for agent in self._rows.pending for row in self._mail(agent)]
         now = self._rows.clock.now()
-        late = now - timedelta(seconds=OVERDUE_S)
+        overdue_before = now - timedelta(seconds=OVERDUE_S)
         oldest = min((row.received_at for row in mail), default=now)
         agents = {run.cause.agent_id for run in runs} | {row.key.agent for row in mail}
-        approvals = [one for one in open_waits(self._rows) if one.wait.kind == "approval"]
+        approvals = [
+            open_wait for open_wait in open_waits(self._rows) if open_wait.wait.kind == "approval"
+        ]
         owner = self._owner()
-        unserved = {agent.type for agent in agents if not self._is_served(agent)}
-        declared = {type_ for serves in self._rows.serves.values() for type_ in serves.types}
+        unserved_types = {agent.type for agent in agents if not self._is_served(agent)}
+        declared_types = {type_ for serves in self._rows.serves.values() for type_ in serves.types}
         return Totals(
             runs=Counter(run.status for run in runs),
             parked=Counter(run.parked for run in runs if run.parked is not None),
@@ -308,18 +316,22 @@ class MemoryInsight(InsightStore):
             oldest_pending_s=max(0.0, (now - oldest).total_seconds()),
             dead_letters=len(self._rows.dead),
             timers_overdue=sum(
-                timer is not None and timer.at < late for timer in (run.timer() for run in runs)
+                timer is not None and timer.at < overdue_before
+                for timer in (run.timer() for run in runs)
             ),
             shards=1,
             unowned=int(owner is None),
             hosts=int(owner is not None),
-            unserved=(*sorted(unserved & declared), *sorted(unserved - declared)),
+            unserved=(
+                *sorted(unserved_types & declared_types),
+                *sorted(unserved_types - declared_types),
+            ),
             approvals=len(approvals),
         )
 
     @override
     async def known_totals(self, *, every_s: float) -> KnownTotals:
-        """See `InsightStore.known_totals`. Nothing is kept: counting rows in memory is cheap."""
+        """Count now: counting rows in memory is cheap, so no totals are stored."""
         del every_s
         return KnownTotals(await self.totals(), 0.0)
 
@@ -363,5 +375,5 @@ class MemoryInsight(InsightStore):
         return serves is not None and (agent.type in serves.types or agent in serves.agents)
 
 
-def _place(agent: AgentId) -> tuple[str, str, str]:
+def _sort_key(agent: AgentId) -> tuple[str, str, str]:
     return agent.tenant, agent.type, agent.key

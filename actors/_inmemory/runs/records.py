@@ -224,8 +224,8 @@ class RunRecord:
     def is_asleep(self) -> bool:
         """True if the run is suspended and no signal, answer or cancel is there for it."""
         is_answered = any(not answer.is_taken for answer in self.answers.values())
-        is_there = bool(self.signals) or is_answered or self.cancel_requested is not None
-        return self.is_suspended and not is_there
+        has_news = bool(self.signals) or is_answered or self.cancel_requested is not None
+        return self.is_suspended and not has_news
 
     def base(self) -> RunRow:
         """Return the row as it was before its first entry: what a refold starts from."""
@@ -261,8 +261,8 @@ class RunRecord:
 
     def cancel_reason(self) -> str:
         """Return why the run was cancelled, as its log says it."""
-        said = self.log[-1].entry(self.cause.run_id).payload.get("reason") if self.log else None
-        return said if isinstance(said, str) else self.cancel_requested or ""
+        reason = self.log[-1].entry(self.cause.run_id).payload.get("reason") if self.log else None
+        return reason if isinstance(reason, str) else self.cancel_requested or ""
 
     def row(self) -> RunRow:
         """Return the row as readers see it."""
@@ -283,6 +283,7 @@ class RunRecord:
         """Return the run as the worker that will execute it needs it."""
         run_id = self.cause.run_id
         entries = tuple(line.entry(run_id) for line in self.log[self.continued_at :])
+        # A run may be parked before it has begun: then it still needs its first messages.
         has_begun = any(line.kind != EntryKind.RUN_PARKED for line in self.log)
         messages = () if has_begun else tuple(row.arrived() for row in self.bound)
         return LoadedRun(self.row(), entries, messages)
@@ -302,7 +303,7 @@ class ShardRow:
     epoch: int = 0
     expires_at: datetime | None = None
     broken_at: int | None = None
-    """See `ShardLease`."""
+    """Number of the next arrival when the owner before this one died, or None if it released the shard."""
     claimed_by: ReferenceType[object] | None = None
     """The store at which its owner claimed it."""
 
@@ -316,9 +317,9 @@ def decide(record: RunRecord, name: str, payload: bytes, message_id: str) -> int
     loaded = record.loaded()
     now, about = to_decide(name, loaded.row, loaded.entries), decided_seq(name, message_id)
     about = now if about is None else about
-    known = None if about is None else record.decisions.get((name, about))
-    if about is None or about != now or known is not None:
-        return SignalOutcome(False, record.cause.agent_id, same=known == payload)
+    previous = None if about is None else record.decisions.get((name, about))
+    if about is None or about != now or previous is not None:
+        return SignalOutcome(False, record.cause.agent_id, same=previous == payload)
     record.decisions[name, about] = payload
     return about
 
@@ -342,16 +343,16 @@ class TreeAccount:
             return cls(SpawnBudget(), ExecutionBudget())
         return cls(supervision.spawn_budget, supervision.execution_budget)
 
-    def places(self) -> tuple[int, str]:
+    def free_slots(self) -> tuple[int, str]:
         """Return how many runs may be spawned now, and which limit says so."""
-        places, limit = self.spawn.max_runs - self.runs, f"max_runs {self.spawn.max_runs}"
-        concurrent = self.spawn.max_concurrent
-        if concurrent is not None and concurrent - self.open < places:
-            places, limit = concurrent - self.open, f"max_concurrent {concurrent}"
-        return max(0, places), limit
+        slots, limit = self.spawn.max_runs - self.runs, f"max_runs {self.spawn.max_runs}"
+        max_concurrent = self.spawn.max_concurrent
+        if max_concurrent is not None and max_concurrent - self.open < slots:
+            slots, limit = max_concurrent - self.open, f"max_concurrent {max_concurrent}"
+        return max(0, slots), limit
 
     def exhausted(self, delta: BudgetDelta) -> str | None:
-        """Return the limit that forbids the model calls that the commit begins; None: no limit does."""
+        """Return the limit that forbids the model calls that the commit begins, or None if no limit does."""
         terms = self.execution
         if delta.turns == 0:
             return None
@@ -365,8 +366,8 @@ class TreeAccount:
 
     def tokens_left(self) -> int | None:
         """Return how many tokens may still be used, None for any number."""
-        most = self.execution.max_tokens
-        return None if most is None else max(0, most - self.tokens)
+        max_tokens = self.execution.max_tokens
+        return None if max_tokens is None else max(0, max_tokens - self.tokens)
 
     def spend(self, delta: BudgetDelta) -> None:
         """Add what a commit used."""

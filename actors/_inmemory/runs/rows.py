@@ -95,9 +95,9 @@ class MemoryRows:
 
     def create_run(self, new: NewRun, *, arrival: int | None = None) -> RunRecord:
         """Return the run's record; a new one is PENDING, and asked to stop if its parent is."""
-        known = self.runs.get(new.run_id)
-        if known is not None:
-            return known
+        existing = self.runs.get(new.run_id)
+        if existing is not None:
+            return existing
         now = self.clock.now()
         record = RunRecord(new, next(self.arrivals) if arrival is None else arrival, now, now)
         self.runs[new.run_id] = self.open_by_agent[new.agent_id][new.run_id] = record
@@ -183,7 +183,7 @@ class MemoryRows:
         return min(runs.values(), key=lambda run: (not run.log, run.arrival))
 
     def started_by(self, record: RunRecord) -> str | None:
-        """See `ReadStore.started_by`."""
+        """Return the sender of the messages with which the root began, or None if there are several or none."""
         root = self.runs.get(record.cause.root or record.cause.run_id, record)
         senders = {row.key.sender for row in root.bound}
         for line in root.log:
@@ -199,10 +199,11 @@ class MemoryRows:
 
     def subtree(self, record: RunRecord) -> list[RunRecord]:
         """Return the run and everything below it, parents first."""
-        found = [record]
-        for run in found:
-            found.extend(self.runs[child] for child in run.children)
-        return found
+        # The list grows while it is read, so that each run's children follow it.
+        runs = [record]
+        for run in runs:
+            runs.extend(self.runs[child] for child in run.children)
+        return runs
 
     def listen(self, run_id: RunId) -> asyncio.Event:
         """Return an event that is set at each append to this log."""
@@ -223,8 +224,8 @@ class MemoryRows:
         key = MessageKey(agent_id, sender, message.id)
         if key in self.inbox:
             return None
-        sent, now = replace(message, sender=sender), self.clock.now()
-        row = InboxRow.of(key, sent, next(self.arrivals), at=now)
+        stored_message, now = replace(message, sender=sender), self.clock.now()
+        row = InboxRow.of(key, stored_message, next(self.arrivals), at=now)
         row.is_lazy = is_lazy
         self.inbox[key] = row
         self.pending.setdefault(agent_id, {})[row.arrival] = row
@@ -234,7 +235,7 @@ class MemoryRows:
         """Return the agent's pending messages with their arrivals, oldest first."""
         return self.pending.get(agent_id, {}).items()
 
-    def known(self, agent_id: AgentId, sender: str, message_id: str) -> InboxRow | None:
+    def message_row(self, agent_id: AgentId, sender: str, message_id: str) -> InboxRow | None:
         """Return the message's row, whatever became of it."""
         return self.inbox.get(MessageKey(agent_id, sender, message_id))
 
@@ -250,8 +251,8 @@ class MemoryRows:
             if row.state == "bound" and row.run_id == record.cause.run_id:
                 record.bound.remove(row)
                 row.state, row.run_id = "pending", None
-                waiting = {**self.pending.get(row.key.agent, {}), row.arrival: row}
-                self.pending[row.key.agent] = dict(sorted(waiting.items()))
+                messages = {**self.pending.get(row.key.agent, {}), row.arrival: row}
+                self.pending[row.key.agent] = dict(sorted(messages.items()))
             if row.state == "pending":
                 row.is_alone, row.is_lazy = True, False
 
@@ -266,7 +267,7 @@ class MemoryRows:
         """Drop what only an open run needs: its messages become done, or dead letters."""
         for row in record.bound:
             if dead_letter is not None:
-                self._bury(row, record, dead_letter)
+                self._add_dead_letter(row, record, dead_letter)
         for row in record.bound:
             row.drop_body()
         record.bound.clear()
@@ -277,12 +278,12 @@ class MemoryRows:
             del self.open_by_agent[record.cause.agent_id]
 
     def _unqueue(self, row: InboxRow) -> None:
-        waiting = self.pending[row.key.agent]
-        del waiting[row.arrival]
-        if not waiting:
+        messages = self.pending[row.key.agent]
+        del messages[row.arrival]
+        if not messages:
             del self.pending[row.key.agent]
 
-    def _bury(self, row: InboxRow, record: RunRecord, reason: str) -> None:
+    def _add_dead_letter(self, row: InboxRow, record: RunRecord, reason: str) -> None:
         error = unpack(record.error)
         letter = DeadLetter(
             id=next(self.dead_ids),
@@ -294,11 +295,13 @@ class MemoryRows:
             run_id=record.cause.run_id,
             at=self.clock.now(),
         )
+        # A copy: the row itself loses its body when its run ends, and a redrive needs the message.
         copy = InboxRow(row.key, row.arrival, row.shell, row.payload, row.received_at)
         self.dead[letter.id] = (letter, copy)
 
     def nudge(self, source: object, nudge: Nudge) -> None:
         """Tell the siblings of `source` what it changed."""
+        # A copy: a hook that closes its store removes itself from `hooks`.
         for handle, hook in list(self.hooks.items()):
             if handle is not source:
                 hook(nudge)
@@ -318,11 +321,11 @@ class MemoryRole:
     def _notify(self, nudge: Nudge) -> None:
         self._rows.nudge(self._source, nudge)
 
-    def _arrive(self, found: Sequence[InboxRow | None]) -> list[Arrived]:
-        arrived = [row.arrived() for row in found if row is not None]
-        for agent in dict.fromkeys(item.agent_id for item in arrived):
+    def _arrive(self, rows: Sequence[InboxRow | None]) -> list[Arrived]:
+        arrivals = [row.arrived() for row in rows if row is not None]
+        for agent in dict.fromkeys(item.agent_id for item in arrivals):
             self._notify(Nudge("mail", agent))
-        return arrived
+        return arrivals
 
 
 def last_error(error: JsonValue, *, others: int) -> str:

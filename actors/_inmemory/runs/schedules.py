@@ -35,7 +35,7 @@ class ScheduleRows:
     """The schedules of one in-memory store, shared by its siblings."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[str, str], Schedule] = {}
+        self.by_name: dict[tuple[str, str], Schedule] = {}
         self.revisions = count(1)
 
 
@@ -69,34 +69,34 @@ class InMemorySchedules(ScheduleStore):
 
     @override
     async def get(self, tenant: str, name: str) -> Schedule | None:
-        found = self._schedules.kept.get((tenant, name))
-        return None if found is None else _copy(found)
+        schedule = self._schedules.by_name.get((tenant, name))
+        return None if schedule is None else _copy(schedule)
 
     @override
     async def find(
         self, *, tenant: str | None = None, after: tuple[str, str] | None = None, limit: int = 100
     ) -> list[Schedule]:
-        wanted = (
-            _copy(one)
-            for key, one in sorted(self._schedules.kept.items())
+        schedules = (
+            _copy(schedule)
+            for key, schedule in sorted(self._schedules.by_name.items())
             if (tenant is None or key[0] == tenant) and (after is None or key > after)
         )
-        return list(islice(wanted, limit))
+        return list(islice(schedules, limit))
 
     @override
     async def put(self, schedule: Schedule, *, expected: int | None) -> Schedule | None:
-        key, kept = (schedule.tenant, schedule.name), self._schedules.kept
-        known = kept.get(key)
-        if (None if known is None else known.revision) != expected:
+        key, schedules = (schedule.tenant, schedule.name), self._schedules.by_name
+        stored = schedules.get(key)
+        if (None if stored is None else stored.revision) != expected:
             return None
         new = replace(_copy(schedule), revision=next(self._schedules.revisions))
-        kept[key] = new
+        schedules[key] = new
         self._rows.nudge(self._source, Nudge("schedule", schedule.agent_id))
         return _copy(new)
 
     @override
     async def delete(self, tenant: str, name: str) -> bool:
-        return self._schedules.kept.pop((tenant, name), None) is not None
+        return self._schedules.by_name.pop((tenant, name), None) is not None
 
     @override
     async def due(
@@ -106,12 +106,15 @@ class InMemorySchedules(ScheduleStore):
             return []
         now = self._clock.now()
         until = now + timedelta(seconds=within_s)
-        near = sorted(
-            (one.next_at, key, one)
-            for key, one in self._schedules.kept.items()
-            if one.next_at is not None and not one.is_paused and one.next_at <= until
+        candidates = sorted(
+            (schedule.next_at, key, schedule)
+            for key, schedule in self._schedules.by_name.items()
+            if schedule.next_at is not None and not schedule.is_paused and schedule.next_at <= until
         )
-        return [DueSchedule(_copy(one), (at - now).total_seconds()) for at, _, one in near[:limit]]
+        return [
+            DueSchedule(_copy(schedule), (at - now).total_seconds())
+            for at, _, schedule in candidates[:limit]
+        ]
 
     @override
     async def zoned(
@@ -119,13 +122,15 @@ class InMemorySchedules(ScheduleStore):
     ) -> list[Schedule]:
         if MEMORY_SHARD not in shards:
             return []
-        wanted = (
-            _copy(one)
-            for key, one in sorted(self._schedules.kept.items())
-            if one.cron is not None and one.timezone != "UTC" and one.state == "active"
+        schedules = (
+            _copy(schedule)
+            for key, schedule in sorted(self._schedules.by_name.items())
+            if schedule.cron is not None
+            and schedule.timezone != "UTC"
+            and schedule.state == "active"
             if after is None or key > after
         )
-        return list(islice(wanted, limit))
+        return list(islice(schedules, limit))
 
     @override
     async def fire(self, leases: Sequence[ShardLease], ticks: Sequence[Tick]) -> Fired:
@@ -135,53 +140,55 @@ class InMemorySchedules(ScheduleStore):
             for lease in leases
         ):
             return Fired(0, ())
-        arrived, moved = [], 0
+        arrivals, moved_count = [], 0
         for tick in ticks:
-            was_moved, item = self._fire(tick)
-            moved += was_moved
+            is_moved, item = self._fire(tick)
+            moved_count += is_moved
             if item is not None:
-                arrived.append(item)
+                arrivals.append(item)
         if self._on_fired is not None:
-            await self._on_fired(arrived)
-        return Fired(moved, tuple(arrived))
+            await self._on_fired(arrivals)
+        return Fired(moved_count, tuple(arrivals))
 
     def _fire(self, tick: Tick) -> tuple[bool, Arrived | None]:
-        read = tick.schedule
-        key, at = (read.tenant, read.name), read.next_at
-        known = self._schedules.kept.get(key)
+        schedule = tick.schedule
+        key, at = (schedule.tenant, schedule.name), schedule.next_at
+        stored = self._schedules.by_name.get(key)
         if at is None:
             return False, None
-        if known is None or known.revision != read.revision or known.is_paused:
+        if stored is None or stored.revision != schedule.revision or stored.is_paused:
             # An earlier try of the same call may have written the message. It still waits if it was not taken.
-            message = tick_message(read, at)
-            row = self._rows.known(read.agent_id, message.sender or "", message.id)
+            message = tick_message(schedule, at)
+            row = self._rows.message_row(schedule.agent_id, message.sender or "", message.id)
             return False, row.arrived() if row is not None and row.state == "pending" else None
         if tick.is_sent and at > self._clock.now():
             return False, None
-        self._schedules.kept[key] = replace(
-            known,
+        self._schedules.by_name[key] = replace(
+            stored,
             base_at=tick.base_at,
             next_at=tick.next_at,
-            last_at=at if tick.is_sent else known.last_at,
+            last_at=at if tick.is_sent else stored.last_at,
             revision=next(self._schedules.revisions),
         )
         if not tick.is_sent:
             return True, None
-        message = tick_message(known, at)
-        row = self._rows.put_mail(message, message.sender or "", known.agent_id)
+        message = tick_message(stored, at)
+        row = self._rows.put_mail(message, message.sender or "", stored.agent_id)
         return True, None if row is None else row.arrived()
 
     @override
     async def forget_done(self, *, older_than_s: float, limit: int = 1000) -> int:
         before = self._clock.now() - timedelta(seconds=older_than_s)
-        old = [
+        old_keys = [
             key
-            for key, one in self._schedules.kept.items()
-            if one.next_at is None and one.last_at is not None and one.last_at < before
+            for key, schedule in self._schedules.by_name.items()
+            if schedule.next_at is None
+            and schedule.last_at is not None
+            and schedule.last_at < before
         ]
-        for key in old[:limit]:
-            del self._schedules.kept[key]
-        return len(old[:limit])
+        for key in old_keys[:limit]:
+            del self._schedules.by_name[key]
+        return len(old_keys[:limit])
 
 
 def _copy(schedule: Schedule) -> Schedule:
@@ -200,9 +207,9 @@ _SILENT_S: Final = 15.0
 class _Part:
     """A host's share of a limit, and its request."""
 
-    held: int = 0
-    wanted: int = 0
-    starts: int = 0
+    slots: int = 0
+    demand: int = 0
+    wanted_starts: int = 0
     seen_at: datetime = _LONG_AGO
     got_at: datetime = _LONG_AGO
     started_at: datetime = _LONG_AGO
@@ -230,58 +237,70 @@ class LimitRows:
         self._rows: dict[LimitScope, _LimitRow] = {}
 
     def set(self, limit: Limit) -> None:
-        """See `LimitStore.set`."""
+        """Set a limit. Hosts keep their slots, and the bucket keeps its tokens up to the new size."""
         now, row = self._clock.now(), self._rows.get(limit.scope)
         if row is None or row.limit.rate_per_s is None:
             tokens = float(limit.most_starts)
         else:
-            tokens = min(limit.most_starts, _filled(row, now))
+            tokens = min(limit.most_starts, _tokens_at(row, now))
         parts = row.parts if row is not None and limit.max_concurrent is not None else {}
         self._rows[limit.scope] = _LimitRow(limit, tokens, now, parts)
 
     def delete(self, scope: LimitScope) -> bool:
-        """See `LimitStore.delete`."""
+        """Delete a limit; return False if there is none."""
         return self._rows.pop(scope, None) is not None
 
     def list(self) -> list[LimitUse]:
-        """See `LimitStore.list`."""
+        """Return all limits by scope, with the slots that hosts hold and want."""
         now = self._clock.now()
         uses = []
         for scope in sorted(self._rows, key=str):
             row = self._rows[scope]
-            self._bury(row, now)
-            parts = [part for part in row.parts.values() if part.held + part.wanted + part.starts]
-            wanting = sum(max(part.wanted - part.held, part.starts, 0) for part in parts)
-            holding = sum(part.held for part in parts)
-            uses.append(LimitUse(limit=row.limit, held=holding, wanting=wanting, hosts=len(parts)))
+            self._remove_dead_hosts(row, now)
+            parts = [
+                part for part in row.parts.values() if part.slots + part.demand + part.wanted_starts
+            ]
+            wanting_slots = sum(
+                max(part.demand - part.slots, part.wanted_starts, 0) for part in parts
+            )
+            held_slots = sum(part.slots for part in parts)
+            uses.append(
+                LimitUse(limit=row.limit, held=held_slots, wanting=wanting_slots, hosts=len(parts))
+            )
         return uses
 
     def exchange(
         self, owner: HostIncarnation, claims: Sequence[Claim]
     ) -> tuple[Sequence[Grant], bool]:
-        """See `LimitStore.exchange`; also return whether others have to be notified."""
+        """Replace the owner's claims; return its grants, and True if other hosts have to be notified."""
         now, is_news = self._clock.now(), False
         grants = []
         for claim in claims:
             row = self._rows.get(claim.scope)
             if row is None:
                 continue
-            self._bury(row, now)
+            self._remove_dead_hosts(row, now)
             part = row.parts.setdefault(owner, _Part())
-            was_held, was_wanted = part.held, part.wanted
-            part.held, part.wanted, part.starts = claim.held, claim.wanted, max(claim.starts, 0)
+            previous_slots, previous_demand = part.slots, part.demand
+            part.slots, part.demand, part.wanted_starts = (
+                claim.held,
+                claim.wanted,
+                max(claim.starts, 0),
+            )
             part.seen_at = now
             grant = _grant(row, owner, claim, now)
             grants.append(grant)
             if row.limit.max_concurrent is not None:
-                others = sum(p.held for host, p in row.parts.items() if host != owner)
-                is_free = grant.contended and part.held < was_held
-                wants_theirs = others > 0 and part.held < part.wanted and was_wanted <= was_held
-                is_news = is_news or is_free or wants_theirs
+                others = sum(p.slots for host, p in row.parts.items() if host != owner)
+                frees_slots = grant.contended and part.slots < previous_slots
+                wants_theirs = (
+                    others > 0 and part.slots < part.demand and previous_demand <= previous_slots
+                )
+                is_news = is_news or frees_slots or wants_theirs
         return grants, is_news
 
-    def _bury(self, row: _LimitRow, now: datetime) -> None:
-        """Forget what dead hosts had."""
+    def _remove_dead_hosts(self, row: _LimitRow, now: datetime) -> None:
+        """Forget the slots and requests of dead hosts."""
         for host in [h for h, part in row.parts.items() if part.seen_at < now - self._lease]:
             del row.parts[host]
 
@@ -323,24 +342,24 @@ class MemoryLimits(LimitStore):
 
 def _grant(row: _LimitRow, owner: HostIncarnation, claim: Claim, now: datetime) -> Grant:
     part, slots = row.parts[owner], row.limit.max_concurrent
-    share, missing = claim.wanted, 0
+    share, missing_slots = claim.wanted, 0
     if slots is not None:
         others = [p for host, p in row.parts.items() if host != owner]
-        missing = sum(max(p.wanted - p.held, 0) for p in others)
-        share = fair_places({h: (p.wanted, p.got_at) for h, p in row.parts.items()}, slots, now)[
+        missing_slots = sum(max(p.demand - p.slots, 0) for p in others)
+        share = fair_places({h: (p.demand, p.got_at) for h, p in row.parts.items()}, slots, now)[
             owner
         ]
-        held = min(share, claim.wanted, slots - sum(p.held for p in others))
-        if held > claim.held:
-            part.held, part.got_at = held, now
+        allowed_slots = min(share, claim.wanted, slots - sum(p.slots for p in others))
+        if allowed_slots > claim.held:
+            part.slots, part.got_at = allowed_slots, now
     starts = _take_starts(row, owner, claim.starts, now) if claim.starts else 0
     rate = row.limit.rate_per_s
     next_s = (int(row.tokens) + 1 - row.tokens) / rate if rate and claim.starts else 0.0
     return Grant(
         scope=claim.scope,
-        held=part.held,
+        held=part.slots,
         share=share,
-        contended=missing > 0,
+        contended=missing_slots > 0,
         starts=starts,
         next_start_s=next_s,
     )
@@ -357,41 +376,46 @@ def fair_places(
         now: The present.
     """
     shares: dict[HostIncarnation, int] = {}
-    left = sorted(wanting, key=lambda host: (wanting[host][0], host))
-    while left and wanting[left[0]][0] * len(left) <= slots:
-        shares[left[0]] = wanting[left[0]][0]
-        slots -= shares[left.pop(0)]
-    if left:
-        level, more = divmod(slots, len(left))
-        left.sort(key=lambda host: (wanting[host][1] <= now - _SHARE, wanting[host][1], host))
-        shares.update({host: level + (index < more) for index, host in enumerate(left)})
+    remaining_hosts = sorted(wanting, key=lambda host: (wanting[host][0], host))
+    while remaining_hosts and wanting[remaining_hosts[0]][0] * len(remaining_hosts) <= slots:
+        shares[remaining_hosts[0]] = wanting[remaining_hosts[0]][0]
+        slots -= shares[remaining_hosts.pop(0)]
+    if remaining_hosts:
+        level, extra = divmod(slots, len(remaining_hosts))
+        # A host that got a slot within the last slice comes first: a single slot would else change hosts with
+        # every call, before a run can use it.
+        remaining_hosts.sort(
+            key=lambda host: (wanting[host][1] <= now - _SHARE, wanting[host][1], host)
+        )
+        shares.update({host: level + (index < extra) for index, host in enumerate(remaining_hosts)})
     return shares
 
 
-def _filled(row: _LimitRow, now: datetime) -> float:
+def _tokens_at(row: _LimitRow, now: datetime) -> float:
     passed_s = max((now - row.filled_at).total_seconds(), 0.0)
     return row.tokens + (row.limit.rate_per_s or 0.0) * passed_s
 
 
-def _take_starts(row: _LimitRow, owner: HostIncarnation, wanted: int, now: datetime) -> int:
+def _take_starts(row: _LimitRow, owner: HostIncarnation, wanted_starts: int, now: datetime) -> int:
     """Take starts from the bucket, or give unused ones back; return how many were taken."""
     if row.limit.rate_per_s is None:
         return 0
-    row.tokens = min(row.limit.most_starts, _filled(row, now) - min(wanted, 0))
+    row.tokens = min(row.limit.most_starts, _tokens_at(row, now) - min(wanted_starts, 0))
     row.filled_at = max(now, row.filled_at)
-    if wanted < 0:
+    if wanted_starts < 0:
         return 0
-    lately = [
+    # A host that asked longer ago may be dead: starts reserved for it would be lost to the others.
+    recent_hosts = [
         (part.started_at, host)
         for host, part in row.parts.items()
-        if host == owner or (part.starts > 0 and part.seen_at > now - _LATELY)
+        if host == owner or (part.wanted_starts > 0 and part.seen_at > now - _LATELY)
     ]
     part = row.parts[owner]
-    each, more = divmod(int(row.tokens), len(lately))
-    index = sorted(lately).index((part.started_at, owner))
-    got = min(wanted, each + (index < more))
-    row.tokens -= got
-    part.starts = wanted - got
-    if got:
+    share, extra = divmod(int(row.tokens), len(recent_hosts))
+    index = sorted(recent_hosts).index((part.started_at, owner))
+    new_starts = min(wanted_starts, share + (index < extra))
+    row.tokens -= new_starts
+    part.wanted_starts = wanted_starts - new_starts
+    if new_starts:
         part.started_at = now
-    return got
+    return new_starts

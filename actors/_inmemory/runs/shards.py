@@ -56,14 +56,14 @@ class MemoryShards(MemoryRole, ShardStore):
 
     @override
     async def declare(self, serves: Serves, *, partitions: int = 16) -> None:
-        wanted: dict[str, Literal["type", "agent"]] = dict.fromkeys(serves.types, "type")
+        modes: dict[str, Literal["type", "agent"]] = dict.fromkeys(serves.types, "type")
         for agent in serves.agents:
-            if wanted.setdefault(agent.type, "agent") != "agent":
+            if modes.setdefault(agent.type, "agent") != "agent":
                 raise RegistrationError(both_ways(agent.type))
-        for type_, mode in wanted.items():
+        for type_, mode in modes.items():
             if self._rows.types.get(type_, mode) != mode:
                 raise RegistrationError(both_ways(type_))
-        self._rows.types.update(wanted)
+        self._rows.types.update(modes)
 
     @override
     def shard_of(self, agent_id: AgentId) -> ShardId:
@@ -76,15 +76,17 @@ class MemoryShards(MemoryRole, ShardStore):
     ) -> list[ShardLease]:
         shard = self._rows.shard
         self._rows.serves[owner] = serves
-        alive = shard.owner is not None and (
+        is_alive = shard.owner is not None and (
             shard.expires_at is None or shard.expires_at > self._rows.clock.now()
         )
-        if alive or limit < 1 or not (serves.types or serves.agents):
+        if is_alive or limit < 1 or not (serves.types or serves.agents):
             return []
         if shard.owner not in (None, owner):
+            # The owner before is dead: what arrived before this number may have been executing.
             shard.broken_at = next(self._rows.arrivals)
         shard.owner, shard.epoch, shard.expires_at = owner, shard.epoch + 1, self._expiry()
-        shard.claimed_by = ref(self._source)  # rows hold no store
+        # A weak reference: rows that held a store would keep a closed one alive.
+        shard.claimed_by = ref(self._source)
         until = shard.expires_at or _NEVER
         return [ShardLease(MEMORY_SHARD, owner, shard.epoch, until, shard.broken_at)]
 
@@ -102,13 +104,13 @@ class MemoryShards(MemoryRole, ShardStore):
     @override
     async def heartbeat(self, owner: HostIncarnation, known: Sequence[ShardLease]) -> HostReport:
         shard = self._rows.shard
-        mine = shard.owner == owner
-        if mine:
+        is_owner = shard.owner == owner
+        if is_owner:
             shard.expires_at = self._expiry()
-        held = {lease.shard for lease in known if mine and lease.epoch == shard.epoch}
+        held_shards = {lease.shard for lease in known if is_owner and lease.epoch == shard.epoch}
         return HostReport(
-            unknown=(MEMORY_SHARD,) if mine and not held else (),
-            lost=tuple(lease for lease in known if lease.shard not in held),
+            unknown=(MEMORY_SHARD,) if is_owner and not held_shards else (),
+            lost=tuple(lease for lease in known if lease.shard not in held_shards),
             now=self._rows.clock.now(),
         )
 
@@ -133,9 +135,9 @@ class MemoryBacklog(MemoryRole, BacklogStore):
         if MEMORY_SHARD not in shards:
             return []
         runs = sorted(self._rows.open_runs(), key=lambda run: run.cause.run_id)
-        wanted = (run for run in runs if after is None or run.cause.run_id > after)
-        awake = (run for run in wanted if asleep or not run.is_asleep)
-        return [run.row() for run in islice(awake, limit)]
+        later_runs = (run for run in runs if after is None or run.cause.run_id > after)
+        awake_runs = (run for run in later_runs if asleep or not run.is_asleep)
+        return [run.row() for run in islice(awake_runs, limit)]
 
     @override
     async def sleepers(self, shards: Sequence[ShardId]) -> dict[ShardId, dict[str, int]]:
@@ -154,8 +156,8 @@ class MemoryBacklog(MemoryRole, BacklogStore):
     async def pending_mail(
         self, *, agent: AgentId, after: int = -1, limit: int = 1000
     ) -> list[Arrived]:
-        waiting = self._rows.pending.get(agent, {}).values()
-        return [row.arrived() for row in islice((r for r in waiting if r.arrival > after), limit)]
+        rows = self._rows.pending.get(agent, {}).values()
+        return [row.arrived() for row in islice((r for r in rows if r.arrival > after), limit)]
 
     @override
     async def who_has_mail(
@@ -163,9 +165,11 @@ class MemoryBacklog(MemoryRole, BacklogStore):
     ) -> list[tuple[AgentId, int]]:
         if MEMORY_SHARD not in shards:
             return []
-        waiting = [row for rows in self._rows.pending.values() for row in rows.values()]
-        found = [(r.key.agent, r.arrival) for r in waiting if not r.is_lazy and r.arrival > after]
-        return sorted(found, key=lambda one: one[1])[:limit]
+        messages = [row for rows in self._rows.pending.values() for row in rows.values()]
+        agents_by_arrival = [
+            (r.key.agent, r.arrival) for r in messages if not r.is_lazy and r.arrival > after
+        ]
+        return sorted(agents_by_arrival, key=lambda pair: pair[1])[:limit]
 
     @override
     async def due(
@@ -224,25 +228,25 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         rows, agent, sender = self._rows, new_run.agent_id, sender_of_message(message)
         if new_run.session is not None:
             check_expected(agent, rows.sessions.records.get(agent), new_run.session.expected)
-        earlier = rows.known(agent, sender, message.id)
-        if earlier is not None:
-            run_id = earlier.submitted_run or earlier.run_id or new_run.run_id
+        existing = rows.message_row(agent, sender, message.id)
+        if existing is not None:
+            run_id = existing.submitted_run or existing.run_id or new_run.run_id
             return Submitted(run_id, None)
         if new_run.run_id in rows.runs:
             return Submitted(new_run.run_id, None)
         if new_run.session is not None:
             rows.sessions.check_open(agent)
-        busy = rows.holder(agent)
-        is_foreign = busy is not None and is_apart and rows.started_by(busy) != sender
+        holder = rows.holder(agent)
+        is_foreign = holder is not None and is_apart and rows.started_by(holder) != sender
         refuses = on_conflict == "reject" or (on_conflict != "queue" and is_foreign)
-        if busy is not None and refuses:
-            raise RunConflictError(str(agent), busy.cause.run_id)
-        if busy is not None and on_conflict == "interrupt":
-            self._flag(busy, f"interrupted by message {message.id}")
+        if holder is not None and refuses:
+            raise RunConflictError(str(agent), holder.cause.run_id)
+        if holder is not None and on_conflict == "interrupt":
+            self._flag(holder, f"interrupted by message {message.id}")
         row = rows.put_mail(message, sender, agent)
         assert row is not None, "looked for above, without an await in between"
-        if busy is not None and on_conflict == "join":
-            record = busy
+        if holder is not None and on_conflict == "join":
+            record = holder
         else:
             record = rows.create_run(new_run, arrival=row.arrival)
             if new_run.session is not None:
@@ -256,8 +260,8 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
 
     @override
     async def deliver(self, messages: Sequence[Message]) -> list[Arrived]:
-        mail = [(message, *ends_of(message)) for message in messages]
-        return self._arrive([self._rows.put_mail(*one) for one in mail])
+        arguments_of_each = [(message, *ends_of(message)) for message in messages]
+        return self._arrive([self._rows.put_mail(*arguments) for arguments in arguments_of_each])
 
     @override
     async def signal(
@@ -267,10 +271,10 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         agent = record.cause.agent_id
         about: int | None = None
         if name.startswith(RESERVED):
-            decided = decide(record, name, pack(payload), message_id)
-            if isinstance(decided, SignalOutcome):
-                return decided
-            about = decided
+            decision = decide(record, name, pack(payload), message_id)
+            if isinstance(decision, SignalOutcome):
+                return decision
+            about = decision
         elif record.status.is_terminal or (run_id, sender, message_id) in rows.signal_ids:
             return SignalOutcome(accepted=False, agent_id=agent)
         rows.signal_ids.add((run_id, sender, message_id))
@@ -298,8 +302,8 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
     async def emit(
         self, event: str, payload: JsonValue, *, after: str = "", limit: int = MOST_ANSWERED
     ) -> list[tuple[RunId, AgentId]]:
-        rows, found = self._rows, dict[RunId, AgentId]()
-        waiting = [
+        rows, answered_runs = self._rows, dict[RunId, AgentId]()
+        waits = [
             (run_id, row.wait.key)
             for run_id, record in rows.runs.items()
             if run_id > after
@@ -307,23 +311,25 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
             if row.wait.kind == EVENT and row.wait.key not in record.answers
             if event_of(unpack(row.request)) == event
         ]
-        first = set(heapq.nsmallest(limit, {run_id for run_id, _ in waiting}))
-        for run_id, key in sorted(one for one in waiting if one[0] in first):
+        # A page has all waits of its runs: the next page begins after the last run, and would miss the others.
+        first_ids = set(heapq.nsmallest(limit, {run_id for run_id, _ in waits}))
+        for run_id, key in sorted(wait for wait in waits if wait[0] in first_ids):
             if (record := keep_answer(rows, Answer(run_id, key, "resumed", payload))) is not None:
-                found[run_id] = record.cause.agent_id
-        for run_id, agent in found.items():
+                answered_runs[run_id] = record.cause.agent_id
+        for run_id, agent in answered_runs.items():
             self._notify(Nudge("signal", agent, run_id))
-        return [*found.items()]
+        return [*answered_runs.items()]
 
     def _flag(self, record: RunRecord, reason: str) -> list[tuple[RunId, AgentId]]:
-        rows, flagged = self._rows, []
-        asked = {
+        rows, flagged_runs = self._rows, []
+        already_flagged = {
             run.cause.run_id for run in rows.subtree(record) if run.cancel_requested is not None
         }
         for run in ask_to_stop(rows, record, reason):
             run_id, agent = run.cause.run_id, run.cause.agent_id
-            flagged.append((run_id, agent))
-            if run_id not in asked:
+            flagged_runs.append((run_id, agent))
+            # Readers of a session are told once: a run that was asked to stop before gets no second fact.
+            if run_id not in already_flagged:
                 rows.sessions.write_change(agent, run_id, ASKED_TO_STOP, is_success=True)
             self._notify(Nudge("cancel", agent, run_id))
-        return flagged
+        return flagged_runs

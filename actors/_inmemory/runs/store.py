@@ -36,7 +36,7 @@ class MemoryStore(RunStore):
 
     Args:
         clock: Stamps entries and decides when timers are due and leases expire.
-        lease_s: Seconds a host may be silent before others take its shard; None: for ever.
+        lease_s: Seconds a host may be silent before others take its shard, or None for no limit.
         shared: Rows of the store whose `sibling` this is.
     """
 

@@ -41,7 +41,7 @@ class MemoryFollows(FollowGraph, PostStore):
     Args:
         rows: The rows in memory.
         source: The runtime whose siblings are notified of new posts.
-        inbox: Gets each follower's message too; None: the rows are enough.
+        inbox: Gets each follower's message too, or None if the rows are enough.
     """
 
     def __init__(self, rows: MemoryRows, source: object, inbox: Inbox | None = None) -> None:
@@ -62,9 +62,9 @@ class MemoryFollows(FollowGraph, PostStore):
     @override
     async def followers_of(self, topic: TopicId) -> AsyncIterator[Subscription]:
         """Sorted, as it is at the call."""
-        followed = self._rows.follows.topics.get(topic, FollowedTopic())
-        for follower in list(followed.order):
-            if (current := followed.current(follower)) is not None:
+        followers = self._rows.follows.topics.get(topic, FollowedTopic())
+        for follower in list(followers.order):
+            if (current := followers.current(follower)) is not None:
                 yield Subscription(follower, topic, current.mode, current.since)
 
     @override
@@ -88,36 +88,36 @@ class MemoryFollows(FollowGraph, PostStore):
     @override
     async def expand(self, leases: Sequence[ShardLease], *, limit: int = 2000) -> Expanded:
         home, shard = self._rows.home, self._rows.shard
-        lost = {
+        lost_shards = {
             lease.shard
             for lease in leases
             if (lease.shard, lease.owner, lease.epoch) != (home, shard.owner, shard.epoch)
         }
-        if len(lost) == len(leases):
-            return Expanded({}, lost=lost)
-        written = expand_rows(self._rows, limit)
+        if len(lost_shards) == len(leases):
+            return Expanded({}, lost=lost_shards)
+        new_rows = expand_rows(self._rows, limit)
         if self._inbox is not None:
-            for row in written:
+            for row in new_rows:
                 await self._inbox.deliver(row.key.agent, row.message(), notify=False)
-        woken = [row.arrived() for row in written if not row.is_lazy]
-        here = {home}
+        arrivals = [row.arrived() for row in new_rows if not row.is_lazy]
+        home_set = {home}
         return Expanded(
-            {home: woken} if woken else {},
-            self._lazy(written),
-            here if self._rows.follows.work else frozenset(),
-            lost,
+            {home: arrivals} if arrivals else {},
+            self._lazy(new_rows),
+            home_set if self._rows.follows.work else frozenset(),
+            lost_shards,
         )
 
     @override
     async def lazy(self, shards: Sequence[ShardId]) -> LazyAgents:
         if self._rows.home not in shards:
             return {}
-        waiting = (row for rows in self._rows.pending.values() for row in rows.values())
-        return self._lazy(waiting)
+        inbox_rows = (row for rows in self._rows.pending.values() for row in rows.values())
+        return self._lazy(inbox_rows)
 
     def _lazy(self, rows: Iterable[InboxRow]) -> LazyAgents:
-        found = {str(row.key.agent) for row in rows if row.is_lazy}
-        return {self._rows.home: found} if found else {}
+        agents = {str(row.key.agent) for row in rows if row.is_lazy}
+        return {self._rows.home: agents} if agents else {}
 
     @override
     async def sweep(self, *, limit: int = 1000) -> int:
@@ -126,27 +126,27 @@ class MemoryFollows(FollowGraph, PostStore):
 
 def expand_rows(rows: MemoryRows, limit: int) -> list[InboxRow]:
     """Write the rows of the next followers, of the oldest posts first; return them."""
-    written: list[InboxRow] = []
-    met = 0
-    while rows.follows.work and met < limit:
+    new_rows: list[InboxRow] = []
+    delivery_count = 0
+    while rows.follows.work and delivery_count < limit:
         seq, work = next(iter(rows.follows.work.items()))
-        followed = rows.follows.topics[work.topic]
-        start = 0 if work.after is None else bisect_right(followed.order, work.after)
-        for follower in islice(followed.order, start, None):
-            for interval in followed.intervals[follower]:
+        followers = rows.follows.topics[work.topic]
+        start = 0 if work.after is None else bisect_right(followers.order, work.after)
+        for follower in islice(followers.order, start, None):
+            for interval in followers.intervals[follower]:
                 if interval.has(seq):
                     mail = as_followed(work.shell.message(), follower)
                     row = rows.put_mail(
                         mail, mail.sender or "", follower, is_lazy=interval.mode == "lazy"
                     )
-                    written += [row] if row is not None else []
-                    met += 1
+                    new_rows += [row] if row is not None else []
+                    delivery_count += 1
             work.after = follower
-            if met >= limit:
+            if delivery_count >= limit:
                 break
         else:
             del rows.follows.work[seq]
-    return written
+    return new_rows
 
 
 def change_and_post(rows: MemoryRows, commit: Commit) -> list[Nudge]:

@@ -30,9 +30,9 @@ def over_budget(rows: MemoryRows, commit: Commit) -> OverBudget | None:
     if not new and commit.budget is None:
         return None
     account = _account(rows, _root_of(rows, commit))
-    places, limit = account.places()
-    if len(new) > places:
-        return OverBudget(tuple(child.position for child in new[places:]), limit)
+    slots, limit = account.free_slots()
+    if len(new) > slots:
+        return OverBudget(tuple(child.position for child in new[slots:]), limit)
     limit_of_calls = account.exhausted(commit.budget) if commit.budget is not None else None
     if commit.budget is not None and limit_of_calls is not None:
         return OverBudget((commit.budget.position,), limit_of_calls)
@@ -90,11 +90,11 @@ def _account(rows: MemoryRows, root: RunId) -> TreeAccount:
 
 def ask_to_stop(rows: MemoryRows, record: RunRecord, reason: str) -> list[RunRecord]:
     """Flag the run and all below it; return those that are open, parents first."""
-    flagged = [run for run in rows.subtree(record) if not run.status.is_terminal]
-    for run in flagged:
+    open_runs = [run for run in rows.subtree(record) if not run.status.is_terminal]
+    for run in open_runs:
         if run.cancel_requested is None:
             run.cancel_requested = reason
-    return flagged
+    return open_runs
 
 
 def resolve_orphans(
@@ -127,60 +127,62 @@ def _give_to_root(rows: MemoryRows, record: RunRecord, child: RunRecord) -> None
 
 
 def redrive_dead(rows: MemoryRows, run_id: RunId) -> Submitted:
-    """See `OperatorStore.redrive_run`."""
-    dead = rows.record(run_id)
-    if dead.swept:
+    """Begin a failed run again as a new root, with the messages that it began with."""
+    failed_run = rows.record(run_id)
+    if failed_run.swept:
         raise UnknownRunError(run_id)
-    if dead.status is not RunStatus.FAILED:
-        raise IllegalTransitionError(run_id, dead.status, RunStatus.PENDING)
+    if failed_run.status is not RunStatus.FAILED:
+        raise IllegalTransitionError(run_id, failed_run.status, RunStatus.PENDING)
     new_id = RunId(derive_id("redrive", run_id))
     if new_id in rows.runs:
         return Submitted(new_id, None)
-    first = list(first_messages(dead))
-    began = {(message.sender, message.id) for message in first}
-    left, given = (
+    messages = list(first_messages(failed_run))
+    message_keys = {(message.sender, message.id) for message in messages}
+    remaining_letters, redriven_letters = (
         tuple(
-            letter.id for letter in letters if (letter.message.sender, letter.message.id) in began
+            letter.id
+            for letter in letters
+            if (letter.message.sender, letter.message.id) in message_keys
         )
         for letters in (
             [letter for letter, _ in rows.dead.values() if letter.run_id == run_id],
             rows.given_back.get(run_id, ()),
         )
     )
-    if given:
-        raise AlreadyRedrivenError(run_id, given, left)
-    mail = []
-    for message in first:
+    if redriven_letters:
+        raise AlreadyRedrivenError(run_id, redriven_letters, remaining_letters)
+    inbox_rows = []
+    for message in messages:
         copy = replace(message, id=derive_id("redrive", message.id, run_id))
-        row = rows.put_mail(copy, message.sender or "", dead.cause.agent_id)
+        row = rows.put_mail(copy, message.sender or "", failed_run.cause.agent_id)
         assert row is not None, "no earlier redrive has used an id that derives from this run's"
-        mail.append(row)
-    new = begun_anew(rows, dead.cause, new_id)
-    record = rows.create_run(new, arrival=mail[0].arrival if mail else None)
-    for row in mail:
+        inbox_rows.append(row)
+    new_run = make_root_run(rows, failed_run.cause, new_id)
+    record = rows.create_run(new_run, arrival=inbox_rows[0].arrival if inbox_rows else None)
+    for row in inbox_rows:
         rows.bind(row, record)
-    for number in left:
+    for number in remaining_letters:
         del rows.dead[number]
-    return Submitted(new_id, mail[0].arrived() if mail else None)
+    return Submitted(new_id, inbox_rows[0].arrived() if inbox_rows else None)
 
 
 def first_messages(record: RunRecord) -> Sequence[Message]:
     """Return the messages that a run began with, and has not given back, by its log."""
-    found: list[Message] = []
+    messages: list[Message] = []
     for line in record.log:
         if line.kind == EntryKind.RUN_CONTINUED:
             break
         payload = line.entry(record.cause.run_id).payload
         if line.kind == EntryKind.RUN_ATTEMPT_FAILED and "kept" in payload:
-            del found[int(str(payload["kept"])) :]
+            del messages[int(str(payload["kept"])) :]
         if line.kind == EntryKind.MSG_RECEIVED and line.position.startswith("in."):
             body = payload["message"]
             assert isinstance(body, dict), "written by `message_payload`"
-            found.append(Message.from_json(body))
-    return found
+            messages.append(Message.from_json(body))
+    return messages
 
 
-def begun_anew(
+def make_root_run(
     rows: MemoryRows, cause: NewRun, run_id: RunId, fork: ForkPoint | None = None
 ) -> NewRun:
     """Return a run as another one that is a root, with its own time limit."""
@@ -202,8 +204,8 @@ def begun_anew(
 def children_of(rows: MemoryRows, run_id: RunId) -> Sequence[RunRecord]:
     """Return the runs that are children of this one, in the order of creation."""
     record = rows.runs.get(run_id)
-    found = [rows.runs[child] for child in record.children] if record is not None else []
-    return sorted(found, key=lambda child: child.created_at)
+    children = [rows.runs[child] for child in record.children] if record is not None else []
+    return sorted(children, key=lambda child: child.created_at)
 
 
 _STEPS: Final = 1000
@@ -212,38 +214,40 @@ _STEPS: Final = 1000
 
 def cycles_of(rows: MemoryRows, record: RunRecord) -> tuple[WaitCycle, ...]:
     """Return the run's waits that lead back to itself."""
-    found = []
+    cycles = []
     for row, target in _blockers(rows, record):
         path = _path(rows, target, record)
         if path is not None:
-            found.append(_cycle([record, *path], row.wait.position))
-    return tuple(found)
+            cycles.append(_cycle([record, *path], row.wait.position))
+    return tuple(cycles)
 
 
 def young_cycles(rows: MemoryRows, *, younger_than_s: float) -> list[WaitCycle]:
     """Return every cycle with a wait that is younger, once: the wait of its greatest run id."""
-    oldest = rows.clock.now() - timedelta(seconds=younger_than_s)
-    found: dict[tuple[RunId, str], WaitCycle] = {}
+    since = rows.clock.now() - timedelta(seconds=younger_than_s)
+    cycles: dict[tuple[RunId, str], WaitCycle] = {}
     for record in rows.waiting.values():
         for row, target in _blockers(rows, record):
-            if row.must_since <= oldest:
+            if row.must_since <= since:
                 continue
             path = _path(rows, target, record)
             if path is None:
                 continue
             cycle = _greatest_first(rows, [record, *path])
-            found.setdefault((cycle.run_id, cycle.position), cycle)
-    return list(found.values())
+            cycles.setdefault((cycle.run_id, cycle.position), cycle)
+    return list(cycles.values())
 
 
 def _greatest_first(rows: MemoryRows, cycle: Sequence[RunRecord]) -> WaitCycle:
     start = max(range(len(cycle)), key=lambda n: cycle[n].cause.run_id)
-    turned = [*cycle[start:], *cycle[:start]]
-    following = turned[1 % len(turned)]
+    rotated_cycle = [*cycle[start:], *cycle[:start]]
+    successor = rotated_cycle[1 % len(rotated_cycle)]
     position = next(
-        row.wait.position for row, target in _blockers(rows, turned[0]) if target is following
+        row.wait.position
+        for row, target in _blockers(rows, rotated_cycle[0])
+        if target is successor
     )
-    return _cycle(turned, position)
+    return _cycle(rotated_cycle, position)
 
 
 def _cycle(cycle: Sequence[RunRecord], position: str) -> WaitCycle:
@@ -283,7 +287,7 @@ def _blockers(rows: MemoryRows, record: RunRecord) -> Iterator[tuple[WaitRow, Ru
         return
     for row in record.waits:
         if row.wait.key not in record.answers:
-            target = _waited_for(rows, row.wait)
+            target = _target_of(rows, row.wait)
             if target is not None:
                 yield row, target
 
@@ -296,13 +300,13 @@ def _is_stuck(record: RunRecord) -> bool:
         return False
     if not any(row.wait.must for row in record.waits):
         return False
-    answered = record.answers
+    answers = record.answers
     return not any(
-        row.wait.key in answered and not answered[row.wait.key].is_taken for row in record.waits
+        row.wait.key in answers and not answers[row.wait.key].is_taken for row in record.waits
     )
 
 
-def _waited_for(rows: MemoryRows, wait: Wait) -> RunRecord | None:
+def _target_of(rows: MemoryRows, wait: Wait) -> RunRecord | None:
     target = rows.runs.get(wait.target_run) if wait.target_run is not None else None
     if target is not None:
         if target.status.is_terminal:
@@ -340,11 +344,11 @@ def reply(rows: MemoryRows, record: RunRecord, answers: Iterable[Answer]) -> lis
         asker = rows.runs.get(answer.run_id)
         if asker is None or asker.cause.agent_id.tenant != agent.tenant:
             continue
-        if rows.known(agent, f"agent:{asker.cause.agent_id}", answer.key) is None:
+        if rows.message_row(agent, f"agent:{asker.cause.agent_id}", answer.key) is None:
             continue
         last_seq = record.last_seq if answer.last_seq < 0 else answer.last_seq
-        full = replace(answer, by=answer.by or record.cause.run_id, last_seq=last_seq)
-        if keep_answer(rows, full) is not None:
+        full_answer = replace(answer, by=answer.by or record.cause.run_id, last_seq=last_seq)
+        if keep_answer(rows, full_answer) is not None:
             nudges += _nudges_of(asker)
     return nudges
 
@@ -359,44 +363,47 @@ def answer_end(rows: MemoryRows, record: RunRecord) -> list[Nudge]:
         for row in rows.runs[waiter].waits:
             if row.wait.target_run == run_id:
                 ends[waiter, row.wait.key] = None
+    # A question that the run received: without an answer its asker would wait for ever.
     for mail in record.bound:
         asker = rows.runs.get(mail.shell.reply_to) if mail.shell and mail.shell.reply_to else None
         if asker is not None and mail.key.sender == f"agent:{asker.cause.agent_id}":
             ends[asker.cause.run_id, mail.key.message_id] = None
     nudges: list[Nudge] = []
-    for waiting, key in ends:
-        nudges += _deliver_end(rows, record, waiting, key)
+    for waiting_run, key in ends:
+        nudges += _deliver_end(rows, record, waiting_run, key)
     return nudges
 
 
-def _deliver_end(rows: MemoryRows, ended: RunRecord, waiting: RunId, key: str) -> list[Nudge]:
-    record = rows.runs.get(waiting)
-    if record is None or record.cause.agent_id.tenant != ended.cause.agent_id.tenant:
+def _deliver_end(
+    rows: MemoryRows, ended_run: RunRecord, waiting_run: RunId, key: str
+) -> list[Nudge]:
+    record = rows.runs.get(waiting_run)
+    if record is None or record.cause.agent_id.tenant != ended_run.cause.agent_id.tenant:
         return []
-    if keep_answer(rows, _end_of(ended, waiting, key)) is None:
+    if keep_answer(rows, _end_of(ended_run, waiting_run, key)) is None:
         return []
     return _nudges_of(record)
 
 
-def _end_of(ended: RunRecord, waiting: RunId, key: str) -> Answer:
-    """Return how a run ended as the answer to `key` of the run `waiting`."""
+def _end_of(ended_run: RunRecord, waiting_run: RunId, key: str) -> Answer:
+    """Return how a run ended as the answer to `key` of the run `waiting_run`."""
     result: JsonValue = None
     error: JsonValue = None
-    match ended.status:
+    match ended_run.status:
         case RunStatus.COMPLETED:
-            result = unpack(ended.result)
+            result = unpack(ended_run.result)
         case RunStatus.CANCELLED:
-            error = {"message": ended.cancel_reason()}
+            error = {"message": ended_run.cancel_reason()}
         case _:
-            error = unpack(ended.error)
+            error = unpack(ended_run.error)
     return Answer(
-        run_id=waiting,
+        run_id=waiting_run,
         key=key,
-        status=_END_STATUS[ended.status],
+        status=_END_STATUS[ended_run.status],
         result=result,
         error=error if isinstance(error, dict) else None,
-        by=ended.cause.run_id,
-        last_seq=ended.last_seq,
+        by=ended_run.cause.run_id,
+        last_seq=ended_run.last_seq,
     )
 
 
@@ -415,9 +422,11 @@ def set_waits(rows: MemoryRows, record: RunRecord, waits: Iterable[Wait]) -> lis
     clear_waits(rows, record)
     run_id, nudges = record.cause.run_id, list[Nudge]()
     for wait in waits:
-        before, now = previous.get((wait.position, wait.key)), rows.clock.now()
-        since = now if before is None else before.since
-        must_since = before.must_since if before is not None and before.wait.must else now
+        previous_row, now = previous.get((wait.position, wait.key)), rows.clock.now()
+        since = now if previous_row is None else previous_row.since
+        must_since = (
+            previous_row.must_since if previous_row is not None and previous_row.wait.must else now
+        )
         record.waits.append(
             WaitRow(replace(wait, request=None), pack(wait.request), since, must_since)
         )
@@ -452,10 +461,10 @@ def clear_waits(rows: MemoryRows, record: RunRecord) -> None:
 
 def open_waits(rows: MemoryRows, *, run_id: RunId | None = None) -> list[OpenWait]:
     """Return waits without an answer, oldest first: of one run, or of all."""
-    waiting = rows.waiting.values() if run_id is None else [rows.waiting.get(run_id)]
+    records = rows.waiting.values() if run_id is None else [rows.waiting.get(run_id)]
     waits = [
         row.opened(record)
-        for record in waiting
+        for record in records
         if record is not None
         for row in record.waits
         if (answer := record.answers.get(row.wait.key)) is None or answer.is_taken

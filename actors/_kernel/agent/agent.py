@@ -147,8 +147,14 @@ class Supervision(BaseModel):
 
     def as_root(self, run_id: str) -> Self:
         """Return the terms as those of a root."""
-        place = {"run_id": run_id, "root_id": run_id, "parent_id": None, "depth": 0, "task": None}
-        return self.model_copy(update=place)
+        root_fields = {
+            "run_id": run_id,
+            "root_id": run_id,
+            "parent_id": None,
+            "depth": 0,
+            "task": None,
+        }
+        return self.model_copy(update=root_fields)
 
 
 MAX_MESSAGES: Final = 100
@@ -254,7 +260,7 @@ class ExpectedSession:
     """A condition of a submit: its session exists and is not being deleted.
 
     Attributes:
-        owner: The principal that owns the session. None: any owner, or none.
+        owner: The principal that owns the session, or None for any owner and for none.
     """
 
     owner: str | None = None
@@ -266,7 +272,7 @@ class NewSession:
 
     Attributes:
         project: A label that lists show, such as the path of a folder.
-        expected: The submit is refused unless this holds, also if its id is known. None: it creates a missing
+        expected: The submit is refused unless this holds, also if its id is known. None if it creates a missing
             session.
         is_followed: The caller reads facts and entries of the run from its submit on. They are kept for it from
             then on if this process executes the run.
@@ -284,7 +290,7 @@ class SessionChange:
     Attributes:
         facts: What the commit means for the run, in order. One that ends without success moves the session's
             head to the last node of the run that a user sees.
-        head: Id of the node that the run goes on from, or `ROOT`; None: from where the session's head is.
+        head: Id of the node that the run goes on from, or `ROOT`, or None for the session's head.
     """
 
     facts: tuple[FactKind, ...] = ()

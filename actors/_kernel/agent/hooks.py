@@ -173,11 +173,13 @@ async def checked(
     """
     current = list(messages)
     for guard in guards:
+        # Copies: a guard that changes what it gets must not change the conversation. Only `Replace` does.
         verdict = await guard.check(stage, [message.copied() for message in current])
         if isinstance(verdict, Block):
             error = InputBlockedError if stage == "input" else MiddlewareTermination
             raise error(f"guard {_name(guard)} blocked {stage}: {verdict.reason}")
         if isinstance(verdict, Replace):
+            # Copies: the guard may keep its messages and change them later.
             current = [message.copied() for message in verdict.messages]
         elif not isinstance(verdict, Allow):
             msg = (

@@ -282,12 +282,12 @@ class ChatMessage(BaseModel):
     def with_metadata(self, metadata: dict[str, str]) -> Self:
         """Return this message with other metadata. Content and its blocks are shared."""
         # As `model_copy`, in a quarter of its time: it is called for each turn of a window.
-        made = self.__class__.__new__(self.__class__)
-        _set(made, "__dict__", {**self.__dict__, "metadata": metadata})
-        _set(made, "__pydantic_fields_set__", self.__pydantic_fields_set__ | {"metadata"})
-        _set(made, "__pydantic_extra__", self.__pydantic_extra__)
-        _set(made, "__pydantic_private__", self.__pydantic_private__)
-        return made
+        copy = self.__class__.__new__(self.__class__)
+        _set(copy, "__dict__", {**self.__dict__, "metadata": metadata})
+        _set(copy, "__pydantic_fields_set__", self.__pydantic_fields_set__ | {"metadata"})
+        _set(copy, "__pydantic_extra__", self.__pydantic_extra__)
+        _set(copy, "__pydantic_private__", self.__pydantic_private__)
+        return copy
 
     def copied(self) -> Self:
         """Return this message with content and metadata of its own, for a holder that keeps it."""
@@ -296,10 +296,10 @@ class ChatMessage(BaseModel):
 
     @property
     def turn(self) -> str | None:
-        """The turn's id, by which a `HistoryProvider` drops it when it comes again; None: it has none."""
+        """The turn's id, by which a `HistoryProvider` drops it when it comes again, or None if it has none."""
         return self.metadata.get("turn") or None
 
     @property
     def parent(self) -> str | None:
-        """The id of the turn that this one follows; None: the one before it in the session."""
+        """The id of the turn that this one follows, or None for the one before it in the session."""
         return self.metadata.get("parent") or None

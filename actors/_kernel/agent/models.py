@@ -46,7 +46,7 @@ class Usage(BaseModel):
             the release before read it.
         output: Tokens of the answer, `reasoning` included.
         reasoning: Tokens of the model's reasoning.
-        cost_usd: Cost in dollars as the client knows it; None: it does not know.
+        cost_usd: Cost in dollars as the client knows it, or None if it does not know.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
@@ -232,7 +232,8 @@ async def collected(events: AsyncIterator[StreamEvent], *, model: str) -> LLMRes
         ContractError: The stream ended without a `Completion`.
     """
     response: LLMResponse | None = None
-    async for event in events:  # to its end, so that what the client holds open is closed
+    # To its end, not only to the `Completion`: else the client's connection stays open.
+    async for event in events:
         if isinstance(event, Completion):
             response = event.response
     if response is None:
@@ -247,13 +248,13 @@ _MILLION: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Facts about one model. None: not known.
+    """Facts about one model. A fact is None if it is not known.
 
     Attributes:
         context_window: Tokens that request and answer may have together.
         input_usd: Dollars for a million tokens of a request.
-        cached_usd: Dollars for a million tokens read from the prompt cache; None: as `input_usd`.
-        cache_written_usd: Dollars for a million tokens written to it; None: as `input_usd`.
+        cached_usd: Dollars for a million tokens read from the prompt cache, or None if they cost `input_usd`.
+        cache_written_usd: Dollars for a million tokens written to it, or None if they cost `input_usd`.
         output_usd: Dollars for a million tokens of an answer.
     """
 
@@ -269,13 +270,13 @@ class ModelFacts:
             return None
         cached_usd = self.input_usd if self.cached_usd is None else self.cached_usd
         written_usd = self.input_usd if self.cache_written_usd is None else self.cache_written_usd
-        plain = max(0, usage.input - usage.cached - usage.cache_written)
-        total = plain * self.input_usd + usage.output * self.output_usd
+        plain_tokens = max(0, usage.input - usage.cached - usage.cache_written)
+        total = plain_tokens * self.input_usd + usage.output * self.output_usd
         return (total + usage.cached * cached_usd + usage.cache_written * written_usd) / _MILLION
 
 
 FactSource: TypeAlias = Callable[[str], ModelFacts | None]
-"""Returns the facts about a model of this name; None: it has none."""
+"""Returns the facts about a model of this name, or None if it has none."""
 
 
 class ModelRegistry:
@@ -298,12 +299,12 @@ class ModelRegistry:
 
     def find(self, name: str) -> ModelFacts | None:
         """Return the facts about a model; None if they are not known."""
-        bare = name.rpartition(":")[2]
-        for spelling in (name, bare, _DATED.sub("", name), _DATED.sub("", bare)):
+        bare_name = name.rpartition(":")[2]
+        for spelling in (name, bare_name, _DATED.sub("", name), _DATED.sub("", bare_name)):
             if (facts := self._facts.get(spelling)) is not None:
                 return facts
-        answers = (facts for source in self._sources if (facts := source(name)) is not None)
-        return next(answers, None)
+        known_facts = (facts for source in self._sources if (facts := source(name)) is not None)
+        return next(known_facts, None)
 
     def context_window(self, name: str) -> int | None:
         """Return how many tokens request and answer may have together; None if it is not known."""

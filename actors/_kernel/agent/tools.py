@@ -71,8 +71,10 @@ class ToolArguments:
             self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
             self.schema = _without_titles(self._adapter.json_schema())
         except PydanticUserError as exc:
-            said = str(exc).partition("\n")[0].partition(". ")[0]
-            raise ContractError(f"tool {tool!r} has no JSON schema: {said}. Or {_REMEDY}") from exc
+            problem = str(exc).partition("\n")[0].partition(". ")[0]
+            raise ContractError(
+                f"tool {tool!r} has no JSON schema: {problem}. Or {_REMEDY}"
+            ) from exc
 
     def fitted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as values of their types.
@@ -84,8 +86,8 @@ class ToolArguments:
             return self._adapter.validate_python(dict(arguments))
         except ValidationError as exc:
             problems = [
-                f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"
-                for one in exc.errors(include_url=False, include_input=False)
+                f"{'.'.join(map(str, error['loc'])) or 'arguments'}: {error['msg']}"
+                for error in exc.errors(include_url=False, include_input=False)
             ]
             raise ValueError(f"the arguments do not fit: {'; '.join(problems)}") from None
 
@@ -105,11 +107,11 @@ def check_function(function: Any, tool: str, *, thread: bool) -> bool:
     inner: Any = function
     while isinstance(inner, partial):
         inner = inner.func
-    called = inner if inspect.isroutine(inner) else type(inner).__call__
-    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+    callee = inner if inspect.isroutine(inner) else type(inner).__call__
+    if inspect.isgeneratorfunction(callee) or inspect.isasyncgenfunction(callee):
         msg = f"tool {tool!r} yields, and a tool has one result: return a list or a text"
         raise ContractError(msg)
-    is_async = inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(called)
+    is_async = inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(callee)
     if is_async and thread:
         msg = f"tool {tool!r}: thread=True is for plain functions, and this one is `async`: leave it out"
         raise ContractError(msg)
@@ -127,22 +129,24 @@ def _fields_of(function: Callable[..., Any], tool: str) -> tuple[_Fields, bool]:
         raise ContractError(f"tool {tool!r} has no signature: {_REMEDY}") from exc
     fields: _Fields = {}
     is_open = False
-    for name, one in signature.parameters.items():
-        if one.kind is one.VAR_KEYWORD:
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
             is_open = True
-        elif one.kind is one.POSITIONAL_ONLY:
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
             msg = f"tool {tool!r} takes {name!r} by its place: arguments are given by name"
             raise ContractError(msg)
-        elif one.kind is not one.VAR_POSITIONAL:
-            hint = Any if one.annotation is one.empty else one.annotation
-            fields[name] = Required[hint] if one.default is one.empty else NotRequired[hint]
+        elif parameter.kind is not parameter.VAR_POSITIONAL:
+            hint = Any if parameter.annotation is parameter.empty else parameter.annotation
+            fields[name] = (
+                Required[hint] if parameter.default is parameter.empty else NotRequired[hint]
+            )
     return fields, is_open
 
 
 def _without_titles(schema: Any) -> Any:
     """Return a schema without the names that pydantic makes up for fields: models pay for them."""
     if isinstance(schema, list):
-        return [_without_titles(one) for one in schema]
+        return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
@@ -191,7 +195,7 @@ class ApprovalPolicy:
         risks: Tools of these risks wait.
         always: Names of tools that wait whatever their risk.
         never: Names of tools that do not wait whatever their risk.
-        timeout_s: Seconds after which a call without a decision is denied; None: it waits.
+        timeout_s: Seconds after which a call without a decision is denied, or None if it waits.
     """
 
     risks: frozenset[Risk] = frozenset((Risk.HIGH, Risk.CRITICAL))
@@ -200,7 +204,7 @@ class ApprovalPolicy:
     timeout_s: float | None = None
 
     def asks_for(self, tool: Tool) -> bool:
-        """Return whether a person has to agree to each call of the tool."""
+        """Return True if a person has to agree to each call of the tool."""
         if tool.name in self.always:
             return True
         return tool.risk in self.risks and tool.name not in self.never
@@ -220,7 +224,7 @@ class Tool:
             type hints, see `ToolArguments`; a call's arguments are then checked against the hints, and the
             function gets values of their types. With a schema of the author's it gets what the model gave.
         risk: The harm that a wrong call can do. `ApprovalPolicy` tells which calls wait for a person.
-        idempotent: Whether calling it twice is as good as once. False: after a crash in the middle
+        idempotent: True if calling it twice is as good as once. Otherwise, after a crash in the middle
             of a call it is never called again; the call is in doubt.
         timeout_s: Seconds one call may take; None for no limit.
         thread: States that `run` is a plain function; a coroutine function is then refused.
@@ -285,11 +289,11 @@ def check_tools(tools: Sequence[Tool], agent: object) -> None:
     Raises:
         ContractError: Two have the same: the first one would be called for both.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for tool in tools:
-        if tool.name in seen:
+        if tool.name in names:
             raise ContractError(f"agent {agent} has two tools named {tool.name!r}: rename one")
-        seen.add(tool.name)
+        names.add(tool.name)
 
 
 def client_tools_in(payload: JsonValue) -> tuple[ToolSpec, ...]:
@@ -298,15 +302,15 @@ def client_tools_in(payload: JsonValue) -> tuple[ToolSpec, ...]:
     They are in ``tools`` of the payload's ``client``. What is none is left out: anybody writes payloads.
     """
     client = payload.get("client") if isinstance(payload, dict) else None
-    given = client.get("tools") if isinstance(client, dict) else None
-    found: dict[str, ToolSpec] = {}
-    for one in given if isinstance(given, list) else ():
+    tools = client.get("tools") if isinstance(client, dict) else None
+    specs: dict[str, ToolSpec] = {}
+    for tool in tools if isinstance(tools, list) else ():
         try:
-            spec = ToolSpec.model_validate(fresh(one))
+            spec = ToolSpec.model_validate(fresh(tool))
         except ValidationError:
             continue
-        found.setdefault(spec.name, spec)
-    return tuple(found.values())
+        specs.setdefault(spec.name, spec)
+    return tuple(specs.values())
 
 
 class ToolCall(BaseModel):

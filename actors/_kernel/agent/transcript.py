@@ -47,8 +47,8 @@ class NewTurn:
         session: The conversation, within its agent.
         id: A session keeps one turn of an id; another one with it is dropped.
         message: What was said.
-        tokens: Its size for a model; None: not counted.
-        parent: The id of the turn that it follows; None: the one before it.
+        tokens: Its size for a model, or None if it was not counted.
+        parent: The id of the turn that it follows, or None for the one before it.
     """
 
     session: str
@@ -67,7 +67,7 @@ class NewCut:
         upto: Ordinal of the last turn that the window leaves out.
         previous: `upto` of the cut before; `NO_CUT`: there was none.
         strategy: The class name of the compaction strategy that made it.
-        summary: The message that replaces what is left out; None: there is none.
+        summary: The message that replaces what is left out, or None if there is none.
         changes: Turns after `upto` that the window shows otherwise, by id: with other content, or, for None,
             not at all.
     """
@@ -121,7 +121,7 @@ class SessionView:
     """A session from its last cut on, as a window is made of it.
 
     Attributes:
-        cut: The last cut; None: the session has no cut.
+        cut: The last cut, or None if the session has no cut.
         messages: The newest turns after the cut, oldest first, each as `message_of_turn` returns it. Do not
             change them: a store may return the same object again.
         ordinals: Ordinals of these turns, by id.
@@ -140,15 +140,16 @@ def message_json(message: ChatMessage) -> dict[str, JsonValue]:
 
 
 def is_visible(message: ChatMessage) -> bool:
-    """Return whether a user sees a turn: it is a text of the user or the assistant."""
+    """Return True if a user sees a turn: it is a text of the user or the assistant."""
     return message.role in ("user", "assistant") and bool(message.text)
 
 
 def stamped_tokens(message: ChatMessage) -> int | None:
-    """Return the size that stands in a turn's metadata; None: none, or no number."""
+    """Return the size that stands in a turn's metadata, or None if there is none, or no number."""
     return _size_in(message.metadata.get(TOKENS, ""))
 
 
+# Cached: the size of each turn is read for each window, and few sizes differ.
 @lru_cache(maxsize=8_192)
 def _size_in(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < _DIGITS else None
@@ -162,16 +163,16 @@ def new_turn(message: ChatMessage, session_id: str) -> NewTurn:
     """
     check_turn(message)
     turn, tokens, parent = message.turn, stamped_tokens(message), message.parent
-    apart = marks_of(turn, tokens, parent).items()
-    plain = {
-        key: said
-        for key, said in message.metadata.items()
-        if key != "turn" and (key, said) not in apart
+    column_marks = marks_of(turn, tokens, parent).items()
+    metadata = {
+        key: value
+        for key, value in message.metadata.items()
+        if key != "turn" and (key, value) not in column_marks
     }
     return NewTurn(
         session_id,
         turn or secrets.token_hex(16),
-        message.with_metadata(plain),
+        message.with_metadata(metadata),
         tokens=tokens,
         parent=parent,
     )
@@ -186,12 +187,13 @@ def check_turn(message: ChatMessage) -> None:
     """
     if _is_short(message):
         return
-    found = message_json(message)
-    if _at_most(found, f"turn of the {message.role}") <= MAX_TURN_BYTES:
+    data = message_json(message)
+    if _at_most(data, f"turn of the {message.role}") <= MAX_TURN_BYTES:
         return
     try:
-        size = len(to_json(found, inf_nan_mode="constants"))
-    except ValueError:  # half a surrogate pair: stores say so
+        size = len(to_json(data, inf_nan_mode="constants"))
+    # Half a surrogate pair has no JSON text: the store refuses it with an error of its own.
+    except ValueError:
         return
     if size > MAX_TURN_BYTES:
         raise MessageTooLargeError(f"turn of the {message.role}", size, MAX_TURN_BYTES)
@@ -216,18 +218,18 @@ def check_page(limit: int | None, offset: int) -> None:
 
 def marks_of(turn: str | None, tokens: int | None, parent: str | None) -> dict[str, str]:
     """Return what stands in columns of its own, as it stands in a turn's metadata."""
-    told: dict[str, str] = {}
+    marks: dict[str, str] = {}
     if turn is not None:
-        told["turn"] = turn
+        marks["turn"] = turn
     if parent is not None:
-        told["parent"] = parent
+        marks["parent"] = parent
     if tokens is not None:
-        told[TOKENS] = str(tokens)
-    return told
+        marks[TOKENS] = str(tokens)
+    return marks
 
 
 def _is_short(message: ChatMessage) -> bool:
-    """Return whether a turn is plain texts, far below the limit: nearly all are."""
+    """Return True if a turn is plain texts, far below the limit: nearly all are."""
     if message.metadata or message.name is not None:
         return False
     size = 0
@@ -248,10 +250,10 @@ def _at_most(value: JsonValue, where: str) -> int:
         return 6 * len(value) + 2
     if isinstance(value, dict):
         return (
-            sum(_at_most(key, where) + _at_most(one, where) + 2 for key, one in value.items()) + 2
+            sum(_at_most(key, where) + _at_most(item, where) + 2 for key, item in value.items()) + 2
         )
     if isinstance(value, list):
-        return sum(_at_most(one, where) + 1 for one in value) + 2
+        return sum(_at_most(item, where) + 1 for item in value) + 2
     if isinstance(value, int):
         check_integer(value, where)
     return len(repr(value)) + 8
@@ -272,13 +274,14 @@ class ModelAnswer:
 
 
 def answer_of(payload: Mapping[str, JsonValue]) -> ModelAnswer | None:
-    """Return the answer that an `llm.call` entry with this payload records; None: it records an error."""
+    """Return the answer that an `llm.call` entry with this payload records, or None if it records an error."""
     if payload.get("status") != "ok":
         return None
     model = payload.get("model") or payload.get("name")
     try:
         usage = Usage.model_validate(payload.get("usage") or {})
-    except ValidationError:  # a client of an author's own: its answer is a call all the same
+    # An author's client may report usage of another form: its answer still counts as a call.
+    except ValidationError:
         usage = Usage()
     is_name = isinstance(model, str) and 0 < len(model) <= _MOST and "\x00" not in model
     return ModelAnswer(str(model) if is_name else UNNAMED, usage)

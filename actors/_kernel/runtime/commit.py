@@ -78,7 +78,7 @@ class Spawned:
     Attributes:
         run: The child, with parent, root and depth. It starts with its parent's cancel flag.
         position: Position of the spawn in the parent, to name it when the tree's budget refuses it.
-        boot: The child's first message, bound to it, with sender ``spawn:<parent's agent>``; None: it
+        boot: The child's first message, bound to it, with sender ``spawn:<parent's agent>``, or None if it
             starts with an empty inbox.
     """
 
@@ -160,7 +160,7 @@ class Commit:
         state: Values of the agent's state to write; `DELETED` removes a key.
         spawned: Children to create, counted against the tree's budget.
         answers: Replies to asks that this run's agent got.
-        waits: All waits that are open now, instead of those before; None: they stay as they are.
+        waits: All waits that are open now, instead of those before, or None if they stay as they are.
             A run's waits are gone when it ends.
         known_waits: Those that are rows before, where that is known: a store may write the difference.
         follows: Applied in order, before any post of this commit.

@@ -157,10 +157,10 @@ class EffectCall:
         mode: What may happen when a crash leaves it without a result.
         execute: Function that executes the effect; its result is recorded.
         reconcile: Finds out whether an effect in doubt happened.
-        counted: Whether it counts against the execution budget of the run's tree.
-        rides: Whether it may execute before the steps of its graph that led to it are durable: an idempotent
+        counted: True if it counts against the execution budget of the run's tree.
+        rides: True if it may execute before the steps of its graph that led to it are durable: an idempotent
             effect that no other run sees. A crash then has the steps decided again.
-        checked: Whether `execute` returns checked JSON data that nothing changes any more: it is recorded as it
+        checked: True if `execute` returns checked JSON data that nothing changes any more: it is recorded as it
             is.
     """
 
@@ -186,17 +186,17 @@ class EffectCall:
     receipt: dict[str, JsonValue] | None = None
     """Description of its request, for readers: recorded with the result, never compared."""
     session: str | None = None
-    """The conversation that it belongs to; None: the run's own. For traces."""
+    """The conversation that it belongs to, or None for the run's own. For traces."""
     is_inner: bool = False
     """True if that conversation is not the run's own: no reader of the run's answers is shown it."""
     asked_at: float | None = None
-    """When a model was asked, by the monotonic clock; None: none was. For metrics."""
+    """When a model was asked, by the monotonic clock, or None if none was. For metrics."""
     tool_call_id: str = ""
     """The model's id of the call that a tool answers; empty: no model asked for it. For traces."""
     tokens_left: int | None = None
-    """Tokens that the tree's budget leaves for a counted call that executes now; None: any number."""
+    """Tokens that the tree's budget leaves for a counted call that executes now, or None for any number."""
     cap: int | None = None
-    """The limit of the answer that the budget asked for, recorded like the receipt; None: it asked for none."""
+    """The limit of the answer that the budget sets, recorded like the receipt, or None if it sets none."""
     payload: dict[str, JsonValue] = field(init=False, default_factory=dict)
     """Payload of its result, recorded now or earlier; empty until there is one."""
     on_recorded: Callable[[dict[str, JsonValue]], None] | None = None
@@ -222,15 +222,15 @@ class EffectCall:
 
     def described(self) -> dict[str, JsonValue]:
         """Return what an entry shows of the request, by key."""
-        told: dict[str, JsonValue] = {}
+        fields: dict[str, JsonValue] = {}
         if self.receipt is not None:
-            told["receipt"] = {**self.receipt}
+            fields["receipt"] = {**self.receipt}
         if self.cap is not None:
-            told["max_tokens"] = self.cap
-        return told
+            fields["max_tokens"] = self.cap
+        return fields
 
     def result_key(self, attempt: int) -> str | None:
-        """Return the key under which its result is kept beside the log; None: repeating is cheaper."""
+        """Return the key under which its result is kept beside the log, or None if repeating is cheaper."""
         if self.mode is EffectMode.AT_MOST_ONCE:
             return result_key(self.id, intent=self.intent)
         return result_key(self.id, attempt=attempt) if self.verb == "llm" else None

@@ -93,8 +93,9 @@ class FollowedLogs:
     def note(self, run_id: RunId) -> None:
         """Another process has said that it follows a log."""
         now = self._now()
+        # Not at each call: removal goes through all logs, and each reader's refresh calls this.
         if now >= self._next_sweep:
-            self._until = {one: until for one, until in self._until.items() if until > now}
+            self._until = {run: until for run, until in self._until.items() if until > now}
             self._next_sweep = now + FOLLOWED_S
         self._until[run_id] = now + FOLLOWED_S
 
@@ -129,8 +130,8 @@ class Delta:
         data: That one: JSON data. Of an answer of a graph's model: its ``node_id`` and ``step_id``. Of one
             in another conversation than the run's own: its ``session``.
         is_whole: `text` is all of the answer so far, up to the piece `n`.
-        after: Seq of the last entry of the run that was durable when the piece was shown, -1 if none was;
-            None: a host of an earlier release did not say.
+        after: Seq of the last entry of the run that was durable when the piece was shown, -1 if none was,
+            or None if a host of an earlier release did not say.
     """
 
     run_id: RunId

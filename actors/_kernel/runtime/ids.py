@@ -160,8 +160,8 @@ def token(text: str) -> str:
     Over 128 bytes the token is a hash of the text.
     """
     raw = text.encode()
-    escaped = _TOKEN.sub(lambda m: b"%%%02X" % m.group()[0], raw).decode()
-    return escaped if len(escaped) <= 128 else "h-" + derive_id("token", text)  # noqa: PLR2004
+    escaped_text = _TOKEN.sub(lambda m: b"%%%02X" % m.group()[0], raw).decode()
+    return escaped_text if len(escaped_text) <= 128 else "h-" + derive_id("token", text)  # noqa: PLR2004
 
 
 @lru_cache(maxsize=1024)
@@ -222,7 +222,7 @@ def place_of(topic: TopicId) -> AgentId:
 
 
 def is_of_topics(shard: ShardId) -> bool:
-    """Return whether the shard holds topics, not agents."""
+    """Return True if the shard holds topics, not agents."""
     return shard.startswith(f"p:{TOPICS}:")
 
 

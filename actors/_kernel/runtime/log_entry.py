@@ -135,7 +135,7 @@ class RunLogEntry:
     """An entry of a run's log. `seq` counts from 0 without gaps; `ts` is aware UTC.
 
     Attributes:
-        said: The messages of all turns that were written in the entry's commit, by the turns' ids. None: they
+        said: The messages of all turns that were written in the entry's commit, by the turns' ids. None if they
             are not known here, and have to be read.
     """
 

@@ -38,7 +38,7 @@ class NewRun:
         run_id: Derived from what causes it (see `ids`).
         agent_id: The agent of the run.
         priority: Lower first.
-        retry_policy: The run's one retry counter follows it. None: none was given, so it is the
+        retry_policy: The run's one retry counter follows it. None if none was given, so it is the
             `retry` of the agent that begins the run, as its first entry says, else the default.
         parent: The spawning run.
         parent_agent: The agent of that run. Nothing stores it: it is for a run that begins on the host
@@ -50,7 +50,7 @@ class NewRun:
         trace: W3C traceparent of what caused it.
         supervision: Its terms, where they are not the defaults; the budgets of a root's count for the
             whole tree, those of others are copies.
-        fork: The run whose log is copied to its beginning; None: its log begins empty.
+        fork: The run whose log is copied to its beginning, or None if its log begins empty.
         session: Set if its submit is a fact of a session.
     """
 
@@ -113,7 +113,7 @@ class RunRow:
     arrival: int = 0
     """Place of its first message in the agent's queue."""
     supervision: Supervision | None = None
-    """The run's terms as stored; None: the defaults."""
+    """The run's terms as stored, or None for the defaults."""
     swept: bool = False
     """A tombstone: ended long ago, its log, result and messages are gone."""
     fork: ForkPoint | None = None
@@ -249,7 +249,7 @@ def decision_id(name: str, seq: int) -> str:
 
 
 def decided_seq(name: str, message_id: str) -> int | None:
-    """Return which entry a decision is about; None: its sender did not say."""
+    """Return which entry a decision is about, or None if its sender did not say."""
     seq = message_id.removeprefix(f"{name}@")
     return int(seq) if seq != message_id and seq.isdecimal() else None
 
@@ -262,27 +262,27 @@ def positions_in_doubt(row: RunRow, entries: Iterable[RunLogEntry]) -> dict[str,
     """
     if row.parked != IN_DOUBT:
         return {}
-    found: dict[str, int] = {}
-    closed: dict[str, int] = {}
+    intents: dict[str, int] = {}
+    closed_intents: dict[str, int] = {}
     for entry in entries:
         position, kind = entry.position, entry.kind
-        if kind == K.EFFECT_ABANDONED and position in found:
-            closed[position] = found.pop(position)
+        if kind == K.EFFECT_ABANDONED and position in intents:
+            closed_intents[position] = intents.pop(position)
             continue
         if kind == K.RUN_PARKED:
-            found.update(closed)
-        closed.clear()
+            intents.update(closed_intents)
+        closed_intents.clear()
         if kind in EXECUTES and entry.payload.get("mode") == "at_most_once":
-            found[position] = entry.seq
+            intents[position] = entry.seq
         elif kind == K.RUN_CONTINUED:
-            found.clear()
+            intents.clear()
         else:
-            found.pop(position, None)
-    return found
+            intents.pop(position, None)
+    return intents
 
 
 def to_decide(name: str, row: RunRow, entries: Sequence[RunLogEntry]) -> int | None:
-    """Return the seq that a decision of this name is about now; None: there is nothing to decide."""
+    """Return the seq that a decision of this name is about now, or None if there is nothing to decide."""
     if name.startswith(RESOLVE):
         return positions_in_doubt(row, entries).get(name.removeprefix(RESOLVE))
     waits = row.parked not in (None, IN_DOUBT) or row.status is RunStatus.PENDING

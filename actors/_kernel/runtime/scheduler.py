@@ -53,7 +53,7 @@ class RetryPolicy(BaseModel):
         max_backoff_s: Upper limit of one wait in seconds. No wait is longer than ten years.
         jitter: Random part of each wait, as a fraction of it (0.2 = ±20 %).
         non_retryable: Class names of errors that end the run at once.
-        within_s: Only failures of the last so many seconds count (restart intensity); None: all.
+        within_s: Only failures of the last so many seconds count (restart intensity), or None for all.
         on_exhausted: What happens when no retry is left: the run fails, is parked for an
             operator, or fails with its messages dead-lettered.
     """

@@ -150,33 +150,34 @@ def fold(cause: RunRow, entries: Iterable[RunLogEntry]) -> RunRow:
         entries: From seq 0.
     """
     row = replace(
-        _settled(cause, RunStatus.PENDING), attempt=0, last_seq=-1, result=None, error=None
+        _with_status(cause, RunStatus.PENDING), attempt=0, last_seq=-1, result=None, error=None
     )
-    is_executing, before, last_kind = False, row, ""
+    is_executing, previous_row, last_kind = False, row, ""
     for entry in entries:
-        changed = _step(row, entry)
-        if changed is None:
+        next_row = _step(row, entry)
+        if next_row is None:
             attempt = row.attempt if is_executing else row.attempt + 1
             attempt = 1 if entry.kind == EntryKind.RUN_CONTINUED else attempt
-            changed = replace(_settled(row, RunStatus.RUNNING), attempt=attempt)
+            next_row = replace(_with_status(row, RunStatus.RUNNING), attempt=attempt)
             is_executing = True
         elif entry.kind == EntryKind.RUN_ATTEMPT_FAILED:
             is_executing = False
         elif not is_executing and ends_execution(entry):
-            changed = replace(changed, attempt=row.attempt + 1)
+            next_row = replace(next_row, attempt=row.attempt + 1)
         elif (
             last_kind == EntryKind.RUN_ATTEMPT_FAILED
             and entry.kind == EntryKind.RUN_PARKED
             and entry.payload["reason"] == "retries"
         ):
-            changed = replace(changed, error=before.error)
-        before, last_kind = row, entry.kind
-        row = replace(changed, last_seq=entry.seq)
+            # A commit that parks a run leaves the error column: the last attempt's error is only in the log.
+            next_row = replace(next_row, error=previous_row.error)
+        previous_row, last_kind = row, entry.kind
+        row = replace(next_row, last_seq=entry.seq)
     return row
 
 
 def ends_execution(entry: RunLogEntry | NewEntry) -> bool:
-    """Return whether this is an end that only executing code reaches."""
+    """Return True if this is an end that only executing code reaches."""
     if entry.kind == EntryKind.RUN_PARKED:
         return entry.payload["reason"] in ("non_determinism", "in_doubt")
     return entry.kind in (EntryKind.RUN_COMPLETED, EntryKind.RUN_FAILED)
@@ -185,36 +186,36 @@ def ends_execution(entry: RunLogEntry | NewEntry) -> bool:
 def _step(row: RunRow, entry: RunLogEntry) -> RunRow | None:
     """Return the row after an entry that sets a status; None for an entry of executing code."""
     payload = entry.payload
-    changed: RunRow | None = None
+    next_row: RunRow | None = None
     match entry.kind:
         case EntryKind.RUN_COMPLETED:
-            changed = _settled(row, RunStatus.COMPLETED)
-            changed = replace(changed, result=payload["output"], error=None)
+            next_row = _with_status(row, RunStatus.COMPLETED)
+            next_row = replace(next_row, result=payload["output"], error=None)
         case EntryKind.RUN_FAILED:
-            changed = replace(_settled(row, RunStatus.FAILED), error=_object(payload["error"]))
+            next_row = replace(_with_status(row, RunStatus.FAILED), error=_object(payload["error"]))
         case EntryKind.RUN_CANCELLED:
-            changed = replace(_settled(row, RunStatus.CANCELLED), error=None)
+            next_row = replace(_with_status(row, RunStatus.CANCELLED), error=None)
         case EntryKind.RUN_SUSPENDED:
             wake = WakeSet.from_json(_object(payload["wake"]) or {})
-            changed = _settled(row, RunStatus.SUSPENDED)
-            changed = replace(changed, wake=wake, wake_at=wake.at)
+            next_row = _with_status(row, RunStatus.SUSPENDED)
+            next_row = replace(next_row, wake=wake, wake_at=wake.at)
         case EntryKind.RUN_PARKED:
-            changed = _settled(row, RunStatus.SUSPENDED)
-            changed = replace(changed, parked=str(payload["reason"]))
+            next_row = _with_status(row, RunStatus.SUSPENDED)
+            next_row = replace(next_row, parked=str(payload["reason"]))
         case EntryKind.RUN_ATTEMPT_FAILED:
             at = payload["at"]
-            changed = replace(
-                _settled(row, RunStatus.PENDING),
+            next_row = replace(
+                _with_status(row, RunStatus.PENDING),
                 attempt=int(str(payload["attempt"])),
                 wake_at=datetime.fromisoformat(at) if isinstance(at, str) else None,
                 error=_object(payload["error"]),
             )
         case EntryKind.CANCEL_REQUESTED | EntryKind.ORPHANS_RESOLVED:
-            changed = row
-    return changed
+            next_row = row
+    return next_row
 
 
-def _settled(row: RunRow, status: RunStatus) -> RunRow:
+def _with_status(row: RunRow, status: RunStatus) -> RunRow:
     return replace(row, status=status, wake=None, wake_at=None, parked=None)
 
 

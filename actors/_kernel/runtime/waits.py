@@ -64,7 +64,7 @@ class Wait:
         key: Key of the answer that ends the wait.
         agent: The agent waited for; None for a person or a client.
         target_run: The run waited for: its end answers, even if it never sees a question.
-        must: Whether the run can do nothing else until one of its waits ends: the waits of such a run
+        must: True if the run can do nothing else until one of its waits ends: the waits of such a run
             make cycles. One of them says it for all, so that a change of it is a change of one row.
         request: What a person or a client is asked.
         expires_at: The instant at which the wait ends without an answer.
@@ -90,7 +90,7 @@ def event_id(tenant: str, name: str) -> str:
 
 
 def event_of(request: JsonValue) -> JsonValue:
-    """Return the id of the event that the request of a wait is for; None: it is for none."""
+    """Return the id of the event that the request of a wait is for, or None if it is for none."""
     return request.get(EVENT) if isinstance(request, dict) else None
 
 
@@ -114,7 +114,7 @@ class OpenWait:
 
     @property
     def place(self) -> WaitPlace:
-        """See `WaitPlace`."""
+        """The position of the wait among all."""
         return WaitPlace(self.since, self.run_id, self.wait.position, self.wait.key)
 
 
@@ -166,7 +166,7 @@ class WakeSet:
     Attributes:
         at: The earliest timer, aware UTC.
         signals: Names of signals.
-        message: Whether plain messages wake it (`ctx.receive`).
+        message: True if plain messages wake it (`ctx.receive`).
         runs: Keys of answers (`Answer.key`) that wake it.
     """
 

@@ -49,7 +49,7 @@ class NewAuditRow:
         after: Values after the change, or the values that a refused change asked for.
         outcome: ``done``, or the code of the problem for which the change was refused.
         write_id: The id that the caller made for this write. A second write of the tenant with it adds no row.
-            None: each write adds a row, also one that the store sends again because the answer was lost.
+            None if each write adds a row, also one that the store sends again because the answer was lost.
 
     Raises:
         InvalidTextError: A text is too long, or has characters that no database takes.
@@ -143,7 +143,7 @@ class NewToken:
         tenant: Nothing of another one is found with it.
         principal: The owner of the sessions that are made with it.
         scopes: What may be done with it.
-        expires_at: The instant from which on it is refused; None: it does not expire.
+        expires_at: The instant from which on it is refused, or None if it does not expire.
         is_login: True if it is the cookie of a browser. Such a token has no name, and lists do not show it.
         parent: For a login: the token that it was made from. When that token ends, the login ends.
 
@@ -182,8 +182,8 @@ class ApiToken:
         state: By the store's clock: whether it can be used.
         created_at: When it was made.
         expires_at: See `NewToken`.
-        revoked_at: When it was revoked; None: it was not.
-        last_used_at: The instant of the last use, to the minute; None: never used.
+        revoked_at: When it was revoked, or None if it was not.
+        last_used_at: The instant of the last use, to the minute, or None if it was never used.
     """
 
     id: str
@@ -210,7 +210,7 @@ class TokenStore(Protocol):
         """
 
     async def find(self, digest: str) -> ApiToken | None:
-        """Return the token whose secret has this SHA-256, and write that it was used; None: there is none.
+        """Return the token whose secret has this SHA-256, or None; write that it was used.
 
         One that is over is returned as well: its state says so.
         """
@@ -219,7 +219,7 @@ class TokenStore(Protocol):
         """Return all tokens but logins, the oldest first."""
 
     async def revoke(self, name_or_id: str) -> ApiToken | None:
-        """End a token, and the logins that were made from it, for good; None: there is none.
+        """End a token, and the logins that were made from it, for good; return None if there is none.
 
         A name is that of the one that was not revoked. Doing it again changes nothing.
         """
@@ -235,7 +235,7 @@ EACH: Final[tuple[UsageBy, ...]] = ("tenant", "agent", "model", "day")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageFilter:
-    """The choice of answers that are added up; None: all.
+    """The choice of answers that are added up. A field that is None selects all.
 
     Attributes:
         tenant: Only agents of this tenant.
@@ -377,7 +377,7 @@ class EraseCount:
 
     Attributes:
         rows: Number of removed rows by kind.
-        cursor: The argument for the next batch; None: this store has no more rows to remove.
+        cursor: The argument for the next batch, or None if this store has no more rows to remove.
     """
 
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -431,7 +431,7 @@ class Unreached:
     Attributes:
         name: The location.
         problem: The reason, and the remedy if there is one.
-        gone_by: The instant by which it is gone by itself; None: not known.
+        gone_by: The instant by which it is gone by itself, or None if it is not known.
     """
 
     name: str

@@ -74,7 +74,7 @@ class ArtifactStore(Protocol):
         """Keep the joined pieces, of which the store holds a few at a time in memory. See `store`."""
 
     async def stat(self, artifact_id: str) -> ArtifactRef | None:
-        """Return the reference of stored bytes; None: the store does not have them."""
+        """Return the reference of stored bytes, or None if the store does not have them."""
 
     async def read(self, artifact_id: str, *, offset: int = 0, limit: int) -> bytes:
         """Return at most `limit` bytes after the first `offset`; none after the end.

@@ -75,8 +75,9 @@ class TranscriptStore(Protocol):
         """Forget the whole session and its cuts, and no other one."""
 
     async def clear_run(self, agent: AgentId, session: str | None, run_id: str) -> None:
-        """Forget one run's turns in this session, None: in all of the agent's; the others keep their order.
+        """Forget one run's turns in this session, or in all of the agent's if it is None.
 
+        The other turns keep their order.
         A cut that covers one of them goes with them. An empty `run_id` is that of no run.
         """
 
@@ -170,12 +171,12 @@ class SessionRow:
         project: The label that its first submit gave.
         last_fact: Number of its last fact.
         open_runs: Number of its runs that have not ended, queued ones included.
-        head: Id of the active node; None: there is none.
+        head: Id of the active node, or None if there is none.
         created_at: When its first run was submitted.
         last_at: When its last fact was written.
         title: See `SessionLabel`, as for the next one.
         metadata: See `SessionLabel`.
-        owner: The principal of the tenant that it belongs to; None: it belongs to none.
+        owner: The principal of the tenant that it belongs to, or None if it belongs to none.
     """
 
     agent_id: AgentId
@@ -194,7 +195,7 @@ class SessionStore(Protocol):
     """The sessions. What runs change rides in commits (`Commit.session`) and submits (`NewRun.session`)."""
 
     async def get(self, agent: AgentId) -> SessionRow | None:
-        """Return a session; None: there is none, or it was deleted."""
+        """Return a session, or None if there is none, or it was deleted."""
 
     async def recent(
         self, tenant: str, type_: str, *, limit: int = 100, before: datetime | None = None
@@ -214,7 +215,7 @@ class SessionStore(Protocol):
         """Return facts with numbers above `after`, oldest first. An unknown session has none."""
 
     async def queued(self, agent: AgentId, run_id: RunId) -> SessionFact | None:
-        """Return the fact that a run was submitted; None: it began by a message, or there is no such run."""
+        """Return the fact that a run was submitted, or None if a message began it, or there is no such run."""
 
     def tail(self, agent: AgentId, *, after: int = NO_FACT) -> AsyncIterator[SessionFact]:
         """Yield facts with numbers above `after`, then new ones as they come, until closed.
@@ -269,7 +270,7 @@ class SessionStore(Protocol):
         """
 
     async def begin_delete(self, agent: AgentId, *, unless_since: datetime | None = None) -> bool:
-        """Refuse new runs of the session from now on; False: there is no such session.
+        """Refuse new runs of the session from now on; return False if there is no such session.
 
         Safe to call again, after a crash, too: a session whose deletion began stays refused until it is done.
 
@@ -330,7 +331,7 @@ class SessionFilter:
     Attributes:
         tenant: The owner.
         app: The type of the sessions' agents.
-        is_active: Whether a run of it is open.
+        is_active: True if a run of it is open.
         title: A part of the title, in upper or lower case.
         owner: Only this principal's.
         after: Position of the last row of the previous page.
@@ -351,7 +352,7 @@ class FoundSessions:
     Attributes:
         rows: The session that changed last first.
         read_until: The last session that was read, if the page has fewer than its limit because it may read
-            no more. Those behind it are not looked at yet. None: the page is full, or there are no more.
+            no more. Those behind it are not looked at yet. None if the page is full, or there are no more.
     """
 
     rows: list[SessionRow]
@@ -364,7 +365,7 @@ class SessionDirectory(Protocol):
     async def create(
         self, agent: AgentId, label: SessionLabel, *, project: str = "", owner: str | None = None
     ) -> bool:
-        """Make a session without a run; False: there is one, which stays as it is, or was one of another owner.
+        """Make a session without a run; return False if there is one, which stays, or was one of another owner.
 
         An id stays its first owner's, also when the session was deleted: readers of its events who were
         there before see nothing of anybody else.
@@ -373,8 +374,8 @@ class SessionDirectory(Protocol):
             agent: The session.
             label: What people call it.
             project: A label of another kind.
-            owner: The principal that it belongs to. None: it belongs to none, or to its earlier owner if it
-                is made anew.
+            owner: The principal that it belongs to, or None if it belongs to none, or to its earlier owner if
+                it is made anew.
 
         Raises:
             SessionDeletingError: It is being deleted.
@@ -387,7 +388,7 @@ class SessionDirectory(Protocol):
         title: str | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> bool:
-        """Replace the title, the metadata, or both; None leaves one as it is. False: there is no such session.
+        """Replace the title, the metadata, or both, if not None; return False if there is no such session.
 
         Raises:
             InvalidTextError: See `SessionLabel`, as for the next one.

@@ -59,11 +59,11 @@ class FlowBundleStore(Protocol):
     async def put(self, tenant: str, new: NewFlowBundle) -> FlowBundleRow | None:
         """Add a bundle, and pin its artifact; return the row of this name and version, new or of before.
 
-        None: the artifact is gone; nothing was written. Of several at once one is added.
+        None if the artifact is gone; nothing was written. Of several at once one is added.
         """
 
     async def get(self, tenant: str, bundle: str, version: str) -> FlowBundleRow | None:
-        """Return the bundle of this name and version; None: it is not installed."""
+        """Return the bundle of this name and version, or None if it is not installed."""
 
     async def list(self, tenant: str, bundle: str | None = None) -> list[FlowBundleRow]:
         """Return all bundles, or all versions of one, in any order."""
@@ -73,7 +73,7 @@ class FlowBundleStore(Protocol):
     ) -> int | None:
         """Remove a bundle that has no open run, with the pin of its artifact.
 
-        Return the number of its open runs; nothing was removed if there is one. None: it is not installed.
+        Return the number of its open runs; nothing was removed if there is one. None if it is not installed.
 
         Args:
             tenant: The owner.
@@ -99,7 +99,7 @@ class NewRunSnapshot:
         name: For people, at most 1,024 bytes.
         description: For people, at most 4 KiB.
         tags: To look for it: at most 32.
-        spec_hash: `WorkflowSpec.hash` of the graph; None: not known.
+        spec_hash: `WorkflowSpec.hash` of the graph, or None if it is not known.
         created_by: The principal; empty: not known.
 
     Raises:
@@ -171,7 +171,7 @@ class RunSnapshotStore(Protocol):
     """The snapshots of all tenants. One is kept until it is removed, or its agent or tenant is erased."""
 
     async def put(self, new: NewRunSnapshot, state: str) -> RunSnapshot | None:
-        """Keep a snapshot, durably. None: its run is gone, and nothing was written.
+        """Keep a snapshot, durably; return None if its run is gone, and nothing was written.
 
         Args:
             new: The snapshot; its tenant is that of its agent.
@@ -179,7 +179,7 @@ class RunSnapshotStore(Protocol):
         """
 
     async def get(self, tenant: str, id: str) -> tuple[RunSnapshot, str] | None:  # noqa: A002
-        """Return the snapshot of this id and its state; None: there is none."""
+        """Return the snapshot of this id and its state, or None if there is none."""
 
     async def list(
         self, tenant: str, among: SnapshotFilter, *, limit: int = 100

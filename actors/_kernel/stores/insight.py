@@ -57,7 +57,7 @@ class AgentRow:
         status: The status of that run.
         parked: Why that run waits for an operator.
         wake_at: The instant at which that run continues by itself.
-        owner: The host that has the agent; None: none has.
+        owner: The host that has the agent, or None if no host has it.
         reason: The reason why the agent's messages or run wait.
     """
 

@@ -165,7 +165,7 @@ class Grant:
         scope: The scope of the limit.
         held: Slots it holds; never fewer than it claimed to.
         share: Slots it may go on using; slots above them are released as runs leave them.
-        contended: Whether others want more than they hold.
+        contended: True if others want more than they hold.
         starts: Number of further runs that the host may start.
         next_start_s: Seconds until another start may be granted.
     """

@@ -22,7 +22,7 @@ class Memory(BaseModel):
 
     Attributes:
         id: 32 hexadecimal digits; each version has its own.
-        key: Name of the text within `about`; None: the text is its own name.
+        key: Name of the text within `about`, or None if the text is its own name.
         about: Scope: ``agent:<type>/<key>``, or a word of the author's such as ``user:7``.
         text: The text.
         source: Its origin.
@@ -32,7 +32,7 @@ class Memory(BaseModel):
         version: 1 for the first text of a key.
         created_at: The instant at which the first version was kept.
         updated_at: The instant at which this version was kept.
-        valid_until: The instant at which another text replaced it; None: it is the present text.
+        valid_until: The instant at which another text replaced it, or None if it is the present text.
         score: Of a hit, greater is better: the cosine for ``meaning``, the share of words for ``words``,
             the sum of reciprocal ranks for ``hybrid``.
     """
@@ -60,7 +60,7 @@ class NewMemory:
 
     Attributes:
         id: The same for each repetition of one request.
-        expected: Version that is there now, 0 for none; None: whichever is.
+        expected: Version that is there now, 0 for none, or None for any version.
     """
 
     id: str
@@ -80,13 +80,13 @@ class MemoryQuery:
 
     Attributes:
         text: Searched for by its words.
-        embedding: Searched for by meaning; None: only words count.
+        embedding: Searched for by meaning, or None if only words count.
         about: The scope.
         limit: Maximum number of hits.
         mode: ``hybrid`` joins the rankings by meaning and by words.
         filter: Each key must be in a memory's metadata, with an equal value.
-        sources: Only memories of these origins; None: of all.
-        as_of: Only versions that were present at this instant; None: the present ones.
+        sources: Only memories of these origins, or None for all.
+        as_of: Only versions that were present at this instant, or None for the present ones.
     """
 
     text: str
@@ -174,8 +174,8 @@ class LongTermMemory(Protocol):
         """Return present memories, the newest first: at most `limit`, after the first `offset`.
 
         Args:
-            about: Their scope; None: those of all scopes, blocks included.
-            keys: Only those that have one of these keys; None: all.
+            about: Their scope, or None for those of all scopes, blocks included.
+            keys: Only those that have one of these keys, or None for all.
             limit: At most 1,000.
             offset: Number of rows to leave out.
         """

@@ -97,7 +97,10 @@ class RunEvent:
 
 
 class Front(Protocol):
-    """See the module's docstring. Every method raises `UnknownRunError` for a run not seen by the caller."""
+    """The requests of external clients.
+
+    Every method raises `UnknownRunError` for a run that the caller does not see.
+    """
 
     async def submit(self, caller: Caller, order: Order) -> RunId:
         """Queue a run, durably on return. Sender of the message is ``ext:<publisher>``.

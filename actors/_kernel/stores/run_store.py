@@ -52,7 +52,7 @@ class RunStore(Protocol):
     reads: ReadStore
     """Runs and state, by id."""
     followed: FollowedRuns | None = None
-    """Rows that commits hand over to readers; None: readers read them."""
+    """Rows that commits hand over to readers, or None if readers read them."""
     lists: ListStore
     """Lists of runs, waits and dead letters."""
     operators: OperatorStore

@@ -59,7 +59,7 @@ class Submitted:
     Attributes:
         run_id: The run of this message (the first one, for a message id that is known).
         arrived: The message's inbox row; None when the id was known.
-        local: Whether this store's host owns the agent's shard, so no other process has to be notified.
+        local: True if this store's host owns the agent's shard, so no other process has to be notified.
     """
 
     run_id: RunId
@@ -173,9 +173,9 @@ async def emit_to_all(
 ) -> AsyncIterator[list[tuple[RunId, AgentId]]]:
     """Answer all open waits for an event, each run once; yield the runs of each call of `emit`."""
     after = ""
-    while found := await store.emit(event, payload, after=after):
-        yield found
-        after = found[-1][0]
+    while runs := await store.emit(event, payload, after=after):
+        yield runs
+        after = runs[-1][0]
 
 
 class CommitStore(Protocol):
@@ -233,7 +233,7 @@ class ReadStore(Protocol):
     async def started_by(self, run_id: RunId) -> str | None:
         """Return the sender of all messages that the run's tree began with, started or not.
 
-        None: there were several, or none, or it is not known any more, or there is no such run.
+        None if there were several, or none, or it is not known any more, or there is no such run.
         """
 
     async def signals(self, run_id: RunId) -> list[BufferedSignal]:
@@ -249,7 +249,7 @@ class ReadStore(Protocol):
         """Return one key of the agent's state if it is there; of a small state all keys."""
 
     async def tokens_left(self, run_id: RunId) -> int | None:
-        """Return how many tokens the run's tree may still use; None: its budget limits none."""
+        """Return how many tokens the run's tree may still use, or None if its budget limits none."""
 
     def entries(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
         """Yield the log from `from_seq` to its present end."""
@@ -292,7 +292,7 @@ class Handed(Generic[T]):
 
     def take(self) -> list[T]:
         """Return the handed rows from `begin` on. If rows before them are missing, all have to be read."""
-        found: list[T] = []
+        rows: list[T] = []
         while self._rows:
             row = self._rows.popleft()
             number = self._number(row)
@@ -300,9 +300,9 @@ class Handed(Generic[T]):
                 self._rows.clear()
                 self.has_to_read = True
             elif number == self.begin:
-                found.append(row)
+                rows.append(row)
                 self.begin += 1
-        return found
+        return rows
 
 
 class FollowedRuns(Protocol):
@@ -312,12 +312,12 @@ class FollowedRuns(Protocol):
     """
 
     def entries_of(self, run_id: RunId) -> AbstractContextManager[Handed[RunLogEntry] | None]:
-        """Yield the entries of a run from its first one on; None: they are not kept."""
+        """Yield the entries of a run from its first one on, or None if they are not kept."""
 
     def facts_of(
         self, agent: AgentId, *, after: int
     ) -> AbstractContextManager[Handed[SessionFact] | None]:
-        """Yield the facts of a session after this one; None: they are not kept."""
+        """Yield the facts of a session after this one, or None if they are not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -549,7 +549,7 @@ class Blocker:
 
     Attributes:
         place: Function, file and line.
-        agent_id: The agent whose code it is; None: not known.
+        agent_id: The agent whose code it is, or None if it is not known.
         run_id: The run that executes it.
         shard: The agent's.
         in_doubt: Shards in which an effect is under way that would be in doubt elsewhere.

@@ -28,7 +28,7 @@ class Schedule:
         timezone: IANA name of the zone whose wall clock `cron` means.
         at: The instant of the single message.
         catch_up: See `CatchUp`.
-        is_paused: Whether it is stopped until it is resumed.
+        is_paused: True if it is stopped until it is resumed.
         base_at: The present `next_at` is the first tick after this instant.
         next_at: The next tick; None when there is no more.
         last_at: The last tick that was fired.
@@ -77,7 +77,7 @@ class Tick:
         schedule: As it was read.
         base_at: Its new `base_at`.
         next_at: Its new `next_at`.
-        is_sent: Whether its message is sent. False: it is only moved, because its zone has new rules.
+        is_sent: True if its message is sent, False if it is only moved, because its zone has new rules.
     """
 
     schedule: Schedule
@@ -113,7 +113,7 @@ class ScheduleStore(Protocol):
 
         Args:
             schedule: Its revision does not matter.
-            expected: The revision that it replaces; None: there is none of this name.
+            expected: The revision that it replaces, or None if there is none of this name.
 
         Returns:
             None, with nothing written, when there is another one; also when this call was sent

@@ -76,7 +76,7 @@ class FanoutStrategy(Protocol):
 
 
 LazyAgents: TypeAlias = Mapping[ShardId, Collection[str] | None]
-"""Agents, as text, with waiting rows that are not announced, by shard; None: any of its may have some."""
+"""Agents, as text, with waiting rows that are not announced, by shard. None if any of its may have some."""
 
 
 @dataclass(frozen=True, slots=True)

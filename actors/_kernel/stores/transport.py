@@ -74,7 +74,7 @@ class Received:
         message_id: Id of the message; for one without, derived from its position in the stream.
         content: What it is. A `Message` has target, sender and id set as above; a post has its topic
             as target.
-        sourced: Whether it came from outside: no sender's outbox row belongs to it.
+        sourced: True if it came from outside: no sender's outbox row belongs to it.
     """
 
     sequence: int
@@ -323,8 +323,8 @@ class OutboxStore(Protocol):
     async def hand_over(self, row: OutboxRow) -> bool:
         """Make a message a row of its receiver's inbox, as `MailStore.ingest` does, without the broker.
 
-        The receiver's owner is notified. False: it is not its turn in its pair, so it stays. A row that is gone
-        already was taken by another host, and nothing is done. Concurrent calls are grouped.
+        The receiver's owner is notified. Return False if it is not its turn in its pair: it stays. A row that
+        is gone already was taken by another host, and nothing is done. Concurrent calls are grouped.
         """
 
     def set_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:

@@ -192,7 +192,7 @@ class HeldRun:
         try:
             return self._read(saved)
         except LedgerBrokenError:
-            if not mend_records(self._ledger, saved.run_id, kept=kept):
+            if not mend_records(self._ledger, saved.run_id, synced_count=kept):
                 raise
             self._count = kept
             return self._read(saved)

@@ -51,9 +51,9 @@ class LedgerOver:
         """See `UnsyncedLedgerStore.sync`."""
         sync_records(self.inner, run_id)
 
-    def mend(self, run_id: str, *, kept: int) -> bool:
+    def mend(self, run_id: str, *, synced_count: int) -> bool:
         """See `UnsyncedLedgerStore.mend`."""
-        return mend_records(self.inner, run_id, kept=kept)
+        return mend_records(self.inner, run_id, synced_count=synced_count)
 
 
 class ObservableLedgerStore(LedgerOver):
@@ -162,10 +162,10 @@ def sync_records(store: LedgerStore, run_id: str) -> None:
         sync(run_id)
 
 
-def mend_records(store: LedgerStore, run_id: str, *, kept: int) -> bool:
+def mend_records(store: LedgerStore, run_id: str, *, synced_count: int) -> bool:
     """See `UnsyncedLedgerStore.mend`. Other stores have no unsynced records."""
     mend = getattr(store, "mend", None)
-    return mend is not None and bool(mend(run_id, kept=kept))
+    return mend is not None and bool(mend(run_id, synced_count=synced_count))
 
 
 def append_linked(store: LedgerStore, record: StepRecord) -> None:

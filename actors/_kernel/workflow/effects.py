@@ -323,7 +323,7 @@ def _check_ids(where: str, wait: WaitState, call_ids: Any) -> None:
             raise GraphError(where, f"it is about call {call_id!r}. The run waits for {own_ids}")
 
 
-def shaped(wait: WaitState, payload: Any) -> Any:
+def result_of_answer(wait: WaitState, payload: Any) -> Any:
     """Return an answer as the result of the effect: that of a client has one row for each call.
 
     After the deadline the calls are unsuccessful, and the result also has `timed_out` and `until`.

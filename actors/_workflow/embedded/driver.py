@@ -39,7 +39,7 @@ from actors._workflow.machine.records import (
 from actors._workflow.machine.spec import EffectPolicy, WorkflowSpec, event_from, key_of_payload
 from actors._workflow.machine.starting import child_id, child_vars
 from actors._workflow.machine.variables import RUNTIME
-from actors._workflow.machine.waits import heard, outcome_of, waiting_for
+from actors._workflow.machine.waits import deliver_event, outcome_of, waiting_for
 from actors._workflow.notes.effects import MEMORY_EFFECTS, MemoryEffects
 from actors.errors import ContractError, EffectDidNotHappen
 
@@ -238,7 +238,9 @@ class Driver:
         state, wish = held.seen(path), self.wishes.cancelled(held.state.run_id)
         if wish is None:
             taken = keys_beside(held.state, path)
-            return attempts.ended(state, opened, outcome, self.policy, at=self.now(), taken=taken)
+            return attempts.ended(
+                state, opened, outcome, self.policy, at=self.now(), used_keys=taken
+            )
         how = {"cancelled_by": wish.by, "reason": wish.reason}
         return attempts.aborted(state, opened, outcome, how, at=self.now())
 
@@ -338,7 +340,7 @@ class RunEffects:
             )
 
         def answered(state: RunState) -> Transition | None:
-            return heard(state, key, event, at=self.runtime.now())
+            return deliver_event(state, key, event, at=self.runtime.now())
 
         resumed = [one.run_id for one in listeners if self.change(one.run_id, answered)]
         told: dict[str, Any] = {

@@ -25,16 +25,16 @@ from actors._workflow.embedded.stores.ledgers import (
     records_after,
     sync_records,
 )
-from actors._workflow.machine.branches import Path, lifted, seen_at
+from actors._workflow.machine.branches import Path, lift_to_run, seen_at
 from actors._workflow.machine.records import OpenStep, Transition
-from actors._workflow.machine.recovery import folded
+from actors._workflow.machine.recovery import fold_records
 from actors._workflow.machine.starting import start_record
 from actors._workflow.machine.variables import RECORDS, RUNTIME, SEQ, namespace, with_path
 
 PAGE = 1000
 
 
-def begun(
+def create_run(
     runs: RunStore, ledger: LedgerStore, run: RunState, *, once: bool
 ) -> tuple[RunState, bool]:
     """Write a new run and its first record, in one transaction if the stores can do that.
@@ -127,7 +127,7 @@ class HeldRun:
             self.recovered.discard(path)
         if after is not None:
             self.opened[path] = after
-        self.take(lifted(self.state, path, decided))
+        self.take(lift_to_run(self.state, path, decided))
 
     def seen(self, path: Path) -> RunState:
         """Return the open branch at a path as a run of its own."""
@@ -206,7 +206,7 @@ class HeldRun:
             records += page
             if len(page) < PAGE:
                 break
-        return folded(saved, records)
+        return fold_records(saved, records)
 
 
 _locks: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()

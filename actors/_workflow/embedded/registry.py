@@ -93,7 +93,7 @@ def restore_snapshot(
     return run.run_id
 
 
-def deleted_tree(
+def delete_tree(
     runs: Any, ledger: Any, artifacts: Any, run_id: str, *, commands: Any = None
 ) -> int:
     """Delete a run and the runs below it, the lowest first, with their commands; return the number of runs.

@@ -32,8 +32,8 @@ from actors._kernel.workflow.stores import (
 )
 from actors._runtime.loop.clock import SystemClock
 from actors._workflow.embedded.driver import Change, Driver, GraphLookup, RunEffects, Wish, Wishes
-from actors._workflow.embedded.held_run import HeldRun, RunLocks, begun
-from actors._workflow.embedded.registry import deleted_tree
+from actors._workflow.embedded.held_run import HeldRun, RunLocks, create_run
+from actors._workflow.embedded.registry import delete_tree
 from actors._workflow.handlers import EffectHandlers, Handler
 from actors._workflow.machine import records, variables, waits
 from actors._workflow.machine.plans import NodeContext
@@ -155,7 +155,7 @@ class WorkflowRuntime:
             raise GraphError(
                 f"run_id {run_id!r}", "the store has no create_if_absent. Leave run_id out"
             )
-        found, _ = begun(self.run_store, self.ledger_store, run, once=run_id is not None)
+        found, _ = create_run(self.run_store, self.ledger_store, run, once=run_id is not None)
         check_identity(found, run)
         return run.run_id
 
@@ -203,7 +203,7 @@ class WorkflowRuntime:
         """
         with self._held(run_id) as held:
             check_graph(workflow, held.state)
-            held.take(waits.answered(held.state, wait_key, payload, at=self.now()))
+            held.take(waits.answer_wait(held.state, wait_key, payload, at=self.now()))
             self._driver.grant(held)
             held.save()
             self._driver.fault("resumed")
@@ -224,7 +224,7 @@ class WorkflowRuntime:
             state, now = held.state, self.now()
             waits_now = wait_key in {one.wait_key for one in open_waits(state)}
             if waits_now or state.status is not RunStatus.RUNNING:
-                held.take(waits.answered(state, wait_key, payload, at=now))
+                held.take(waits.answer_wait(state, wait_key, payload, at=now))
             elif wait_key in namespace(namespace(state.vars, RUNTIME), ANSWERS):
                 raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
             else:
@@ -369,7 +369,7 @@ class WorkflowRuntime:
             GraphError: A run of the tree has not ended. Cancel it first.
         """
         stores = (self.run_store, self.ledger_store, self.artifact_store)
-        return deleted_tree(*stores, run_id, commands=command_store)
+        return delete_tree(*stores, run_id, commands=command_store)
 
     def _driven_on(
         self, workflow: WorkflowSpec, held: HeldRun, max_steps: int, gate: Callable[[], bool] | None

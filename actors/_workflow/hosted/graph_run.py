@@ -206,7 +206,7 @@ class GraphRun:
                 at = now()
                 outcome = outcome_of(seen_by_handler(state, opened), opened, at)
                 taken = self._taken(state)
-                return attempts.ended(state, opened, outcome, policy, at=at, taken=taken)
+                return attempts.ended(state, opened, outcome, policy, at=at, used_keys=taken)
 
             return Decision(answered)
         shown, place = seen_by_handler(seen, opened), ""
@@ -216,7 +216,7 @@ class GraphRun:
             place, found = await self._executed(shown, opened)
         return Decision(
             lambda state, now: attempts.ended_soundly(
-                state, opened, found, policy, at=now(), taken=self._taken(state)
+                state, opened, found, policy, at=now(), used_keys=self._taken(state)
             ),
             place,
             found.result,

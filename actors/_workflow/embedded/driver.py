@@ -241,8 +241,8 @@ class Driver:
         if open_step.due is not None:
             held_run.take_at(path, attempts.retried(branch_state, open_step, at=self.now()))
             open_step = held_run.open_steps[path]
-        # The start is durable before the handler is called. If a crash during the handler lost it, the node would
-        # be called again, and might ask for an effect with another key.
+        # The start is durable before the handler is called. If a crash during the handler lost it, the node
+        # would be called again, and might ask for an effect with another key.
         held_run.flush()
         self.fault("started")
         outcome = self._execute_effect(branch_state, open_step)

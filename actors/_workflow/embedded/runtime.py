@@ -419,9 +419,8 @@ class WorkflowRuntime:
         self, run_id: str, decide: Callable[[RunState], Transition | None], *, wait: bool = True
     ) -> bool:
         with self._driving(run_id, wait=wait) as new_hold:
-            held_run = (
-                new_hold or self._held_runs[run_id]
-            )  # a step of this run, or of a run below it, calls
+            # Without a new hold, a step of this run, or of a run below it, calls.
+            held_run = new_hold or self._held_runs[run_id]
             if (transition := decide(held_run.state)) is None:
                 return False
             held_run.take(transition)

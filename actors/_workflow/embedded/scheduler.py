@@ -198,9 +198,8 @@ class Scheduler:
             return 0
         try:
             state = self._runtime.try_tick(spec, run.run_id, self._max_steps)
-        except (
-            StaleResumeError
-        ):  # this thread drives the run, for example a handler of it that polls
+        except StaleResumeError:
+            # This thread drives the run already, for example if a handler of the run polls.
             return 0
         # One run that cannot be executed must not stop the others. It is tried again at the next poll.
         except Exception as exc:  # noqa: BLE001 - the error is logged

@@ -264,10 +264,10 @@ def details_of_node(details: Any) -> dict[str, Any] | None:
     if not isinstance(details, dict):
         problem = f"it is a {type(details).__name__}. Give an object"
         raise GraphError("payload.details", problem)
-    own = {name: value for name, value in details.items() if name not in {EXECUTE, ASKED}}
-    if own.get("mode") in _MODES:
-        del own["mode"]
-    return own
+    own_details = {name: value for name, value in details.items() if name not in {EXECUTE, ASKED}}
+    if own_details.get("mode") in _MODES:
+        del own_details["mode"]
+    return own_details
 
 
 def check_answer(wait: WaitState, payload: Any) -> None:

@@ -190,13 +190,15 @@ def parse(
     if len(text) > LONGEST:
         problem = f"it has {len(text)} characters, more than {LONGEST}. Use a code node"
         raise ExpressionError(text[:40] + "…", problem)
-    stripped = text.strip()
-    if _DOTTED.fullmatch(stripped) and not any(map(iskeyword, path := stripped.split("."))):
-        return Expression(text, tuple(path), stripped, frozenset(path[1:2]))
+    stripped_text = text.strip()
+    if _DOTTED.fullmatch(stripped_text) and not any(
+        map(iskeyword, path := stripped_text.split("."))
+    ):
+        return Expression(text, tuple(path), stripped_text, frozenset(path[1:2]))
     if budget is not None:
         budget.spend(text)
     try:
-        tree = ast.parse(stripped, mode="eval").body
+        tree = ast.parse(stripped_text, mode="eval").body
         bound = _bound_names(tree)
         _check_parts(tree)
         rewriter = _Rewriter(bound | more)
@@ -251,8 +253,8 @@ class _Rewriter(ast.NodeTransformer):
         is_of_vars = isinstance(root, ast.Name) and root.id == "vars"
         if not is_of_vars or "vars" in self._bound:
             return self.generic_visit(node)
-        below = ast.Subscript(node.value, ast.Constant(node.attr), ast.Load())
-        return self.visit_Subscript(below)
+        subscript = ast.Subscript(node.value, ast.Constant(node.attr), ast.Load())
+        return self.visit_Subscript(subscript)
 
     @override
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:

@@ -58,12 +58,20 @@ def bounded(findings: Iterable[FlowFinding]) -> list[FlowFinding]:
 
     If there are more than `MOST_FINDINGS`, the last one says how many are not listed.
     """
-    ordered = sorted(findings, key=lambda f: (f.level, f.file, _place_of(f.pointer)))
-    if len(ordered) <= MOST_FINDINGS:
-        return ordered
-    first, rest = ordered[: MOST_FINDINGS - 1], ordered[MOST_FINDINGS - 1 :]
-    problem = f"{len(rest)} more findings are not listed"
-    return [*first, FlowFinding(rest[0].file, "", problem, "Correct these first", rest[0].level)]
+    ordered_findings = sorted(findings, key=lambda f: (f.level, f.file, _place_of(f.pointer)))
+    if len(ordered_findings) <= MOST_FINDINGS:
+        return ordered_findings
+    listed_findings, other_findings = (
+        ordered_findings[: MOST_FINDINGS - 1],
+        ordered_findings[MOST_FINDINGS - 1 :],
+    )
+    problem = f"{len(other_findings)} more findings are not listed"
+    return [
+        *listed_findings,
+        FlowFinding(
+            other_findings[0].file, "", problem, "Correct these first", other_findings[0].level
+        ),
+    ]
 
 
 def _place_of(pointer: str) -> list[tuple[int, str]]:
@@ -73,8 +81,8 @@ def _place_of(pointer: str) -> list[tuple[int, str]]:
 
 def pointer(*steps: str | int) -> str:
     """Return the JSON pointer of a place."""
-    escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
-    return "".join(f"/{step}" for step in escaped)
+    escaped_steps = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
+    return "".join(f"/{step}" for step in escaped_steps)
 
 
 @dataclass(slots=True)
@@ -98,8 +106,8 @@ class FindingList:
         if self.compared_pairs + cost > MOST_COMPARED:
             return otherwise
         self.compared_pairs += cost
-        near = get_close_matches(name, known_names, n=1)
-        return f"Is it {near[0]!r}?" if near else otherwise
+        matches = get_close_matches(name, known_names, n=1)
+        return f"Is it {matches[0]!r}?" if matches else otherwise
 
     def add(self, problem: str, remedy: str, *path: str | int) -> None:
         """Add a mistake at a place."""

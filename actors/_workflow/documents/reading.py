@@ -110,12 +110,12 @@ def _parse(source: str | Path | bytes, name: str) -> Any:
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        repeated_name = _repeated(name for name, _ in pairs)
+        repeated_name = _first_repeated(name for name, _ in pairs)
         raise ValueError(f"{repeated_name!r} is there twice in one object")
     return values
 
 
-def _repeated(names: Iterable[str]) -> str | None:
+def _first_repeated(names: Iterable[str]) -> str | None:
     """Return the first name that comes again; None if there is none."""
     counts = Counter(names)
     return next((name for name, count in counts.items() if count > 1), None)
@@ -155,8 +155,10 @@ def _parse_yaml(raw: bytes, name: str) -> Any:
             line = node.start_mark.line + 1
             if not all(isinstance(key, str) for key in keys):
                 raise yaml.YAMLError(f"a name is no text (line {line})")
-            if (twice := _repeated(keys)) is not None:
-                raise yaml.YAMLError(f"{twice!r} is there twice in one object (line {line})")
+            if (repeated_name := _first_repeated(keys)) is not None:
+                raise yaml.YAMLError(
+                    f"{repeated_name!r} is there twice in one object (line {line})"
+                )
             values = (self.construct_object(value, deep=deep) for _, value in node.value)
             return dict(zip(keys, values, strict=True))
 

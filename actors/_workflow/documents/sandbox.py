@@ -81,13 +81,13 @@ def evaluate(
         "max_memory": limits.memory_mib * 2**20,
         "max_recursion_depth": 200,
     }
-    printed = monty.CollectString(limits.printed_kib * 1024)
+    printed_text = monty.CollectString(limits.printed_kib * 1024)
     try:
         with pool.checkout(limits=bounds) as session:
             # Otherwise the code of a few cancelled runs would occupy the workers, one after the other.
             if is_abandoned():
                 raise SandboxError("the run was cancelled before its code began")
-            return session.feed_run(code, inputs=dict(inputs), print_callback=printed)
+            return session.feed_run(code, inputs=dict(inputs), print_callback=printed_text)
     except monty.MontyRuntimeError as exc:
         frames = exc.traceback()
         location = f" (line {frames[-1].line})" if frames else ""
@@ -156,11 +156,13 @@ def _imports_in(code: str) -> Iterator[tuple[int, str]]:
         body = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return  # syntax of a newer Python, which the sandbox has read
-    last = body[-1] if body else None
-    called = (
-        last.value.func if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) else None
+    last_statement = body[-1] if body else None
+    callee = (
+        last_statement.value.func
+        if isinstance(last_statement, ast.Expr) and isinstance(last_statement.value, ast.Call)
+        else None
     )
-    name = called.id if isinstance(called, ast.Name) else None
+    name = callee.id if isinstance(callee, ast.Name) else None
     functions = [f for f in body if isinstance(f, ast.FunctionDef) and f.name == name]
     for node in [*body, *(inner for function in functions[-1:] for inner in function.body)]:
         if isinstance(node, ast.Return | ast.Raise):
@@ -173,12 +175,12 @@ class _Pool:
     """Workers of this process. They start with the first evaluation and end with the process.
 
     Args:
-        most: Maximum number of workers, or None for the number of CPUs.
+        max_workers: Maximum number of workers, or None for the number of CPUs.
         wait_s: Seconds that an evaluation waits for an idle worker, or None if it waits until there is one.
     """
 
-    def __init__(self, most: int | None, wait_s: float | None) -> None:
-        self._most, self._wait_s = most, wait_s
+    def __init__(self, max_workers: int | None, wait_s: float | None) -> None:
+        self._max_workers, self._wait_s = max_workers, wait_s
         self._lock = threading.Lock()
         self._pool: Any = None
         self._owner = 0
@@ -200,7 +202,7 @@ class _Pool:
                     problem = "expressions and code need pydantic-monty. Install callboard[flows]"
                     raise SandboxError(problem) from None
                 pool = Monty(
-                    min_processes=1, max_processes=self._most, checkout_timeout=self._wait_s
+                    min_processes=1, max_processes=self._max_workers, checkout_timeout=self._wait_s
                 )
                 self._pool, self._owner = pool.__enter__(), os.getpid()
             # The pool's threads stay in the parent, so a call in its fork would never return.

@@ -137,8 +137,8 @@ def _hole(text: str, start: int, budget: ParsingBudget | None) -> tuple[Expressi
             return parse(text[start:end], budget=budget), end + 1
         except ExpressionError as exc:
             problem = exc
-    unclosed = "${ has no }. Write $${ for the characters ${"
-    raise problem or ExpressionError(text[start - 2 :][:60], unclosed)
+    unclosed_problem = "${ has no }. Write $${ for the characters ${"
+    raise problem or ExpressionError(text[start - 2 :][:60], unclosed_problem)
 
 
 def _ends(text: str, start: int) -> Iterator[int]:
@@ -146,21 +146,21 @@ def _ends(text: str, start: int) -> Iterator[int]:
 
     The others follow, because the scan does not read all that Python's parser reads.
     """
-    most = start + LONGEST + 1
-    likely = _closing_brace(text, start, most)
+    max_end = start + LONGEST + 1
+    likely = _closing_brace(text, start, max_end)
     if likely >= 0:
         yield likely
     end = text.find("}", start)
     while end >= 0:
         if end != likely:
             yield end
-        end = text.find("}", end + 1, most)
+        end = text.find("}", end + 1, max_end)
 
 
-def _closing_brace(text: str, start: int, most: int) -> int:
+def _closing_brace(text: str, start: int, max_end: int) -> int:
     """Return the place of the first brace that closes none which the expression opened; -1 if there is none."""
     depth = 0
-    for token in _TOKEN.finditer(text, start, most):
+    for token in _TOKEN.finditer(text, start, max_end):
         if token[0] in _OPENING:
             depth += 1
         elif token[0] == "}" and depth == 0:

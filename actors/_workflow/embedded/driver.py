@@ -363,16 +363,16 @@ class RunEffects:
         def answer(state: RunState) -> Transition | None:
             return deliver_event(state, key, event, at=self.runtime.now())
 
-        resumed = [
+        resumed_ids = [
             listener.run_id for listener in listeners if self.change(listener.run_id, answer)
         ]
         report: dict[str, Any] = {
             "event_id": event_id,
             "wait_key": key,
-            "delivered": len(resumed),
-            "resumed": resumed,
+            "delivered": len(resumed_ids),
+            "resumed": resumed_ids,
         }
-        if not resumed:
+        if not resumed_ids:
             report["available_listeners_in_session"] = self._names_in_session(key)
         return report
 

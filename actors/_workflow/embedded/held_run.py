@@ -185,8 +185,8 @@ class HeldRun:
         count = min((self._open_at[path] for path in self.open_steps), default=self._count)
         variables = with_path(self.state.vars, [RUNTIME, RECORDS], count)
         state = self.state.moved(vars=variables, checked=True)
-        offloaded = getattr(self._runs, "offloaded", None)
-        self.state = state if offloaded is None else offloaded(state)
+        offload = getattr(self._runs, "offloaded", None)
+        self.state = state if offload is None else offload(state)
         self._runs.save(self.state)
         self.is_saved = self._is_in_ledger = True
 

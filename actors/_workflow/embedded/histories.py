@@ -254,9 +254,9 @@ def replay_run_history(
             "a history", "its first record is missing: export it with ledger_mode='full'"
         )
     states = [RunState.from_dict(durable_copy(start_data, "start", deepest=WRAPPED))]
-    state, opened = states[0], dict[Path, OpenStep]()
+    state, open_steps = states[0], dict[Path, OpenStep]()
     for index, record in enumerate(records):
-        state = behind_record(state, opened, record)
+        state = behind_record(state, open_steps, record)
         if state is not states[-1]:
             if workflow is not None:
                 check_nodes(f"record {index}", workflow, state)
@@ -514,8 +514,8 @@ def duration_ms(start: Any, end: Any) -> float | None:
     instants = [normalize_utc_iso(value) for value in (start, end)]
     if None in instants:
         return None
-    first, last = (datetime.fromisoformat(str(instant)) for instant in instants)
-    return round(max(0.0, (last - first).total_seconds() * 1000), 2)
+    start_at, end_at = (datetime.fromisoformat(str(instant)) for instant in instants)
+    return round(max(0.0, (end_at - start_at).total_seconds() * 1000), 2)
 
 
 def _turn(source: HistorySource, run: RunState) -> dict[str, Any]:

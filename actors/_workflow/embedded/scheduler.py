@@ -157,18 +157,18 @@ class Scheduler:
 
     def _ready(self) -> list[RunState]:
         now = self._runtime.now()
-        due = self._runs.list_due_wait_until(now_iso=now, limit=_PAGE)
+        due_runs = self._runs.list_due_wait_until(now_iso=now, limit=_PAGE)
         parents = self.find_waiting_runs(wait_reason=WaitReason.SUBWORKFLOW, limit=_PAGE)
         running = self._runs.list_runs(status=RunStatus.RUNNING, limit=_PAGE)
         # A full page may have only runs that are paused, of unknown graphs, or without news: these stay on it.
-        if len(due) == _PAGE:
-            due += self._more("due", _MOST_PAGES, due_by=now)
+        if len(due_runs) == _PAGE:
+            due_runs += self._more("due", _MOST_PAGES, due_by=now)
         if len(running) == _PAGE:
             running += self._more("left", _MOST_PAGES, status=RunStatus.RUNNING)
         if len(parents) == _PAGE:
             reason = WaitReason.SUBWORKFLOW
             parents += self._more("parents", 1, status=RunStatus.WAITING, wait_reason=reason)
-        runs_by_id = {run.run_id: run for run in (*running, *due)}
+        runs_by_id = {run.run_id: run for run in (*running, *due_runs)}
         runs_by_id |= {run.run_id: run for run in parents if self._has_news(run)}
         return [run for run in runs_by_id.values() if not is_paused(run)]
 

@@ -143,10 +143,10 @@ def _var_changes(before: dict[str, Any], after: Any) -> dict[str, Any]:
 def _clean(path: list[str], value: Any) -> Any:
     """Return a copy of a value at a path. The names of the path are checked, too."""
     # Within its path, so that an error names the path, and the depth is counted from the vars.
-    whole = value
+    wrapped_value = value
     for name in reversed(path):
-        whole = {name: whole}
-    copy = durable_copy(whole, "vars")
+        wrapped_value = {name: wrapped_value}
+    copy = durable_copy(wrapped_value, "vars")
     for name in path:
         copy = copy[name]
     return copy

@@ -62,8 +62,8 @@ def new_run(
         at=at,
         **whose,
     ).copied()
-    own = ensure_namespaces(run.vars)
-    own[LIMITS] = config.to_limits_dict() | namespace(own, LIMITS)
+    run_vars = ensure_namespaces(run.vars)
+    run_vars[LIMITS] = config.to_limits_dict() | namespace(run_vars, LIMITS)
     return run
 
 

@@ -202,8 +202,8 @@ def without_path(variables: dict[str, Any], path: list[str]) -> dict[str, Any]:
         return variables
     if not rest:
         return {name: value for name, value in variables.items() if name != head}
-    below = variables[head]
-    return {**variables, head: without_path(below, rest)} if isinstance(below, dict) else variables
+    child = variables[head]
+    return {**variables, head: without_path(child, rest)} if isinstance(child, dict) else variables
 
 
 def split_key(result_key: str) -> list[str]:
@@ -234,21 +234,21 @@ def _compare(
     path: list[str],
     differences: list[tuple[list[str], Any, bool]],
 ) -> None:
-    added = 0
+    added_count = 0
     for name, value in after.items():
         previous = before.get(name, _MISSING)
         # Values that nobody changed are shared by the two states, so large ones are not compared.
         if previous is value:
             continue
         if previous is _MISSING:
-            added += 1
+            added_count += 1
             differences.append(([*path, name], value, True))
         elif isinstance(value, dict) and isinstance(previous, dict):
             _compare(previous, value, [*path, name], differences)
         elif _differs(previous, value):
             differences.append(([*path, name], value, True))
     # Only then a name was removed. Most steps remove none, and pay for no second loop.
-    if len(before) + added != len(after):
+    if len(before) + added_count != len(after):
         differences += [([*path, name], None, False) for name in before if name not in after]
 
 

@@ -210,10 +210,10 @@ class JsonlLedgerStore(LedgerShelf):
             os.fsync(file.fileno())
 
     @override
-    def mend(self, run_id: str, *, kept: int) -> bool:
+    def mend(self, run_id: str, *, synced_count: int) -> bool:
         path = self._path(run_id)
         with appending(path) as file:
-            lost = cut_hole(file, kept)
+            lost = cut_hole(file, synced_count)
         with self._guard:
             self._read_positions.pop(run_id, None)
         if lost:

@@ -20,7 +20,7 @@ from actors._kernel.workflow.descriptors import (
     ArtifactAccessStats,
     ArtifactDescriptor,
     as_row,
-    known,
+    known_fields,
     media_facts,
 )
 from actors._kernel.workflow.durable import durable_copy, normalize_utc_iso, utc_now_iso
@@ -72,24 +72,24 @@ class ArtifactMetadata:
         Raises:
             GraphError: A field of the descriptor has another type.
         """
-        found = cls(
+        metadata = cls(
             **{
-                **known(cls, row),
+                **known_fields(cls, row),
                 "blob_id": row.get("blob_id") or row.get("sha256") or "",
                 "descriptor": ArtifactDescriptor.from_dict(row.get("descriptor") or {}),
                 "access": ArtifactAccessStats(
-                    **known(ArtifactAccessStats, row.get("access") or {})
+                    **known_fields(ArtifactAccessStats, row.get("access") or {})
                 ),
             }
         )
-        return found if row.get("descriptor") else found.completed(declared=False)
+        return metadata if row.get("descriptor") else metadata.completed(declared=False)
 
     def completed(self, *, declared: bool) -> ArtifactMetadata:
         """Return this with a descriptor that says what type and tags say; `declared`: one was given."""
-        whole = self.descriptor.completed(
+        descriptor = self.descriptor.completed(
             content_type=self.content_type, run_id=self.run_id, tags=self.tags, declared=declared
         )
-        return replace(self, descriptor=whole)
+        return replace(self, descriptor=descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +141,10 @@ class ArtifactStore(Protocol):
         """
 
     def load(self, artifact_id: str) -> Artifact | None:
-        """Return the bytes; None: they are not there."""
+        """Return the artifact, or None if there is none of this id."""
 
     def get_metadata(self, artifact_id: str) -> ArtifactMetadata | None:
-        """Return the description; None: there is none."""
+        """Return the description, or None if there is no such artifact."""
 
     def exists(self, artifact_id: str) -> bool:
         """Return whether they are there."""
@@ -173,6 +173,7 @@ class CollectableArtifactStore(ArtifactStore, Protocol):
 
 def compute_artifact_id(content: bytes, *, run_id: str | None = None) -> str:
     """Return the id of these bytes of this run: 32 hexadecimal digits."""
+    # Half a surrogate pair raises no UnicodeEncodeError here: the check of the whole description refuses it.
     head = b"" if run_id is None else f"{run_id}\n".encode(errors="surrogatepass")
     return hashlib.sha256(head + content).hexdigest()[:32]
 
@@ -209,7 +210,7 @@ def get_artifact_id(ref: Mapping[str, Any]) -> str:
 
 
 def resolve_artifact(ref: Mapping[str, Any], store: ArtifactStore) -> Artifact | None:
-    """Return what a reference names; None: it is not there."""
+    """Return the artifact that a reference names, or None if the store does not have it."""
     return store.load(get_artifact_id(ref))
 
 
@@ -221,11 +222,11 @@ def plain_value(value: Any, artifact_store: Any) -> Any:
     """
     if not is_artifact_ref(value):
         return value
-    found = artifact_store.load(value[REF_KEY])
-    if found is None:
+    artifact = artifact_store.load(value[REF_KEY])
+    if artifact is None:
         raise PersistenceError(f"artifact {value[REF_KEY]} is missing: was its run deleted?")
-    is_json = found.metadata.content_type == "application/json"
-    return found.as_json() if is_json else found.as_text()
+    is_json = artifact.metadata.content_type == "application/json"
+    return artifact.as_json() if is_json else artifact.as_text()
 
 
 def references(value: Any) -> Iterable[str]:
@@ -248,7 +249,7 @@ _FACETS: Final = {*_OWN, "artifact_id", "created_at", "blob_id"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactFilter:
-    """A choice of artifacts; None fits all.
+    """A choice of artifacts. A filter that is None fits all artifacts.
 
     Attributes:
         run_id: Only artifacts of this run.
@@ -280,19 +281,24 @@ class ArtifactFilter:
     created_before: str | None = None
 
     def __post_init__(self) -> None:
-        for one in (self.created_after, self.created_before):
-            if one is not None and normalize_utc_iso(one) is None:
-                raise GraphError(f"instant {one!r}", "use ISO 8601: 2030-01-31T12:00:00Z")
+        for instant in (self.created_after, self.created_before):
+            if instant is not None and normalize_utc_iso(instant) is None:
+                raise GraphError(f"instant {instant!r}", "use ISO 8601: 2030-01-31T12:00:00Z")
 
-    def fits(self, one: ArtifactMetadata) -> bool:
+    def fits(self, metadata: ArtifactMetadata) -> bool:
         """Return whether this artifact is looked for."""
-        wanted = {name: getattr(self, name) for name in (*_OWN, *_DESCRIBED)}
-        wanted |= {name: str(wanted[name]).lower() for name in _WORDS if wanted[name] is not None}
+        facets = {name: getattr(self, name) for name in (*_OWN, *_DESCRIBED)}
+        facets |= {name: str(facets[name]).lower() for name in _WORDS if facets[name] is not None}
         after, before = map(normalize_utc_iso, (self.created_after, self.created_before))
         return (
-            all(facet_of(one, name) == value for name, value in wanted.items() if value is not None)
-            and (self.tags or {}).items() <= one.tags.items()
-            and (after or "") <= one.created_at <= (before or "~")
+            all(
+                facet_of(metadata, name) == value
+                for name, value in facets.items()
+                if value is not None
+            )
+            and (self.tags or {}).items() <= metadata.tags.items()
+            # "~" is greater than the text of every instant.
+            and (after or "") <= metadata.created_at <= (before or "~")
         )
 
 
@@ -304,11 +310,11 @@ class ArtifactCatalog(ArtifactStore):
 
     def list_by_run(self, run_id: str) -> list[ArtifactMetadata]:
         """Return the descriptions of what belongs to the run, the newest first."""
-        return [one for one in self.list_all(limit=0) if one.run_id == run_id]
+        return [metadata for metadata in self.list_all(limit=0) if metadata.run_id == run_id]
 
     def delete_by_run(self, run_id: str) -> int:
         """Remove what belongs to the run; return how many."""
-        return sum(self.delete(one.artifact_id) for one in self.list_by_run(run_id))
+        return sum(self.delete(metadata.artifact_id) for metadata in self.list_by_run(run_id))
 
     def search(
         self, *, offset: int = 0, order: str = "desc", limit: int = 1000, **filters: Any
@@ -321,12 +327,14 @@ class ArtifactCatalog(ArtifactStore):
             limit: Maximum number; 0: all.
             **filters: See `ArtifactFilter`.
         """
-        wanted = ArtifactFilter(**filters)
-        all_ = self.list_all(limit=0) if wanted.run_id is None else self.list_by_run(wanted.run_id)
-        found = [one for one in all_ if wanted.fits(one)]
+        choice = ArtifactFilter(**filters)
+        candidates = (
+            self.list_all(limit=0) if choice.run_id is None else self.list_by_run(choice.run_id)
+        )
+        matches = [metadata for metadata in candidates if choice.fits(metadata)]
         if order == "asc":
-            found.reverse()
-        return found[max(offset, 0) :][: limit if limit > 0 else None]
+            matches.reverse()
+        return matches[max(offset, 0) :][: limit if limit > 0 else None]
 
     def count(self, **filters: Any) -> int:
         """Return how many fit."""
@@ -340,18 +348,18 @@ class ArtifactCatalog(ArtifactStore):
                 value: ``(none)``.
             **filters: See `ArtifactFilter`.
         """
-        return _counted(self.search(limit=0, **filters), field)
+        return _count_facets(self.search(limit=0, **filters), field)
 
     def stats(self, *, facets: Sequence[str] = (), **filters: Any) -> dict[str, Any]:
         """Return of those that fit ``total``, ``total_bytes`` and, for each of `facets`, `facet_counts`.
 
         ``source`` says that the figures are of the descriptions; equal bytes of two artifacts count twice.
         """
-        found = self.search(limit=0, **filters)
+        matches = self.search(limit=0, **filters)
         return {
-            "total": len(found),
-            "total_bytes": sum(one.size_bytes for one in found),
-            "facets": {name: _counted(found, name) for name in facets},
+            "total": len(matches),
+            "total_bytes": sum(metadata.size_bytes for metadata in matches),
+            "facets": {name: _count_facets(matches, name) for name in facets},
             "filters": filters,
             "exact": True,
             "source": "artifact_catalog",
@@ -367,7 +375,7 @@ class ArtifactCatalog(ArtifactStore):
         replace_tags: bool = False,
         replace_metadata: bool = False,
     ) -> ArtifactMetadata | None:
-        """Change a description, not the bytes, in one write; None: there is no such artifact.
+        """Change a description, not the bytes, in one write; return it, or None if there is no such artifact.
 
         Args:
             artifact_id: The artifact.
@@ -380,20 +388,22 @@ class ArtifactCatalog(ArtifactStore):
         Raises:
             NotSerializableError: Something is not JSON data. Nothing is changed.
         """
-        told = durable_copy(dict(metadata or {}), "metadata")
+        clean_metadata = durable_copy(dict(metadata or {}), "metadata")
         labels = _labels(tags)
-        extra = ArtifactDescriptor.from_dict(as_row(descriptor))
+        extra_descriptor = ArtifactDescriptor.from_dict(as_row(descriptor))
 
-        def changed(one: ArtifactMetadata) -> ArtifactMetadata:
-            metadata_now = replace(
-                one,
-                tags=labels if replace_tags else one.tags | labels,
-                metadata=told if replace_metadata else one.metadata | told,
-                descriptor=one.descriptor.merged(extra),
+        def change(old_metadata: ArtifactMetadata) -> ArtifactMetadata:
+            new_metadata = replace(
+                old_metadata,
+                tags=labels if replace_tags else old_metadata.tags | labels,
+                metadata=clean_metadata
+                if replace_metadata
+                else old_metadata.metadata | clean_metadata,
+                descriptor=old_metadata.descriptor.merged(extra_descriptor),
             )
-            return _checked(metadata_now.completed(declared=True))
+            return _check_readable(new_metadata.completed(declared=True))
 
-        return self._change(artifact_id, changed)
+        return self._change(artifact_id, change)
 
     def record_access(
         self,
@@ -405,7 +415,7 @@ class ArtifactCatalog(ArtifactStore):
         run_id: str | None = None,
         at: str | None = None,
     ) -> ArtifactMetadata | None:
-        """Count a look at an artifact, as `load` does not; None: there is no such artifact.
+        """Count an access to an artifact, since `load` does not. Return None if there is no such artifact.
 
         Args:
             artifact_id: The artifact.
@@ -413,15 +423,20 @@ class ArtifactCatalog(ArtifactStore):
             actor_id: The actor that read it.
             session_id: The session of the read.
             run_id: The run of the read.
-            at: ISO 8601; None: now.
+            at: The instant in ISO 8601, or None for now.
         """
-        who = {"actor_id": actor_id, "session_id": session_id, "run_id": run_id}
+        reader = {"actor_id": actor_id, "session_id": session_id, "run_id": run_id}
         at = at or utc_now_iso()
 
-        def changed(one: ArtifactMetadata) -> ArtifactMetadata:
-            return _checked(replace(one, access=one.access.recorded(action=action, at=at, **who)))
+        def change(old_metadata: ArtifactMetadata) -> ArtifactMetadata:
+            return _check_readable(
+                replace(
+                    old_metadata,
+                    access=old_metadata.access.recorded(action=action, at=at, **reader),
+                )
+            )
 
-        return self._change(artifact_id, changed)
+        return self._change(artifact_id, change)
 
     def _change(
         self, artifact_id: str, change: Callable[[ArtifactMetadata], ArtifactMetadata]
@@ -429,7 +444,7 @@ class ArtifactCatalog(ArtifactStore):
         """Replace a description by what `change` makes of it, in one write; no other change comes between.
 
         Returns:
-            The new description; None: there is no such artifact.
+            The new description, or None if there is no such artifact.
         """
         raise NotImplementedError
 
@@ -451,8 +466,10 @@ class ArtifactShelf(ArtifactCatalog):
     ) -> ArtifactMetadata:
         name = compute_artifact_id(content, run_id=run_id) if artifact_id is None else artifact_id
         digest = hashlib.sha256(content).hexdigest()
-        told = ArtifactDescriptor.from_dict({"media": media_facts(content, content_type)})
-        about = ArtifactMetadata(
+        media_descriptor = ArtifactDescriptor.from_dict(
+            {"media": media_facts(content, content_type)}
+        )
+        description = ArtifactMetadata(
             artifact_id=checked_artifact_id(name),
             content_type=content_type,
             size_bytes=len(content),
@@ -462,9 +479,11 @@ class ArtifactShelf(ArtifactCatalog):
             sha256=digest,
             blob_id=digest,
             metadata=durable_copy(dict(metadata or {}), "metadata"),
-            descriptor=told.merged(descriptor or {}),
+            descriptor=media_descriptor.merged(descriptor or {}),
         )
-        return self._keep(_checked(about.completed(declared=descriptor is not None)), content)
+        return self._keep(
+            _check_readable(description.completed(declared=descriptor is not None)), content
+        )
 
     def store_text(self, text: str, **more: Any) -> ArtifactMetadata:
         """Keep text in UTF-8; see `ArtifactStore.store`."""
@@ -477,21 +496,21 @@ class ArtifactShelf(ArtifactCatalog):
         return self.store(content, content_type="application/json", **more)
 
     def load_text(self, artifact_id: str) -> str | None:
-        """Return text; None: it is not there."""
-        found = self.load(artifact_id)
-        return None if found is None else found.as_text()
+        """Return the artifact as text, or None if there is none of this id."""
+        artifact = self.load(artifact_id)
+        return None if artifact is None else artifact.as_text()
 
     def load_json(self, artifact_id: str) -> Any:
-        """Return JSON data; None: it is not there."""
-        found = self.load(artifact_id)
-        return None if found is None else found.as_json()
+        """Return the artifact as JSON data, or None if there is none of this id."""
+        artifact = self.load(artifact_id)
+        return None if artifact is None else artifact.as_json()
 
     def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
         """Keep the bytes unless something of their id is there; return the description that is kept."""
         raise NotImplementedError
 
 
-def _checked(metadata: ArtifactMetadata) -> ArtifactMetadata:
+def _check_readable(metadata: ArtifactMetadata) -> ArtifactMetadata:
     """Return a description that can be read again: one that cannot would break each list of the store.
 
     Raises:
@@ -501,18 +520,18 @@ def _checked(metadata: ArtifactMetadata) -> ArtifactMetadata:
     return metadata
 
 
-def facet_of(one: ArtifactMetadata, name: str) -> str:
-    """Return the value of a facet; empty: it has none."""
+def facet_of(metadata: ArtifactMetadata, name: str) -> str:
+    """Return the value of a facet, or an empty text if the artifact has none."""
     kind, _, key = name.partition(":")
     if key:
-        return str({"tag": one.tags, "metadata": one.metadata}.get(kind, {}).get(key, ""))
-    return str(getattr(one if name in _FACETS else one.descriptor, name, None) or "")
+        return str({"tag": metadata.tags, "metadata": metadata.metadata}.get(kind, {}).get(key, ""))
+    return str(getattr(metadata if name in _FACETS else metadata.descriptor, name, None) or "")
 
 
 def _labels(tags: Mapping[str, str] | None) -> dict[str, str]:
-    return {str(name): str(one) for name, one in (tags or {}).items()}
+    return {str(name): str(value) for name, value in (tags or {}).items()}
 
 
-def _counted(found: Sequence[ArtifactMetadata], name: str) -> dict[str, int]:
-    counts = Counter(facet_of(one, name) or "(none)" for one in found)
-    return dict(sorted(counts.items(), key=lambda one: (-one[1], one[0])))
+def _count_facets(artifacts: Sequence[ArtifactMetadata], name: str) -> dict[str, int]:
+    counts = Counter(facet_of(metadata, name) or "(none)" for metadata in artifacts)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

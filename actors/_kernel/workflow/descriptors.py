@@ -1,4 +1,4 @@
-"""Descriptors of artifacts and counts of looks at them: JSON data beside their bytes."""
+"""Descriptors of artifacts and counts of accesses to them: JSON data beside their bytes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ArtifactDescriptor:
         task: What made it: ``tts``, ``image_generation``, …
         classification_source: Source of the kinds: ``producer``, ``runtime_declared``, ``runtime_tags`` or
             ``runtime_mime_inferred``.
-        session_id: The session; None: unknown, as the next ones.
+        session_id: The session. It and the next ones are None if they are unknown.
         workflow_id: The graph.
         node_id: The node.
         step_id: The attempt.
@@ -121,11 +121,11 @@ class ArtifactDescriptor:
             GraphError: A field has another type.
             NotSerializableError: A value is not JSON data.
         """
-        row = durable_copy(known(cls, data), "descriptor")
-        for name, blank in cls().to_dict().items():
-            wanted = str if blank is None else type(blank)
-            if not isinstance(row.get(name, wanted()), wanted):
-                raise GraphError(f"descriptor.{name}", f"it has to be a {wanted.__name__}")
+        row = durable_copy(known_fields(cls, data), "descriptor")
+        for name, default in cls().to_dict().items():
+            field_type = str if default is None else type(default)
+            if not isinstance(row.get(name, field_type()), field_type):
+                raise GraphError(f"descriptor.{name}", f"it has to be a {field_type.__name__}")
         return cls(**row | {name: row[name].strip().lower() for name in _WORDS if name in row})
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,14 +134,14 @@ class ArtifactDescriptor:
 
     def merged(self, more: ArtifactDescriptor | Mapping[str, Any]) -> ArtifactDescriptor:
         """Return this with what `more` says. What it leaves empty stays; objects are merged by name."""
-        told = ArtifactDescriptor.from_dict(as_row(more)).to_dict()
-        mine = self.to_dict()
-        for name, value in told.items():
-            if isinstance(value, dict):
-                mine[name] |= value
-            elif value:
-                mine[name] = value
-        return ArtifactDescriptor(**mine)
+        additions = ArtifactDescriptor.from_dict(as_row(more)).to_dict()
+        values = self.to_dict()
+        for name, addition in additions.items():
+            if isinstance(addition, dict):
+                values[name] |= addition
+            elif addition:
+                values[name] = addition
+        return ArtifactDescriptor(**values)
 
     def completed(
         self, *, content_type: str, run_id: str | None, tags: Mapping[str, str], declared: bool
@@ -157,24 +157,25 @@ class ArtifactDescriptor:
         render = self.render_kind or render_kind_of(content_type)
         semantic = self.semantic_kind or _semantic_kind(tags, render)
         modality = _word(tags, "modality") or (semantic if semantic in _SOUNDS else render)
-        told = {"source": _tag(tags, "source"), "run_id": run_id}
+        origin = {"source": _tag(tags, "source"), "run_id": run_id}
         source = "runtime_declared" if declared else "runtime_mime_inferred"
         if not declared and {"semantic_kind", "artifact_type", "modality", "task"} & {*tags}:
             source = "runtime_tags"
-        places: dict[str, Any] = {
-            one.name: getattr(self, one.name) or _tag(tags, *_TAGS.get(one.name, (one.name,)))
-            for one in fields(self)
-            if one.default is None
+        identifiers: dict[str, Any] = {
+            attribute.name: getattr(self, attribute.name)
+            or _tag(tags, *_TAGS.get(attribute.name, (attribute.name,)))
+            for attribute in fields(self)
+            if attribute.default is None
         }
         return replace(
             self,
-            **places,
+            **identifiers,
             render_kind=render,
             semantic_kind=semantic,
             modality=self.modality or modality,
             task=self.task or _word(tags, "task", "provider_task"),
             classification_source=self.classification_source or source,
-            provenance={name: one for name, one in told.items() if one} | self.provenance,
+            provenance={name: value for name, value in origin.items() if value} | self.provenance,
         )
 
 
@@ -188,7 +189,7 @@ class ArtifactAccessStats:
         content_access_count: Its bytes.
         preview_count: A preview.
         download_count: A download.
-        last_accessed_at: ISO 8601; None: never.
+        last_accessed_at: The instant in ISO 8601, or None if it was never accessed.
         last_action: The last action.
         last_actor_id: The actor of the last action.
         last_session_id: The session of the last one.
@@ -222,9 +223,9 @@ class ArtifactAccessStats:
         name = {"content": "content_access", "metadata": "metadata_access"}.get(kind, kind)
         if kind in {"load", "read", "open"}:
             name = "content_access"
-        counted = {
-            one: getattr(self, one) + (one == f"{name}_count")
-            for one in (
+        counts = {
+            counter: getattr(self, counter) + (counter == f"{name}_count")
+            for counter in (
                 "metadata_access_count",
                 "content_access_count",
                 "preview_count",
@@ -232,7 +233,7 @@ class ArtifactAccessStats:
             )
         }
         return ArtifactAccessStats(
-            **counted,
+            **counts,
             access_count=self.access_count + 1,
             last_accessed_at=at,
             last_action=kind,
@@ -272,35 +273,37 @@ def build_artifact_descriptor_payload(
         NotSerializableError: A value is not JSON data.
     """
     provenance = {name: more.pop(name, "") for name in ("source", "run_id", "request_id")}
-    by_type = more.pop("content_type", "")
-    asked = _shown(dict(generation or {}))
-    texts = [name for name in _USER_TEXTS if str(asked.get(name) or "").strip()]
+    content_type = more.pop("content_type", "")
+    clean_generation = _redact(dict(generation or {}))
+    texts = [name for name in _USER_TEXTS if str(clean_generation.get(name) or "").strip()]
     sensitive = {"sensitivity": "user_content", "recorded_user_content_fields": texts}
-    told = {
-        "producer": _shown(dict(producer or {})),
-        "generation": asked,
-        "source_refs": _shown(source_refs or []),
+    facts = {
+        "producer": _redact(dict(producer or {})),
+        "generation": clean_generation,
+        "source_refs": _redact(source_refs or []),
         "security": {"redaction": "credentials_by_name", **(sensitive if texts else {})},
     }
-    rest = {name: _shown(value) for name, value in more.items() if value}
+    other_fields = {name: _redact(value) for name, value in more.items() if value}
     descriptor = ArtifactDescriptor.from_dict(
         {
             "classification_source": "producer",
-            **rest,
-            **told,
+            **other_fields,
+            **facts,
             "semantic_kind": semantic_kind.strip().lower(),
-            "render_kind": render_kind.strip().lower() or render_kind_of(by_type),
+            "render_kind": render_kind.strip().lower() or render_kind_of(content_type),
             "provenance": {name: str(value) for name, value in provenance.items() if value},
         }
     )
-    whole = descriptor.completed(content_type=by_type, run_id=None, tags={}, declared=True)
-    return whole.to_dict(), {"schema": metadata_schema, **told}
+    completed_descriptor = descriptor.completed(
+        content_type=content_type, run_id=None, tags={}, declared=True
+    )
+    return completed_descriptor.to_dict(), {"schema": metadata_schema, **facts}
 
 
-def known(cls: type[Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a row says of the fields of a dataclass; None: nothing is said."""
-    names = {one.name for one in fields(cls)}
-    return {name: one for name, one in row.items() if name in names and one is not None}
+def known_fields(cls: type[Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a row has for the fields of a dataclass. A value of None is left out."""
+    names = {f.name for f in fields(cls)}
+    return {name: value for name, value in row.items() if name in names and value is not None}
 
 
 def as_row(descriptor: ArtifactDescriptor | Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -336,16 +339,17 @@ def media_facts(content: bytes, content_type: str) -> dict[str, Any]:
                 "frames": frames,
                 "inspection_source": "wave",
             }
-    except Exception as exc:  # noqa: BLE001 - bytes of anybody
+    # Anybody may have stored these bytes, and `wave` raises many errors. They must not fail the store.
+    except Exception as exc:  # noqa: BLE001 - the error is part of the description
         problem = f"{type(exc).__name__}: {exc}"
         return {"kind": "audio", "inspection_source": "wave", "inspection_error": problem}
 
 
 def _semantic_kind(tags: Mapping[str, str], render: str) -> str:
-    said, kind = _word(tags, "semantic_kind", "artifact_type"), _word(tags, "kind")
+    semantic_kind, kind = _word(tags, "semantic_kind", "artifact_type"), _word(tags, "kind")
     modality, task = _word(tags, "modality"), _word(tags, "task", "provider_task")
-    if said or modality in _MODALITIES:
-        return said or modality
+    if semantic_kind or modality in _MODALITIES:
+        return semantic_kind or modality
     if kind in _CODE_KINDS:
         return "code"
     return _KIND_OF_TASK.get(task) or (kind if kind in _KINDS else render)
@@ -359,7 +363,7 @@ def _word(tags: Mapping[str, str], *names: str) -> str:
     return (_tag(tags, *names) or "").strip().lower()
 
 
-def _shown(value: Any, depth: int = 0) -> Any:
+def _redact(value: Any, depth: int = 0) -> Any:
     """Return a value as a description may hold it: without credentials, and not too long."""
     if isinstance(value, str):
         return value if len(value) <= MOST_TEXT else value[:MOST_TEXT] + TRUNCATION
@@ -370,10 +374,10 @@ def _shown(value: Any, depth: int = 0) -> Any:
     if depth > MOST_DEPTH:
         return TRUNCATION
     if not isinstance(value, Mapping):
-        return [_shown(one, depth + 1) for one in value[:MOST_ITEMS]]
+        return [_redact(item, depth + 1) for item in value[:MOST_ITEMS]]
     return {
-        name: "[redacted]" if one and _is_secret(name) else _shown(one, depth + 1)
-        for name, one in [*value.items()][:MOST_ITEMS]
+        name: "[redacted]" if item and _is_secret(name) else _redact(item, depth + 1)
+        for name, item in [*value.items()][:MOST_ITEMS]
     }
 
 

@@ -39,10 +39,10 @@ def durable_copy(value: Any, where: str, *, deepest: int = MAX_DEPTH) -> Any:
             too deep (so a cycle, too).
     """
     try:
-        return _copied(value, deepest)
-    except _Culprit as found:
-        path = "".join(reversed(found.path))
-        raise NotSerializableError(f"{where}{path}", found.kind, found.problem) from None
+        return _copy_of(value, deepest)
+    except _Culprit as culprit:
+        path = "".join(reversed(culprit.path))
+        raise NotSerializableError(f"{where}{path}", culprit.kind, culprit.problem) from None
 
 
 def plain_copy(value: Any) -> Any:
@@ -76,18 +76,18 @@ class _Culprit(Exception):  # noqa: N818 - a signal inside this module
         self.path: list[str] = []
 
 
-def _copied(value: Any, left: int) -> Any:
+def _copy_of(value: Any, levels_left: int) -> Any:
     kind = type(value)
     if kind in _ATOMS or (kind is int and is_short(value)):
         return value
     if kind is str:
         return _text(value)
-    if left <= 0 and kind in {dict, list, tuple}:
+    if levels_left <= 0 and kind in {dict, list, tuple}:
         raise _Culprit(kind.__name__, "nested too deep, or within itself")
     if kind is dict:
-        return _mapping(value, left - 1)
+        return _mapping(value, levels_left - 1)
     if kind is list or kind is tuple:
-        return _sequence(value, left - 1)
+        return _sequence(value, levels_left - 1)
     if kind is float:
         if not math.isfinite(value):
             raise _Culprit("float", "NaN and infinity are not JSON")
@@ -106,34 +106,35 @@ def _text(value: str) -> str:
     return value
 
 
-def _mapping(value: dict[Any, Any], left: int) -> dict[str, Any]:
+def _mapping(value: dict[Any, Any], levels_left: int) -> dict[str, Any]:
     copy = {}
     for key, item in value.items():
+        # Most items take this path, without a recursion and a `try`: copies are the dearest part of a step.
         if type(key) is str and key.isascii() and "\x00" not in key and _is_leaf(item):
             copy[key] = item
             continue
         if type(key) is not str:
-            found = _Culprit(type(key).__name__, "keys must be str")
-            found.path.append(f"[{key!r}]")
-            raise found
+            culprit = _Culprit(type(key).__name__, "keys must be str")
+            culprit.path.append(f"[{key!r}]")
+            raise culprit
         try:
-            copy[_text(key)] = _copied(item, left)
-        except _Culprit as found:
-            found.path.append(f".{key}")
+            copy[_text(key)] = _copy_of(item, levels_left)
+        except _Culprit as culprit:
+            culprit.path.append(f".{key}")
             raise
     return copy
 
 
-def _sequence(value: Any, left: int) -> list[Any]:
+def _sequence(value: Any, levels_left: int) -> list[Any]:
     copy = []
     for index, item in enumerate(value):
         if _is_leaf(item):
             copy.append(item)
             continue
         try:
-            copy.append(_copied(item, left))
-        except _Culprit as found:
-            found.path.append(f"[{index}]")
+            copy.append(_copy_of(item, levels_left))
+        except _Culprit as culprit:
+            culprit.path.append(f"[{index}]")
             raise
     return copy
 
@@ -157,7 +158,7 @@ def utc_now_iso() -> str:
 
 
 def normalize_utc_iso(text: Any) -> str | None:
-    """Return an ISO 8601 instant in UTC, so that instants compare as text; None: it is none.
+    """Return an ISO 8601 instant in UTC, so that instants compare as text. Return None if it is none.
 
     ``Z`` and any offset are understood; an instant without one is in UTC.
     """

@@ -80,7 +80,7 @@ class Effect:
         type: The kind.
         payload: JSON data for the handler.
         result_key: The name in the run's vars for the result; dots nest (``a.b`` is ``vars["a"]["b"]``).
-            None: the result is in the ledger only.
+            None if the result is in the ledger only.
         mode: The handling after a crash that left no result: executed again, or reported as in doubt.
     """
 
@@ -94,14 +94,14 @@ class Effect:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the effect as a ledger keeps it."""
-        told: dict[str, Any] = {
+        data: dict[str, Any] = {
             "type": str(self.type),
             "payload": self.payload,
             "result_key": self.result_key,
         }
         if self.mode is not EffectMode.IDEMPOTENT:
-            told["mode"] = self.mode.value
-        return told
+            data["mode"] = self.mode.value
+        return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Effect:
@@ -120,7 +120,7 @@ class StepPlan:
         node_id: The node that answers.
         effect: A request. Without `next_node` the run ends with its result.
         next_node: The node to go on with; of branches, the one at which they meet.
-        complete_output: The run's output; JSON data. None: the run does not end here.
+        complete_output: The run's output as JSON data, or None if the run does not end here.
         parallel: The first nodes of branches by the names of these, in the order in which they are merged.
     """
 
@@ -139,7 +139,7 @@ class WaitState:
         reason: The kind.
         wait_key: The name by which the answer comes.
         until: The instant of an UNTIL wait, or the deadline of another one.
-        resume_to_node: The node to go on with; None: the answer ends the run.
+        resume_to_node: The node after the wait, or None if the answer ends the run.
         result_key: The path of the answer in the run's vars; dots nest.
         prompt: The question for a person.
         choices: The answers to choose from.
@@ -264,10 +264,10 @@ def details_of_node(details: Any) -> dict[str, Any] | None:
     if not isinstance(details, dict):
         problem = f"it is a {type(details).__name__}. Give an object"
         raise GraphError("payload.details", problem)
-    own = {name: one for name, one in details.items() if name not in {EXECUTE, ASKED}}
-    if own.get("mode") in _MODES:
-        del own["mode"]
-    return own
+    own_details = {name: value for name, value in details.items() if name not in {EXECUTE, ASKED}}
+    if own_details.get("mode") in _MODES:
+        del own_details["mode"]
+    return own_details
 
 
 def check_answer(wait: WaitState, payload: Any) -> None:
@@ -284,19 +284,19 @@ def check_answer(wait: WaitState, payload: Any) -> None:
         rows = _rows(payload)
         if rows is None:
             raise GraphError(where, "give results, a list with an object for each call_id")
-        given = [str(one.get("call_id")) for one in rows]
-        _check_ids(where, wait, given)
-        missing = [one for one in _ids(wait) if one not in given]
-        if missing or len(given) != len({*given}):
+        call_ids = [str(row.get("call_id")) for row in rows]
+        _check_ids(where, wait, call_ids)
+        missing_ids = [i for i in _ids(wait) if i not in call_ids]
+        if missing_ids or len(call_ids) != len({*call_ids}):
             raise GraphError(where, f"give one result for each of {', '.join(_ids(wait))}")
     elif mode == APPROVAL:
-        told = payload if isinstance(payload, dict) else {}
-        decisions = told.get("decisions")
+        answer = payload if isinstance(payload, dict) else {}
+        decisions = answer.get("decisions")
         if isinstance(decisions, dict):
             _check_ids(where, wait, map(str, decisions))
             if {*decisions} != {*_ids(wait)}:
                 raise GraphError(where, f"decide on each of {', '.join(_ids(wait))}")
-        if any(one["approved"] is None for one in _decisions(wait, payload).values()):
+        if any(d["approved"] is None for d in _decisions(wait, payload).values()):
             raise GraphError(where, _REMEDY)
     elif mode == MODEL and _model_answer(payload) is None:
         raise GraphError(where, "give a text, or an object with content, a text, or tool_calls")
@@ -316,14 +316,14 @@ def _decides(payload: Any) -> str:
     return ""
 
 
-def _check_ids(where: str, wait: WaitState, given: Any) -> None:
-    for one in given:
-        if one not in _ids(wait):
-            known = ", ".join(map(repr, _ids(wait)))
-            raise GraphError(where, f"it is about call {one!r}. The run waits for {known}")
+def _check_ids(where: str, wait: WaitState, call_ids: Any) -> None:
+    for call_id in call_ids:
+        if call_id not in _ids(wait):
+            own_ids = ", ".join(map(repr, _ids(wait)))
+            raise GraphError(where, f"it is about call {call_id!r}. The run waits for {own_ids}")
 
 
-def shaped(wait: WaitState, payload: Any) -> Any:
+def result_of_answer(wait: WaitState, payload: Any) -> Any:
     """Return an answer as the result of the effect: that of a client has one row for each call.
 
     After the deadline the calls are unsuccessful, and the result also has `timed_out` and `until`.
@@ -336,12 +336,12 @@ def shaped(wait: WaitState, payload: Any) -> Any:
     if mode != PASSTHROUGH:
         return payload
     rows = _rows(payload)
-    given = {str(one.get("call_id")): one for one in rows or []}
-    found = {
+    rows_by_id = {str(row.get("call_id")): row for row in rows or []}
+    result = {
         "mode": "executed",
-        "results": [_row(call, given.get(call["call_id"])) for call in _calls(wait)],
+        "results": [_row(call, rows_by_id.get(call["call_id"])) for call in _calls(wait)],
     }
-    return found if rows is not None else found | {"timed_out": True, "until": wait.until}
+    return result if rows is not None else result | {"timed_out": True, "until": wait.until}
 
 
 def question_of(wait: WaitState, run_id: str) -> dict[str, Any]:
@@ -355,13 +355,13 @@ def question_of(wait: WaitState, run_id: str) -> dict[str, Any]:
 
 
 def failed_calls(wait: WaitState, problem: str) -> dict[str, Any] | None:
-    """Return the answer by which each call of a wait fails; None: it has no calls."""
-    rows = [{"call_id": one, "error": problem} for one in _ids(wait)]
+    """Return the answer by which each call of a wait fails, or None if the wait has no calls."""
+    rows = [{"call_id": call_id, "error": problem} for call_id in _ids(wait)]
     return {"results": rows} if rows else None
 
 
 def effect_behind(wait: WaitState, payload: Any) -> Effect | None:
-    """Return the effect that executes what was decided; None: the answer is the result."""
+    """Return the effect that executes a decision, or None if the answer is the result of the wait."""
     details = wait.details or {}
     if details.get("mode") == IN_DOUBT:
         executes = _decides(payload) == "execute"
@@ -369,33 +369,35 @@ def effect_behind(wait: WaitState, payload: Any) -> Effect | None:
     mode = details.get(EXECUTE)
     if mode is None:
         return None
-    told = {"tool_calls": _calls(wait), DECISIONS: _decisions(wait, payload)}
-    return Effect(EffectType.TOOL_CALLS, told, wait.result_key, EffectMode(mode))
+    tool_payload = {"tool_calls": _calls(wait), DECISIONS: _decisions(wait, payload)}
+    return Effect(EffectType.TOOL_CALLS, tool_payload, wait.result_key, EffectMode(mode))
 
 
 def failure_in(wait: WaitState, payload: Any) -> str | None:
-    """Return the error with which an answer ends an effect in doubt; None: it ends it otherwise."""
+    """Return the error with which an answer ends an effect in doubt, or None if it does not fail the effect."""
     details = wait.details or {}
-    way = _decides(payload)
-    if details.get("mode") != IN_DOUBT or way in {"result", "execute"}:
+    decision = _decides(payload)
+    if details.get("mode") != IN_DOUBT or decision in {"result", "execute"}:
         return None
     name = f"effect {details['effect']['type']} of node {details['node']!r}"
-    told = payload["error"] if way == "error" else f"the decision is none: {DECIDE}"
-    return f"{name} failed, as was decided on it in doubt: {told}"
+    reason = payload["error"] if decision == "error" else f"the decision is none: {DECIDE}"
+    return f"{name} failed, as was decided on it in doubt: {reason}"
 
 
 def _decisions(wait: WaitState, payload: Any) -> dict[str, dict[str, Any]]:
     """Return the decisions by call id; ``approved`` is None where there is none."""
-    told: Mapping[str, Any] = payload if isinstance(payload, dict) else {"approved": payload}
-    whole, single = told.get("approved", told.get("response")), told.get("decisions")
-    reason = "nobody decided in time" if told.get("timed_out") else told.get("reason")
-    more = {"reason": str(reason or ""), "by": str(told.get("by") or "")}
-    if not isinstance(single, dict):
-        single = dict.fromkeys(_ids(wait), whole)
-    return {one: {"approved": _decided(single.get(one)), **more} for one in _ids(wait)}
+    answer: Mapping[str, Any] = payload if isinstance(payload, dict) else {"approved": payload}
+    overall, by_call = answer.get("approved", answer.get("response")), answer.get("decisions")
+    reason = "nobody decided in time" if answer.get("timed_out") else answer.get("reason")
+    more = {"reason": str(reason or ""), "by": str(answer.get("by") or "")}
+    if not isinstance(by_call, dict):
+        by_call = dict.fromkeys(_ids(wait), overall)
+    return {
+        call_id: {"approved": _approval_in(by_call.get(call_id)), **more} for call_id in _ids(wait)
+    }
 
 
-def _decided(value: Any) -> bool | None:
+def _approval_in(value: Any) -> bool | None:
     if isinstance(value, dict):
         value = value.get("approved")
     if isinstance(value, str):
@@ -403,29 +405,29 @@ def _decided(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _row(call: dict[str, Any], given: dict[str, Any] | None) -> dict[str, Any]:
+def _row(call: dict[str, Any], answer: dict[str, Any] | None) -> dict[str, Any]:
     row = {"call_id": call["call_id"], "name": call["name"]}
-    if given is None:
+    if answer is None:
         return row | {"success": False, "output": None, "error": "no result came in time"}
-    error = given.get("error")
-    is_right = bool(given.get("success", error is None))
-    error = None if is_right else str(error or "it failed")
-    return row | {"success": is_right, "output": given.get("output"), "error": error}
+    error = answer.get("error")
+    is_success = bool(answer.get("success", error is None))
+    error = None if is_success else str(error or "it failed")
+    return row | {"success": is_success, "output": answer.get("output"), "error": error}
 
 
 def _model_answer(payload: Any) -> dict[str, Any] | None:
-    """Return an answer in the shape of the result of LLM_CALL; None: it is none."""
-    told = {"content": payload} if isinstance(payload, str) else payload
-    if not isinstance(told, dict) or not told.keys() & {"content", "tool_calls"}:
+    """Return an answer in the shape of the result of LLM_CALL, or None if it has another shape."""
+    answer = {"content": payload} if isinstance(payload, str) else payload
+    if not isinstance(answer, dict) or not answer.keys() & {"content", "tool_calls"}:
         return None
-    found = {"content": "", "tool_calls": [], **told}
-    is_read = isinstance(found["content"], str) and isinstance(found["tool_calls"], list)
-    return found if is_read else None
+    result = {"content": "", "tool_calls": [], **answer}
+    is_valid = isinstance(result["content"], str) and isinstance(result["tool_calls"], list)
+    return result if is_valid else None
 
 
 def _rows(payload: Any) -> list[dict[str, Any]] | None:
     rows = payload.get("results") if isinstance(payload, dict) else payload
-    is_list = isinstance(rows, list) and all(isinstance(one, dict) for one in rows)
+    is_list = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
     return rows if is_list else None
 
 
@@ -434,4 +436,4 @@ def _calls(wait: WaitState) -> list[dict[str, Any]]:
 
 
 def _ids(wait: WaitState) -> list[str]:
-    return [one["call_id"] for one in _calls(wait)]
+    return [call["call_id"] for call in _calls(wait)]

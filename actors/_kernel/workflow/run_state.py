@@ -43,7 +43,7 @@ class GraphBranch:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the branch as stores keep it."""
-        told = {
+        data = {
             "name": self.name,
             "node": self.node,
             "status": self.status.value,
@@ -54,19 +54,19 @@ class GraphBranch:
             "error": self.error,
             "fork": None if self.fork is None else self.fork.to_dict(),
         }
-        return {name: value for name, value in told.items() if value is not None}
+        return {name: value for name, value in data.items() if value is not None}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> GraphBranch:
         """Return the branch that `to_dict` described."""
         wait, fork = data.get("wait"), data.get("fork")
-        told = {
+        values = {
             **data,
             "status": RunStatus(data["status"]),
             "wait": None if wait is None else WaitState.from_dict(wait),
             "fork": None if fork is None else GraphFork.from_dict(fork),
         }
-        return cls(**told)
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,25 +85,25 @@ class GraphFork:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fork as stores keep it."""
-        branches = [one.to_dict() for one in self.branches]
+        branches = [branch.to_dict() for branch in self.branches]
         return {"seq": self.seq, "join": self.join, "branches": branches}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> GraphFork:
         """Return the fork that `to_dict` described."""
-        branches = tuple(GraphBranch.from_dict(one) for one in data["branches"])
+        branches = tuple(GraphBranch.from_dict(row) for row in data["branches"])
         return cls(seq=data["seq"], join=data["join"], branches=branches)
 
     @property
     def has_open(self) -> bool:
         """True if a branch has not come to its end."""
-        return any(self.is_open(one) for one in self.branches)
+        return any(self.is_open(branch) for branch in self.branches)
 
     def is_open(self, branch: GraphBranch) -> bool:
         """Return whether a branch of this fork has something left to do or to wait for."""
-        arrived = branch.fork is None and branch.node == self.join
+        has_arrived = branch.fork is None and branch.node == self.join
         return not branch.status.is_terminal and not (
-            arrived and branch.status is RunStatus.RUNNING
+            has_arrived and branch.status is RunStatus.RUNNING
         )
 
     def waits(self) -> Iterator[WaitState]:
@@ -119,15 +119,17 @@ class GraphFork:
         return f"{self.seq}.{branch.name}"
 
     def place(self, key: str) -> int | None:
-        """Return the position of the branch of this key; None: it is of another fork."""
+        """Return the index of the branch of this key, or None if the branch is of another fork."""
         seq, _, name = key.partition(".")
         if seq != str(self.seq):
             return None
-        return next((at for at, one in enumerate(self.branches) if one.name == name), None)
+        return next(
+            (index for index, branch in enumerate(self.branches) if branch.name == name), None
+        )
 
-    def with_branch(self, place: int, branch: GraphBranch) -> GraphFork:
+    def with_branch(self, index: int, branch: GraphBranch) -> GraphFork:
         """Return the fork with another branch at a position."""
-        return replace(self, branches=(*self.branches[:place], branch, *self.branches[place + 1 :]))
+        return replace(self, branches=(*self.branches[:index], branch, *self.branches[index + 1 :]))
 
 
 FIELDS = (
@@ -226,10 +228,10 @@ class RunState:
         Raises:
             NotSerializableError: The path of what is not JSON data.
         """
-        told = self.told()
+        data = self.told()
         if self.checked:
-            told["output"], told["vars"] = plain_copy(self.output), plain_copy(self.vars)
-        return told
+            data["output"], data["vars"] = plain_copy(self.output), plain_copy(self.vars)
+        return data
 
     def told(self) -> dict[str, Any]:
         """Return what `to_dict` does, to be encoded at once: what is checked is not copied.
@@ -237,20 +239,20 @@ class RunState:
         Raises:
             NotSerializableError: The path of what is not JSON data.
         """
-        told = dict(zip(FIELDS, _VALUES(self), strict=True))
-        told["status"] = RunStatus(self.status).value
-        told["vars"] = self.vars
+        data = dict(zip(FIELDS, _VALUES(self), strict=True))
+        data["status"] = RunStatus(self.status).value
+        data["vars"] = self.vars
         if not self.checked:
-            told["output"] = durable_copy(self.output, "output")
-            told["vars"] = durable_copy(self.vars, "vars")
-        told["waiting"] = (
+            data["output"] = durable_copy(self.output, "output")
+            data["vars"] = durable_copy(self.vars, "vars")
+        data["waiting"] = (
             None
             if self.waiting is None
             else durable_copy(self.waiting.to_dict(), "waiting", deepest=WRAPPED)
         )
         if self.fork is not None:
-            told["fork"] = durable_copy(self.fork.to_dict(), "fork", deepest=WRAPPED)
-        return told
+            data["fork"] = durable_copy(self.fork.to_dict(), "fork", deepest=WRAPPED)
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunState:
@@ -286,21 +288,21 @@ class RunState:
             "checked": False,
         }
 
-    def moved(self, **changed: Any) -> RunState:
+    def moved(self, **changes: Any) -> RunState:
         """Return this run with other values of these names, as `dataclasses.replace` does, but faster."""
-        return RunState(**(self._values() | changed))
+        return RunState(**(self._values() | changes))
 
     def _values(self) -> dict[str, Any]:
         return dict(zip(_ALL, _ALL_OF(self), strict=True))
 
 
-_ALL = tuple(one.name for one in fields(RunState))
+_ALL = tuple(f.name for f in fields(RunState))
 _ALL_OF = attrgetter(*_ALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChoice:
-    """A choice of runs. None: any.
+    """A choice of runs. A filter that is None fits all runs.
 
     Attributes:
         status: Only runs with this status.
@@ -318,9 +320,9 @@ class RunChoice:
 
     def chosen(self, runs: Iterable[RunState], limit: int) -> list[RunState]:
         """Return at most `limit` of `runs`, the last updated first."""
-        found = [run for run in runs if self.fits(run)]
-        found.sort(key=lambda run: run.updated_at, reverse=True)
-        return found[: max(limit, 0)]
+        matches = [run for run in runs if self.fits(run)]
+        matches.sort(key=lambda run: run.updated_at, reverse=True)
+        return matches[: max(limit, 0)]
 
     def fits(self, run: RunState) -> bool:
         """Return True if a run is one of the choice."""
@@ -337,7 +339,7 @@ class RunChoice:
 
 
 def open_wait(run: RunState) -> WaitState | None:
-    """Return what the run waits for now; None: it does not wait."""
+    """Return the wait of a run, or None if the run does not wait now."""
     return run.waiting if run.status is RunStatus.WAITING else None
 
 
@@ -352,29 +354,30 @@ def open_waits(run: RunState) -> list[WaitState]:
 def event_keys(run: RunState) -> set[str]:
     """Return the keys of the events that the run, or a branch of it, waits for now."""
     return {
-        one.wait_key
-        for one in open_waits(run)
-        if one.reason is WaitReason.EVENT and one.wait_key is not None
+        wait.wait_key
+        for wait in open_waits(run)
+        if wait.reason is WaitReason.EVENT and wait.wait_key is not None
     }
 
 
 def reason_of(run: RunState) -> WaitReason | None:
-    """Return the kind of thing that the run waits for; None: it waits for nothing."""
+    """Return the kind of thing that the run waits for, or None if it does not wait."""
     wait = open_wait(run)
     return None if wait is None else wait.reason
 
 
 def due_at(run: RunState) -> str | None:
-    """Return the instant at which a waiting run goes on by itself; None: there is none."""
+    """Return the instant at which a waiting run continues by itself, or None if there is none."""
     wait = open_wait(run)
     return None if wait is None else wait.until
 
 
 def due_runs(runs: Iterable[RunState], now_iso: str, limit: int) -> list[RunState]:
     """Return at most `limit` runs whose instant has come, the earliest first."""
-    found = [run for run in runs if (due_at(run) or "~") <= now_iso]
-    found.sort(key=lambda run: due_at(run) or "")
-    return found[: max(limit, 0)]
+    # "~" is greater than the text of every instant: a run without an instant is never due.
+    matches = [run for run in runs if (due_at(run) or "~") <= now_iso]
+    matches.sort(key=lambda run: due_at(run) or "")
+    return matches[: max(limit, 0)]
 
 
 def index_row(run: RunState) -> dict[str, Any]:
@@ -395,16 +398,16 @@ def index_row(run: RunState) -> dict[str, Any]:
 
 
 def _lifecycle_of(run: RunState) -> dict[str, Any] | None:
-    """Return the known values of `LIFECYCLE` that a run has. None: it has none of them."""
-    told = run.vars.get(LIFECYCLE)
-    if not isinstance(told, dict):
+    """Return the known values of `LIFECYCLE` that a run has, or None if it has none of them."""
+    raw_lifecycle = run.vars.get(LIFECYCLE)
+    if not isinstance(raw_lifecycle, dict):
         return None
-    lifecycle: dict[str, Any] = _texts_of(told, _LIFECYCLE_TEXTS)
-    retention = told.get("retention")
+    lifecycle: dict[str, Any] = _texts_of(raw_lifecycle, _LIFECYCLE_TEXTS)
+    retention = raw_lifecycle.get("retention")
     if isinstance(retention, dict):
         texts = _texts_of(retention, ("mode", "expires_at"))
-        if kept := texts | _seconds_of(retention):
-            lifecycle["retention"] = kept
+        if clean_retention := texts | _seconds_of(retention):
+            lifecycle["retention"] = clean_retention
     return lifecycle or None
 
 
@@ -420,7 +423,7 @@ def _seconds_of(retention: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     try:
         ttl_s = int(value)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError):  # the latter: infinity, which any caller may write
         return {}
     return {"ttl_s": ttl_s} if ttl_s > 0 else {}
 
@@ -438,7 +441,7 @@ class Snapshot:
         tags: Words to search by.
         created_at: The instant, in ISO 8601 in UTC.
         run_state: The run, by `RunState.to_dict`.
-        spec_hash: `WorkflowSpec.hash` of the graph; None: not known.
+        spec_hash: `WorkflowSpec.hash` of the graph, or None if it is not known.
     """
 
     snapshot_id: str
@@ -492,7 +495,7 @@ class SnapshotStore(Protocol):
         """Keep the snapshot. It replaces one of its id."""
 
     def load(self, snapshot_id: str) -> Snapshot | None:
-        """Return it; None: there is none."""
+        """Return the snapshot, or None if there is none of this id."""
 
     def delete(self, snapshot_id: str) -> bool:
         """Remove it; whether there was one."""
@@ -518,12 +521,12 @@ def chosen_snapshots(
 ) -> list[Snapshot]:
     """Return what `SnapshotStore.list` does, of these."""
     word = (query or "").casefold()
-    found = [
-        one
-        for one in snapshots
-        if (run_id is None or one.run_id == run_id)
-        and (tag is None or tag in one.tags)
-        and word in f"{one.name}\n{one.description}".casefold()
+    matches = [
+        snapshot
+        for snapshot in snapshots
+        if (run_id is None or snapshot.run_id == run_id)
+        and (tag is None or tag in snapshot.tags)
+        and word in f"{snapshot.name}\n{snapshot.description}".casefold()
     ]
-    found.sort(key=lambda one: (one.created_at, one.snapshot_id), reverse=True)
-    return found[: max(limit, 0)]
+    matches.sort(key=lambda snapshot: (snapshot.created_at, snapshot.snapshot_id), reverse=True)
+    return matches[: max(limit, 0)]

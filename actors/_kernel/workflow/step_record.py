@@ -30,7 +30,7 @@ class StepRecord:
         step_id: The same for all records of one attempt of one step.
         node_id: The node.
         status: STARTED, or how the attempt ended.
-        effect: The effect, by `Effect.to_dict`; None: the step has none.
+        effect: The effect, by `Effect.to_dict`, or None if the step has none.
         result: What came of it: JSON data.
         error: The message of a failure.
         started_at: ISO 8601 in UTC.
@@ -39,7 +39,7 @@ class StepRecord:
         session_id: The run's session.
         attempt: From 1.
         idempotency_key: The name of this effect of this step: equal for all its attempts, also after a crash.
-        delta: The change of the run's state; see `actors._workflow.machine.records`. None: no change.
+        delta: The change of the run's state, or None if there is none; see `actors._workflow.machine.records`.
         prev_hash: `record_hash` of the record before, in a chained ledger.
         record_hash: SHA-256 of all the others but `signature`.
         signature: Reserved.
@@ -115,11 +115,11 @@ class StepRecord:
         Raises:
             NotSerializableError: The path of what is not JSON data.
         """
-        told = self.told()
+        data = self.told()
         if self.checked:
             for name in _NESTED:
-                told[name] = plain_copy(told[name])
-        return told
+                data[name] = plain_copy(data[name])
+        return data
 
     def told(self) -> dict[str, Any]:
         """Return what `to_dict` does, to be encoded at once: what is checked is not copied.
@@ -127,29 +127,29 @@ class StepRecord:
         Raises:
             NotSerializableError: The path of what is not JSON data.
         """
-        own = self.values()
+        values = self.values()
         if self.checked:
-            return own
-        told: dict[str, Any] = durable_copy(own, "record", deepest=WRAPPED)
-        return told
+            return values
+        data: dict[str, Any] = durable_copy(values, "record", deepest=WRAPPED)
+        return data
 
     def values(self) -> dict[str, Any]:
         """Return the names and values of the record as they are: not checked, not copied."""
-        own = dict(zip(FIELDS, _VALUES(self), strict=True))
-        own["status"] = str(self.status)
-        return own
+        values = dict(zip(FIELDS, _VALUES(self), strict=True))
+        values["status"] = str(self.status)
+        return values
 
 
-FIELDS = tuple(one.name for one in fields(StepRecord) if one.name != "checked")
+FIELDS = tuple(f.name for f in fields(StepRecord) if f.name != "checked")
 """The names of a record's values, in their order."""
 _VALUES = attrgetter(*FIELDS)
 _NESTED = ("effect", "result", "delta")
 
 
 def chained(record: dict[str, Any], prev_hash: str | None) -> dict[str, Any]:
-    """Return the record as the next link after `prev_hash` (None: the first one)."""
-    linked = {**record, "prev_hash": prev_hash}
-    return {**linked, "record_hash": hash_of(linked)}
+    """Return the record as the next link after `prev_hash`, which is None for the first one."""
+    linked_record = {**record, "prev_hash": prev_hash}
+    return {**linked_record, "record_hash": hash_of(linked_record)}
 
 
 def hash_of(record: dict[str, Any]) -> str:
@@ -159,8 +159,8 @@ def hash_of(record: dict[str, Any]) -> str:
 
 def hashed_text(record: dict[str, Any]) -> bytes:
     """Return the text that the hash of a record is made of."""
-    told = {name: value for name, value in record.items() if name not in _UNHASHED}
-    return json_text(told)
+    content = {name: value for name, value in record.items() if name not in _UNHASHED}
+    return json_text(content)
 
 
 def verify_ledger_chain(
@@ -175,22 +175,22 @@ def verify_ledger_chain(
         head_hash: The hash of the last one, kept elsewhere: finds a ledger whose end was cut off, too.
     """
     errors: list[dict[str, Any]] = []
-    before: str | None = None
+    prev_hash: str | None = None
     for index, record in enumerate(records):
-        own = record.get("record_hash")
-        if not own:
+        record_hash = record.get("record_hash")
+        if not record_hash:
             errors.append({"index": index, "type": "missing_record_hash"})
-        elif hash_of(record) != own:
+        elif hash_of(record) != record_hash:
             errors.append({"index": index, "type": "record_hash_mismatch"})
-        if record.get("prev_hash") != before and own:
+        if record.get("prev_hash") != prev_hash and record_hash:
             errors.append({"index": index, "type": "prev_hash_mismatch"})
-        before = own
-    if head_hash is not None and head_hash != before:
+        prev_hash = record_hash
+    if head_hash is not None and head_hash != prev_hash:
         errors.append({"index": len(records), "type": "head_hash_mismatch"})
     return {
         "ok": not errors,
         "count": len(records),
         "errors": errors,
         "first_bad_index": errors[0]["index"] if errors else None,
-        "head_hash": before,
+        "head_hash": prev_hash,
     }

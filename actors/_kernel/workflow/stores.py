@@ -37,7 +37,7 @@ class RunStore(Protocol):
         """
 
     def load(self, run_id: str) -> RunState | None:
-        """Return the last checkpoint; None: there is no such run."""
+        """Return the last checkpoint, or None if there is no such run."""
 
 
 @runtime_checkable
@@ -175,12 +175,12 @@ class RunShelf(QueryableRunStore, QueryableRunIndexStore, PagedRunStore):
         workflow_id: str | None = None,
         limit: int = 100,
     ) -> list[RunState]:
-        wanted = RunChoice(status=status, wait_reason=wait_reason, workflow_id=workflow_id)
-        return [one.copied() for one in wanted.chosen(self._all(), limit)]
+        choice = RunChoice(status=status, wait_reason=wait_reason, workflow_id=workflow_id)
+        return [run.copied() for run in choice.chosen(self._all(), limit)]
 
     @override
     def list_due_wait_until(self, *, now_iso: str, limit: int = 100) -> list[RunState]:
-        return [one.copied() for one in due_runs(self._all(), now_iso, limit)]
+        return [run.copied() for run in due_runs(self._all(), now_iso, limit)]
 
     @override
     def list_page(
@@ -208,9 +208,9 @@ class RunShelf(QueryableRunStore, QueryableRunIndexStore, PagedRunStore):
         self, *, parent_run_id: str, status: RunStatus | None = None
     ) -> list[RunState]:
         return [
-            one.copied()
-            for one in self._all()
-            if one.parent_run_id == parent_run_id and status in {None, one.status}
+            run.copied()
+            for run in self._all()
+            if run.parent_run_id == parent_run_id and status in {None, run.status}
         ]
 
     @override
@@ -223,10 +223,10 @@ class RunShelf(QueryableRunStore, QueryableRunIndexStore, PagedRunStore):
         root_only: bool = False,
         limit: int = 100,
     ) -> list[dict[str, Any]]:
-        wanted = RunChoice(
+        choice = RunChoice(
             status=status, workflow_id=workflow_id, session_id=session_id, root_only=root_only
         )
-        return [index_row(one) for one in wanted.chosen(self._all(), limit)]
+        return [index_row(run) for run in choice.chosen(self._all(), limit)]
 
     def _all(self) -> Iterable[RunState]:
         """Return all runs, in the order of their making. They may share what they hold with the store."""
@@ -235,10 +235,11 @@ class RunShelf(QueryableRunStore, QueryableRunIndexStore, PagedRunStore):
 
 def tree_of(runs: QueryableRunStore, root: RunState) -> list[RunState]:
     """Return a run and the runs below it, each after the run that started it."""
-    found = [root]
-    for run in found:
-        found += runs.list_children(parent_run_id=run.run_id)
-    return found
+    tree = [root]
+    # The loop also reaches the runs that it appends, so it comes to all levels without a recursion.
+    for run in tree:
+        tree += runs.list_children(parent_run_id=run.run_id)
+    return tree
 
 
 Subscriber: TypeAlias = Callable[[dict[str, Any]], None]
@@ -289,10 +290,10 @@ class UnsyncedLedgerStore(LedgerStore, Protocol):
     def sync(self, run_id: str) -> None:
         """Return when no loss of power can lose a record of the run, whichever process appended it."""
 
-    def mend(self, run_id: str, *, kept: int) -> bool:
+    def mend(self, run_id: str, *, synced_count: int) -> bool:
         """Remove the remains of unsynced records that a loss of power left; return whether there were any.
 
-        The first `kept` records are synced, and damage to them is not removed.
+        The first `synced_count` records are synced, and damage to them is not removed.
         """
 
 
@@ -328,24 +329,24 @@ class LedgerShelf(PagedLedgerStore):
         self.append_many([record])
 
     def append_unsynced(self, records: Sequence[StepRecord]) -> None:
-        """See `UnsyncedLedgerStore.append_unsynced`."""
+        """Append records as `append_many` does: this store syncs each append."""
         self.append_many(records)
 
     def sync(self, run_id: str) -> None:
-        """See `UnsyncedLedgerStore.sync`."""
+        """Return: each append has synced its records."""
 
-    def mend(self, run_id: str, *, kept: int) -> bool:
-        """See `UnsyncedLedgerStore.mend`."""
-        del run_id, kept
+    def mend(self, run_id: str, *, synced_count: int) -> bool:
+        """Return False: without unsynced records, a loss of power leaves no remains of them."""
+        del run_id, synced_count
         return False
 
     def count_many(self, run_ids: Iterable[str]) -> dict[str, int]:
         """Return the numbers of records, by run; runs without any are left out."""
-        return {one: n for one in run_ids if (n := self.count(one))}
+        return {run_id: count for run_id in run_ids if (count := self.count(run_id))}
 
     def metrics_many(self, run_ids: Iterable[str]) -> dict[str, dict[str, int]]:
         """Return `metrics_of` of each run that has records."""
-        return {one: metrics_of(rows) for one in run_ids if (rows := self.list(one))}
+        return {run_id: metrics_of(rows) for run_id in run_ids if (rows := self.list(run_id))}
 
 
 def metrics_of(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -360,6 +361,7 @@ def metrics_of(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
             counts["llm_calls"] += 1
             usage = result.get("usage") if isinstance(result, dict) else None
             total = usage.get("total_tokens") if isinstance(usage, dict) else None
+            # A handler may report anything here; `True` is an int, but no number of tokens.
             counts["tokens_total"] += total if type(total) is int else 0
         elif effect.get("type") == "tool_calls":
             calls = (effect.get("payload") or {}).get("tool_calls")

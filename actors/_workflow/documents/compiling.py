@@ -34,7 +34,7 @@ from actors._workflow.documents.nodes import (
     switch_step,
     timeout_step,
 )
-from actors._workflow.documents.templates import DataPlace, Template, template
+from actors._workflow.documents.templates import DataPath, Template, template
 from actors._workflow.machine.spec import WorkflowSpec
 from actors._workflow.machine.variables import RUNTIME, TEMP
 
@@ -110,36 +110,40 @@ class _Compiler:
         if isinstance(node, CodeNode):
             self._check_code(name, node)
         if isinstance(node, FlowNode):
-            for taken in {RUNTIME, TEMP} & node.with_.keys():
-                problem = f"{taken} is the runtime's: the other flow does not get it"
-                self.findings.warn(problem, "Use another name", "nodes", name, "with", taken)
+            for reserved_name in {RUNTIME, TEMP} & node.with_.keys():
+                problem = f"{reserved_name} is the runtime's: the other flow does not get it"
+                self.findings.warn(
+                    problem, "Use another name", "nodes", name, "with", reserved_name
+                )
         attribute, make = TEMPLATED[node.kind]
         data = getattr(node, attribute)
         values = self._template(data, name, attribute.removesuffix("_"))
         return make(name, node, values), isinstance(node, CodeNode) or values.is_code
 
     def _template(self, data: Any, name: str, part: str) -> Template:
-        def problem(place: DataPlace, sentence: str) -> None:
-            self._find(sentence, "Write ${vars.a.b}, or Python in ${…}", name, part, *place)
+        def problem(path: DataPath, sentence: str) -> None:
+            self._find(sentence, "Write ${vars.a.b}, or Python in ${…}", name, part, *path)
 
-        found = template(data, problem, self.budget)
-        self._need_sandbox([one for text in found.holes.values() for one in text.parts], name, part)
-        return found
+        value_template = template(data, problem, self.budget)
+        self._need_sandbox(
+            [p for text in value_template.holes.values() for p in text.parts], name, part
+        )
+        return value_template
 
-    def _expression(self, text: str, name: str, *place: str | int) -> Expression:
+    def _expression(self, text: str, name: str, *path: str | int) -> Expression:
         try:
-            found = parse(text, budget=self.budget)
+            expression = parse(text, budget=self.budget)
         except ExpressionError as exc:
-            self._find(str(exc), "Write Python, for example vars.total > 10", name, *place)
+            self._find(str(exc), "Write Python, for example vars.total > 10", name, *path)
             return Expression(text, ("vars",), "", None)
-        self._need_sandbox([found], name, *place)
-        return found
+        self._need_sandbox([expression], name, *path)
+        return expression
 
-    def _need_sandbox(self, parts: list[Any], name: str, *place: str | int) -> None:
-        is_code = any(isinstance(one, Expression) and one.path is None for one in parts)
+    def _need_sandbox(self, parts: list[Any], name: str, *path: str | int) -> None:
+        is_code = any(isinstance(part, Expression) and part.path is None for part in parts)
         if is_code and not sandbox.is_available():
             problem = "expressions other than paths need pydantic-monty, which is not installed"
-            self._find(problem, "Install callboard[flows]", name, *place)
+            self._find(problem, "Install callboard[flows]", name, *path)
 
     def _check_effect(self, name: str, node: EffectNode) -> None:
         kind = EffectType(node.effect)
@@ -148,46 +152,46 @@ class _Compiler:
             self._find(f"{kind} has no deadline", f"{waits} have one", name, "deadline")
         if node.on_timeout is not None and node.deadline is None:
             self._find("on_timeout is never reached", "Give a deadline", name, "on_timeout")
-        needed = _NEEDS.get(kind, ())
-        if needed and not any(one in node.with_ for one in needed):
-            problem = f"{kind} needs {' or '.join(needed)}"
-            self._find(problem, f'Write "with": {{"{needed[0]}": …}}', name, "with")
+        needed_keys = _NEEDS.get(kind, ())
+        if needed_keys and not any(key in node.with_ for key in needed_keys):
+            problem = f"{kind} needs {' or '.join(needed_keys)}"
+            self._find(problem, f'Write "with": {{"{needed_keys[0]}": …}}', name, "with")
 
     def _check_code(self, name: str, node: CodeNode) -> None:
         if not sandbox.is_available():
-            missing = "code needs pydantic-monty, which is not installed"
-            self._find(missing, "Install callboard[flows]", name, "code")
+            no_sandbox = "code needs pydantic-monty, which is not installed"
+            self._find(no_sandbox, "Install callboard[flows]", name, "code")
             return
         problem = sandbox.unreadable(node.code)
         if problem is not None:
             self._find(problem, "Correct it, or use only what the sandbox supports", name, "code")
 
-    def _find(self, problem: str, remedy: str, name: str, *place: str | int) -> None:
-        self.findings.add(problem, remedy, "nodes", name, *place)
+    def _find(self, problem: str, remedy: str, name: str, *path: str | int) -> None:
+        self.findings.add(problem, remedy, "nodes", name, *path)
 
     def check_ways(self) -> None:
         """Note ways to nodes that do not exist. If there are none, warn of nodes that no way leads to."""
         nodes, start = self.document.nodes, self.document.start
-        lost = [
-            (name, to, place)
+        broken_ways = [
+            (name, to, path)
             for name, node in nodes.items()
-            for _, to, place in ways_of(node)
+            for _, to, path in ways_of(node)
             if to not in nodes
         ]
-        for name, to, place in lost:
+        for name, to, path in broken_ways:
             remedy = self.findings.suggestion(to, nodes, _OR_ADD)
-            self._find(f"there is no node {to!r}", remedy, name, *place)
+            self._find(f"there is no node {to!r}", remedy, name, *path)
         if start not in nodes:
             problem = f"there is no node {start!r} to begin with"
             remedy = self.findings.suggestion(start, nodes, _OR_ADD)
             self.findings.add(problem, remedy, "start")
-        elif not lost:
-            for name in nodes.keys() - _reached(self.document):
+        elif not broken_ways:
+            for name in nodes.keys() - _reachable_nodes(self.document):
                 problem = f"no way leads from {start!r} to {name!r}"
                 self.findings.warn(problem, "Remove it, or add a way to it", "nodes", name)
 
 
-def ways_of(node: AnyNode) -> Iterator[tuple[str, str, DataPlace]]:
+def ways_of(node: AnyNode) -> Iterator[tuple[str, str, DataPath]]:
     """Yield the ways out of a node: a label, the node that it leads to, and its place in the document."""
     match node:
         case SwitchNode():
@@ -213,12 +217,12 @@ def ways_of(node: AnyNode) -> Iterator[tuple[str, str, DataPlace]]:
             yield "", node.next, ("next",)
 
 
-def _reached(document: FlowDocument) -> set[str]:
-    found, left = {document.start}, [document.start]
-    while left:
-        node = document.nodes.get(left.pop())
+def _reachable_nodes(document: FlowDocument) -> set[str]:
+    names, queue = {document.start}, [document.start]
+    while queue:
+        node = document.nodes.get(queue.pop())
         if node is not None:
-            new = {to for _, to, _ in ways_of(node)} - found
-            found |= new
-            left += new
-    return found
+            new_names = {to for _, to, _ in ways_of(node)} - names
+            names |= new_names
+            queue += new_names
+    return names

@@ -58,6 +58,10 @@ Duration = Annotated[
 ReducerName: TypeAlias = Literal["add", "append", "merge", "max", "min", "last"]
 
 
+# The hash of a graph includes the source text of these reducers. A change within one of them, even of a name,
+# would make the restore of a snapshot of an older release need `force`.
+
+
 def add(before: Any, values: list[Any]) -> Any:
     """Return the number plus the changes of all branches."""
     start = before or 0
@@ -162,7 +166,7 @@ class EffectNode(_NodeData):
     into: VarPath | None = None
     next: NodeName
     retry: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Number of attempts. None: the host's policy decides."""
+    """Number of attempts, or None if the host's policy decides."""
     deadline: Duration | None = None
     on_timeout: NodeName | None = None
     mode: Literal["idempotent", "at_most_once"] = "idempotent"
@@ -267,8 +271,8 @@ KINDS: Final = ("effect", "flow", "switch", "set", "code", "parallel", "each", "
 def _kind_of(node: Any) -> str | None:
     if isinstance(node, _NodeData):
         return node.kind
-    found = [kind for kind in KINDS if isinstance(node, dict) and kind in node]
-    return found[0] if len(found) == 1 else None
+    kinds = [kind for kind in KINDS if isinstance(node, dict) and kind in node]
+    return kinds[0] if len(kinds) == 1 else None
 
 
 AnyNode: TypeAlias = Annotated[
@@ -291,8 +295,8 @@ class FlowDocument(_DocumentPart):
     Attributes:
         flow: The version of this format.
         id: The name of the graph.
-        version: The graph's version. Runs are started with ``id@version`` as the name. None: with ``id`` as the
-            name.
+        version: The graph's version. Runs are started with ``id@version`` as the name, or with ``id`` if it is
+            None.
         title: A title for people to read.
         start: The first node.
         nodes: The nodes by name.

@@ -96,10 +96,10 @@ class Expression:
 
     Attributes:
         text: The expression as the document has it.
-        path: The steps of a plain path; the first is its name. None: the sandbox evaluates `code`.
+        path: The steps of a plain path, whose first is its name, or None if the expression is no plain path.
         code: The expression as Python, with ``vars["a"]`` for ``vars.a``.
-        names: The names of the vars that the expression reads. None: it may read any var.
-        direct: The evaluation without the sandbox, if it is simple. None: the sandbox always evaluates it.
+        names: The names of the vars that the expression reads, or None if it may read any var.
+        direct: The evaluation without the sandbox, or None if the sandbox always evaluates the expression.
     """
 
     text: str
@@ -127,7 +127,7 @@ class Expression:
             ExpressionError: The expression has no value.
         """
         if self.path is not None:
-            return self._walked(scope)
+            return self._value_at_path(scope)
         if self.direct is not None and not before:
             try:
                 return self.direct(scope)
@@ -143,17 +143,17 @@ class Expression:
         except sandbox.SandboxError as exc:
             raise ExpressionError(self.text, str(exc)) from None
 
-    def _walked(self, scope: NodeScope) -> Any:
+    def _value_at_path(self, scope: NodeScope) -> Any:
         assert self.path is not None
-        found: Any = getattr(scope, str(self.path[0]))
-        for place, step in enumerate(self.path[1:], start=1):
-            is_there = isinstance(step, str) and isinstance(found, dict) and step in found
-            if isinstance(step, int) and isinstance(found, list):
-                is_there = -len(found) <= step < len(found)
-            if not is_there:
-                raise ExpressionError(self.text, _missing(self.path[: place + 1], found))
-            found = found[step]
-        return found
+        value: Any = getattr(scope, str(self.path[0]))
+        for index, step in enumerate(self.path[1:], start=1):
+            has_step = isinstance(step, str) and isinstance(value, dict) and step in value
+            if isinstance(step, int) and isinstance(value, list):
+                has_step = -len(value) <= step < len(value)
+            if not has_step:
+                raise ExpressionError(self.text, _missing_step(self.path[: index + 1], value))
+            value = value[step]
+        return value
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ class ParsingBudget:
     Without that limit a document of 8 MiB would be parsed for minutes.
     """
 
-    left: int = MOST_PARSED
+    characters_left: int = MOST_PARSED
 
     def spend(self, text: str) -> None:
         """Count an expression.
@@ -171,8 +171,8 @@ class ParsingBudget:
         Raises:
             ExpressionError: The document has too many expressions.
         """
-        self.left -= len(text) + _EACH
-        if self.left < 0:
+        self.characters_left -= len(text) + _EACH
+        if self.characters_left < 0:
             problem = f"its document has more than {MOST_PARSED} characters of expressions"
             raise ExpressionError(text[:40], f"{problem}. Divide it into flows, or use code nodes")
 
@@ -190,33 +190,36 @@ def parse(
     if len(text) > LONGEST:
         problem = f"it has {len(text)} characters, more than {LONGEST}. Use a code node"
         raise ExpressionError(text[:40] + "…", problem)
-    stripped = text.strip()
-    if _DOTTED.fullmatch(stripped) and not any(map(iskeyword, path := stripped.split("."))):
-        return Expression(text, tuple(path), stripped, frozenset(path[1:2]))
+    stripped_text = text.strip()
+    if _DOTTED.fullmatch(stripped_text) and not any(
+        map(iskeyword, path := stripped_text.split("."))
+    ):
+        return Expression(text, tuple(path), stripped_text, frozenset(path[1:2]))
     if budget is not None:
         budget.spend(text)
     try:
-        tree = ast.parse(stripped, mode="eval").body
+        tree = ast.parse(stripped_text, mode="eval").body
         bound = _bound_names(tree)
         _check_parts(tree)
-        rewritten = _Rewritten(bound | more)
-        tree = rewritten.visit(tree)
+        rewriter = _Rewriter(bound | more)
+        tree = rewriter.visit(tree)
         code = ast.unparse(tree)
     except _UnknownNameError as exc:
         raise ExpressionError(text, str(exc)) from None
+    # Python's parser raises the last two for a text that is nested too deep.
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
         reason = exc.msg if isinstance(exc, SyntaxError) else type(exc).__name__
         raise ExpressionError(text, f"it is no expression ({reason})") from None
     steps = _path_in(tree)
-    quick = direct(tree, _path_in) if steps is None and not bound | more else None
-    return Expression(text, steps, code, rewritten.read, quick)
+    evaluation = direct(tree, _path_in) if steps is None and not bound | more else None
+    return Expression(text, steps, code, rewriter.read_names, evaluation)
 
 
 class _UnknownNameError(Exception):
     pass
 
 
-class _Rewritten(ast.NodeTransformer):
+class _Rewriter(ast.NodeTransformer):
     """Transformer of ``vars.a.b`` into ``vars["a"]["b"]``.
 
     It also replaces ``true``, ``false`` and ``null`` by constants.
@@ -225,12 +228,12 @@ class _Rewritten(ast.NodeTransformer):
     def __init__(self, bound: set[str]) -> None:
         self._bound = bound
         self._is_read_whole = False
-        self._read: set[str] = set()
+        self._read_names: set[str] = set()
 
     @property
-    def read(self) -> frozenset[str] | None:
-        """The names of the vars that are read. None: any var may be read."""
-        return None if self._is_read_whole else frozenset(self._read)
+    def read_names(self) -> frozenset[str] | None:
+        """The names of the vars that the expression reads, or None if it may read any var."""
+        return None if self._is_read_whole else frozenset(self._read_names)
 
     @override
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -250,15 +253,15 @@ class _Rewritten(ast.NodeTransformer):
         is_of_vars = isinstance(root, ast.Name) and root.id == "vars"
         if not is_of_vars or "vars" in self._bound:
             return self.generic_visit(node)
-        below = ast.Subscript(node.value, ast.Constant(node.attr), ast.Load())
-        return self.visit_Subscript(below)
+        subscript = ast.Subscript(node.value, ast.Constant(node.attr), ast.Load())
+        return self.visit_Subscript(subscript)
 
     @override
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         key = node.slice
         is_of_vars = isinstance(node.value, ast.Name) and node.value.id == "vars"
         if is_of_vars and isinstance(key, ast.Constant) and isinstance(key.value, str):
-            self._read.add(key.value)
+            self._read_names.add(key.value)
             return node
         return self.generic_visit(node)
 
@@ -321,15 +324,15 @@ def _path_in(node: ast.expr) -> tuple[str | int, ...] | None:
     return (node.id, *reversed(steps))
 
 
-def _missing(path: tuple[str | int, ...], found: Any) -> str:
+def _missing_step(path: tuple[str | int, ...], parent: Any) -> str:
     name = str(path[0]) + "".join(
-        f"[{one}]" if isinstance(one, int) else f".{one}" for one in path[1:]
+        f"[{step}]" if isinstance(step, int) else f".{step}" for step in path[1:]
     )
-    if isinstance(found, dict):
-        names = [one for one in found if not one.startswith("_")][:10]
+    if isinstance(parent, dict):
+        names = [key for key in parent if not key.startswith("_")][:10]
         return f"there is no {name}; there are {', '.join(names) or 'no names'}"
-    size = f" of {len(found)}" if isinstance(found, list) else ""
-    return f"there is no {name}: the value before it is a {type(found).__name__}{size}"
+    size = f" of {len(parent)}" if isinstance(parent, list) else ""
+    return f"there is no {name}: the value before it is a {type(parent).__name__}{size}"
 
 
 class NotSimpleError(Exception):
@@ -343,28 +346,28 @@ def direct(
 
     `path_in` returns the path of an expression that is one.
     """
-    found: Direct | None
+    evaluation: Direct | None
 
-    def read(one: ast.expr) -> Direct | None:
-        return direct(one, path_in)
+    def read(part: ast.expr) -> Direct | None:
+        return direct(part, path_in)
 
     path = path_in(node)
     match node:
         case _ if path is not None:
-            found = _path(path)
+            evaluation = _path(path)
         case ast.Constant(value):
-            found = _constant(value)
+            evaluation = _constant(value)
         case ast.Compare(left, [op], [right]):
-            found = _both(read(left), read(right), _comparison(type(op)))
+            evaluation = _both(read(left), read(right), _comparison(type(op)))
         case ast.BinOp(left, op, right) if type(op) in _SUMS:
-            found = _both(read(left), read(right), _sum(_SUMS[type(op)]))
+            evaluation = _both(read(left), read(right), _sum(_SUMS[type(op)]))
         case ast.UnaryOp(ast.Not(), operand):
-            found = _not(read(operand))
+            evaluation = _not(read(operand))
         case ast.BoolOp(op, values):
-            found = _condition([read(one) for one in values], until=isinstance(op, ast.Or))
+            evaluation = _condition([read(value) for value in values], until=isinstance(op, ast.Or))
         case _:
-            found = None
-    return found
+            evaluation = None
+    return evaluation
 
 
 def _constant(value: Any) -> Direct | None:
@@ -379,16 +382,16 @@ def _path(path: tuple[str | int, ...]) -> Direct:
     name, steps = str(path[0]), path[1:]
 
     def value(scope: Any) -> Any:
-        found: Any = getattr(scope, name)
+        current_value: Any = getattr(scope, name)
         for step in steps:
             kind = dict if isinstance(step, str) else list
-            if not isinstance(found, kind):
+            if not isinstance(current_value, kind):
                 raise NotSimpleError
             try:
-                found = found[step]  # type: ignore[index]
+                current_value = current_value[step]  # type: ignore[index]
             except LookupError:
                 raise NotSimpleError from None
-        return _simple(found)
+        return _simple(current_value)
 
     return value
 
@@ -410,6 +413,7 @@ def _comparison(kind: type[ast.cmpop]) -> Callable[[Any, Any], bool] | None:
         kinds = {_kind(left), _kind(right)}
         if order is not None and kinds in ({"number"}, {"text"}):
             return order(left, right)
+        # True == 1 in Python: here and for other mixed kinds, the sandbox decides.
         if equality is None or kinds == {"bool", "number"}:
             raise NotSimpleError
         return equality(left, right)
@@ -418,12 +422,12 @@ def _comparison(kind: type[ast.cmpop]) -> Callable[[Any, Any], bool] | None:
 
 
 def _sum(work: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def added(left: Any, right: Any) -> Any:
+    def add(left: Any, right: Any) -> Any:
         if _kind(left) != "number" or _kind(right) != "number":
             raise NotSimpleError
         return _simple(work(left, right))
 
-    return added
+    return add
 
 
 def _not(operand: Direct | None) -> Direct | None:
@@ -432,17 +436,17 @@ def _not(operand: Direct | None) -> Direct | None:
 
 def _condition(parts: list[Direct | None], *, until: bool) -> Direct | None:
     """Return the evaluation of ``or``, until a part is true, or of ``and``, until a part is false."""
-    known = [one for one in parts if one is not None]
-    if len(known) < len(parts):
+    evaluations = [part for part in parts if part is not None]
+    if len(evaluations) < len(parts):
         return None
 
     def value(scope: Any) -> Any:
-        found: Any = None
-        for one in known:
-            found = one(scope)
-            if bool(found) is until:
-                return found
-        return found
+        result: Any = None
+        for evaluation in evaluations:
+            result = evaluation(scope)
+            if bool(result) is until:
+                return result
+        return result
 
     return value
 

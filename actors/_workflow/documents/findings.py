@@ -58,12 +58,20 @@ def bounded(findings: Iterable[FlowFinding]) -> list[FlowFinding]:
 
     If there are more than `MOST_FINDINGS`, the last one says how many are not listed.
     """
-    ordered = sorted(findings, key=lambda f: (f.level, f.file, _place_of(f.pointer)))
-    if len(ordered) <= MOST_FINDINGS:
-        return ordered
-    first, rest = ordered[: MOST_FINDINGS - 1], ordered[MOST_FINDINGS - 1 :]
-    problem = f"{len(rest)} more findings are not listed"
-    return [*first, FlowFinding(rest[0].file, "", problem, "Correct these first", rest[0].level)]
+    ordered_findings = sorted(findings, key=lambda f: (f.level, f.file, _place_of(f.pointer)))
+    if len(ordered_findings) <= MOST_FINDINGS:
+        return ordered_findings
+    listed_findings, other_findings = (
+        ordered_findings[: MOST_FINDINGS - 1],
+        ordered_findings[MOST_FINDINGS - 1 :],
+    )
+    problem = f"{len(other_findings)} more findings are not listed"
+    return [
+        *listed_findings,
+        FlowFinding(
+            other_findings[0].file, "", problem, "Correct these first", other_findings[0].level
+        ),
+    ]
 
 
 def _place_of(pointer: str) -> list[tuple[int, str]]:
@@ -73,8 +81,8 @@ def _place_of(pointer: str) -> list[tuple[int, str]]:
 
 def pointer(*steps: str | int) -> str:
     """Return the JSON pointer of a place."""
-    escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
-    return "".join(f"/{step}" for step in escaped)
+    escaped_steps = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
+    return "".join(f"/{step}" for step in escaped_steps)
 
 
 @dataclass(slots=True)
@@ -82,11 +90,11 @@ class FindingList:
     """The findings of a document so far. `file` is the document's name in them."""
 
     file: str
-    found: list[FlowFinding] = field(default_factory=list)
-    compared: int = 0
+    items: list[FlowFinding] = field(default_factory=list)
+    compared_pairs: int = 0
     """Pairs of characters that the searches for like names have compared."""
 
-    def suggestion(self, name: str, known: Collection[str], otherwise: str) -> str:
+    def suggestion(self, name: str, known_names: Collection[str], otherwise: str) -> str:
         """Return the remedy for an unknown name: the known name most like it, or `otherwise`.
 
         `otherwise` is the remedy, too, when the document's searches have compared `MOST_COMPARED`. Without that
@@ -94,20 +102,20 @@ class FindingList:
         """
         from difflib import get_close_matches  # noqa: PLC0415 - only needed for a mistake
 
-        cost = len(name) * sum(map(len, known))
-        if self.compared + cost > MOST_COMPARED:
+        cost = len(name) * sum(map(len, known_names))
+        if self.compared_pairs + cost > MOST_COMPARED:
             return otherwise
-        self.compared += cost
-        near = get_close_matches(name, known, n=1)
-        return f"Is it {near[0]!r}?" if near else otherwise
+        self.compared_pairs += cost
+        matches = get_close_matches(name, known_names, n=1)
+        return f"Is it {matches[0]!r}?" if matches else otherwise
 
-    def add(self, problem: str, remedy: str, *place: str | int) -> None:
+    def add(self, problem: str, remedy: str, *path: str | int) -> None:
         """Add a mistake at a place."""
-        self.found.append(FlowFinding(self.file, pointer(*place), problem, remedy))
+        self.items.append(FlowFinding(self.file, pointer(*path), problem, remedy))
 
-    def warn(self, problem: str, remedy: str, *place: str | int) -> None:
+    def warn(self, problem: str, remedy: str, *path: str | int) -> None:
         """Add a warning at a place."""
-        self.found.append(FlowFinding(self.file, pointer(*place), problem, remedy, "warning"))
+        self.items.append(FlowFinding(self.file, pointer(*path), problem, remedy, "warning"))
 
     def warnings(self) -> list[FlowFinding]:
         """Return the warnings, ordered by place, if there is no mistake.
@@ -115,7 +123,7 @@ class FindingList:
         Raises:
             FlowError: There are mistakes. The error has the mistakes and the warnings, at most `MOST_FINDINGS`.
         """
-        found = bounded(self.found)
-        if found and found[0].level == "error":
-            raise FlowError(tuple(found))
-        return found
+        findings = bounded(self.items)
+        if findings and findings[0].level == "error":
+            raise FlowError(tuple(findings))
+        return findings

@@ -49,7 +49,7 @@ class DocumentNode:
         targets: The nodes that may follow, each with the label of the way to it.
         step: The node's decision.
         title: A title for people to read.
-        effect: The effect that the node asks for. None: it asks for none.
+        effect: The effect that the node asks for, or None if it asks for none.
         is_code: True if the node evaluates code of its author, which may take seconds. A host calls it beside
             the event loop.
     """
@@ -72,10 +72,10 @@ class DocumentNode:
         return self.step(run, NodeScope(run.vars, branch_of(run.vars), ctx.now()))
 
 
-def effect_step(name: str, node: EffectNode, given: Template) -> Step:
+def effect_step(name: str, node: EffectNode, inputs: Template) -> Step:
     """Return the step of an effect."""
     kind, mode, key = EffectType(node.effect), EffectMode(node.mode), result_key_of(name, node)
-    behind = name + TIMEOUT_MARK if node.on_timeout else node.next
+    next_node = name + TIMEOUT_MARK if node.on_timeout else node.next
     more: dict[str, Any] = {}
     if node.deadline is not None:
         more["timeout_s"] = node.deadline
@@ -83,8 +83,8 @@ def effect_step(name: str, node: EffectNode, given: Template) -> Step:
         more["retry"] = {"max_attempts": node.retry}
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
-        effect = Effect(kind, given.value(scope) | more, key, mode)
-        return StepPlan(run.current_node, effect=effect, next_node=behind)
+        effect = Effect(kind, inputs.value(scope) | more, key, mode)
+        return StepPlan(run.current_node, effect=effect, next_node=next_node)
 
     return step
 
@@ -98,11 +98,11 @@ def result_key_of(name: str, node: EffectNode) -> str | None:
 
 def timeout_step(name: str, node: EffectNode) -> Step:
     """Return the step after a wait. It continues at `next` if the wait was answered, else at `on_timeout`."""
-    place = split_key(result_key_of(name, node) or "")
+    answer_path = split_key(result_key_of(name, node) or "")
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
         answer: Any = scope.vars
-        for key in place:
+        for key in answer_path:
             answer = answer.get(key) if isinstance(answer, dict) else None
         is_late = isinstance(answer, dict) and answer.get("timed_out") is True
         return StepPlan(run.current_node, next_node=node.on_timeout if is_late else node.next)
@@ -110,11 +110,11 @@ def timeout_step(name: str, node: EffectNode) -> Step:
     return step
 
 
-def flow_step(_name: str, node: FlowNode, given: Template) -> Step:
+def flow_step(_name: str, node: FlowNode, inputs: Template) -> Step:
     """Return the step that starts a sub-graph."""
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
-        payload = {"workflow_id": node.flow, "vars": given.value(scope), "async": node.async_}
+        payload = {"workflow_id": node.flow, "vars": inputs.value(scope), "async": node.async_}
         effect = Effect(EffectType.START_SUBWORKFLOW, payload, node.into)
         return StepPlan(run.current_node, effect=effect, next_node=node.next)
 
@@ -133,23 +133,23 @@ def switch_step(node: SwitchNode, cases: list[Expression]) -> Step:
     return step
 
 
-def set_step(_name: str, node: SetNode, given: Template) -> Step:
+def set_step(_name: str, node: SetNode, values: Template) -> Step:
     """Return the step that sets vars."""
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
-        for path, value in given.value(scope).items():
+        for path, value in values.value(scope).items():
             run.vars = with_path(run.vars, split_key(path), value)
         return StepPlan(run.current_node, next_node=node.next)
 
     return step
 
 
-def code_step(_name: str, node: CodeNode, given: Template) -> Step:
+def code_step(_name: str, node: CodeNode, inputs: Template) -> Step:
     """Return the step that evaluates code."""
     limits = sandbox.SandboxLimits(node.limits.seconds, node.limits.memory_mib)
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
-        value = sandbox.evaluate(node.code, given.value(scope), limits)
+        value = sandbox.evaluate(node.code, inputs.value(scope), limits)
         run.vars = with_path(run.vars, split_key(node.into), value)
         return StepPlan(run.current_node, next_node=node.next)
 
@@ -183,15 +183,15 @@ def loop_step(name: str, node: LoopNode, items: Template) -> Step:
     """
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
-        many = _repetitions(items.value(scope), str(node.loop))
+        repetitions = _repetitions(items.value(scope), str(node.loop))
         counts, key = run.vars[TEMP], f"{name}{_count_mark(scope.branch)}"
-        done = counts.get(key, 0)
-        if done >= len(many):
+        count = counts.get(key, 0)
+        if count >= len(repetitions):
             counts.pop(key, None)
             return StepPlan(run.current_node, next_node=node.next)
-        counts[key] = done + 1
+        counts[key] = count + 1
         if node.as_ is not None:
-            run.vars = with_path(run.vars, split_key(node.as_), many[done])
+            run.vars = with_path(run.vars, split_key(node.as_), repetitions[count])
         return StepPlan(run.current_node, next_node=node.do)
 
     return step
@@ -213,7 +213,7 @@ def _repetitions(items: Any, text: str) -> list[Any] | range:
 def _branch_names(items: Any, text: str) -> list[str]:
     if isinstance(items, int) and not isinstance(items, bool):
         return [str(number) for number in range(items)]
-    if not isinstance(items, list) or not all(isinstance(one, str) for one in items):
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise ExpressionError(text, "each needs a list of texts, or a number")
     if len({*items}) < len(items):
         raise ExpressionError(
@@ -226,12 +226,12 @@ def end_step(_name: str, _node: EndNode, output: Template) -> Step:
     """Return the step that ends the run."""
 
     def step(run: RunState, scope: NodeScope) -> StepPlan:
-        found = output.value(scope)
+        value = output.value(scope)
         if scope.branch:  # if the branch is entered again, its loops start again
             mark = _count_mark(scope.branch)
-            for key in [one for one in run.vars[TEMP] if one.endswith(mark)]:
+            for key in [name for name in run.vars[TEMP] if name.endswith(mark)]:
                 del run.vars[TEMP][key]
-        return StepPlan(run.current_node, complete_output={} if found is None else found)
+        return StepPlan(run.current_node, complete_output={} if value is None else value)
 
     return step
 

@@ -61,8 +61,8 @@ def document_of(data: Any, name: str) -> FlowDocument:
     try:
         return FlowDocument.model_validate(data)
     except ValidationError as exc:
-        found = [_finding(name, error, data) for error in exc.errors(include_url=False)]
-        raise FlowError(tuple(bounded(found))) from None
+        findings = [_finding(name, error, data) for error in exc.errors(include_url=False)]
+        raise FlowError(tuple(bounded(findings))) from None
 
 
 def read_data(source: str | Path | bytes | Mapping[str, Any], name: str) -> Any:
@@ -72,13 +72,13 @@ def read_data(source: str | Path | bytes | Mapping[str, Any], name: str) -> Any:
         FlowError: The data cannot be read, is too large or has too many levels.
         OSError: The file cannot be read.
     """
-    data = dict(source) if isinstance(source, Mapping) else _parsed(source, name)
+    data = dict(source) if isinstance(source, Mapping) else _parse(source, name)
     _check_depth(data, name)
     if (system := foreign_system(data)) is not None:
         problem = (
             f"it is a workflow of {system[0]}, which is neither a flow document nor a VisualFlow"
         )
-        raise _refused(name, problem, system[1])
+        raise _refusal(name, problem, system[1])
     return data
 
 
@@ -87,34 +87,35 @@ def name_of(source: object) -> str:
     return str(source) if isinstance(source, str | Path) else "flow"
 
 
-def _parsed(source: str | Path | bytes, name: str) -> Any:
+def _parse(source: str | Path | bytes, name: str) -> Any:
     if isinstance(source, bytes):
         raw = source
     else:
         with Path(source).open("rb") as stream:
+            # One byte more than is allowed shows that a file is too large, without reading the rest of it.
             raw = stream.read(LARGEST + 1)
     if len(raw) > LARGEST:
         problem = f"it has more than {LARGEST // 2**20} MiB"
-        raise _refused(name, problem, "Divide it into flows, and call them as flow nodes")
+        raise _refusal(name, problem, "Divide it into flows, and call them as flow nodes")
     if str(source if not isinstance(source, bytes) else name).endswith(_YAML):
-        return _parsed_yaml(raw, name)
+        return _parse_yaml(raw, name)
     try:
-        return json.loads(raw, object_pairs_hook=_once, parse_constant=_no_number)
+        return json.loads(raw, object_pairs_hook=_unique_object, parse_constant=_no_number)
     except (ValueError, RecursionError) as exc:
         is_deep = isinstance(exc, RecursionError)
         problem = "it is too deep" if is_deep else f"it is no JSON: {exc}"
-        raise _refused(name, problem, "Correct it there") from None
+        raise _refusal(name, problem, "Correct it there") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        twice = _repeated(name for name, _ in pairs)
-        raise ValueError(f"{twice!r} is there twice in one object")
+        repeated_name = _first_repeated(name for name, _ in pairs)
+        raise ValueError(f"{repeated_name!r} is there twice in one object")
     return values
 
 
-def _repeated(names: Iterable[str]) -> str | None:
+def _first_repeated(names: Iterable[str]) -> str | None:
     """Return the first name that comes again; None if there is none."""
     counts = Counter(names)
     return next((name for name, count in counts.items() if count > 1), None)
@@ -124,16 +125,16 @@ def _no_number(word: str) -> Any:
     raise ValueError(f"{word} is no number of JSON")
 
 
-def _parsed_yaml(raw: bytes, name: str) -> Any:
+def _parse_yaml(raw: bytes, name: str) -> Any:
     try:
         import yaml  # noqa: PLC0415 - an optional dependency
     except ImportError:
         problem = "YAML needs PyYAML, which is not installed"
-        raise _refused(name, problem, "Install callboard[flows], or write JSON") from None
+        raise _refusal(name, problem, "Install callboard[flows], or write JSON") from None
 
     if len(raw) > LARGEST_YAML:
         problem = f"it has more than {LARGEST_YAML // 2**20} MiB, which YAML's parser reads slowly"
-        raise _refused(name, problem, "Write it as JSON")
+        raise _refusal(name, problem, "Write it as JSON")
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """Loader that reads YAML as JSON is read: names are texts, ``no`` is a text, a date is a text.
@@ -154,8 +155,10 @@ def _parsed_yaml(raw: bytes, name: str) -> Any:
             line = node.start_mark.line + 1
             if not all(isinstance(key, str) for key in keys):
                 raise yaml.YAMLError(f"a name is no text (line {line})")
-            if (twice := _repeated(keys)) is not None:
-                raise yaml.YAMLError(f"{twice!r} is there twice in one object (line {line})")
+            if (repeated_name := _first_repeated(keys)) is not None:
+                raise yaml.YAMLError(
+                    f"{repeated_name!r} is there twice in one object (line {line})"
+                )
             values = (self.construct_object(value, deep=deep) for _, value in node.value)
             return dict(zip(keys, values, strict=True))
 
@@ -164,25 +167,26 @@ def _parsed_yaml(raw: bytes, name: str) -> Any:
     try:
         return yaml.load(raw, Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        told = " ".join(str(exc).split()) or type(exc).__name__
-        raise _refused(name, f"it is not YAML: {told}", "Correct it there") from None
+        reason = " ".join(str(exc).split()) or type(exc).__name__
+        raise _refusal(name, f"it is not YAML: {reason}", "Correct it there") from None
 
 
 def _check_depth(data: Any, name: str) -> None:
+    # Level by level: a recursion would itself fail for data that is too deep.
     level = [data]
     for _ in range(DEEPEST):
         level = [
-            below
-            for one in level
-            if isinstance(one, dict | list)
-            for below in (one.values() if isinstance(one, dict) else one)
+            child
+            for value in level
+            if isinstance(value, dict | list)
+            for child in (value.values() if isinstance(value, dict) else value)
         ]
         if not level:
             return
-    raise _refused(name, f"it has more than {DEEPEST} levels", "Make it flatter")
+    raise _refusal(name, f"it has more than {DEEPEST} levels", "Make it flatter")
 
 
-def _refused(name: str, problem: str, remedy: str) -> FlowError:
+def _refusal(name: str, problem: str, remedy: str) -> FlowError:
     return FlowError((FlowFinding(name, "", problem, remedy),))
 
 
@@ -194,14 +198,14 @@ def _finding(name: str, error: Any, data: Any) -> FlowFinding:
         del steps[2]
     if steps and steps[-1] == "[key]":
         steps.pop()
-    place = pointer(*steps)
+    json_pointer = pointer(*steps)
     match error["type"]:
         case "extra_forbidden":
             return FlowFinding(
-                name, place, f"{steps[-1]!r} is no word here", "Remove it, or correct it"
+                name, json_pointer, f"{steps[-1]!r} is no word here", "Remove it, or correct it"
             )
         case "missing":
-            return FlowFinding(name, place, f"{steps[-1]!r} is missing", "Add it")
+            return FlowFinding(name, json_pointer, f"{steps[-1]!r} is missing", "Add it")
         case "union_tag_not_found" | "union_tag_invalid":
             words = ", ".join(KINDS)
             node = data
@@ -209,14 +213,14 @@ def _finding(name: str, error: Any, data: Any) -> FlowFinding:
                 node = node[step]
             kinds = [kind for kind in KINDS if isinstance(node, dict) and kind in node]
             problem = f"it has {' and '.join(kinds) or 'no kind'}"
-            return FlowFinding(name, place, problem, f"Give it exactly one of {words}")
+            return FlowFinding(name, json_pointer, problem, f"Give it exactly one of {words}")
         case "string_pattern_mismatch":
             meaning = MEANINGS[error["ctx"]["pattern"]]
             return FlowFinding(
-                name, place, f"{error['input']!r} cannot stand here", f"Give {meaning}"
+                name, json_pointer, f"{error['input']!r} cannot stand here", f"Give {meaning}"
             )
     message = error["msg"].removeprefix("Value error, ")
-    return FlowFinding(name, place, f"{message[0].lower()}{message[1:]}", "Correct it")
+    return FlowFinding(name, json_pointer, f"{message[0].lower()}{message[1:]}", "Correct it")
 
 
 _DRAW: Final = "Write it as a flow document; docs/graphs/coming-from.md compares the words"
@@ -224,7 +228,7 @@ _AGENT: Final = "Write it as a flow document or an agent; docs/graphs/documents.
 
 
 def foreign_system(data: Any) -> tuple[str, str] | None:
-    """Return the system whose workflow this JSON data is, and the remedy; None: no system is recognised."""
+    """Return the system whose workflow this JSON data is and the remedy, or None if no system is recognised."""
     if isinstance(data, list):
         is_red = bool(data) and all(isinstance(node, dict) and "wires" in node for node in data[:3])
         return ("Node-RED", _AGENT) if is_red else None
@@ -250,7 +254,7 @@ def _is_n8n(data: Mapping[str, Any]) -> bool:
 
 
 def _first(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the first object of the list `name`. Empty: there is none."""
+    """Return the first object of the list `name`, or an empty one if there is none."""
     items = data.get(name)
     first = items[0] if isinstance(items, list) and items else None
     return first if isinstance(first, Mapping) else {}

@@ -73,7 +73,7 @@ def evaluate(
     Raises:
         SandboxError: The code raised, exceeded a limit, or `pydantic-monty` is not installed.
     """
-    pool = (_EXPRESSIONS if quick else _CODE).started()
+    pool = (_EXPRESSIONS if quick else _CODE).start()
     import pydantic_monty as monty  # noqa: PLC0415 - an optional dependency
 
     bounds: monty.ResourceLimits = {
@@ -81,19 +81,18 @@ def evaluate(
         "max_memory": limits.memory_mib * 2**20,
         "max_recursion_depth": 200,
     }
-    printed = monty.CollectString(limits.printed_kib * 1024)
+    printed_text = monty.CollectString(limits.printed_kib * 1024)
     try:
         with pool.checkout(limits=bounds) as session:
-            if (
-                is_abandoned()
-            ):  # else a few cancelled runs would hold the workers one behind the other
+            # Otherwise the code of a few cancelled runs would occupy the workers, one after the other.
+            if is_abandoned():
                 raise SandboxError("the run was cancelled before its code began")
-            return session.feed_run(code, inputs=dict(inputs), print_callback=printed)
+            return session.feed_run(code, inputs=dict(inputs), print_callback=printed_text)
     except monty.MontyRuntimeError as exc:
         frames = exc.traceback()
-        place = f" (line {frames[-1].line})" if frames else ""
+        location = f" (line {frames[-1].line})" if frames else ""
         problem = _HEAP_SIZE.sub("more than ", exc.display("type-msg"))
-        raise SandboxError(f"{problem}{place}") from None
+        raise SandboxError(f"{problem}{location}") from None
     except monty.MontyError as exc:
         raise SandboxError(f"{type(exc).__name__.removeprefix('Monty')}: {exc}") from None
     except (TimeoutError, ValueError, TypeError, OverflowError, RecursionError) as exc:
@@ -105,15 +104,15 @@ _HEAP_SIZE: Final = re.compile(r"\d+ bytes > (?=\d+ bytes)")
 
 
 def unreadable(code: str) -> str | None:
-    """Return the reason why the sandbox can never execute code, with the line. None: it can read the code.
+    """Return the reason why the sandbox can never execute code, with the line, or None if it can read the code.
 
     Only the imports at its head are executed, since a module that the sandbox lacks is found in no other way.
     """
-    problem = _refused(f"raise {_FIRST}\n{code}", before=1)  # the whole code is parsed first
+    problem = _error_of(f"raise {_FIRST}\n{code}", before=1)  # the whole code is parsed first
     if problem is not None:
         return problem
     for line, source in _imports_in(code):
-        problem = _refused(f"{source}\nraise {_FIRST}", before=1 - line)
+        problem = _error_of(f"{source}\nraise {_FIRST}", before=1 - line)
         if problem is not None:
             return problem
     return None
@@ -123,12 +122,12 @@ _FIRST: Final = "ZeroDivisionError"
 """An error that no parser raises."""
 
 
-def _refused(code: str, *, before: int) -> str | None:
+def _error_of(code: str, *, before: int) -> str | None:
     """Return the error of the sandbox at code that raises `_FIRST`; None if it raised that.
 
     `before` is the number of lines that the author's code has not.
     """
-    pool = _EXPRESSIONS.started()
+    pool = _EXPRESSIONS.start()
     import pydantic_monty as monty  # noqa: PLC0415 - an optional dependency
 
     try:
@@ -138,8 +137,8 @@ def _refused(code: str, *, before: int) -> str | None:
         if isinstance(exc.exception(), ZeroDivisionError):
             return None
         frames = exc.traceback()
-        place = f" (line {frames[-1].line - before})" if frames else ""
-        return f"{_NO_PARSER.sub('the sandbox does not support', exc.display('msg'))}{place}"
+        location = f" (line {frames[-1].line - before})" if frames else ""
+        return f"{_NO_PARSER.sub('the sandbox does not support', exc.display('msg'))}{location}"
     except monty.MontyError as exc:
         return f"{type(exc).__name__.removeprefix('Monty')}: {exc}"
     return None
@@ -157,11 +156,13 @@ def _imports_in(code: str) -> Iterator[tuple[int, str]]:
         body = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return  # syntax of a newer Python, which the sandbox has read
-    last = body[-1] if body else None
-    called = (
-        last.value.func if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) else None
+    last_statement = body[-1] if body else None
+    callee = (
+        last_statement.value.func
+        if isinstance(last_statement, ast.Expr) and isinstance(last_statement.value, ast.Call)
+        else None
     )
-    name = called.id if isinstance(called, ast.Name) else None
+    name = callee.id if isinstance(callee, ast.Name) else None
     functions = [f for f in body if isinstance(f, ast.FunctionDef) and f.name == name]
     for node in [*body, *(inner for function in functions[-1:] for inner in function.body)]:
         if isinstance(node, ast.Return | ast.Raise):
@@ -174,19 +175,19 @@ class _Pool:
     """Workers of this process. They start with the first evaluation and end with the process.
 
     Args:
-        most: Maximum number of workers. None: the number of CPUs.
-        wait_s: Seconds that an evaluation waits for an idle worker. None: it waits until there is one.
+        max_workers: Maximum number of workers, or None for the number of CPUs.
+        wait_s: Seconds that an evaluation waits for an idle worker, or None if it waits until there is one.
     """
 
-    def __init__(self, most: int | None, wait_s: float | None) -> None:
-        self._most, self._wait_s = most, wait_s
+    def __init__(self, max_workers: int | None, wait_s: float | None) -> None:
+        self._max_workers, self._wait_s = max_workers, wait_s
         self._lock = threading.Lock()
         self._pool: Any = None
         self._owner = 0
         os.register_at_fork(after_in_child=self._renew_lock)
         atexit.register(self._end)
 
-    def started(self) -> Any:
+    def start(self) -> Any:
         """Return the pool.
 
         Raises:
@@ -201,18 +202,18 @@ class _Pool:
                     problem = "expressions and code need pydantic-monty. Install callboard[flows]"
                     raise SandboxError(problem) from None
                 pool = Monty(
-                    min_processes=1, max_processes=self._most, checkout_timeout=self._wait_s
+                    min_processes=1, max_processes=self._max_workers, checkout_timeout=self._wait_s
                 )
                 self._pool, self._owner = pool.__enter__(), os.getpid()
-            elif (
-                self._owner != os.getpid()
-            ):  # its threads are the parent's: a call would never return
+            # The pool's threads stay in the parent, so a call in its fork would never return.
+            elif self._owner != os.getpid():
                 problem = "the process was forked after its parent evaluated code. Use the start method spawn"
                 raise SandboxError(problem)
             return self._pool
 
     def _renew_lock(self) -> None:
-        self._lock = threading.Lock()  # a thread of the parent may have held it
+        # A thread of the parent may have held the lock at the fork. No thread of this process would release it.
+        self._lock = threading.Lock()
 
     def _end(self) -> None:
         if self._pool is not None and self._owner == os.getpid():

@@ -29,7 +29,7 @@ _TOKEN: Final = re.compile(
 MOST_ENDS: Final = 16
 """Maximum number of braces that are tried as the end of a hole."""
 
-DataPlace = tuple[str | int, ...]
+DataPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class Template:
 
     Attributes:
         data: The data as the document has it.
-        holes: The texts that have holes, by place.
+        holes: The texts that have holes, by their paths in the data.
     """
 
     data: Any
-    holes: dict[DataPlace, HoledText]
+    holes: dict[DataPath, HoledText]
 
     @property
     def is_code(self) -> bool:
@@ -76,41 +76,39 @@ class Template:
         Raises:
             ExpressionError: The expression of a hole has no value.
         """
-        return _filled(
-            self.data, (), {place: text.value(scope) for place, text in self.holes.items()}
-        )
+        return _fill(self.data, (), {path: text.value(scope) for path, text in self.holes.items()})
 
 
 def template(
-    data: Any, problem: Callable[[DataPlace, str], None], budget: ParsingBudget | None = None
+    data: Any, problem: Callable[[DataPath, str], None], budget: ParsingBudget | None = None
 ) -> Template:
     """Return data as a template. `budget` limits the expressions of its document.
 
     `problem` is called with the place of each text that cannot be read and the reason.
     """
-    holes: dict[DataPlace, HoledText] = {}
-    for place, text in _texts(data, ()):
+    holes: dict[DataPath, HoledText] = {}
+    for path, text in _texts(data, ()):
         try:
-            if (found := _read(text, budget)) is not None:
-                holes[place] = found
+            if (holed_text := _read(text, budget)) is not None:
+                holes[path] = holed_text
         except ExpressionError as exc:
-            problem(place, str(exc))
+            problem(path, str(exc))
     return Template(data, holes)
 
 
-def _texts(data: Any, place: DataPlace) -> Iterator[tuple[DataPlace, str]]:
+def _texts(data: Any, path: DataPath) -> Iterator[tuple[DataPath, str]]:
     if isinstance(data, str):
-        yield place, data
+        yield path, data
     elif isinstance(data, dict):
         for name, value in data.items():
-            yield from _texts(value, (*place, name))
+            yield from _texts(value, (*path, name))
     elif isinstance(data, list):
         for index, value in enumerate(data):
-            yield from _texts(value, (*place, index))
+            yield from _texts(value, (*path, index))
 
 
 def _read(text: str, budget: ParsingBudget | None) -> HoledText | None:
-    """Return a text with holes. None: the text has no hole. ``$${`` stands for the characters ``${``.
+    """Return a text with holes, or None if it has no hole. ``$${`` stands for the characters ``${``.
 
     Raises:
         ExpressionError: A hole has no closing brace, or its expression cannot be read.
@@ -139,8 +137,8 @@ def _hole(text: str, start: int, budget: ParsingBudget | None) -> tuple[Expressi
             return parse(text[start:end], budget=budget), end + 1
         except ExpressionError as exc:
             problem = exc
-    unclosed = "${ has no }. Write $${ for the characters ${"
-    raise problem or ExpressionError(text[start - 2 :][:60], unclosed)
+    unclosed_problem = "${ has no }. Write $${ for the characters ${"
+    raise problem or ExpressionError(text[start - 2 :][:60], unclosed_problem)
 
 
 def _ends(text: str, start: int) -> Iterator[int]:
@@ -148,21 +146,21 @@ def _ends(text: str, start: int) -> Iterator[int]:
 
     The others follow, because the scan does not read all that Python's parser reads.
     """
-    most = start + LONGEST + 1
-    likely = _closing_brace(text, start, most)
+    max_end = start + LONGEST + 1
+    likely = _closing_brace(text, start, max_end)
     if likely >= 0:
         yield likely
     end = text.find("}", start)
     while end >= 0:
         if end != likely:
             yield end
-        end = text.find("}", end + 1, most)
+        end = text.find("}", end + 1, max_end)
 
 
-def _closing_brace(text: str, start: int, most: int) -> int:
+def _closing_brace(text: str, start: int, max_end: int) -> int:
     """Return the place of the first brace that closes none which the expression opened; -1 if there is none."""
     depth = 0
-    for token in _TOKEN.finditer(text, start, most):
+    for token in _TOKEN.finditer(text, start, max_end):
         if token[0] in _OPENING:
             depth += 1
         elif token[0] == "}" and depth == 0:
@@ -172,11 +170,11 @@ def _closing_brace(text: str, start: int, most: int) -> int:
     return -1
 
 
-def _filled(data: Any, place: DataPlace, values: dict[DataPlace, Any]) -> Any:
-    if place in values:
-        return values[place]
+def _fill(data: Any, path: DataPath, values: dict[DataPath, Any]) -> Any:
+    if path in values:
+        return values[path]
     if isinstance(data, dict):
-        return {name: _filled(value, (*place, name), values) for name, value in data.items()}
+        return {name: _fill(value, (*path, name), values) for name, value in data.items()}
     if isinstance(data, list):
-        return [_filled(value, (*place, index), values) for index, value in enumerate(data)]
+        return [_fill(value, (*path, index), values) for index, value in enumerate(data)]
     return data

@@ -39,7 +39,7 @@ from actors._workflow.machine.records import (
 from actors._workflow.machine.spec import EffectPolicy, WorkflowSpec, event_from, key_of_payload
 from actors._workflow.machine.starting import child_id, child_vars
 from actors._workflow.machine.variables import RUNTIME
-from actors._workflow.machine.waits import heard, outcome_of, waiting_for
+from actors._workflow.machine.waits import deliver_event, outcome_of, waiting_for
 from actors._workflow.notes.effects import MEMORY_EFFECTS, MemoryEffects
 from actors.errors import ContractError, EffectDidNotHappen
 
@@ -63,9 +63,9 @@ class Driver:
         handlers: The host's handlers.
         wishes: The wishes for the runs that are driven.
         context: The context that nodes get.
-        sleep: The function that waits until the next attempt. None: `time.sleep`.
+        sleep: The function that waits until the next attempt. It gets seconds. `time.sleep` if it is None.
         fault: A hook of tests.
-        others: The effects that touch other runs.
+        run_effects: The effects that touch other runs.
         memory: The effects of memory.
     """
 
@@ -77,7 +77,7 @@ class Driver:
     context: NodeContext
     sleep: Callable[[float], None] | None
     fault: Fault
-    others: RunEffects
+    run_effects: RunEffects
     memory: MemoryEffects
 
     def now(self) -> str:
@@ -85,7 +85,7 @@ class Driver:
         return self.clock.now().isoformat()
 
     def drive(
-        self, spec: WorkflowSpec, held: HeldRun, max_steps: int, gate: Callable[[], bool] | None
+        self, spec: WorkflowSpec, held_run: HeldRun, max_steps: int, gate: Callable[[], bool] | None
     ) -> None:
         """Execute a run until it waits, ends, is paused, or `max_steps` nodes were called; then save it.
 
@@ -93,188 +93,211 @@ class Driver:
         ends.
         """
         watch, steps = LoopWatch(), 0
-        if held.is_saved:
-            held.saved_at = self.clock.monotonic()
-        last: Path = ()
-        while self._may_go_on(held, gate):
-            leaf = self._next(held, last)
+        if held_run.is_saved:
+            held_run.saved_at = self.clock.monotonic()
+        last_path: Path = ()
+        while self._may_continue(held_run, gate):
+            leaf = self._next(held_run, last_path)
             if leaf is None:
-                if not self._woken(held):
+                if not self._wake(held_run):
                     break
                 continue
             path = leaf.path
-            if path not in held.opened and leaf.wait is None and not leaf.joins:
+            if path not in held_run.open_steps and leaf.wait is None and not leaf.joins:
                 if steps >= max_steps:
                     break
                 steps += 1
-            if not self._stepped(spec, held, leaf):
-                seen = seen_at(held.state, path)
-                if seen is not None and watch.is_endless(seen):
-                    held.take_at(path, endless(seen, at=self.now()))
+            if not self._execute_step(spec, held_run, leaf):
+                branch_state = seen_at(held_run.state, path)
+                if branch_state is not None and watch.is_endless(branch_state):
+                    held_run.take_at(path, endless(branch_state, at=self.now()))
                 continue
             watch.forget()
-            last = path
-        self._save(held)
+            last_path = path
+        self._save(held_run)
 
-    def _next(self, held: HeldRun, last: Path) -> Leaf | None:
-        """Return the next branch after `last` that can execute now. None: no branch can."""
-        if held.state.fork is None:
-            leaf = Leaf((), open_wait(held.state))
-            return leaf if self._is_able(held, leaf) else None
-        cursors = [*leaves(held.state)]
-        start = next((place + 1 for place, one in enumerate(cursors) if one.path == last), 0)
+    def _next(self, held_run: HeldRun, last_path: Path) -> Leaf | None:
+        """Return the next branch after `last_path` that can execute now, or None if no branch can."""
+        if held_run.state.fork is None:
+            leaf = Leaf((), open_wait(held_run.state))
+            return leaf if self._is_able(held_run, leaf) else None
+        cursors = [*leaves(held_run.state)]
+        start = next(
+            (index + 1 for index, cursor in enumerate(cursors) if cursor.path == last_path), 0
+        )
         turns = (*cursors[start:], *cursors[:start])
-        return next((one for one in turns if self._is_able(held, one)), None)
+        return next((cursor for cursor in turns if self._is_able(held_run, cursor)), None)
 
-    def _is_able(self, held: HeldRun, leaf: Leaf) -> bool:
+    def _is_able(self, held_run: HeldRun, leaf: Leaf) -> bool:
         if leaf.wait is not None:
             return leaf.wait.until is not None and leaf.wait.until <= self.now()
-        opened = held.opened.get(leaf.path)
-        return opened is None or opened.due is None or opened.due <= self.now()
+        open_step = held_run.open_steps.get(leaf.path)
+        return open_step is None or open_step.due is None or open_step.due <= self.now()
 
-    def _stepped(self, spec: WorkflowSpec, held: HeldRun, leaf: Leaf) -> bool:
+    def _execute_step(self, spec: WorkflowSpec, held_run: HeldRun, leaf: Leaf) -> bool:
         """Execute one step of a branch; return True if the step was more than the call of a node."""
-        path, seen = leaf.path, held.seen(leaf.path)
+        path, branch_state = leaf.path, held_run.branch_state(leaf.path)
         if leaf.wait is not None:
-            decided = waits.fell_due(seen, at=self.now())
-            assert decided is not None
-            held.take_at(path, decided)
-            self._save(held)  # a poll for due runs does not find the run any more
+            transition = waits.fell_due(branch_state, at=self.now())
+            assert transition is not None
+            held_run.take_at(path, transition)
+            self._save(held_run)  # a poll for due runs does not find the run any more
             return True
         if leaf.joins:
-            held.take_at(path, joined(spec, seen, at=self.now()))
+            held_run.take_at(path, joined(spec, branch_state, at=self.now()))
             return False
-        if path not in held.opened:
-            held.take_at(path, asked(spec, seen, self.context, self.now))
-            if path not in held.opened:
+        if path not in held_run.open_steps:
+            held_run.take_at(path, asked(spec, branch_state, self.context, self.now))
+            if path not in held_run.open_steps:
                 return False
-        opened = held.opened[path]
-        self._try(held, path)
-        if path not in held.opened:
-            self._commit(held, synced=opened.effect.mode is EffectMode.AT_MOST_ONCE)
+        open_step = held_run.open_steps[path]
+        self._try(held_run, path)
+        if path not in held_run.open_steps:
+            # Without a sync a loss of power would leave an at-most-once effect in doubt.
+            self._commit(held_run, synced=open_step.effect.mode is EffectMode.AT_MOST_ONCE)
         return True
 
-    def grant(self, held: HeldRun) -> bool:
+    def grant(self, held_run: HeldRun) -> bool:
         """Apply the wishes for a run between two of its steps; return True if there were any."""
-        wishes = self.wishes.take(held.state.run_id)
+        wishes = self.wishes.take(held_run.state.run_id)
         for wish in wishes:
-            held.take(self._granted(held.state, wish))
+            held_run.take(self._apply_wish(held_run.state, wish))
         return bool(wishes)
 
-    def grant_all(self, held: HeldRun) -> None:
+    def grant_all(self, held_run: HeldRun) -> None:
         """Apply all wishes durably, including wishes that ledger subscribers make during a save."""
-        while self.grant(held):
-            held.save()
+        while self.grant(held_run):
+            held_run.save()
 
-    def _granted(self, state: RunState, wish: Wish) -> Transition:
+    def _apply_wish(self, state: RunState, wish: Wish) -> Transition:
         if wish.kind == "cancel":
             return records.cancelled(state, wish.reason, wish.by, at=self.now())
-        paused = wish.kind == "pause"
-        if state.status.is_terminal or is_paused(state) is paused:
+        is_pause = wish.kind == "pause"
+        if state.status.is_terminal or is_paused(state) is is_pause:
             return Transition(state)
-        value = {"paused": paused, "reason": wish.reason, "at": self.now()}
+        value = {"paused": is_pause, "reason": wish.reason, "at": self.now()}
         return records.noted(state, wish.kind, [RUNTIME, CONTROL], value, at=self.now())
 
-    def _may_go_on(self, held: HeldRun, gate: Callable[[], bool] | None) -> bool:
-        self.grant(held)
-        gate = None if held.opened else gate
-        if held.state.status.is_terminal or is_paused(held.state):
+    def _may_continue(self, held_run: HeldRun, gate: Callable[[], bool] | None) -> bool:
+        self.grant(held_run)
+        # The gate decides between two steps. An effect that has started, and its next attempts, are in a step.
+        gate = None if held_run.open_steps else gate
+        if held_run.state.status.is_terminal or is_paused(held_run.state):
             return False
         try:
             return gate is None or bool(gate())
-        except Exception:  # noqa: BLE001 - the failure is logged, and the run continues
-            _log.exception("a step gate raised an error", extra={"run": held.state.run_id})
+        # A gate is a host's function and may raise anything. The run continues as if there were no gate.
+        except Exception:  # noqa: BLE001 - the error is logged
+            _log.exception("a step gate raised an error", extra={"run": held_run.state.run_id})
             return True
 
-    def _woken(self, held: HeldRun) -> bool:
+    def _wake(self, held_run: HeldRun) -> bool:
         """End a wait for a child that ended, or wait until the next attempt is due.
 
         Return False if there is neither.
         """
-        for leaf in leaves(held.state):
+        for leaf in leaves(held_run.state):
             if leaf.wait is not None and leaf.wait.reason is WaitReason.SUBWORKFLOW:
-                seen = held.seen(leaf.path)
-                decided = waits.child_ended(seen, self.others.child_of(seen), at=self.now())
-                if decided is not None:
-                    held.take_at(leaf.path, decided)
-                    self._save(held)
+                branch_state = held_run.branch_state(leaf.path)
+                transition = waits.child_ended(
+                    branch_state, self.run_effects.child_of(branch_state), at=self.now()
+                )
+                if transition is not None:
+                    held_run.take_at(leaf.path, transition)
+                    self._save(held_run)
                     return True
-        resting = [(one.due, path) for path, one in held.opened.items() if one.due is not None]
-        if not resting:
+        due_attempts = [
+            (open_step.due, path)
+            for path, open_step in held_run.open_steps.items()
+            if open_step.due is not None
+        ]
+        if not due_attempts:
             return False
-        held.flush()
-        due, path = min(resting)
-        left_s = (datetime.fromisoformat(due) - self.clock.now()).total_seconds()
-        if left_s > 0:
-            (self.sleep or time.sleep)(left_s)
-        self.grant(held)
-        if path in held.opened and not is_paused(held.state):
-            again = attempts.retried(held.seen(path), held.opened[path], at=self.now())
-            held.take_at(path, again)
+        # The failed attempts have to be durable before a pause that may take minutes.
+        held_run.flush()
+        due_at, path = min(due_attempts)
+        wait_s = (datetime.fromisoformat(due_at) - self.clock.now()).total_seconds()
+        if wait_s > 0:
+            (self.sleep or time.sleep)(wait_s)
+        self.grant(held_run)
+        if path in held_run.open_steps and not is_paused(held_run.state):
+            next_attempt = attempts.retried(
+                held_run.branch_state(path), held_run.open_steps[path], at=self.now()
+            )
+            held_run.take_at(path, next_attempt)
         return True
 
-    def _try(self, held: HeldRun, path: Path) -> None:
+    def _try(self, held_run: HeldRun, path: Path) -> None:
         """Make one attempt of the open effect of a branch."""
-        opened, seen = held.opened[path], held.seen(path)
-        is_in_doubt = opened.due is None and opened.effect.mode is EffectMode.AT_MOST_ONCE
-        if path in held.recovered and is_in_doubt:
+        open_step, branch_state = held_run.open_steps[path], held_run.branch_state(path)
+        is_in_doubt = open_step.due is None and open_step.effect.mode is EffectMode.AT_MOST_ONCE
+        if path in held_run.recovered_paths and is_in_doubt:
             with suppress(EffectDidNotHappen):
-                found = self.handlers.reconciled(seen_by_handler(seen, opened), opened)
-                held.take_at(path, self._decided(held, path, opened, found))
+                reconciled_outcome = self.handlers.reconciled(
+                    seen_by_handler(branch_state, open_step), open_step
+                )
+                held_run.take_at(path, self._decide(held_run, path, open_step, reconciled_outcome))
                 return
-        if opened.due is not None:
-            held.take_at(path, attempts.retried(seen, opened, at=self.now()))
-            opened = held.opened[path]
-        held.flush()
+        if open_step.due is not None:
+            held_run.take_at(path, attempts.retried(branch_state, open_step, at=self.now()))
+            open_step = held_run.open_steps[path]
+        # The start is durable before the handler is called. If a crash during the handler lost it, the node
+        # would be called again, and might ask for an effect with another key.
+        held_run.flush()
         self.fault("started")
-        outcome = self._executed(seen, opened)
+        outcome = self._execute_effect(branch_state, open_step)
         self.fault("executed")
-        held.take_at(path, self._decided(held, path, opened, outcome))
-        if path in held.opened:  # another attempt follows: only the record has to be durable
-            held.flush()
+        held_run.take_at(path, self._decide(held_run, path, open_step, outcome))
+        # Another attempt follows: the record has to be durable, but no checkpoint.
+        if path in held_run.open_steps:
+            held_run.flush()
             self.fault("ended")
 
-    def _decided(self, held: HeldRun, path: Path, opened: OpenStep, outcome: Any) -> Transition:
-        state, wish = held.seen(path), self.wishes.cancelled(held.state.run_id)
+    def _decide(
+        self, held_run: HeldRun, path: Path, open_step: OpenStep, outcome: Any
+    ) -> Transition:
+        state, wish = held_run.branch_state(path), self.wishes.find_cancel(held_run.state.run_id)
         if wish is None:
-            taken = keys_beside(held.state, path)
-            return attempts.ended(state, opened, outcome, self.policy, at=self.now(), taken=taken)
-        how = {"cancelled_by": wish.by, "reason": wish.reason}
-        return attempts.aborted(state, opened, outcome, how, at=self.now())
+            used_keys = keys_beside(held_run.state, path)
+            return attempts.ended(
+                state, open_step, outcome, self.policy, at=self.now(), used_keys=used_keys
+            )
+        cancellation = {"cancelled_by": wish.by, "reason": wish.reason}
+        return attempts.aborted(state, open_step, outcome, cancellation, at=self.now())
 
-    def _executed(self, state: RunState, opened: OpenStep) -> Any:
+    def _execute_effect(self, state: RunState, open_step: OpenStep) -> Any:
         """Return the outcome of one attempt, from the host's handler if there is one, else from a built-in."""
-        seen = seen_by_handler(state, opened)
-        kind = opened.effect.type
+        run_copy = seen_by_handler(state, open_step)
+        kind = open_step.effect.type
         if kind not in self.handlers:
-            answer = outcome_of(seen, opened, self.now())
+            answer = outcome_of(run_copy, open_step, self.now())
             if answer is not None:
                 return answer
             if kind in {EffectType.EMIT_EVENT, EffectType.START_SUBWORKFLOW}:
-                return self.others.outcome(seen, opened)
+                return self.run_effects.outcome(run_copy, open_step)
             if kind in MEMORY_EFFECTS:
-                return self.memory.outcome(seen, opened, self.now())
-        answer = self.handlers.call(seen, opened.effect, opened.next_node)
-        return self.memory.evidenced(answer, seen, opened, self.now)
+                return self.memory.outcome(run_copy, open_step, self.now())
+        answer = self.handlers.call(run_copy, open_step.effect, open_step.next_node)
+        return self.memory.evidenced(answer, run_copy, open_step, self.now)
 
-    def _commit(self, held: HeldRun, *, synced: bool) -> None:
+    def _commit(self, held_run: HeldRun, *, synced: bool) -> None:
         """Write the records of a step, and its checkpoint unless that may be written a little later.
 
         Records without a checkpoint and not `synced` are synced before the next effect starts.
         """
         now = self.clock.monotonic()
-        if held.may_trail and now < held.saved_at + TRAILS_S:
-            held.save_later(synced=synced)
+        if held_run.may_trail and now < held_run.saved_at + TRAILS_S:
+            held_run.save_later(synced=synced)
             self.fault("ended")
             return
-        self._save(held)
-        held.saved_at = now
+        self._save(held_run)
+        held_run.saved_at = now
 
-    def _save(self, held: HeldRun) -> None:
-        if not held.groups:
-            held.flush()
+    def _save(self, held_run: HeldRun) -> None:
+        if not held_run.groups:
+            held_run.flush()
             self.fault("ended")
-        held.save()
+        held_run.save()
         self.fault("saved")
 
 
@@ -286,7 +309,7 @@ class RunEffects:
         runtime: The runtime that starts and drives children.
         runs: The store of the runs.
         registry: Function that returns the registry of graphs, or None.
-        change: See `Change`.
+        change: The runtime's method that changes a run from outside.
     """
 
     runtime: Starter
@@ -294,21 +317,21 @@ class RunEffects:
     registry: Callable[[], GraphLookup | None]
     change: Change
 
-    def outcome(self, run: RunState, opened: OpenStep) -> EffectOutcome:
+    def outcome(self, run: RunState, open_step: OpenStep) -> EffectOutcome:
         """Return the outcome of EMIT_EVENT or START_SUBWORKFLOW."""
         try:
-            if opened.effect.type is EffectType.EMIT_EVENT:
-                payload = opened.effect.payload
-                event_id = str(payload.get("event_id") or payload.get("id") or opened.key)
+            if open_step.effect.type is EffectType.EMIT_EVENT:
+                payload = open_step.effect.payload
+                event_id = str(payload.get("event_id") or payload.get("id") or open_step.key)
                 return EffectOutcome.completed(self.emit(run, payload, event_id))
-            return self._begun(run, opened)
+            return self._start_child(run, open_step)
         except ContractError as exc:
             return EffectOutcome.failed(str(exc), retryable=False)
 
     def child_of(self, run: RunState) -> RunState | None:
         """Drive the child that the run waits for as far as possible; return it.
 
-        None: it does not exist any more.
+        Return None if it does not exist any more.
         """
         details = (run.waiting.details if run.waiting else None) or {}
         child: RunState | None = self.runs.load(str(details.get("sub_run_id")))
@@ -337,63 +360,66 @@ class RunEffects:
                 f"{len(listeners)} runs wait, but the runtime has no workflow_registry",
             )
 
-        def answered(state: RunState) -> Transition | None:
-            return heard(state, key, event, at=self.runtime.now())
+        def answer(state: RunState) -> Transition | None:
+            return deliver_event(state, key, event, at=self.runtime.now())
 
-        resumed = [one.run_id for one in listeners if self.change(one.run_id, answered)]
-        told: dict[str, Any] = {
+        resumed_ids = [
+            listener.run_id for listener in listeners if self.change(listener.run_id, answer)
+        ]
+        report: dict[str, Any] = {
             "event_id": event_id,
             "wait_key": key,
-            "delivered": len(resumed),
-            "resumed": resumed,
+            "delivered": len(resumed_ids),
+            "resumed": resumed_ids,
         }
-        if not resumed:
-            told["available_listeners_in_session"] = self._names_in_session(key)
-        return told
+        if not resumed_ids:
+            report["available_listeners_in_session"] = self._names_in_session(key)
+        return report
 
     def _waiting_for(self, key: str) -> list[RunState]:
         if isinstance(self.runs, EventWaitStore):
             return self.runs.list_event_waiters(wait_keys=[key], limit=MOST_LISTENERS)
-        found: list[RunState] = self.runs.list_runs(
+        runs: list[RunState] = self.runs.list_runs(
             status=RunStatus.WAITING, wait_reason=WaitReason.EVENT, limit=MOST_LISTENERS
         )
-        return [one for one in found if key in event_keys(one)]
+        return [run for run in runs if key in event_keys(run)]
 
     def _names_in_session(self, key: str) -> list[str]:
         """Return the names of the scope's events that runs wait for, as a help to find a misspelt name."""
         prefix = key.rpartition(":")[0] + ":"
-        found = self.runs.list_runs(
+        runs = self.runs.list_runs(
             status=RunStatus.WAITING, wait_reason=WaitReason.EVENT, limit=200
         )
-        keys = {key for one in found for key in event_keys(one)}
-        return sorted(one.removeprefix(prefix) for one in keys if one.startswith(prefix))
+        keys = {key for run in runs for key in event_keys(run)}
+        return sorted(k.removeprefix(prefix) for k in keys if k.startswith(prefix))
 
-    def _begun(self, run: RunState, opened: OpenStep) -> EffectOutcome:
-        payload = opened.effect.payload
+    def _start_child(self, run: RunState, open_step: OpenStep) -> EffectOutcome:
+        payload = open_step.effect.payload
         spec = self._spec_of(payload)
         variables = child_vars(run, payload)
-        name = self.runtime.start(
+        child_run_id = self.runtime.start(
             workflow=spec,
             vars=variables,
-            run_id=str(payload.get("run_id") or child_id(run, opened)),
+            run_id=str(payload.get("run_id") or child_id(run, open_step)),
             actor_id=run.actor_id,
             session_id=payload.get("session_id") or run.session_id,
             parent_run_id=run.run_id,
         )
         if payload.get("async"):
             if payload.get("wait"):
-                return waiting_for(spec.workflow_id, name, {"async": True})
-            return EffectOutcome.completed({"sub_run_id": name, "async": True})
-        child = self.runtime.tick(workflow=spec, run_id=name, max_steps=CHILD_STEPS)
+                return waiting_for(spec.workflow_id, child_run_id, {"async": True})
+            return EffectOutcome.completed({"sub_run_id": child_run_id, "async": True})
+        child = self.runtime.tick(workflow=spec, run_id=child_run_id, max_steps=CHILD_STEPS)
         if child.status is RunStatus.COMPLETED:
-            return EffectOutcome.completed({"sub_run_id": name, "output": child.output})
+            return EffectOutcome.completed({"sub_run_id": child_run_id, "output": child.output})
         if child.status.is_terminal:
             problem = (
-                f"subworkflow {spec.workflow_id!r} (run {name}) {child.status.value}: {child.error}"
+                f"subworkflow {spec.workflow_id!r} (run {child_run_id}) {child.status.value}: "
+                f"{child.error}"
             )
             return EffectOutcome.failed(problem, retryable=False)
         wait = None if child.waiting is None else _inner(child.waiting.to_dict(), MOST_INNER)
-        return waiting_for(spec.workflow_id, name, {"sub_waiting": wait})
+        return waiting_for(spec.workflow_id, child_run_id, {"sub_waiting": wait})
 
     def _spec_of(self, payload: dict[str, Any]) -> WorkflowSpec:
         name = payload.get("workflow_id")
@@ -418,15 +444,15 @@ def _inner(wait: Any, levels: int) -> Any:
     details = wait.get("details") if isinstance(wait, dict) else None
     if not isinstance(details, dict) or details.get("sub_waiting") is None:
         return wait
-    below = _inner(details["sub_waiting"], levels - 1) if levels else None
-    return {**wait, "details": {**details, "sub_waiting": below}}
+    inner_wait = _inner(details["sub_waiting"], levels - 1) if levels else None
+    return {**wait, "details": {**details, "sub_waiting": inner_wait}}
 
 
 class GraphLookup(Protocol):
     """Graphs by name."""
 
     def get(self, workflow_id: str) -> WorkflowSpec | None:
-        """Return a graph; None: there is none of this name."""
+        """Return a graph, or None if there is none of this name."""
 
 
 class Starter(Protocol):
@@ -442,13 +468,13 @@ class Starter(Protocol):
         parent_run_id: str | None = None,
         run_id: str | None = None,
     ) -> str:
-        """See `WorkflowRuntime.start`."""
+        """Create a run, or find the run of this id; return its id."""
 
     def tick(self, workflow: WorkflowSpec, run_id: str, max_steps: int = 100) -> RunState:
-        """See `WorkflowRuntime.tick`."""
+        """Execute a run until it waits or ends, or `max_steps` nodes were called; return its state."""
 
     def now(self) -> str:
-        """See `WorkflowRuntime.now`."""
+        """Return the instant in ISO 8601, in UTC."""
 
 
 class Change(Protocol):
@@ -483,12 +509,16 @@ class Wishes:
 
     def take(self, run_id: str) -> list[Wish]:
         """Return the wishes for a run in order, and remove them."""
+        # Called before each step, so without the lock if there is no wish. The caller that adds one waits until
+        # the run is free, and applies it then if the driver did not.
         if run_id not in self._open:
             return []
         with self._lock:
             return self._open.pop(run_id, [])
 
-    def cancelled(self, run_id: str) -> Wish | None:
+    def find_cancel(self, run_id: str) -> Wish | None:
         """Return a wish to cancel the run, or None. The wish is not removed."""
         with self._lock:
-            return next((one for one in self._open.get(run_id, ()) if one.kind == "cancel"), None)
+            return next(
+                (wish for wish in self._open.get(run_id, ()) if wish.kind == "cancel"), None
+            )

@@ -25,16 +25,16 @@ from actors._workflow.embedded.stores.ledgers import (
     records_after,
     sync_records,
 )
-from actors._workflow.machine.branches import Path, lifted, seen_at
+from actors._workflow.machine.branches import Path, lift_to_run, seen_at
 from actors._workflow.machine.records import OpenStep, Transition
-from actors._workflow.machine.recovery import folded
+from actors._workflow.machine.recovery import fold_records
 from actors._workflow.machine.starting import start_record
 from actors._workflow.machine.variables import RECORDS, RUNTIME, SEQ, namespace, with_path
 
 PAGE = 1000
 
 
-def begun(
+def create_run(
     runs: RunStore, ledger: LedgerStore, run: RunState, *, once: bool
 ) -> tuple[RunState, bool]:
     """Write a new run and its first record, in one transaction if the stores can do that.
@@ -46,10 +46,10 @@ def begun(
             ledger.append(start_record(run))
             runs.save(run)
             return run, True
-        found, is_new = cast("CreatingRunStore", runs).create_if_absent(run)
+        stored_run, is_new = cast("CreatingRunStore", runs).create_if_absent(run)
         if is_new:
             ledger.append(start_record(run))
-        return found, is_new
+        return stored_run, is_new
 
 
 def _can_group(runs: RunStore, ledger: LedgerStore) -> bool:
@@ -68,9 +68,9 @@ class HeldRun:
 
     Attributes:
         state: The state now.
-        opened: The effects that have started and have not ended, by branch.
+        open_steps: The effects that have started and have not ended, by branch.
         groups: True if records and state are written in one transaction.
-        recovered: The branches whose open effect was started by a driver that died.
+        recovered_paths: The branches whose open effect was started by a driver that died.
         is_saved: True if the store's checkpoint is `state`.
         saved_at: The instant of the last save by a monotonic clock, as the driver noted it.
 
@@ -80,60 +80,62 @@ class HeldRun:
 
     def __init__(self, runs: RunStore, ledger: LedgerStore, run_id: str) -> None:
         self._runs, self._ledger = runs, ledger
-        saved = runs.load(run_id)
-        if saved is None:
+        saved_state = runs.load(run_id)
+        if saved_state is None:
             raise NoSuchRunError(run_id)
-        own = namespace(saved.vars, RUNTIME)
-        self._count = int(own.get(RECORDS) or 0) if SEQ in own else 0
-        begun_at = self._count
-        self.state, self.opened = self._read_on(saved)
-        self.recovered = {*self.opened}
-        self._open_at = dict.fromkeys(self.opened, begun_at)
+        runtime = namespace(saved_state.vars, RUNTIME)
+        self._count = int(runtime.get(RECORDS) or 0) if SEQ in runtime else 0
+        checkpoint_count = self._count
+        self.state, self.open_steps = self._read_on(saved_state)
+        self.recovered_paths = {*self.open_steps}
+        self._open_at = dict.fromkeys(self.open_steps, checkpoint_count)
         self._buffer: list[StepRecord] = []
         self.groups = _can_group(runs, ledger)
-        self.is_saved, self._is_in_ledger = self.state is saved, True
+        self.is_saved, self._is_in_ledger = self.state is saved_state, True
         self._later = getattr(runs, "save_later", None)
         self.saved_at = -math.inf
         # A driver that died may have left records unsynced.
-        self._is_synced = begun_at == self._count
+        self._is_synced = checkpoint_count == self._count
 
-    def take(self, decided: Transition) -> None:
+    def take(self, transition: Transition) -> None:
         """Apply a decision about the whole run. Effects stay open, unless the decision ends the run.
 
         Nothing is durable before `flush` or `save`.
         """
-        self._buffer += decided.records
-        if decided.state is not self.state:
+        self._buffer += transition.records
+        if transition.state is not self.state:
             self.is_saved = False
-            self._is_in_ledger &= any(one.delta for one in decided.records)
-        self.state = decided.state
-        if decided.opened is not None and decided.records:  # the decision answers a wait
-            path = tuple((decided.records[-1].delta or {}).get("branch") or ())
-            if path not in self.opened:
+            # A record without a delta does not bring its change back after a crash, so the checkpoint has to be
+            # written with it.
+            self._is_in_ledger &= any(record.delta for record in transition.records)
+        self.state = transition.state
+        if transition.opened is not None and transition.records:  # the decision answers a wait
+            path = tuple((transition.records[-1].delta or {}).get("branch") or ())
+            if path not in self.open_steps:
                 self._open_at[path] = self._count + len(self._buffer) - 1
-            self.opened[path] = decided.opened
+            self.open_steps[path] = transition.opened
         if self.state.status.is_terminal:
-            self.opened.clear()
+            self.open_steps.clear()
 
-    def take_at(self, path: Path, decided: Transition) -> None:
+    def take_at(self, path: Path, transition: Transition) -> None:
         """Apply a decision about the branch that `seen_at` shows.
 
         Nothing is durable before `flush` or `save`.
         """
-        before, after = self.opened.pop(path, None), decided.opened
-        if before is None:
+        previous_step, next_step = self.open_steps.pop(path, None), transition.opened
+        if previous_step is None:
             self._open_at[path] = self._count + len(self._buffer)
-        if before is not after:
-            self.recovered.discard(path)
-        if after is not None:
-            self.opened[path] = after
-        self.take(lifted(self.state, path, decided))
+        if previous_step is not next_step:
+            self.recovered_paths.discard(path)
+        if next_step is not None:
+            self.open_steps[path] = next_step
+        self.take(lift_to_run(self.state, path, transition))
 
-    def seen(self, path: Path) -> RunState:
+    def branch_state(self, path: Path) -> RunState:
         """Return the open branch at a path as a run of its own."""
-        found = seen_at(self.state, path)
-        assert found is not None
-        return found
+        state = seen_at(self.state, path)
+        assert state is not None
+        return state
 
     def flush(self, *, synced: bool = True) -> None:
         """Write the records of all decisions so far to the ledger.
@@ -179,36 +181,39 @@ class HeldRun:
             self._later(self.state)
 
     def _save_state(self) -> None:
-        count = min((self._open_at[path] for path in self.opened), default=self._count)
-        counted = with_path(self.state.vars, [RUNTIME, RECORDS], count)
-        state = self.state.moved(vars=counted, checked=True)
-        offloaded = getattr(self._runs, "offloaded", None)
-        self.state = state if offloaded is None else offloaded(state)
+        # After a crash the records from the first open effect on are read again, to find what is open.
+        count = min((self._open_at[path] for path in self.open_steps), default=self._count)
+        variables = with_path(self.state.vars, [RUNTIME, RECORDS], count)
+        state = self.state.moved(vars=variables, checked=True)
+        offload = getattr(self._runs, "offloaded", None)
+        self.state = state if offload is None else offload(state)
         self._runs.save(self.state)
         self.is_saved = self._is_in_ledger = True
 
-    def _read_on(self, saved: RunState) -> tuple[RunState, dict[Path, OpenStep]]:
-        kept = self._count
+    def _read_on(self, saved_state: RunState) -> tuple[RunState, dict[Path, OpenStep]]:
+        checkpoint_count = self._count
         try:
-            return self._read(saved)
+            return self._read(saved_state)
+        # A loss of power may have left a part of the records that were not synced.
         except LedgerBrokenError:
-            if not mend_records(self._ledger, saved.run_id, kept=kept):
+            if not mend_records(self._ledger, saved_state.run_id, synced_count=checkpoint_count):
                 raise
-            self._count = kept
-            return self._read(saved)
+            self._count = checkpoint_count
+            return self._read(saved_state)
 
-    def _read(self, saved: RunState) -> tuple[RunState, dict[Path, OpenStep]]:
+    def _read(self, saved_state: RunState) -> tuple[RunState, dict[Path, OpenStep]]:
         records: list[Any] = []
         while True:
             page, self._count = records_after(
-                self._ledger, run_id=saved.run_id, after=self._count, limit=PAGE
+                self._ledger, run_id=saved_state.run_id, after=self._count, limit=PAGE
             )
             records += page
             if len(page) < PAGE:
                 break
-        return folded(saved, records)
+        return fold_records(saved_state, records)
 
 
+# By weak reference: otherwise the lock of each run that was ever driven would stay in memory.
 _locks: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()
 _guard = threading.Lock()
 
@@ -236,7 +241,7 @@ class RunLocks:
 
     def __init__(self, store: Any) -> None:
         self._lock_of = getattr(store, "lock", None)
-        self._held: set[str] = set()
+        self._held_ids: set[str] = set()
 
     @contextmanager
     def hold(self, run_id: str, *, wait: bool = True) -> Iterator[bool]:
@@ -246,16 +251,17 @@ class RunLocks:
             StoreBusyError: A driver in another process holds the lock for too long. If `wait` is false: any
                 other driver holds the lock now.
         """
-        own = run_mutation_lock(run_id)
-        if not own.acquire(blocking=wait):
+        # Before the lock of the store: this one is reentrant and guards `_held_ids`, so a nested hold is found.
+        lock = run_mutation_lock(run_id)
+        if not lock.acquire(blocking=wait):
             raise StoreBusyError(f"run {run_id}", 0.0)
         with ExitStack() as stack:
-            stack.push(own)
-            if run_id in self._held:
+            stack.push(lock)
+            if run_id in self._held_ids:
                 yield True
                 return
             if self._lock_of is not None:
                 stack.enter_context(self._lock_of(run_id, wait=wait))
-            self._held.add(run_id)
-            stack.callback(self._held.remove, run_id)
+            self._held_ids.add(run_id)
+            stack.callback(self._held_ids.remove, run_id)
             yield False

@@ -76,14 +76,14 @@ def persist_workflow_snapshot(
     run: RunState | None = run_store.load(run_id)
     if run is None:
         raise NoSuchRunError(run_id)
-    clean = durable_copy(snapshot, "snapshot")
-    kept = artifact_store.store_json(clean, run_id=run_id)
+    clean_snapshot = durable_copy(snapshot, "snapshot")
+    artifact = artifact_store.store_json(clean_snapshot, run_id=run_id)
     ref = {
-        **artifact_ref(kept.artifact_id),
-        "artifact_id": kept.artifact_id,
+        **artifact_ref(artifact.artifact_id),
+        "artifact_id": artifact.artifact_id,
         "workflow_id": workflow_id,
         "format": format,
-        "sha256": json_digest(clean),
+        "sha256": json_digest(clean_snapshot),
         "created_at": utc_now_iso(),
     }
     run.vars = with_path(run.vars, [RUNTIME, SNAPSHOT], ref)
@@ -113,14 +113,15 @@ def export_run_history_bundle(  # noqa: PLR0913 - AbstractRuntime's parameters
         run_id: The run.
         run_store: The store of the run.
         ledger_store: The store of the run's records.
-        artifact_store: The store that has the artifacts' digests. None: the bundle has only the artifacts' ids.
+        artifact_store: The store that has the artifacts' digests. If it is None, the bundle has only their ids.
         include_subruns: Include the runs below the run.
         include_session: Include the turns of the run's session up to this run, see `session_turns`.
         session_turn_limit: Maximum number of those turns. The last ones are kept.
         ledger_mode: ``full``, or ``tail``: the last `ledger_max_items` records of each run.
         ledger_max_items: See `ledger_mode`.
         detail: ``full``, or ``replay``: ``{"$omitted": …}`` replaces the data that was sent to models.
-        workflow: The graph to describe. None: the description that `persist_workflow_snapshot` stored.
+        workflow: The graph to describe. If it is None, the bundle has the description that
+            `persist_workflow_snapshot` stored.
 
     Raises:
         NoSuchRunError: There is no such run.
@@ -135,17 +136,17 @@ def export_run_history_bundle(  # noqa: PLR0913 - AbstractRuntime's parameters
         raise NoSuchRunError(run_id)
     source = HistorySource(run_store, ledger_store, artifact_store)
     runs = source.tree(root) if include_subruns else [root]
-    most = ledger_max_items if ledger_mode == "tail" else None
-    ledgers = {one.run_id: _ledger(source, one, most) for one in runs}
+    max_items = ledger_max_items if ledger_mode == "tail" else None
+    ledgers = {run.run_id: _ledger(source, run, max_items) for run in runs}
     bundle = {
         "version": RUN_HISTORY_BUNDLE_VERSION_V1,
         "detail": detail,
         "generated_at": utc_now_iso(),
         "root_run_id": run_id,
         "run": root.to_dict(),
-        "input_data": {name: one for name, one in root.vars.items() if not name.startswith("_")},
-        "workflow_snapshot": _described(root, artifact_store, workflow),
-        "subruns": [one.to_dict() for one in runs[1:]],
+        "input_data": {n: value for n, value in root.vars.items() if not n.startswith("_")},
+        "workflow_snapshot": _describe_graph(root, artifact_store, workflow),
+        "subruns": [run.to_dict() for run in runs[1:]],
         "ledgers": ledgers,
         "timeline": [] if detail == REPLAY else _timeline(ledgers),
         "resolved_actions": [*_resolved_actions(ledgers)],
@@ -177,9 +178,9 @@ def import_run_history_bundle(
             as it is, and nothing is written.
     """
     _check(bundle)
-    runs = [_imported(RunState.from_dict(row)) for row in (bundle["run"], *bundle["subruns"])]
+    runs = [_importable_run(RunState.from_dict(row)) for row in (bundle["run"], *bundle["subruns"])]
     ledgers = {
-        run.run_id: [record_from(one["record"]) for one in bundle["ledgers"][run.run_id]["items"]]
+        run.run_id: [record_from(item["record"]) for item in bundle["ledgers"][run.run_id]["items"]]
         for run in runs
     }
     for run in runs:
@@ -188,6 +189,7 @@ def import_run_history_bundle(
     for run in reversed(runs):
         records = ledgers[run.run_id]
         with locks.hold(run.run_id):
+            # Again, with the lock: another import may have written the run meanwhile.
             if _is_imported(run, records, run_store, ledger_store):
                 continue
             if ledger_store.list(run.run_id):
@@ -197,15 +199,15 @@ def import_run_history_bundle(
     return [run.run_id for run in runs]
 
 
-def _imported(run: RunState) -> RunState:
+def _importable_run(run: RunState) -> RunState:
     """Return a run of a bundle as stores get it: without answers that came before their waits.
 
     Raises:
         GraphError: Its counters are no numbers, so that no driver could continue it.
     """
-    own = namespace(run.vars, RUNTIME)
+    runtime = namespace(run.vars, RUNTIME)
     for name in (SEQ, RECORDS):
-        count = own.get(name, 0)
+        count = runtime.get(name, 0)
         if type(count) is not int or count < 0:
             raise GraphError(f"run {run.run_id!r}", f"its {RUNTIME}.{name} is {count!r}, no count")
     return run.moved(vars=without_answers(run.vars))
@@ -214,17 +216,19 @@ def _imported(run: RunState) -> RunState:
 def _is_imported(
     run: RunState, records: list[StepRecord], run_store: Any, ledger_store: Any
 ) -> bool:
-    """Return True if the stores have this run in this state, with these records; False: they have no run."""
-    found: RunState | None = run_store.load(run.run_id)
-    if found is None:
+    """Return True if the stores have this run in this state with these records, False if they have no run."""
+    stored_run: RunState | None = run_store.load(run.run_id)
+    if stored_run is None:
         return False
-    stored = [record_from(one) for one in ledger_store.list(run.run_id)]
-    if found.to_dict() != run.to_dict() or [*map(_said, stored)] != [*map(_said, records)]:
+    stored_records = [record_from(row) for row in ledger_store.list(run.run_id)]
+    if stored_run.to_dict() != run.to_dict() or [*map(_without_hashes, stored_records)] != [
+        *map(_without_hashes, records)
+    ]:
         raise RunIdentityConflict(run.run_id, "it is there already")
     return True
 
 
-def _said(record: StepRecord) -> dict[str, Any]:
+def _without_hashes(record: StepRecord) -> dict[str, Any]:
     """Return a record without the hashes, which a store that chains records writes itself."""
     return {**record.to_dict(), "prev_hash": None, "record_hash": None}
 
@@ -236,7 +240,7 @@ def replay_run_history(
 
     Args:
         bundle: See `export_run_history_bundle`.
-        workflow: The graph whose nodes are checked. None: nodes are not checked.
+        workflow: The graph whose nodes are checked, or None if nodes are not checked.
 
     Raises:
         GraphError: The bundle is incomplete, a node is not in `workflow`, or the records do not lead to the
@@ -244,26 +248,29 @@ def replay_run_history(
     """
     _check(bundle)
     records = [item["record"] for item in bundle["ledgers"][bundle["root_run_id"]]["items"]]
-    begun = next(
-        (one["delta"]["start"] for one in records if "start" in (one["delta"] or {})), None
-    )
-    if begun is None:
+    start_data = next((r["delta"]["start"] for r in records if "start" in (r["delta"] or {})), None)
+    if start_data is None:
         raise GraphError(
             "a history", "its first record is missing: export it with ledger_mode='full'"
         )
-    states = [RunState.from_dict(durable_copy(begun, "start", deepest=WRAPPED))]
-    state, opened = states[0], dict[Path, OpenStep]()
-    for place, record in enumerate(records):
-        state = behind_record(state, opened, record)
+    states = [RunState.from_dict(durable_copy(start_data, "start", deepest=WRAPPED))]
+    state, open_steps = states[0], dict[Path, OpenStep]()
+    for index, record in enumerate(records):
+        state = behind_record(state, open_steps, record)
         if state is not states[-1]:
             if workflow is not None:
-                check_nodes(f"record {place}", workflow, state)
+                check_nodes(f"record {index}", workflow, state)
             states.append(state)
-    last = RunState.from_dict(bundle["run"])
+    final_state = RunState.from_dict(bundle["run"])
     # A cancellation or failure from outside, on hosts, writes no step, so the records end before it.
-    is_cut_short = last.status in _FROM_OUTSIDE and not states[-1].status.is_terminal
-    if not is_cut_short and (states[-1].status, states[-1].output) != (last.status, last.output):
-        problem = f"the records lead to {states[-1].status.value}, the run is {last.status.value}"
+    is_cut_short = final_state.status in _FROM_OUTSIDE and not states[-1].status.is_terminal
+    if not is_cut_short and (states[-1].status, states[-1].output) != (
+        final_state.status,
+        final_state.output,
+    ):
+        problem = (
+            f"the records lead to {states[-1].status.value}, the run is {final_state.status.value}"
+        )
         raise GraphError("a history", problem)
     return states
 
@@ -278,11 +285,13 @@ def _check(bundle: dict[str, Any]) -> None:
             "a history", "the requests to models are left out. Export it with detail='full'"
         )
     if bundle.get("warnings"):
-        told = "; ".join(f"run {one['run_id']}: {one['detail']}" for one in bundle["warnings"])
-        raise GraphError("a history", f"it is not whole: {told}")
+        reasons = "; ".join(
+            f"run {warning['run_id']}: {warning['detail']}" for warning in bundle["warnings"]
+        )
+        raise GraphError("a history", f"it is not whole: {reasons}")
 
 
-def _described(run: RunState, artifacts: Any, workflow: WorkflowSpec | None) -> Any:
+def _describe_graph(run: RunState, artifacts: Any, workflow: WorkflowSpec | None) -> Any:
     if workflow is not None:
         return workflow.described()
     ref = namespace(run.vars, RUNTIME).get(SNAPSHOT)
@@ -296,14 +305,14 @@ def _for_replay(record: dict[str, Any]) -> dict[str, Any]:
     effect, result = record.get("effect") or {}, record.get("result")
     payload = effect.get("payload")
     if effect.get("type") == EffectType.LLM_CALL and isinstance(payload, dict):
-        record = {**record, "effect": {**effect, "payload": _without(payload, _SENT)}}
+        record = {**record, "effect": {**effect, "payload": _omit(payload, _SENT)}}
     if isinstance(result, dict) and isinstance(result.get("metadata"), dict):
-        told = _without(result["metadata"], _SENT_IN_RESULT)
-        record = {**record, "result": {**result, "metadata": told}}
+        metadata = _omit(result["metadata"], _SENT_IN_RESULT)
+        record = {**record, "result": {**result, "metadata": metadata}}
     return record
 
 
-def _without(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _omit(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     marks = {
         name: {"$omitted": {"profile": REPLAY, "bytes": len(canonical_json(data[name]).encode())}}
         for name in names
@@ -312,13 +321,13 @@ def _without(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {**data, **marks}
 
 
-def _ledger(source: HistorySource, run: RunState, most: int | None) -> dict[str, Any]:
+def _ledger(source: HistorySource, run: RunState, max_items: int | None) -> dict[str, Any]:
     records = source.records(run)
-    start = 0 if most is None else max(0, len(records) - most)
+    start = 0 if max_items is None else max(0, len(records) - max_items)
     if start:
         problem = f"{start} records before the window are left out"
-        source.warn("ledger_tail_window", run, problem, total=len(records), window=most)
-    items = [{"cursor": n, "record": one} for n, one in enumerate(records[start:], start + 1)]
+        source.warn("ledger_tail_window", run, problem, total=len(records), window=max_items)
+    items = [{"cursor": n, "record": record} for n, record in enumerate(records[start:], start + 1)]
     return {
         "run_id": run.run_id,
         "total": len(records),
@@ -332,22 +341,22 @@ def _ledger(source: HistorySource, run: RunState, most: int | None) -> dict[str,
 
 def _timeline(ledgers: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each record of all runs, ordered by the records' start."""
-    rows = [_moment(run_id, one) for run_id, ledger in ledgers.items() for one in ledger["items"]]
+    rows = [_moment(run_id, item) for run_id, ledger in ledgers.items() for item in ledger["items"]]
     return sorted(rows, key=lambda row: normalize_utc_iso(row["started_at"]) or "")
 
 
 def _moment(run_id: str, item: dict[str, Any]) -> dict[str, Any]:
     record = item["record"]
-    begun, ended = record["started_at"], record["ended_at"] or record["started_at"]
+    started_at, ended_at = record["started_at"], record["ended_at"] or record["started_at"]
     return {
         "run_id": run_id,
         "cursor": item["cursor"],
         "node_id": record["node_id"],
         "status": record["status"],
         "effect_type": (record["effect"] or {}).get("type"),
-        "started_at": begun,
-        "ended_at": ended,
-        "duration_ms": duration_ms(begun, ended),
+        "started_at": started_at,
+        "ended_at": ended_at,
+        "duration_ms": duration_ms(started_at, ended_at),
     }
 
 
@@ -356,8 +365,8 @@ def _resolved_actions(ledgers: dict[str, Any]) -> Iterable[dict[str, Any]]:
     for run_id, ledger in ledgers.items():
         for item in ledger["items"]:
             result = item["record"]["result"]
-            told = result.get("metadata") if isinstance(result, dict) else None
-            action = told.get(RESOLVED) if isinstance(told, dict) else None
+            metadata = result.get("metadata") if isinstance(result, dict) else None
+            action = metadata.get(RESOLVED) if isinstance(metadata, dict) else None
             if isinstance(action, dict):
                 yield {"run_id": run_id, **action}
 
@@ -371,7 +380,7 @@ class HistorySource:
     Args:
         run_store: The store of the runs.
         ledger_store: The store of their records.
-        artifact_store: The store of their artifacts. None: only the artifacts' ids are known.
+        artifact_store: The store of their artifacts. If it is None, only the artifacts' ids are known.
 
     Attributes:
         warnings: The parts that could not be read, as objects with ``code``, ``run_id`` and ``detail``.
@@ -390,7 +399,8 @@ class HistorySource:
         """Return a run and the runs below it."""
         try:
             return tree_of(self.runs, root)
-        except Exception as exc:  # noqa: BLE001 - the store failed, and the failure is reported as a warning
+        # A store may be any code, and the rest of the history is of use without the runs below.
+        except Exception as exc:  # noqa: BLE001 - the error is a warning of the bundle
             self.warn("subtree_discovery_failed", root, f"{type(exc).__name__}: {exc}")
             return [root]
 
@@ -399,7 +409,8 @@ class HistorySource:
         if run.run_id not in self._records:
             try:
                 self._records[run.run_id] = self.ledger.list(run.run_id)
-            except Exception as exc:  # noqa: BLE001 - the failure is reported as a warning
+            # A store may be any code, and the other parts of the history are of use without these records.
+            except Exception as exc:  # noqa: BLE001 - the error is a warning of the bundle
                 self.warn("ledger_read_failed", run, f"{type(exc).__name__}: {exc}")
                 self._records[run.run_id] = []
         return self._records[run.run_id]
@@ -407,15 +418,17 @@ class HistorySource:
     def artifacts_of(self, run: RunState) -> list[dict[str, Any]]:
         """Return descriptions of the artifacts of a run, the oldest first, and of those that it refers to."""
         store = self.artifacts
-        own = (
-            {} if store is None else {one.artifact_id: one for one in store.list_by_run(run.run_id)}
+        own_artifacts = (
+            {}
+            if store is None
+            else {metadata.artifact_id: metadata for metadata in store.list_by_run(run.run_id)}
         )
-        told = dict(reversed(own.items()))
+        descriptions = dict(reversed(own_artifacts.items()))
         for name in references([run.vars, run.output]):
-            told.setdefault(name, None if store is None else store.get_metadata(name))
+            descriptions.setdefault(name, None if store is None else store.get_metadata(name))
         return [
-            {"artifact_id": name, "missing": True} if one is None else one.to_dict()
-            for name, one in told.items()
+            {"artifact_id": name, "missing": True} if metadata is None else metadata.to_dict()
+            for name, metadata in descriptions.items()
         ]
 
     def plain(self, run: RunState, value: Any) -> Any:
@@ -425,8 +438,12 @@ class HistorySource:
         """
         if self.artifacts is None or not is_artifact_ref(value):
             return value
-        about = self.artifacts.get_metadata(get_artifact_id(value))
-        if about is None or about.run_id != run.run_id or about.size_bytes > MOST_PLAIN_BYTES:
+        metadata = self.artifacts.get_metadata(get_artifact_id(value))
+        if (
+            metadata is None
+            or metadata.run_id != run.run_id
+            or metadata.size_bytes > MOST_PLAIN_BYTES
+        ):
             return value
         return plain_value(value, self.artifacts)
 
@@ -455,12 +472,12 @@ def session_turns(source: HistorySource, root: RunState, limit: int) -> list[dic
     """
     rows = source.runs.list_run_index(session_id=root.session_id, root_only=True, limit=MOST_RUNS)
     until = _instant(root.created_at)
-    chosen = sorted(
+    turn_ids = sorted(
         (_instant(row["created_at"]), row["run_id"])
         for row in rows
         if _instant(row["created_at"]) <= until and not _INTERNAL.fullmatch(row["workflow_id"])
     )
-    runs = (source.runs.load(run_id) for _, run_id in chosen[-max(limit, 1) :])
+    runs = (source.runs.load(run_id) for _, run_id in turn_ids[-max(limit, 1) :])
     return [_turn(source, run) for run in runs if run is not None]
 
 
@@ -468,47 +485,51 @@ def stats_of(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the totals of records: ``duration_ms``, ``llm_calls``, ``tool_calls``, ``usage`` and ``tok_s``.
 
     ``usage`` has the tokens of input, of output, and in total. ``tok_s`` is the number of all tokens per
-    second. None: there are no tokens or there is no duration.
+    second, or None if there are no tokens or there is no duration.
     """
     counts, usage = metrics_of(records), dict.fromkeys(_USAGE, 0)
-    for record in _ended(records, EffectType.LLM_CALL):
-        found = _object(_object(record.get("result")).get("usage"))
-        told = {name: _first_number(found, names) for name, names in _USAGE.items()}
-        told["total_tokens"] = told["total_tokens"] or told["input_tokens"] + told["output_tokens"]
-        usage = {name: usage[name] + count for name, count in told.items()}
-    times = [_instant(one.get(name)) for one in records for name in ("started_at", "ended_at")]
-    known = sorted(filter(None, times))
-    took = (duration_ms(known[0], known[-1]) if known else None) or 0.0
+    for record in _completed_records(records, EffectType.LLM_CALL):
+        usage_data = _object(_object(record.get("result")).get("usage"))
+        tokens = {name: _first_number(usage_data, names) for name, names in _USAGE.items()}
+        tokens["total_tokens"] = (
+            tokens["total_tokens"] or tokens["input_tokens"] + tokens["output_tokens"]
+        )
+        usage = {name: usage[name] + count for name, count in tokens.items()}
+    times = [_instant(r.get(name)) for r in records for name in ("started_at", "ended_at")]
+    instants = sorted(filter(None, times))
+    total_ms = (duration_ms(instants[0], instants[-1]) if instants else None) or 0.0
     return {
-        "duration_ms": int(took),
+        "duration_ms": int(total_ms),
         "llm_calls": counts["llm_calls"],
         "tool_calls": counts["tool_calls"],
         "usage": usage,
-        "tok_s": usage["total_tokens"] * 1000 / took if took and usage["total_tokens"] else None,
+        "tok_s": usage["total_tokens"] * 1000 / total_ms
+        if total_ms and usage["total_tokens"]
+        else None,
     }
 
 
-def duration_ms(begun: Any, ended: Any) -> float | None:
-    """Return the milliseconds between two instants, at least 0. None: one of them is not an instant."""
-    known = [normalize_utc_iso(one) for one in (begun, ended)]
-    if None in known:
+def duration_ms(start: Any, end: Any) -> float | None:
+    """Return the milliseconds between two instants, at least 0, or None if one of them is not an instant."""
+    instants = [normalize_utc_iso(value) for value in (start, end)]
+    if None in instants:
         return None
-    first, last = (datetime.fromisoformat(str(one)) for one in known)
-    return round(max(0.0, (last - first).total_seconds() * 1000), 2)
+    start_at, end_at = (datetime.fromisoformat(str(instant)) for instant in instants)
+    return round(max(0.0, (end_at - start_at).total_seconds() * 1000), 2)
 
 
 def _turn(source: HistorySource, run: RunState) -> dict[str, Any]:
     context = _object(source.plain(run, run.vars.get("context")))
     messages = source.plain(run, context.get("messages"))
-    asked, noted = _asked(source, run, context, messages)
-    envelope = _ENVELOPE.match(asked)
+    question, question_metadata = _question_of(source, run, context, messages)
+    envelope = _ENVELOPE.match(question)
     if envelope is not None:
-        noted = _metadata(envelope[1]) | noted
-    answer, about = _answered(source, run)
+        question_metadata = _metadata(envelope[1]) | question_metadata
+    answer, answer_metadata = _answer_of(source, run)
     tree = source.tree(run)
     rows = source.plain(run, context.get("attachments"))
     attachments = rows if isinstance(rows, list) else []
-    artifacts = {row["artifact_id"]: row for one in tree for row in source.artifacts_of(one)}
+    artifacts = {row["artifact_id"]: row for member in tree for row in source.artifacts_of(member)}
     return {
         "run_id": run.run_id,
         "workflow_id": run.workflow_id,
@@ -516,55 +537,57 @@ def _turn(source: HistorySource, run: RunState) -> dict[str, Any]:
         "status": RunStatus(run.status).value,
         "created_at": run.created_at,
         "updated_at": run.updated_at,
-        "prompt": asked[envelope.end() if envelope else 0 :].strip() or None,
-        "prompt_verbatim": asked if envelope else None,
-        "prompt_metadata": noted or None,
+        "prompt": question[envelope.end() if envelope else 0 :].strip() or None,
+        "prompt_verbatim": question if envelope else None,
+        "prompt_metadata": question_metadata or None,
         "attachments": [row for row in attachments if isinstance(row, dict)],
         "answer": answer,
-        "answer_meta": about,
-        "stats": stats_of([record for one in tree for record in source.records(one)]),
+        "answer_meta": answer_metadata,
+        "stats": stats_of([record for member in tree for record in source.records(member)]),
         "artifacts": [*artifacts.values()],
     }
 
 
-def _asked(
+def _question_of(
     source: HistorySource, run: RunState, context: dict[str, Any], messages: Any
 ) -> tuple[str, dict[str, Any]]:
     """Return the question of a run and the metadata of its message. The last message of the user is taken.
 
     Vars with a question come before messages.
     """
-    told = [run.vars.get(name) for name in _ASKED] + [context.get(name) for name in _ASKED[1:]]
-    for one in told:
-        text = _text(source.plain(run, one))
+    candidates = [run.vars.get(name) for name in _ASKED] + [
+        context.get(name) for name in _ASKED[1:]
+    ]
+    for candidate in candidates:
+        text = _text(source.plain(run, candidate))
         if text:
             return text, {}
-    for one in reversed(messages if isinstance(messages, list) else []):
-        message = _object(source.plain(run, one))
+    for item in reversed(messages if isinstance(messages, list) else []):
+        message = _object(source.plain(run, item))
         if message.get("role") != "user":
             continue
         text = _text(source.plain(run, message.get("content")))
         if text:
-            about = _object(message.get("metadata")).get("runtime_metadata")
-            return text, _object(message.get("runtime_metadata") or about)
+            metadata = _object(message.get("metadata")).get("runtime_metadata")
+            return text, _object(message.get("runtime_metadata") or metadata)
     return "", {}
 
 
-def _answered(source: HistorySource, run: RunState) -> tuple[str | None, dict[str, Any] | None]:
+def _answer_of(source: HistorySource, run: RunState) -> tuple[str | None, dict[str, Any] | None]:
     """Return a run's answer: from its output, else the last answer that it gave to the user."""
     output = source.plain(run, run.output)
     if isinstance(output, str) and output.strip():
         return output.strip(), None
-    whole = _object(output)
-    inner = _object(whole.get("result")) or _object(whole.get("output"))
-    for one in (whole, inner):
+    outer = _object(output)
+    inner = _object(outer.get("result")) or _object(outer.get("output"))
+    for container in (outer, inner):
         for name in _ANSWERED:
-            text = _text(source.plain(run, one.get(name)))
+            text = _text(source.plain(run, container.get(name)))
             if text:
-                return text.strip(), _object(whole.get("meta")) or _object(
+                return text.strip(), _object(outer.get("meta")) or _object(
                     inner.get("meta")
                 ) or None
-    for record in reversed([*_ended(source.records(run), EffectType.ANSWER_USER)]):
+    for record in reversed([*_completed_records(source.records(run), EffectType.ANSWER_USER)]):
         text = _text(_object(record.get("result")).get("message"))
         if text:
             return text.strip(), None
@@ -582,22 +605,24 @@ def _metadata(text: str) -> dict[str, Any]:
         return {}
 
 
-def _ended(records: Iterable[dict[str, Any]], kind: EffectType) -> Iterable[dict[str, Any]]:
-    for one in records:
+def _completed_records(
+    records: Iterable[dict[str, Any]], kind: EffectType
+) -> Iterable[dict[str, Any]]:
+    for record in records:
         if (
-            one.get("status") == StepStatus.COMPLETED
-            and _object(one.get("effect")).get("type") == kind
+            record.get("status") == StepStatus.COMPLETED
+            and _object(record.get("effect")).get("type") == kind
         ):
-            yield one
+            yield record
 
 
 def _instant(value: Any) -> str:
     return normalize_utc_iso(value) or ""
 
 
-def _first_number(found: dict[str, Any], names: tuple[str, ...]) -> int:
-    numbers = (found.get(name) for name in names)
-    return next((one for one in numbers if type(one) is int and one > 0), 0)
+def _first_number(usage: dict[str, Any], names: tuple[str, ...]) -> int:
+    numbers = (usage.get(name) for name in names)
+    return next((number for number in numbers if type(number) is int and number > 0), 0)
 
 
 def _text(value: Any) -> str:

@@ -48,7 +48,7 @@ class WorkflowRegistry:
             raise KeyError(f"graph {workflow_id!r} is not registered")
 
     def get(self, workflow_id: str) -> WorkflowSpec | None:
-        """Return a graph. None: no graph of this name is registered."""
+        """Return a graph, or None if no graph of this name is registered."""
         return self._specs.get(workflow_id)
 
     def get_or_raise(self, workflow_id: str) -> WorkflowSpec:
@@ -86,14 +86,14 @@ def restore_snapshot(
         RunIdentityConflict: A run with this `run_id` exists.
     """
     run = restored_run(snapshot, workflow, run_id=run_id or new_id(), at=utc_now_iso(), force=force)
-    _, made = run_store.create_if_absent(run)
-    if not made:
+    _, is_new = run_store.create_if_absent(run)
+    if not is_new:
         raise RunIdentityConflict(run.run_id, "it is there already")
     ledger_store.append(start_record(run, restored_from=snapshot.snapshot_id))
     return run.run_id
 
 
-def deleted_tree(
+def delete_tree(
     runs: Any, ledger: Any, artifacts: Any, run_id: str, *, commands: Any = None
 ) -> int:
     """Delete a run and the runs below it, the lowest first, with their commands; return the number of runs.

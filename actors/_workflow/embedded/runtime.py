@@ -32,8 +32,8 @@ from actors._kernel.workflow.stores import (
 )
 from actors._runtime.loop.clock import SystemClock
 from actors._workflow.embedded.driver import Change, Driver, GraphLookup, RunEffects, Wish, Wishes
-from actors._workflow.embedded.held_run import HeldRun, RunLocks, begun
-from actors._workflow.embedded.registry import deleted_tree
+from actors._workflow.embedded.held_run import HeldRun, RunLocks, create_run
+from actors._workflow.embedded.registry import delete_tree
 from actors._workflow.handlers import EffectHandlers, Handler
 from actors._workflow.machine import records, variables, waits
 from actors._workflow.machine.plans import NodeContext
@@ -71,13 +71,13 @@ class WorkflowRuntime:
         run_store: The store of checkpoints.
         ledger_store: The store of records.
         effect_handlers: The host's functions by type of effect. A function for a built-in effect replaces it.
-        effect_policy: The policy that decides the number of attempts of effects. None: one attempt.
+        effect_policy: The policy that decides the number of attempts of effects. One attempt if it is None.
         workflow_registry: The graphs by name. Sub-graphs and the delivery of events need it.
         artifact_store: The store of artifacts. Nodes read it as `ctx.artifacts`, and the memory effects use it.
-        chat_summarizer: The maker of summaries, see `summarizing`. None: the handler of LLM_CALL.
+        chat_summarizer: The maker of summaries, see `summarizing`. The handler of LLM_CALL if it is None.
         config: Limits of new runs.
-        clock: The clock. None: the system's clock.
-        sleep: The function that waits between attempts. It gets seconds. None: `time.sleep`.
+        clock: The clock. The system's clock if it is None.
+        sleep: The function that waits between attempts. It gets seconds. `time.sleep` if it is None.
         fault: A hook of tests, called with the name of each point at which a process may die.
     """
 
@@ -108,7 +108,7 @@ class WorkflowRuntime:
         self.workflow_registry, self.artifact_store = workflow_registry, artifact_store
         self.config: RuntimeConfig = config or RuntimeConfig()
         self._locks, self._wishes = RunLocks(run_store), Wishes()
-        self._driven: dict[str, HeldRun] = {}
+        self._held_runs: dict[str, HeldRun] = {}
         self._effects = RunEffects(
             runtime=self,
             runs=run_store,
@@ -125,7 +125,7 @@ class WorkflowRuntime:
             context=NodeContext(now=lambda: clock.now().isoformat(), artifacts=artifact_store),
             sleep=sleep,
             fault=fault,
-            others=self._effects,
+            run_effects=self._effects,
             memory=memory_effects(self, self._change, handlers, chat_summarizer),
         )
 
@@ -149,14 +149,16 @@ class WorkflowRuntime:
             GraphError: `run_id` is not letters, digits, ``_`` and ``-``, or the store lacks `create_if_absent`.
         """
         whose = {"actor_id": actor_id, "session_id": session_id, "parent_run_id": parent_run_id}
-        given, at = vars or {}, self.now()
-        run = new_run(workflow, given, self.config, at=at, run_id=run_id, with_memory=True, **whose)
+        inputs, at = vars or {}, self.now()
+        run = new_run(
+            workflow, inputs, self.config, at=at, run_id=run_id, with_memory=True, **whose
+        )
         if run_id is not None and not isinstance(self.run_store, CreatingRunStore):
             raise GraphError(
                 f"run_id {run_id!r}", "the store has no create_if_absent. Leave run_id out"
             )
-        found, _ = begun(self.run_store, self.ledger_store, run, once=run_id is not None)
-        check_identity(found, run)
+        stored_run, _ = create_run(self.run_store, self.ledger_store, run, once=run_id is not None)
+        check_identity(stored_run, run)
         return run.run_id
 
     def tick(
@@ -175,15 +177,15 @@ class WorkflowRuntime:
             GraphError: The run belongs to another graph.
             StoreBusyError: A driver in another process holds the run.
         """
-        with self._held(run_id) as held:
-            return self._driven_on(workflow, held, max_steps, step_gate)
+        with self._hold_run(run_id) as held_run:
+            return self._drive(workflow, held_run, max_steps, step_gate)
 
     def try_tick(
         self, workflow: WorkflowSpec, run_id: str, max_steps: int = 100
     ) -> RunState | None:
         """Do the same as `tick`, but return None at once if another caller drives the run now."""
-        with suppress(StoreBusyError), self._held(run_id, wait=False) as held:
-            return self._driven_on(workflow, held, max_steps, None)
+        with suppress(StoreBusyError), self._hold_run(run_id, wait=False) as held_run:
+            return self._drive(workflow, held_run, max_steps, None)
         return None
 
     def resume(  # noqa: PLR0917 - AbstractRuntime's parameters
@@ -201,14 +203,14 @@ class WorkflowRuntime:
             NotSerializableError: A value in `payload` is not JSON data; the error has its path.
             NoSuchRunError: See `tick`.
         """
-        with self._held(run_id) as held:
-            check_graph(workflow, held.state)
-            held.take(waits.answered(held.state, wait_key, payload, at=self.now()))
-            self._driver.grant(held)
-            held.save()
+        with self._hold_run(run_id) as held_run:
+            check_graph(workflow, held_run.state)
+            held_run.take(waits.answer_wait(held_run.state, wait_key, payload, at=self.now()))
+            self._driver.grant(held_run)
+            held_run.save()
             self._driver.fault("resumed")
-            self._driver.drive(workflow, held, max_steps, None)
-            return held.state.cloned()
+            self._driver.drive(workflow, held_run, max_steps, None)
+            return held_run.state.cloned()
 
     def answer(self, run_id: str, wait_key: str, payload: Any) -> RunState:
         """Answer a wait that a run has or will have. An answer that comes before its wait is kept for it.
@@ -220,19 +222,19 @@ class WorkflowRuntime:
             NotSerializableError: See `resume`.
             NoSuchRunError: See `tick`.
         """
-        with self._held(run_id) as held:
-            state, now = held.state, self.now()
-            waits_now = wait_key in {one.wait_key for one in open_waits(state)}
+        with self._hold_run(run_id) as held_run:
+            state, now = held_run.state, self.now()
+            waits_now = wait_key in {wait.wait_key for wait in open_waits(state)}
             if waits_now or state.status is not RunStatus.RUNNING:
-                held.take(waits.answered(state, wait_key, payload, at=now))
+                held_run.take(waits.answer_wait(state, wait_key, payload, at=now))
             elif wait_key in namespace(namespace(state.vars, RUNTIME), ANSWERS):
                 raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
             else:
                 waits.check_early(run_id, wait_key)
                 path = [RUNTIME, ANSWERS, wait_key]
-                held.take(records.noted(state, "answer", path, payload, at=now))
-            held.save()
-            return held.state.cloned()
+                held_run.take(records.noted(state, "answer", path, payload, at=now))
+            held_run.save()
+            return held_run.state.cloned()
 
     def pause_run(self, run_id: str, reason: str | None = None) -> RunState:
         """Pause a run until `resume_run`. An effect that is being executed runs to its end. Idempotent."""
@@ -270,14 +272,14 @@ class WorkflowRuntime:
         """
         if not message:
             raise GraphError(f"run {run_id}", "an empty message says nothing. Write one")
-        with self._held(run_id) as held:
-            if held.state.status.is_terminal:
+        with self._hold_run(run_id) as held_run:
+            if held_run.state.status.is_terminal:
                 raise GraphError(
-                    f"run {run_id}", f"it is {held.state.status.value}: start a new run"
+                    f"run {run_id}", f"it is {held_run.state.status.value}: start a new run"
                 )
-            value, path = records.with_message(held.state, message), [RUNTIME, records.INBOX]
-            held.take(records.noted(held.state, "steer", path, value, at=self.now()))
-            held.save()
+            value, path = records.with_message(held_run.state, message), [RUNTIME, records.INBOX]
+            held_run.take(records.noted(held_run.state, "steer", path, value, at=self.now()))
+            held_run.save()
             return int(value[-1]["seq"])
 
     def get_state(self, run_id: str) -> RunState:
@@ -286,9 +288,9 @@ class WorkflowRuntime:
         Raises:
             NoSuchRunError: The store has no run of this id.
         """
-        if (found := self.run_store.load(run_id)) is None:
+        if (run := self.run_store.load(run_id)) is None:
             raise NoSuchRunError(run_id)
-        return found
+        return run
 
     def get_ledger(self, run_id: str) -> list[dict[str, Any]]:
         """Return all records of a run, the first one first."""
@@ -321,7 +323,7 @@ class WorkflowRuntime:
         return evidence_of(self.get_state(run_id))
 
     def load_evidence(self, evidence_id: str) -> dict[str, Any] | None:
-        """Return the evidence of a call. None: there is no evidence of this id."""
+        """Return the evidence of a call, or None if there is no evidence of this id."""
         return evidence_in(self.artifact_store, evidence_id)
 
     def get_limit_status(self, run_id: str) -> dict[str, Any]:
@@ -334,10 +336,10 @@ class WorkflowRuntime:
 
     def update_limits(self, run_id: str, updates: Mapping[str, Any]) -> None:
         """Change limits of a run durably. Names that are not limits are ignored."""
-        with self._held(run_id) as held:
-            value = namespace(held.state.vars, LIMITS) | variables.known_updates(updates)
-            held.take(records.noted(held.state, "limits", [LIMITS], value, at=self.now()))
-            held.save()
+        with self._hold_run(run_id) as held_run:
+            value = namespace(held_run.state.vars, LIMITS) | variables.known_updates(updates)
+            held_run.take(records.noted(held_run.state, "limits", [LIMITS], value, at=self.now()))
+            held_run.save()
 
     def emit_event(
         self, name: str, payload: Any = None, *, event_id: str, **scope: str
@@ -369,55 +371,60 @@ class WorkflowRuntime:
             GraphError: A run of the tree has not ended. Cancel it first.
         """
         stores = (self.run_store, self.ledger_store, self.artifact_store)
-        return deleted_tree(*stores, run_id, commands=command_store)
+        return delete_tree(*stores, run_id, commands=command_store)
 
-    def _driven_on(
-        self, workflow: WorkflowSpec, held: HeldRun, max_steps: int, gate: Callable[[], bool] | None
+    def _drive(
+        self,
+        workflow: WorkflowSpec,
+        held_run: HeldRun,
+        max_steps: int,
+        gate: Callable[[], bool] | None,
     ) -> RunState:
-        check_graph(workflow, held.state)
-        self._driver.drive(workflow, held, max_steps, gate)
-        return held.state.cloned()
+        check_graph(workflow, held_run.state)
+        self._driver.drive(workflow, held_run, max_steps, gate)
+        return held_run.state.cloned()
 
     @contextmanager
-    def _held(self, run_id: str, *, wait: bool = True) -> Iterator[HeldRun]:
-        with self._driving(run_id, wait=wait) as held:
-            if held is None:
+    def _hold_run(self, run_id: str, *, wait: bool = True) -> Iterator[HeldRun]:
+        with self._driving(run_id, wait=wait) as held_run:
+            if held_run is None:
                 raise StaleResumeError(run_id, "Run is not waiting: this thread drives it")
-            yield held
+            yield held_run
 
     @contextmanager
     def _driving(self, run_id: str, *, wait: bool = True) -> Iterator[HeldRun | None]:
         """Hold a run, and apply wishes that arrive meanwhile. Yield None if this thread holds it already."""
-        with self._locks.hold(run_id, wait=wait) as again:
-            if again:
+        with self._locks.hold(run_id, wait=wait) as is_nested:
+            if is_nested:
                 yield None
                 return
-            held = self._driven[run_id] = HeldRun(self.run_store, self.ledger_store, run_id)
+            held_run = self._held_runs[run_id] = HeldRun(self.run_store, self.ledger_store, run_id)
             try:
-                yield held
-                self._driver.grant_all(held)
+                yield held_run
+                self._driver.grant_all(held_run)
             finally:
-                del self._driven[run_id]
+                del self._held_runs[run_id]
 
     def _wish(self, run_id: str, wish: Wish) -> RunState:
         """Apply a wish: the current driver of the run does it, or this call if there is none."""
-        self.get_state(run_id)
+        self.get_state(run_id)  # raises for an unknown run, whose wish would stay for ever
         self._wishes.add(run_id, wish)
-        with self._driving(run_id) as held:
-            if held is None:  # called in a step of this run, after which the wish is applied
-                return self._driven[run_id].state.cloned()
-            self._driver.grant_all(held)
-            return held.state.cloned()
+        with self._driving(run_id) as held_run:
+            if held_run is None:  # called in a step of this run, after which the wish is applied
+                return self._held_runs[run_id].state.cloned()
+            self._driver.grant_all(held_run)
+            return held_run.state.cloned()
 
     def _change(
         self, run_id: str, decide: Callable[[RunState], Transition | None], *, wait: bool = True
     ) -> bool:
-        with self._driving(run_id, wait=wait) as first:
-            held = first or self._driven[run_id]  # a step of this run, or of a run below it, calls
-            if (decided := decide(held.state)) is None:
+        with self._driving(run_id, wait=wait) as new_hold:
+            # Without a new hold, a step of this run, or of a run below it, calls.
+            held_run = new_hold or self._held_runs[run_id]
+            if (transition := decide(held_run.state)) is None:
                 return False
-            held.take(decided)
-            held.save()
+            held_run.take(transition)
+            held_run.save()
             return True
 
 
@@ -434,28 +441,32 @@ class MemoryHost(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRuns:
-    """See `actors._workflow.notes.spans.SharedMemory`.
+    """The memory that runs of one store share; an implementation of `SharedMemory`.
 
     Attributes:
         host: The runtime.
-        change: See `Change`.
+        change: The runtime's method that changes a run from outside.
     """
 
     host: MemoryHost
     change: Change
 
     def owner(self, run: RunState, scope: str) -> RunState:
-        """See `SharedMemory.owner`. If the run has no session, its owner is the root of its tree."""
+        """Return the run whose memory a scope of `run` names: without a session, the root of its tree."""
         if scope == GLOBAL:
             return self._memory_run(GLOBAL_RUN, None)
         if not run.session_id:
             return self._root(run)
-        name = run.session_id
-        safe = name if _SAFE.fullmatch(name) else derive_id("session", name)
-        return self._memory_run(SESSION_RUN + safe, name)
+        session_id = run.session_id
+        safe = session_id if _SAFE.fullmatch(session_id) else derive_id("session", session_id)
+        return self._memory_run(SESSION_RUN + safe, session_id)
 
     def named(self, run: RunState, run_id: str) -> RunState:
-        """See `SharedMemory.named`."""
+        """Return the run of this id, whose memory a request names.
+
+        Raises:
+            GraphError: The store has no such run.
+        """
         del run
         run_of_memory: RunState | None = self.host.run_store.load(run_id)
         if run_of_memory is None:
@@ -463,7 +474,7 @@ class MemoryRuns:
         return run_of_memory
 
     def put(self, owner: RunState, span: Span) -> None:
-        """See `SharedMemory.put`.
+        """Add a span to the memory of a run, unless it has the span already.
 
         Raises:
             StoreBusyError: Another caller drives the owner now, and the owner is not a run that holds memory
@@ -473,22 +484,25 @@ class MemoryRuns:
         def decide(state: RunState) -> Transition | None:
             if span in spans_of(state.vars):
                 return None
-            after = with_item(state.vars, SPANS_PATH, SPAN_ID, span)
+            variables = with_item(state.vars, SPANS_PATH, SPAN_ID, span)
             return records.noted(
-                state, "memory", SPANS_PATH, after[RUNTIME][SPANS], at=self.host.now()
+                state, "memory", SPANS_PATH, variables[RUNTIME][SPANS], at=self.host.now()
             )
 
+        # The caller holds a run. If it waited for a run that another driver holds, two drivers could wait for
+        # each other. A run that holds memory only has no driver.
         is_memory = owner.current_node == _NODE
         self.change(owner.run_id, decide, wait=is_memory)
 
     def _root(self, run: RunState) -> RunState:
-        seen = {run.run_id}
-        while run.parent_run_id and run.parent_run_id not in seen:
-            above: RunState | None = self.host.run_store.load(run.parent_run_id)
-            if above is None:
+        # An imported run may have any parent, so the chain of parents may be a circle.
+        visited_ids = {run.run_id}
+        while run.parent_run_id and run.parent_run_id not in visited_ids:
+            parent: RunState | None = self.host.run_store.load(run.parent_run_id)
+            if parent is None:
                 break
-            run = above
-            seen.add(run.run_id)
+            run = parent
+            visited_ids.add(run.run_id)
         return run
 
     def _memory_run(self, run_id: str, session_id: str | None) -> RunState:
@@ -496,7 +510,7 @@ class MemoryRuns:
         run: RunState | None = self.host.run_store.load(run_id)
         if run is not None:
             return run
-        new = RunState.new(
+        memory_run = RunState.new(
             workflow_id=_NODE,
             entry_node=_NODE,
             vars=ensure_namespaces({}),
@@ -504,13 +518,13 @@ class MemoryRuns:
             session_id=session_id,
             at=self.host.now(),
         )
-        new.status = RunStatus.COMPLETED
+        memory_run.status = RunStatus.COMPLETED
         create = getattr(self.host.run_store, "create_if_absent", None)
-        run, is_new = create(new) if create is not None else (new, True)
+        run, is_new = create(memory_run) if create is not None else (memory_run, True)
         if is_new:
             if create is None:
-                self.host.run_store.save(new)
-            self.host.ledger_store.append(start_record(new))
+                self.host.run_store.save(memory_run)
+            self.host.ledger_store.append(start_record(memory_run))
         return run
 
 

@@ -71,13 +71,13 @@ class ScheduledRuntime:
         Raises:
             StaleResumeError: The run does not wait.
         """
-        found = [*self._asking(run_id)]
-        if not found:
+        run_waits = [*self._asking_waits(run_id)]
+        if not run_waits:
             raise StaleResumeError(run_id, "Run is not waiting")
-        persons = [one for one in found if one[1].reason is WaitReason.USER]
-        asking, wait = (persons or found)[0]
+        user_waits = [pair for pair in run_waits if pair[1].reason is WaitReason.USER]
+        asking_run_id, wait = (user_waits or run_waits)[0]
         self.scheduler.resume_event(
-            run_id=asking, wait_key=wait.wait_key, payload=payload, max_steps=max_steps
+            run_id=asking_run_id, wait_key=wait.wait_key, payload=payload, max_steps=max_steps
         )
         return self.runtime.get_state(run_id)
 
@@ -115,10 +115,10 @@ class ScheduledRuntime:
         """Stop the scheduler's thread. Idempotent."""
         self.scheduler.stop()
 
-    def _asking(self, run_id: str) -> Iterator[tuple[str, WaitState]]:
+    def _asking_waits(self, run_id: str) -> Iterator[tuple[str, WaitState]]:
         for wait in open_waits(self.runtime.get_state(run_id)):
             if wait.reason is WaitReason.SUBWORKFLOW:
-                yield from self._asking(str((wait.details or {}).get("sub_run_id")))
+                yield from self._asking_waits(str((wait.details or {}).get("sub_run_id")))
             else:
                 yield run_id, wait
 

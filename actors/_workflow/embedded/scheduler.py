@@ -103,7 +103,7 @@ class Scheduler:
         """Poll the store once; return the number of runs that were executed."""
         self.stats.poll_cycles += 1
         self.stats.last_poll_at = utc_now_iso()
-        return sum(self._go_on(run) for run in self._ready())
+        return sum(self._continue_run(run) for run in self._ready())
 
     def resume_event(
         self, *, run_id: str, wait_key: str | None, payload: Any, max_steps: int | None = None
@@ -112,36 +112,36 @@ class Scheduler:
         state = self._runtime.get_state(run_id)
         spec = self._registry.get_or_raise(state.workflow_id)
         steps = self._max_steps if max_steps is None else max_steps
-        ended = self._runtime.resume(spec, run_id, wait_key, payload, steps)
-        if ended.status.is_terminal:
+        new_state = self._runtime.resume(spec, run_id, wait_key, payload, steps)
+        if new_state.status.is_terminal:
             self.resume_subworkflow_parent(child_run_id=run_id)
-        return ended
+        return new_state
 
     def emit_event(
         self, *, name: str, payload: Any = None, event_id: str | None = None, **scope: str
     ) -> list[RunState]:
         """Answer all waits for an event and execute their runs; see `WorkflowRuntime.emit_event`."""
-        told = self._runtime.emit_event(name, payload, event_id=event_id or new_id(), **scope)
-        for run_id in told["resumed"]:
-            self._go_on(self._runtime.get_state(run_id))
-        return [self._runtime.get_state(run_id) for run_id in told["resumed"]]
+        report = self._runtime.emit_event(name, payload, event_id=event_id or new_id(), **scope)
+        for run_id in report["resumed"]:
+            self._continue_run(self._runtime.get_state(run_id))
+        return [self._runtime.get_state(run_id) for run_id in report["resumed"]]
 
     def resume_subworkflow_parent(
         self, *, child_run_id: str, child_output: Any = None
     ) -> RunState | None:
         """Execute the run that waits for the end of this run, and the runs above it.
 
-        Return the state of the waiting run. None: no run waits for this run. `child_output` is ignored, since
-        the store has the output.
+        Return the state of the waiting run, or None if no run waits for this run. `child_output` is ignored,
+        since the store has the output.
         """
         del child_output
         child = self._runtime.get_state(child_run_id)
         parent = self._runs.load(child.parent_run_id) if child.parent_run_id else None
         waits = [] if parent is None else open_waits(parent)
         key = subworkflow_key(child_run_id)
-        if parent is None or key not in {one.wait_key for one in waits}:
+        if parent is None or key not in {wait.wait_key for wait in waits}:
             return None
-        if not self._go_on(parent):
+        if not self._continue_run(parent):
             return None
         self.resume_subworkflow_parent(child_run_id=parent.run_id)
         return self._runtime.get_state(parent.run_id)
@@ -150,27 +150,27 @@ class Scheduler:
         self, *, wait_reason: WaitReason | None = None, limit: int = 100
     ) -> list[RunState]:
         """Return waiting runs, the last updated first."""
-        found: list[RunState] = self._runs.list_runs(
+        runs: list[RunState] = self._runs.list_runs(
             status=RunStatus.WAITING, wait_reason=wait_reason, limit=limit
         )
-        return found
+        return runs
 
     def _ready(self) -> list[RunState]:
         now = self._runtime.now()
-        due = self._runs.list_due_wait_until(now_iso=now, limit=_PAGE)
+        due_runs = self._runs.list_due_wait_until(now_iso=now, limit=_PAGE)
         parents = self.find_waiting_runs(wait_reason=WaitReason.SUBWORKFLOW, limit=_PAGE)
-        left = self._runs.list_runs(status=RunStatus.RUNNING, limit=_PAGE)
+        running = self._runs.list_runs(status=RunStatus.RUNNING, limit=_PAGE)
         # A full page may have only runs that are paused, of unknown graphs, or without news: these stay on it.
-        if len(due) == _PAGE:
-            due += self._more("due", _MOST_PAGES, due_by=now)
-        if len(left) == _PAGE:
-            left += self._more("left", _MOST_PAGES, status=RunStatus.RUNNING)
+        if len(due_runs) == _PAGE:
+            due_runs += self._more("due", _MOST_PAGES, due_by=now)
+        if len(running) == _PAGE:
+            running += self._more("left", _MOST_PAGES, status=RunStatus.RUNNING)
         if len(parents) == _PAGE:
             reason = WaitReason.SUBWORKFLOW
             parents += self._more("parents", 1, status=RunStatus.WAITING, wait_reason=reason)
-        chosen = {run.run_id: run for run in (*left, *due)}
-        chosen |= {run.run_id: run for run in parents if self._has_news(run)}
-        return [run for run in chosen.values() if not is_paused(run)]
+        runs_by_id = {run.run_id: run for run in (*running, *due_runs)}
+        runs_by_id |= {run.run_id: run for run in parents if self._has_news(run)}
+        return [run for run in runs_by_id.values() if not is_paused(run)]
 
     def _more(self, name: str, pages: int, **choice: Any) -> list[RunState]:
         """Return the next pages of runs, so that a few polls come to all; empty if the store has no pages."""
@@ -192,15 +192,17 @@ class Scheduler:
                     return True
         return False
 
-    def _go_on(self, run: RunState) -> int:
+    def _continue_run(self, run: RunState) -> int:
         spec = self._registry.get(run.workflow_id)
         if spec is None:
             return 0
         try:
             state = self._runtime.try_tick(spec, run.run_id, self._max_steps)
         except StaleResumeError:
+            # This thread drives the run already, for example if a handler of the run polls.
             return 0
-        except Exception as exc:  # noqa: BLE001 - the loop continues with other runs, and the failure is logged
+        # One run that cannot be executed must not stop the others. It is tried again at the next poll.
+        except Exception as exc:  # noqa: BLE001 - the error is logged
             _log.exception("the scheduler failed to execute a run", extra={"run": run.run_id})
             self.stats.runs_failed += 1
             if self._on_failed is not None:
@@ -217,5 +219,6 @@ class Scheduler:
         while not self._end.wait(self._interval_s):
             try:
                 self.poll_once()
-            except Exception:  # noqa: BLE001 - the store may be reachable at the next poll
+            # The thread must not end: the store may be reachable at the next poll.
+            except Exception:  # noqa: BLE001 - the error is logged
                 _log.exception("the scheduler failed to poll the store")

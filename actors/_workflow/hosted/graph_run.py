@@ -216,7 +216,7 @@ class GraphRun:
                 at = now()
                 outcome = outcome_of(seen_by_handler(state, open_step), open_step, at)
                 other_keys = self._other_wait_keys(state)
-                return attempts.ended(state, open_step, outcome, policy, at=at, taken=other_keys)
+                return attempts.ended(state, open_step, outcome, policy, at=at, used_keys=other_keys)
 
             return Decision(end_with_answer)
         view, position = seen_by_handler(branch, open_step), ""
@@ -226,7 +226,7 @@ class GraphRun:
             position, outcome = await self._execute_effect(view, open_step)
         return Decision(
             lambda state, now: attempts.ended_soundly(
-                state, open_step, outcome, policy, at=now(), taken=self._other_wait_keys(state)
+                state, open_step, outcome, policy, at=now(), used_keys=self._other_wait_keys(state)
             ),
             position,
             outcome.result,

@@ -16,7 +16,13 @@ from actors._kernel.workflow.effects import RunStatus, StepStatus, WaitReason, W
 from actors._kernel.workflow.errors import GraphError
 from actors._kernel.workflow.run_state import GraphBranch, GraphFork, RunState, open_wait
 from actors._kernel.workflow.step_record import StepRecord
-from actors._workflow.machine.records import Transition, behind, failed, recorded, varied
+from actors._workflow.machine.records import (
+    Transition,
+    apply_delta,
+    failed,
+    node_record,
+    transition_of,
+)
 from actors._workflow.machine.spec import WorkflowSpec
 from actors._workflow.machine.variables import (
     BRANCH,
@@ -36,7 +42,7 @@ Path: TypeAlias = tuple[str, ...]
 
 _OF_RUN: Final = (SEQ, RECORDS, BRANCH)
 _SHARED: Final = (RUNTIME, LIMITS)
-_GONE: Final = object()
+_REMOVED: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class Leaf:
 
     Attributes:
         path: The path to it.
-        wait: The wait of it. None: it can continue.
+        wait: The wait of it, or None if it can continue.
         joins: True if all its branches have ended and have to be joined.
     """
 
@@ -66,38 +72,38 @@ def leaves(state: RunState) -> Iterator[Leaf]:
 
 def keys_beside(state: RunState, path: Path) -> frozenset[str]:
     """Return the keys of the waits of all other branches than the one at `path`."""
-    found = (leaf.wait.wait_key for leaf in leaves(state) if leaf.wait and leaf.path != path)
-    return frozenset(key for key in found if key is not None)
+    keys = (leaf.wait.wait_key for leaf in leaves(state) if leaf.wait and leaf.path != path)
+    return frozenset(key for key in keys if key is not None)
 
 
 def _leaves_of(fork: GraphFork, path: Path) -> Iterator[Leaf]:
-    still_open = [one for one in fork.branches if fork.is_open(one)]
-    for branch in still_open:
-        own = (*path, fork.key(branch))
+    open_branches = [b for b in fork.branches if fork.is_open(b)]
+    for branch in open_branches:
+        branch_path = (*path, fork.key(branch))
         if branch.fork is None:
-            yield Leaf(own, branch.wait)
+            yield Leaf(branch_path, branch.wait)
         else:
-            yield from _leaves_of(branch.fork, own)
-    if not still_open:
+            yield from _leaves_of(branch.fork, branch_path)
+    if not open_branches:
         yield Leaf(path, joins=True)
 
 
 def seen_at(state: RunState, path: Path) -> RunState | None:
-    """Return a branch as a run of its own. None: the run has no such branch now."""
+    """Return a branch as a run of its own, or None if the run has no such branch now."""
     for key in path:
-        place = None if state.fork is None else state.fork.place(key)
-        if state.fork is None or place is None:
+        index = None if state.fork is None else state.fork.place(key)
+        if state.fork is None or index is None:
             return None
-        state = _seen(state, state.fork.branches[place], key)
+        state = _state_of_branch(state, state.fork.branches[index], key)
     return state
 
 
-def _seen(state: RunState, branch: GraphBranch, key: str) -> RunState:
+def _state_of_branch(state: RunState, branch: GraphBranch, key: str) -> RunState:
     runtime = namespace(state.vars, RUNTIME)
-    way = [*(runtime.get(BRANCH) or ()), key]
-    variables = varied(state.vars, branch.patch)
+    branch_path = [*(runtime.get(BRANCH) or ()), key]
+    variables = apply_delta(state.vars, branch.patch)
     return state.moved(
-        vars={**variables, RUNTIME: {**runtime, SEQ: branch.seq, BRANCH: way}},
+        vars={**variables, RUNTIME: {**runtime, SEQ: branch.seq, BRANCH: branch_path}},
         status=branch.status,
         current_node=branch.node,
         waiting=branch.wait,
@@ -107,74 +113,79 @@ def _seen(state: RunState, branch: GraphBranch, key: str) -> RunState:
     )
 
 
-def lifted(state: RunState, path: Path, decided: Transition) -> Transition:
+def lift_to_run(state: RunState, path: Path, transition: Transition) -> Transition:
     """Return a decision about a branch as a decision about its run."""
     if not path:
-        return decided
+        return transition
     return replace(
-        decided, state=put(state, path, decided.state), records=records_at(path, decided)
+        transition, state=put(state, path, transition.state), records=records_at(path, transition)
     )
 
 
-def records_at(path: Path, decided: Transition) -> tuple[StepRecord, ...]:
+def records_at(path: Path, transition: Transition) -> tuple[StepRecord, ...]:
     """Return the records of a decision about a branch as records of its run."""
     if not path:
-        return decided.records
+        return transition.records
     return tuple(
-        replace(one, delta={**(one.delta or {}), "branch": [*path]}) for one in decided.records
+        replace(record, delta={**(record.delta or {}), "branch": [*path]})
+        for record in transition.records
     )
 
 
-def put(state: RunState, path: Path, seen: RunState) -> RunState:
-    """Return the run in which a branch has the state `seen`; see `seen_at`."""
+def put(state: RunState, path: Path, branch_state: RunState) -> RunState:
+    """Return the run in which a branch has the state `branch_state`; see `seen_at`."""
     if not path:
-        return seen
+        return branch_state
     key, *rest = path
     assert state.fork is not None
-    place = state.fork.place(key)
-    assert place is not None
-    branch = state.fork.branches[place]
+    index = state.fork.place(key)
+    assert index is not None
+    branch = state.fork.branches[index]
     if rest:
-        seen = put(_seen(state, branch, key), tuple(rest), seen)
-    own = namespace(state.vars, RUNTIME)
-    kept: dict[str, Any] = {name: own[name] for name in _OF_RUN if name in own}
-    told = namespace(seen.vars, RUNTIME)
-    shared = {name: value for name, value in told.items() if name not in _OF_RUN}
-    variables = {**state.vars, RUNTIME: {**shared, **kept}}
-    if LIMITS in seen.vars:
-        variables[LIMITS] = seen.vars[LIMITS]
-    after = replace(
+        branch_state = put(_state_of_branch(state, branch, key), tuple(rest), branch_state)
+    runtime = namespace(state.vars, RUNTIME)
+    # Steps and records are counted for each branch. All else in `_runtime` is shared by the branches, so the
+    # value that this branch has is that of the run from now on.
+    run_values: dict[str, Any] = {name: runtime[name] for name in _OF_RUN if name in runtime}
+    branch_runtime = namespace(branch_state.vars, RUNTIME)
+    shared_values = {name: value for name, value in branch_runtime.items() if name not in _OF_RUN}
+    variables = {**state.vars, RUNTIME: {**shared_values, **run_values}}
+    if LIMITS in branch_state.vars:
+        variables[LIMITS] = branch_state.vars[LIMITS]
+    new_branch = replace(
         branch,
-        node=seen.current_node,
-        status=seen.status,
-        seq=seq_of(seen.vars),
-        patch=_patch(state.vars, seen.vars),
-        wait=seen.waiting,
-        output=seen.output,
-        error=seen.error,
-        fork=seen.fork,
+        node=branch_state.current_node,
+        status=branch_state.status,
+        seq=seq_of(branch_state.vars),
+        patch=_patch(state.vars, branch_state.vars),
+        wait=branch_state.waiting,
+        output=branch_state.output,
+        error=branch_state.error,
+        fork=branch_state.fork,
     )
-    fork = state.fork.with_branch(place, after)
-    waiting = _wait_of(fork)
-    status = RunStatus.RUNNING if waiting is None else RunStatus.WAITING
+    fork = state.fork.with_branch(index, new_branch)
+    wait = _wait_of(fork)
+    status = RunStatus.RUNNING if wait is None else RunStatus.WAITING
     return state.moved(
-        vars=variables, status=status, waiting=waiting, fork=fork, updated_at=seen.updated_at
+        vars=variables, status=status, waiting=wait, fork=fork, updated_at=branch_state.updated_at
     )
 
 
 def _patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    found = [one for one in changes(before, after) if one[0][0] not in _SHARED]
-    sets = [[path, value] for path, value, there in found if there]
-    unsets = [path for path, _, there in found if not there]
+    differences = [
+        difference for difference in changes(before, after) if difference[0][0] not in _SHARED
+    ]
+    sets = [[path, value] for path, value, is_present in differences if is_present]
+    unsets = [path for path, _, is_present in differences if not is_present]
     return ({"set": sets} if sets else {}) | ({"unset": unsets} if unsets else {})
 
 
 def _wait_of(fork: GraphFork) -> WaitState | None:
-    """Return the wait of a run of which all branches wait or have ended. None: a branch can continue."""
-    still_open = [one for one in fork.branches if fork.is_open(one)]
-    if not still_open or any(one.status is RunStatus.RUNNING for one in still_open):
+    """Return the wait of a run whose branches all wait or have ended, or None if a branch can continue."""
+    open_branches = [branch for branch in fork.branches if fork.is_open(branch)]
+    if not open_branches or any(b.status is RunStatus.RUNNING for b in open_branches):
         return None
-    instants = [one.until for one in fork.waits() if one.until]
+    instants = [wait.until for wait in fork.waits() if wait.until]
     return WaitState(WaitReason.BRANCHES, until=min(instants) if instants else None)
 
 
@@ -186,51 +197,57 @@ def joined(spec: WorkflowSpec, state: RunState, *, at: str) -> Transition:
     """
     fork = state.fork
     assert fork is not None
-    bad = [
-        f"branch {one.name!r}: {one.error or one.status.value}"
-        for one in fork.branches
-        if one.status in {RunStatus.FAILED, RunStatus.CANCELLED}
+    failures = [
+        f"branch {branch.name!r}: {branch.error or branch.status.value}"
+        for branch in fork.branches
+        if branch.status in {RunStatus.FAILED, RunStatus.CANCELLED}
     ]
-    if bad:
-        return failed(state, f"branches of node {state.current_node!r}: {'; '.join(bad)}", at=at)
+    if failures:
+        return failed(
+            state, f"branches of node {state.current_node!r}: {'; '.join(failures)}", at=at
+        )
     try:
-        merged = _merged(spec, state, fork)
+        merged_delta = _merge(spec, state, fork)
     except (GraphError, NotSerializableError) as exc:
         return failed(state, f"join {fork.join!r}: {exc}", at=at)
-    told = {"joined": [one.name for one in fork.branches], "next_node": fork.join}
-    delta = merged | {"seq": seq_of(state.vars), "node": fork.join, "joined": True}
-    return behind(state, recorded(state, StepStatus.COMPLETED, at, result=told, delta=delta))
+    result = {"joined": [branch.name for branch in fork.branches], "next_node": fork.join}
+    delta = merged_delta | {"seq": seq_of(state.vars), "node": fork.join, "joined": True}
+    return transition_of(
+        state, node_record(state, StepStatus.COMPLETED, at, result=result, delta=delta)
+    )
 
 
-def _merged(spec: WorkflowSpec, state: RunState, fork: GraphFork) -> dict[str, Any]:
+def _merge(spec: WorkflowSpec, state: RunState, fork: GraphFork) -> dict[str, Any]:
     reducers = {tuple(split_key(name)): name for name in spec.reducers}
     writers = _Writers()
     sets: list[list[Any]] = []
     unsets: list[list[str]] = []
     for branch in fork.branches:
-        for path, value in _written(branch.patch):
+        for path, value in _patch_values(branch.patch):
             if not any(path[: len(key)] == key for key in reducers):
                 writers.add(path, branch.name)
-                if value is _GONE:
+                if value is _REMOVED:
                     unsets.append([*path])
                 else:
                     sets.append([[*path], value])
     for key, name in reducers.items():
         views = [
-            varied(state.vars, one.patch)
-            for one in fork.branches
-            if any(path[: len(key)] == key for path, _ in _written(one.patch))
+            apply_delta(state.vars, b.patch)
+            for b in fork.branches
+            if any(path[: len(key)] == key for path, _ in _patch_values(b.patch))
         ]
         if views:
-            values = [_at(one, key) for one in views]
-            sets.append([[*key], _reduced(spec, name, _at(state.vars, key), values)])
+            values = [_at(view, key) for view in views]
+            sets.append([[*key], _reduce(spec, name, _at(state.vars, key), values)])
     return ({"set": sets} if sets else {}) | ({"unset": unsets} if unsets else {})
 
 
-def _reduced(spec: WorkflowSpec, name: str, before: Any, values: list[Any]) -> Any:
-    given = durable_copy([before, values], name)
+def _reduce(spec: WorkflowSpec, name: str, before: Any, values: list[Any]) -> Any:
+    # A copy, since an author's function may change its arguments, and the state shares these values.
+    arguments = durable_copy([before, values], name)
     try:
-        value = spec.reducers[name](*given)
+        value = spec.reducers[name](*arguments)
+    # An author's function may raise anything. Its run fails, and the driver continues with other runs.
     except Exception as exc:
         raise GraphError(f"reducer of {name!r}", f"{type(exc).__name__}: {exc}") from exc
     return durable_copy(value, f"reducer of {name!r}")
@@ -249,9 +266,9 @@ class _Writers:
         Raises:
             GraphError: Another branch changed this name, a name below it or a name above it.
         """
-        around = [path[:length] for length in range(1, len(path))]
-        others = [self._of.get(path), self._above.get(path), *(self._of.get(one) for one in around)]
-        other = next((one for one in others if one not in {None, branch}), None)
+        prefixes = [path[:length] for length in range(1, len(path))]
+        writers = [self._of.get(path), self._above.get(path), *(self._of.get(p) for p in prefixes)]
+        other = next((writer for writer in writers if writer not in {None, branch}), None)
         if other is not None:
             problem = (
                 f"branches {other!r} and {branch!r} both changed it. Let only one change it, or give the graph "
@@ -259,30 +276,30 @@ class _Writers:
             )
             raise GraphError(f"vars path {'.'.join(path)!r}", problem)
         self._of[path] = branch
-        self._above.update(dict.fromkeys(around, branch))
+        self._above.update(dict.fromkeys(prefixes, branch))
 
 
-def _written(patch: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
+def _patch_values(patch: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
     """Yield paths and values of a patch, down to values that are not objects.
 
-    `_GONE` is the value of removed names.
+    `_REMOVED` is the value of removed names.
     """
     for path, value in patch.get("set") or ():
         yield from _down(tuple(path), value)
     for path in patch.get("unset") or ():
-        yield tuple(path), _GONE
+        yield tuple(path), _REMOVED
 
 
 def _down(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
     if not isinstance(value, dict) or not value:
         yield path, value
         return
-    for name, below in value.items():
-        yield from _down((*path, name), below)
+    for name, item in value.items():
+        yield from _down((*path, name), item)
 
 
 def _at(variables: dict[str, Any], path: Path) -> Any:
-    found: Any = variables
+    value: Any = variables
     for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        value = value.get(name) if isinstance(value, dict) else None
+    return value

@@ -20,11 +20,11 @@ from actors._workflow.machine import records
 from actors._workflow.machine.records import (
     OpenStep,
     Transition,
-    behind,
+    apply_delta,
     completed,
     failed,
-    recorded,
-    varied,
+    node_record,
+    transition_of,
 )
 from actors._workflow.machine.spec import WorkflowSpec, compute_idempotency_key
 from actors._workflow.machine.variables import (
@@ -46,7 +46,7 @@ DEEPEST_FORK: Final = 4
 """Maximum depth of nested forks."""
 
 
-def planned(
+def apply_plan(
     spec: WorkflowSpec, state: RunState, variables: Any, plan: Any, *, at: str
 ) -> Transition:
     """Decide on the answer of a node.
@@ -59,29 +59,29 @@ def planned(
         at: The instant of the decision.
     """
     try:
-        checked = _checked(spec, plan)
-        _check_branches(state, checked)
-        next_node = durable_copy(checked.next_node, "next_node")
-        branches = checked.parallel and durable_copy({**checked.parallel}, "parallel")
-        changed = _changed(state.vars, variables)
-        if checked.effect is not None:
-            return _opened(state, checked.effect, next_node, changed, at=at)
-        if checked.complete_output is not None:
-            output = durable_copy(checked.complete_output, "output")
-            return completed(state, output, changed, at=at)
+        valid_plan = _check_plan(spec, plan)
+        _check_branches(state, valid_plan)
+        next_node = durable_copy(valid_plan.next_node, "next_node")
+        branches = valid_plan.parallel and durable_copy({**valid_plan.parallel}, "parallel")
+        var_changes = _var_changes(state.vars, variables)
+        if valid_plan.effect is not None:
+            return _open_effect(state, valid_plan.effect, next_node, var_changes, at=at)
+        if valid_plan.complete_output is not None:
+            output = durable_copy(valid_plan.complete_output, "output")
+            return completed(state, output, var_changes, at=at)
     except (GraphError, NotSerializableError) as exc:
         return failed(state, f"node {state.current_node!r}: {exc}", at=at)
-    told: dict[str, Any] = {"next_node": next_node}
-    goes: dict[str, Any] = {"node": next_node}
+    result: dict[str, Any] = {"next_node": next_node}
+    move: dict[str, Any] = {"node": next_node}
     if branches is not None:
-        told["parallel"] = listed = [[name, node] for name, node in branches.items()]
-        goes = {"fork": {"join": next_node, "branches": listed}}
-    delta = changed | {"seq": seq_of(state.vars)} | goes
-    record = recorded(state, StepStatus.COMPLETED, at, result=told, delta=delta, checked=True)
-    return behind(state, record)
+        result["parallel"] = branch_rows = [[name, node] for name, node in branches.items()]
+        move = {"fork": {"join": next_node, "branches": branch_rows}}
+    delta = var_changes | {"seq": seq_of(state.vars)} | move
+    record = node_record(state, StepStatus.COMPLETED, at, result=result, delta=delta, checked=True)
+    return transition_of(state, record)
 
 
-def _checked(spec: WorkflowSpec, plan: Any) -> StepPlan:
+def _check_plan(spec: WorkflowSpec, plan: Any) -> StepPlan:
     if not isinstance(plan, StepPlan):
         problem = f"it returned a {type(plan).__name__}. Return a StepPlan; a node is no coroutine"
         raise GraphError("its answer", problem)
@@ -92,8 +92,8 @@ def _checked(spec: WorkflowSpec, plan: Any) -> StepPlan:
         raise GraphError("its plan", "complete_output stands alone: leave effect and next_node out")
     if plan.effect is not None and not isinstance(plan.effect, Effect):
         raise GraphError("its plan", f"effect is a {type(plan.effect).__name__}. Make an Effect")
-    resumed = None if plan.effect is None else plan.effect.payload.get("resume_to_node")
-    targets = [plan.next_node, resumed, *(plan.parallel or {}).values()]
+    resume_node = None if plan.effect is None else plan.effect.payload.get("resume_to_node")
+    targets = [plan.next_node, resume_node, *(plan.parallel or {}).values()]
     for target in targets:
         if target is not None and target not in spec.nodes:
             raise GraphError("its plan", f"graph {spec.workflow_id!r} has no node {target!r}")
@@ -118,7 +118,7 @@ def _check_branches(state: RunState, plan: StepPlan) -> None:
         raise GraphError("its plan", problem)
 
 
-def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
+def _var_changes(before: dict[str, Any], after: Any) -> dict[str, Any]:
     """Return the changes of a node as a delta. Only changed values are checked and copied.
 
     Changes of what only the runtime writes are left out.
@@ -132,72 +132,78 @@ def _changed(before: dict[str, Any], after: Any) -> dict[str, Any]:
         raise GraphError("vars", f"the node left a {type(after).__name__}. Leave an object")
     if not isinstance(after.get(RUNTIME), dict):
         raise GraphError(f"vars[{RUNTIME!r}]", "the node left no object, and it is the runtime's")
-    found = [one for one in changes(before, after) if not is_runtimes(one[0])]
-    sets = [[path, _clean(path, value)] for path, value, there in found if there]
-    unsets = [path for path, _, there in found if not there]
+    differences = [
+        difference for difference in changes(before, after) if not is_runtimes(difference[0])
+    ]
+    sets = [[path, _clean(path, value)] for path, value, is_present in differences if is_present]
+    unsets = [path for path, _, is_present in differences if not is_present]
     return ({"set": sets} if sets else {}) | ({"unset": unsets} if unsets else {})
 
 
 def _clean(path: list[str], value: Any) -> Any:
     """Return a copy of a value at a path. The names of the path are checked, too."""
-    whole = value
+    # Within its path, so that an error names the path, and the depth is counted from the vars.
+    wrapped_value = value
     for name in reversed(path):
-        whole = {name: whole}
-    copy = durable_copy(whole, "vars")
+        wrapped_value = {name: wrapped_value}
+    copy = durable_copy(wrapped_value, "vars")
     for name in path:
         copy = copy[name]
     return copy
 
 
-def _opened(
-    state: RunState, asked: Effect, next_node: str | None, changed: dict[str, Any], *, at: str
+def _open_effect(
+    state: RunState, request: Effect, next_node: str | None, var_changes: dict[str, Any], *, at: str
 ) -> Transition:
-    seq, place = seq_of(state.vars), place_of(state.run_id, state.vars)
-    payload = durable_copy(asked.payload, "effect.payload")
+    seq, run_path = seq_of(state.vars), place_of(state.run_id, state.vars)
+    payload = durable_copy(request.payload, "effect.payload")
     payload.pop(DECISIONS, None)  # decisions come from a person, never from a node
-    key = durable_copy(asked.result_key, "effect.result_key")
-    effect = Effect(asked.type, payload, key, asked.mode)
-    opened = OpenStep(
+    key = durable_copy(request.result_key, "effect.result_key")
+    effect = Effect(request.type, payload, key, request.mode)
+    open_step = OpenStep(
         seq=seq,
         node_id=state.current_node,
         effect=effect,
         next_node=payload.get("resume_to_node") or next_node,
-        changed=changed,
+        changed=var_changes,
         attempt=1,
         key=compute_idempotency_key(
-            run_id=place, node_id=state.current_node, effect=effect, seq=seq
+            run_id=run_path, node_id=state.current_node, effect=effect, seq=seq
         ),
-        step_id=derive_id(place, seq, 1),
+        step_id=derive_id(run_path, seq, 1),
         started_at=at,
     )
     if effect.result_key:  # a path that cannot be written is refused before the effect starts
-        _trial(state, opened)
-    told = told_to_model(effect, opened)
-    if told is not effect:
-        opened = replace(opened, effect=told)
-    return Transition(state, (started(state, opened),), opened)
+        _trial(state, open_step)
+    model_effect = told_to_model(effect, open_step)
+    if model_effect is not effect:
+        open_step = replace(open_step, effect=model_effect)
+    return Transition(state, (start_record_of(state, open_step),), open_step)
 
 
-def _trial(state: RunState, opened: OpenStep) -> None:
-    after, path = varied(state.vars, opened.changed), split_key(opened.effect.result_key or "")
+def _trial(state: RunState, open_step: OpenStep) -> None:
+    variables, path = (
+        apply_delta(state.vars, open_step.changed),
+        split_key(open_step.effect.result_key or ""),
+    )
     if is_runtimes(path):
         raise GraphError(
             f"result_key {'.'.join(path)!r}", "it is the runtime's. Choose another one"
         )
-    with_path(after, path, None)
+    with_path(variables, path, None)
 
 
-def started(state: RunState, opened: OpenStep) -> StepRecord:
+def start_record_of(state: RunState, open_step: OpenStep) -> StepRecord:
     """Return the record of the start of an attempt, with status STARTED."""
-    delta = opened.changed | {"open": opened.seq, "next": opened.next_node}
-    if opened.origin is not None:
-        delta["origin"] = opened.origin
-    return attempt_of(state, opened, StepStatus.STARTED, at=None, delta=delta)
+    delta = open_step.changed | {"open": open_step.seq, "next": open_step.next_node}
+    if open_step.origin is not None:
+        delta["origin"] = open_step.origin
+    return attempt_of(state, open_step, StepStatus.STARTED, at=None, delta=delta)
 
 
 def attempt_of(
     state: RunState,
-    opened: OpenStep,
+    open_step: OpenStep,
     status: StepStatus,
     *,
     at: str | None,
@@ -209,34 +215,34 @@ def attempt_of(
     """Return a record about an attempt; `at` is its end. `checked`: see `StepRecord`."""
     return StepRecord(
         run_id=state.run_id,
-        step_id=opened.step_id,
-        node_id=opened.node_id,
+        step_id=open_step.step_id,
+        node_id=open_step.node_id,
         status=status,
-        effect=opened.effect.to_dict(),
+        effect=open_step.effect.to_dict(),
         result=result,
         error=error,
-        started_at=opened.started_at,
+        started_at=open_step.started_at,
         ended_at=at,
         actor_id=state.actor_id,
         session_id=state.session_id,
-        attempt=opened.attempt,
-        idempotency_key=opened.key,
+        attempt=open_step.attempt,
+        idempotency_key=open_step.key,
         delta=delta,
         checked=checked,
     )
 
 
-def told_to_model(effect: Effect, opened: OpenStep) -> Effect:
+def told_to_model(effect: Effect, open_step: OpenStep) -> Effect:
     """Return the effect with the facts about the attempt that a model's client may send to its provider."""
     params = effect.payload.get("params") or {}
     if effect.type is not EffectType.LLM_CALL or not isinstance(params, dict):
         return effect
-    told = (params.get("trace_metadata") or {}) | {
-        "step_id": opened.step_id,
-        "effect_idempotency_key": opened.key,
-        "attempt": opened.attempt,
+    trace_metadata = (params.get("trace_metadata") or {}) | {
+        "step_id": open_step.step_id,
+        "effect_idempotency_key": open_step.key,
+        "attempt": open_step.attempt,
     }
-    payload = {**effect.payload, "params": {**params, "trace_metadata": told}}
+    payload = {**effect.payload, "params": {**params, "trace_metadata": trace_metadata}}
     return replace(effect, payload=payload)
 
 
@@ -261,13 +267,15 @@ def asked(
     if node is None:
         problem = f"graph {spec.workflow_id!r} has no node {state.current_node!r}"
         return records.failed(state, problem, at=now())
+    # The node may change the vars of its copy in place. Its changes are the differences from `state`.
     copy = state.cloned()
     try:
         plan = settled(node(copy, context))
-    except Exception as exc:  # noqa: BLE001 - the exception of an author's function is recorded
+    # An author's function may raise anything. Its run fails, and the driver continues with other runs.
+    except Exception as exc:  # noqa: BLE001 - the error is recorded
         problem = f"node {state.current_node!r} raised {type(exc).__name__}: {exc}"
         return records.failed(state, problem, at=now())
-    return planned(spec, state, copy.vars, plan, at=now())
+    return apply_plan(spec, state, copy.vars, plan, at=now())
 
 
 def settled(answer: Any) -> Any:
@@ -289,25 +297,25 @@ class LoopWatch:
 
     def __init__(self) -> None:
         self._steps, self._next = 0, BEGIN
-        self._seen: tuple[object, ...] | None = None
+        self._kept_state: tuple[object, ...] | None = None
 
     def is_endless(self, state: RunState) -> bool:
         """Return True if the kept state comes again. Called after each pure step."""
         self._steps += 1
-        if self._seen is None and self._steps < BEGIN:
+        if self._kept_state is None and self._steps < BEGIN:
             return False
         variables = {name: value for name, value in state.vars.items() if name != RUNTIME}
         branch = namespace(state.vars, RUNTIME).get(BRANCH)
-        now = (state.current_node, state.status, branch, variables)
-        if now == self._seen:
+        current_state = (state.current_node, state.status, branch, variables)
+        if current_state == self._kept_state:
             return True
         if self._steps >= self._next:
-            self._seen, self._next = now, self._next * 2
+            self._kept_state, self._next = current_state, self._next * 2
         return False
 
     def forget(self) -> None:
         """Start again, since an effect or a wait may change the next steps."""
-        self._steps, self._next, self._seen = 0, BEGIN, None
+        self._steps, self._next, self._kept_state = 0, BEGIN, None
 
 
 def endless(state: RunState, *, at: str) -> Transition:

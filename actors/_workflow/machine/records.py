@@ -54,15 +54,15 @@ class OpenStep:
         seq: The number of the change of the state that the effect's end will be.
         node_id: The node that asked for the effect.
         effect: The effect in the form that its records have.
-        next_node: The node after the effect. None: the effect's result ends the run.
+        next_node: The node after the effect, or None if the effect's result ends the run.
         changed: The node's changes of the vars, as ``set`` and ``unset`` of a delta.
         attempt: The number of the attempt, from 1.
         key: The effect's idempotency key.
         step_id: The id of this attempt.
         started_at: The start of the attempt, in ISO 8601 in UTC.
-        due: The instant at which the attempt is due. None: the attempt has started.
-        origin: `seq` of the effect before it was in doubt, if a decision to execute it now opened it. None: it
-            was not in doubt.
+        due: The instant at which the attempt is due, or None if the attempt has started.
+        origin: `seq` of the effect before it was in doubt, if a decision to execute it now opened it. It is
+            None if the effect was not in doubt.
     """
 
     seq: int
@@ -84,10 +84,10 @@ class OpenStep:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the step as JSON data."""
-        told = {one.name: getattr(self, one.name) for one in fields(self)}
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
         if self.origin is None:
-            del told["origin"]
-        return told | {"effect": self.effect.to_dict()}
+            del data["origin"]
+        return data | {"effect": self.effect.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OpenStep:
@@ -95,8 +95,10 @@ class OpenStep:
         return cls(**{**data, "effect": Effect.from_dict(data["effect"])})
 
 
-def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None) -> RunState:
-    """Return the state after a record. `opened` is the effect that the record ends, if it ends one.
+def apply_record(
+    state: RunState, record: StepRecord, open_step: OpenStep | None = None
+) -> RunState:
+    """Return the state after a record. `open_step` is the effect that the record ends, if it ends one.
 
     Raises:
         GraphError: A path leads through a value that is not an object.
@@ -104,25 +106,25 @@ def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None)
     delta = record.delta or {}
     if "seq" not in delta:
         return state
-    variables = varied(state.vars, opened.changed if opened else {})
-    variables = varied(variables, delta, record.result)
+    variables = apply_delta(state.vars, open_step.changed if open_step else {})
+    variables = apply_delta(variables, delta, record.result)
     runtime = {**object_at(variables, [RUNTIME])}
-    if opened is not None:
-        runtime[TRACES] = _traced(namespace(runtime, TRACES), record)
+    if open_step is not None:
+        runtime[TRACES] = _with_trace(namespace(runtime, TRACES), record)
         runtime |= _streak_behind(runtime, record)
     runtime[SEQ] = int(delta["seq"]) + 1
-    variables = _metered({**variables, RUNTIME: runtime}, record)
+    variables = _with_token_count({**variables, RUNTIME: runtime}, record)
     status = RunStatus(delta.get("status", state.status))
-    told = record.result if isinstance(record.result, dict) else {}
+    result = record.result if isinstance(record.result, dict) else {}
     waiting = None
     if status is RunStatus.WAITING:
-        waiting = WaitState.from_dict(told["wait"]) if "wait" in told else state.waiting
+        waiting = WaitState.from_dict(result["wait"]) if "wait" in result else state.waiting
     return state.moved(
         vars=variables,
         status=status,
         current_node=delta.get("node") or state.current_node,
         waiting=waiting,
-        output=told.get("output") if status is RunStatus.COMPLETED else state.output,
+        output=result.get("output") if status is RunStatus.COMPLETED else state.output,
         error=record.error if status in {RunStatus.FAILED, RunStatus.CANCELLED} else None,
         updated_at=record.ended_at or state.updated_at,
         fork=_fork_of(state, delta),
@@ -130,18 +132,20 @@ def applied(state: RunState, record: StepRecord, opened: OpenStep | None = None)
 
 
 def _fork_of(state: RunState, delta: dict[str, Any]) -> GraphFork | None:
-    told = delta.get("fork")
-    if told is None:
+    fork_data = delta.get("fork")
+    if fork_data is None:
         return None if "joined" in delta else state.fork
-    branches = tuple(GraphBranch(name=name, node=node) for name, node in told["branches"])
-    return GraphFork(seq=int(delta["seq"]), join=told["join"], branches=branches)
+    branches = tuple(GraphBranch(name=name, node=node) for name, node in fork_data["branches"])
+    return GraphFork(seq=int(delta["seq"]), join=fork_data["join"], branches=branches)
 
 
-def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None) -> dict[str, Any]:
+def apply_delta(
+    variables: dict[str, Any], delta: dict[str, Any], result: Any = None
+) -> dict[str, Any]:
     """Return the vars with the changes of a delta applied. The result is set at the delta's ``key``.
 
     Raises:
-        GraphError: See `applied`.
+        GraphError: See `apply_record`.
     """
     if not delta:
         return variables
@@ -156,9 +160,9 @@ def varied(variables: dict[str, Any], delta: dict[str, Any], result: Any = None)
     return variables
 
 
-def _traced(traces: dict[str, Any], record: StepRecord) -> dict[str, Any]:
+def _with_trace(traces: dict[str, Any], record: StepRecord) -> dict[str, Any]:
     """Return the traces with the attempt added to the last attempts of its node."""
-    before = namespace(traces, record.node_id)
+    old_trace = namespace(traces, record.node_id)
     entry = {
         "ts": record.ended_at,
         "step_id": record.step_id,
@@ -166,16 +170,16 @@ def _traced(traces: dict[str, Any], record: StepRecord) -> dict[str, Any]:
         "status": str(record.status),
         "attempt": record.attempt,
         "started_at": record.started_at,
-        "effect": _bounded(record.effect),
-        "result": _bounded(record.result),
-        "error": _bounded(record.error),
+        "effect": _shorten(record.effect),
+        "result": _shorten(record.result),
+        "error": _shorten(record.error),
     }
     # A file of a history may have anything here; an error would break each further step of the run.
-    kept, dropped = before.get("steps"), before.get("dropped")
-    every = [*(kept if isinstance(kept, list) else ()), entry]
-    steps = every[-TRACES_PER_NODE:]
-    dropped = (dropped if type(dropped) is int else 0) + len(every) - len(steps)
-    trace = {"node_id": record.node_id, "steps": steps, "dropped": dropped}
+    old_steps, old_count = old_trace.get("steps"), old_trace.get("dropped")
+    all_steps = [*(old_steps if isinstance(old_steps, list) else ()), entry]
+    steps = all_steps[-TRACES_PER_NODE:]
+    dropped_count = (old_count if type(old_count) is int else 0) + len(all_steps) - len(steps)
+    trace = {"node_id": record.node_id, "steps": steps, "dropped": dropped_count}
     return {**traces, record.node_id: trace}
 
 
@@ -192,7 +196,7 @@ def _streak_behind(runtime: dict[str, Any], record: StepRecord) -> dict[str, Any
     return {STREAK: streak + 1} if record.status == StepStatus.WAITING else {}
 
 
-def _bounded(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     if value is None:
         return None
     text = canonical_json(value)
@@ -200,20 +204,20 @@ def _bounded(value: Any) -> Any:
         levels = text.count("{") + text.count("[")  # or more: texts may contain brackets
         if levels <= TRACE_DEPTH or not _is_deeper(value, TRACE_DEPTH):
             return value
-    short: dict[str, Any] = {TRUNCATION: f"{len(text)} characters", "preview": text[:256]}
+    summary: dict[str, Any] = {TRUNCATION: f"{len(text)} characters", "preview": text[:256]}
     if isinstance(value, dict) and isinstance(value.get("type"), str):
-        short["type"] = value["type"]
-    return short
+        summary["type"] = value["type"]
+    return summary
 
 
 def _is_deeper(value: Any, limit: int) -> bool:
     if not isinstance(value, dict | list):
         return False
-    inside = value.values() if isinstance(value, dict) else value
-    return limit <= 0 or any(_is_deeper(one, limit - 1) for one in inside)
+    items = value.values() if isinstance(value, dict) else value
+    return limit <= 0 or any(_is_deeper(item, limit - 1) for item in items)
 
 
-def _metered(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
+def _with_token_count(variables: dict[str, Any], record: StepRecord) -> dict[str, Any]:
     """Return the vars with the tokens of the last model call, if the call reported them."""
     if (record.effect or {}).get("type") != EffectType.LLM_CALL or not isinstance(
         record.result, dict
@@ -233,29 +237,29 @@ class ShownRun(RunState):
         effect_seq: The number of the effect that its handler is called for; see `OpenStep.first_seq`.
     """
 
-    __slots__ = ("_kept", "effect_seq")
-    _kept: dict[str, Any]
+    __slots__ = ("_source_vars", "effect_seq")
+    _source_vars: dict[str, Any]
     effect_seq: int
 
     @classmethod
     def of(cls, state: RunState, variables: dict[str, Any], effect_seq: int) -> ShownRun:
         """Return a copy of `state` with these vars, which nothing changes any more."""
-        shown = cls(**state.cloned_values())
-        shown._kept, shown.effect_seq = variables, effect_seq
-        del shown.vars
-        return shown
+        copy = cls(**state.cloned_values())
+        copy._source_vars, copy.effect_seq = variables, effect_seq
+        del copy.vars  # so that the first read of `vars` calls `__getattr__`
+        return copy
 
     def __getattr__(self, name: str) -> Any:
         """Copy the vars; every other name is missing."""
         if name != "vars":
             raise AttributeError(f"a RunState has no {name!r}", name=name, obj=self)
-        self.vars = plain_copy(self._kept)
+        self.vars = plain_copy(self._source_vars)
         return self.vars
 
 
-def seen_by_handler(state: RunState, opened: OpenStep) -> RunState:
+def seen_by_handler(state: RunState, open_step: OpenStep) -> RunState:
     """Return a copy of the run with the vars that the node left when it asked for the effect."""
-    return ShownRun.of(state, varied(state.vars, opened.changed), opened.first_seq)
+    return ShownRun.of(state, apply_delta(state.vars, open_step.changed), open_step.first_seq)
 
 
 STATUS_EVENT: Final = "abstract.status"
@@ -279,8 +283,8 @@ class Transition:
     Attributes:
         state: The state after the decision.
         records: The records of the decision, in order.
-        opened: The effect that the driver has to execute now, or at its `due` if it has one. None: the driver
-            has to call the node, if the state is RUNNING.
+        opened: The effect that the driver has to execute now, or at its `due` if it has one. If it is None and
+            the state is RUNNING, the driver has to call the node.
     """
 
     state: RunState
@@ -288,7 +292,7 @@ class Transition:
     opened: OpenStep | None = None
 
 
-def recorded(  # noqa: PLR0913 - the values of a record
+def node_record(  # noqa: PLR0913 - the values of a record
     state: RunState,
     status: StepStatus,
     at: str,
@@ -322,15 +326,17 @@ def recorded(  # noqa: PLR0913 - the values of a record
     )
 
 
-def behind(state: RunState, record: StepRecord, opened: OpenStep | None = None) -> Transition:
-    """Return the decision of one record, with the state after it; see `applied`."""
-    return Transition(applied(state, record, opened), (record,))
+def transition_of(
+    state: RunState, record: StepRecord, open_step: OpenStep | None = None
+) -> Transition:
+    """Return the decision of one record, with the state after it; see `apply_record`."""
+    return Transition(apply_record(state, record, open_step), (record,))
 
 
 def completed(
     state: RunState,
     output: Any,
-    changed: dict[str, Any],
+    var_changes: dict[str, Any],
     *,
     at: str,
     via: dict[str, Any] | None = None,
@@ -339,29 +345,29 @@ def completed(
 
     All are checked JSON data.
     """
-    delta = changed | {"seq": seq_of(state.vars), "status": RunStatus.COMPLETED.value}
+    delta = var_changes | {"seq": seq_of(state.vars), "status": RunStatus.COMPLETED.value}
     result = {"completed": True, "output": output} | (via or {})
-    record = recorded(state, StepStatus.COMPLETED, at, result=result, delta=delta, checked=True)
-    return told_of_end(behind(state, record), at=at)
+    record = node_record(state, StepStatus.COMPLETED, at, result=result, delta=delta, checked=True)
+    return add_end_event(transition_of(state, record), at=at)
 
 
 def failed(state: RunState, error: str, *, at: str) -> Transition:
     """Decide that a run fails."""
-    record = recorded(
+    record = node_record(
         state,
         StepStatus.FAILED,
         at,
         error=clean_text(error),
         delta={"seq": seq_of(state.vars), "status": RunStatus.FAILED.value},
     )
-    return told_of_end(behind(state, record), at=at)
+    return add_end_event(transition_of(state, record), at=at)
 
 
 def cancelled(state: RunState, reason: str | None, by: str, *, at: str) -> Transition:
     """Decide on a request to cancel a run. A run that has ended stays as it is."""
     if state.status.is_terminal:
         return Transition(state)
-    record = recorded(
+    record = node_record(
         state,
         StepStatus.CANCELLED,
         at,
@@ -369,7 +375,7 @@ def cancelled(state: RunState, reason: str | None, by: str, *, at: str) -> Trans
         error=clean_text(reason or "cancelled"),
         delta={"seq": seq_of(state.vars), "status": RunStatus.CANCELLED.value},
     )
-    return told_of_end(behind(state, record), at=at)
+    return add_end_event(transition_of(state, record), at=at)
 
 
 def noted(state: RunState, kind: str, path: list[str], value: Any, *, at: str) -> Transition:
@@ -382,26 +388,26 @@ def noted(state: RunState, kind: str, path: list[str], value: Any, *, at: str) -
         NotSerializableError: `value` is not JSON data.
         GraphError: The path leads through a value that is not an object.
     """
-    clean = durable_copy(value, ".".join(path), deepest=MAX_DEPTH - len(path))
-    effect = {"type": kind, "payload": {"value": clean}, "result_key": None}
+    clean_value = durable_copy(value, ".".join(path), deepest=MAX_DEPTH - len(path))
+    effect = {"type": kind, "payload": {"value": clean_value}, "result_key": None}
     key = derive_id(state.run_id, seq_of(state.vars), kind, at)
-    record = recorded(state, StepStatus.COMPLETED, at, effect=effect, key=key)
-    changed = replace(state, vars=with_path(state.vars, path, clean), updated_at=at)
-    return Transition(changed, (record,))
+    record = node_record(state, StepStatus.COMPLETED, at, effect=effect, key=key)
+    new_state = replace(state, vars=with_path(state.vars, path, clean_value), updated_at=at)
+    return Transition(new_state, (record,))
 
 
-def told_of_end(after: Transition, *, at: str) -> Transition:
+def add_end_event(transition: Transition, *, at: str) -> Transition:
     """Return the end of a run with the record of its status event. The end of a branch has no such record."""
-    state = after.state
+    state = transition.state
     if BRANCH in namespace(state.vars, RUNTIME):
-        return after
+        return transition
     payload = {
         "name": STATUS_EVENT,
         "scope": "session",
         "payload": {"run_id": state.run_id, "status": state.status.value},
     }
     effect = {"type": EffectType.EMIT_EVENT.value, "payload": payload, "result_key": None}
-    record = recorded(
+    record = node_record(
         state,
         StepStatus.COMPLETED,
         at,
@@ -410,7 +416,7 @@ def told_of_end(after: Transition, *, at: str) -> Transition:
         key=derive_id(state.run_id, seq_of(state.vars), "end"),
         checked=True,
     )
-    return Transition(state, (*after.records, record), after.opened)
+    return Transition(state, (*transition.records, record), transition.opened)
 
 
 def is_paused(state: RunState) -> bool:

@@ -11,7 +11,7 @@ from actors._kernel.workflow.effects import Effect, StepStatus
 from actors._kernel.workflow.run_state import RunState
 from actors._kernel.workflow.step_record import FIELDS, StepRecord
 from actors._workflow.machine.branches import Path, put, seen_at
-from actors._workflow.machine.records import OpenStep, applied
+from actors._workflow.machine.records import OpenStep, apply_record
 from actors._workflow.machine.spec import compute_idempotency_key
 from actors._workflow.machine.variables import place_of, seq_of
 
@@ -22,11 +22,11 @@ _FIELDS = frozenset(FIELDS)
 
 def record_from(data: Mapping[str, Any]) -> StepRecord:
     """Return the record from the data of `StepRecord.to_dict`. Unknown fields are left out."""
-    told = {name: value for name, value in data.items() if name in _FIELDS}
-    return StepRecord(**{**told, "status": StepStatus(told["status"])})
+    values = {name: value for name, value in data.items() if name in _FIELDS}
+    return StepRecord(**{**values, "status": StepStatus(values["status"])})
 
 
-def folded(
+def fold_records(
     state: RunState, records: Iterable[Mapping[str, Any]]
 ) -> tuple[RunState, dict[Path, OpenStep]]:
     """Return the state after all records, and by branch the effects that have started and have not ended.
@@ -34,16 +34,16 @@ def folded(
     A record changes nothing if the state includes it already, or if another writer wrote it. Recorded steps are
     applied without a call of a node or a handler.
     """
-    opened: dict[Path, OpenStep] = {}
+    open_steps: dict[Path, OpenStep] = {}
     for data in records:
-        state = behind_record(state, opened, data)
-    return state, opened
+        state = behind_record(state, open_steps, data)
+    return state, open_steps
 
 
 def behind_record(
-    state: RunState, opened: dict[Path, OpenStep], data: Mapping[str, Any]
+    state: RunState, open_steps: dict[Path, OpenStep], data: Mapping[str, Any]
 ) -> RunState:
-    """Return the state after one more record, and update `opened`.
+    """Return the state after one more record, and update `open_steps`.
 
     A record that changes nothing gives the same state.
     """
@@ -51,26 +51,29 @@ def behind_record(
     if not isinstance(delta, dict):
         return state
     path = tuple(delta.get("branch") or ())
-    seen = seen_at(state, path)
-    if seen is None:
+    branch_state = seen_at(state, path)
+    if branch_state is None:
         return state
-    record, begun, seq = record_from(data), opened.get(path), seq_of(seen.vars)
+    record, open_step, seq = record_from(data), open_steps.get(path), seq_of(branch_state.vars)
     if delta.get("open") == seq:
-        opened[path] = _opened_by(record, delta)
-    elif "retry" in delta and begun is not None and begun.attempt == record.attempt:
-        attempt, due = begun.attempt + 1, str(delta["retry"])
-        step_id = derive_id(place_of(seen.run_id, seen.vars), begun.seq, attempt)
-        opened[path] = replace(begun, attempt=attempt, step_id=step_id, due=due)
+        open_steps[path] = _open_step_from(record, delta)
+    elif "retry" in delta and open_step is not None and open_step.attempt == record.attempt:
+        attempt, due_at = open_step.attempt + 1, str(delta["retry"])
+        step_id = derive_id(
+            place_of(branch_state.run_id, branch_state.vars), open_step.seq, attempt
+        )
+        open_steps[path] = replace(open_step, attempt=attempt, step_id=step_id, due=due_at)
     elif delta.get("seq") == seq:
-        opened.pop(path, None)
-        seen = applied(seen, record, begun)
-        state = put(state, path, seen)
-    if THEN in delta and delta["seq"] + 1 == seq_of(seen.vars):
-        opened[path] = opened_behind(seen, record)
+        open_steps.pop(path, None)
+        branch_state = apply_record(branch_state, record, open_step)
+        state = put(state, path, branch_state)
+    # Not only if the record was applied just now: the checkpoint may include it while its effect is still open.
+    if THEN in delta and delta["seq"] + 1 == seq_of(branch_state.vars):
+        open_steps[path] = open_step_after(branch_state, record)
     return state
 
 
-def _opened_by(record: StepRecord, delta: dict[str, Any]) -> OpenStep:
+def _open_step_from(record: StepRecord, delta: dict[str, Any]) -> OpenStep:
     assert record.effect is not None
     return OpenStep(
         seq=int(delta["open"]),
@@ -86,24 +89,24 @@ def _opened_by(record: StepRecord, delta: dict[str, Any]) -> OpenStep:
     )
 
 
-def opened_behind(seen: RunState, record: StepRecord) -> OpenStep:
+def open_step_after(branch_state: RunState, record: StepRecord) -> OpenStep:
     """Return the effect that the record of an answer opens. Its first attempt has not started."""
-    told = (record.delta or {})[THEN]
-    effect, seq = Effect.from_dict(told["effect"]), seq_of(seen.vars)
-    place, at = place_of(seen.run_id, seen.vars), record.ended_at or ""
-    key = told.get("key") or compute_idempotency_key(
-        run_id=place, node_id=record.node_id, effect=effect, seq=seq
+    entry = (record.delta or {})[THEN]
+    effect, seq = Effect.from_dict(entry["effect"]), seq_of(branch_state.vars)
+    run_path, at = place_of(branch_state.run_id, branch_state.vars), record.ended_at or ""
+    key = entry.get("key") or compute_idempotency_key(
+        run_id=run_path, node_id=record.node_id, effect=effect, seq=seq
     )
     return OpenStep(
         seq=seq,
         node_id=record.node_id,
         effect=effect,
-        next_node=told["next"],
+        next_node=entry["next"],
         changed={},
         attempt=1,
         key=key,
-        step_id=derive_id(place, seq, 1),
+        step_id=derive_id(run_path, seq, 1),
         started_at=at,
         due=at,
-        origin=told.get("origin"),
+        origin=entry.get("origin"),
     )

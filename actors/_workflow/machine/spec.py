@@ -23,7 +23,7 @@ It returns a plan.
 """
 
 Reducer: TypeAlias = Callable[[Any, list[Any]], Any]
-"""A function that gets the value before the branches (None: there was none) and the values after the branches.
+"""A function that gets the value before the branches, or None, and the values after the branches.
 
 The values are those of the branches that changed it, in the order of the branches. The function returns the
 value after the join.
@@ -41,7 +41,7 @@ class WorkflowSpec:
         reducers: The reducers, by the paths of the vars that several branches may change (dots nest). Other
             vars may be changed by at most one branch of a fork.
         version: The version of the graph's code, for runs that are agents' runs. A run keeps the version that
-            it began with. None: runs continue with the code that the host has.
+            it began with. If it is None, runs continue with the code that the host has.
 
     Raises:
         GraphError: The graph has no name, or `entry_node` is not a node.
@@ -87,10 +87,10 @@ class WorkflowSpec:
         It is the same in every process with the same source text.
         """
         nodes = {name: _code_of(node) for name, node in self.nodes.items()}
-        told = [self.workflow_id, self.entry_node, nodes]
+        parts = [self.workflow_id, self.entry_node, nodes]
         if self.reducers:
-            told.append({name: _code_of(one) for name, one in self.reducers.items()})
-        return json_digest(told)[:32]
+            parts.append({name: _code_of(reducer) for name, reducer in self.reducers.items()})
+        return json_digest(parts)[:32]
 
     def described(self) -> dict[str, Any]:
         """Return the description of the graph for a history, as JSON data."""
@@ -146,19 +146,17 @@ class DefaultEffectPolicy:
         self._by_type = {str(name): n for name, n in (effect_max_attempts or {}).items()}
 
     def max_attempts(self, effect: Effect) -> int:
-        """See `EffectPolicy.max_attempts`. An effect may set it in its payload as ``retry.max_attempts``."""
-        own = effect.payload.get("retry")
-        wanted = own.get("max_attempts") if isinstance(own, dict) else None
-        if isinstance(wanted, int) and wanted > 0:
-            return wanted
+        """Return the number that the effect's payload has as ``retry.max_attempts``, else that of its type."""
+        retry = effect.payload.get("retry")
+        attempts = retry.get("max_attempts") if isinstance(retry, dict) else None
+        if isinstance(attempts, int) and attempts > 0:
+            return attempts
         return max(1, self._by_type.get(effect.type.value, self._attempts))
 
     def backoff_seconds(self, *, effect: Effect, attempt: int) -> float:
-        """See `EffectPolicy.backoff_seconds`.
-
-        The pause is the base, then doubles each time, up to the maximum.
-        """
+        """Return the pause after an attempt, in seconds: the base, doubled each time, up to the maximum."""
         del effect
+        # Without the limit, 2.0 ** 1024 would raise OverflowError.
         doublings = min(max(attempt - 1, 0), 60)
         return float(min(self._longest, self._base * 2.0**doublings))
 
@@ -197,8 +195,8 @@ def compute_idempotency_key(*, run_id: str, node_id: str, effect: Effect, seq: i
     All attempts of the effect have the same key, also after a crash. If the node asks again, the key is another
     one, since `seq`, the number of the step, has changed.
     """
-    told = [run_id, node_id, effect.type.value, effect.payload, effect.result_key, seq]
-    return json_digest(told)[:32]
+    parts = [run_id, node_id, effect.type.value, effect.payload, effect.result_key, seq]
+    return json_digest(parts)[:32]
 
 
 SCOPES = ("session", "workflow", "run", "global")
@@ -233,13 +231,13 @@ def key_of_payload(run: RunState, payload: dict[str, Any]) -> str:
         GraphError: See `event_key`.
     """
     scope = str(payload.get("scope") or "session")
-    own = {
+    own_ids = {
         "session": run.session_id or run.run_id,
         "workflow": run.workflow_id,
         "run": run.run_id,
         "global": "global",
     }
-    scope_id = str(payload.get(f"{scope}_id") or own.get(scope, ""))
+    scope_id = str(payload.get(f"{scope}_id") or own_ids.get(scope, ""))
     return event_key(str(payload.get("name") or ""), scope=scope, scope_id=scope_id)
 
 

@@ -21,8 +21,8 @@ from actors._workflow.machine.variables import (
     RECORDS,
     RUNTIME,
     RuntimeConfig,
-    begun_vars,
     ensure_namespaces,
+    initial_vars,
     namespace,
     place_of,
     with_path,
@@ -45,7 +45,7 @@ def new_run(
 ) -> RunState:
     """Return a run whose entry node has not been called yet. `whose` are its other fields.
 
-    Each run of either driver begins here, so here the vars lose what is the runtime's; see `begun_vars`.
+    Each run of either driver begins here, so here the vars lose what is the runtime's; see `initial_vars`.
 
     Raises:
         GraphError: `run_id` is not made of 1 to 200 letters, digits, ``_`` and ``-``, or a namespace in
@@ -57,31 +57,31 @@ def new_run(
     run = RunState.new(
         workflow_id=workflow.workflow_id,
         entry_node=workflow.entry_node,
-        vars=begun_vars(variables, with_memory=with_memory),
+        vars=initial_vars(variables, with_memory=with_memory),
         run_id=run_id,
         at=at,
         **whose,
     ).copied()
-    own = ensure_namespaces(run.vars)
-    own[LIMITS] = config.to_limits_dict() | namespace(own, LIMITS)
+    run_vars = ensure_namespaces(run.vars)
+    run_vars[LIMITS] = config.to_limits_dict() | namespace(run_vars, LIMITS)
     return run
 
 
 def start_record(run: RunState, *, restored_from: str | None = None) -> StepRecord:
     """Return the first record of a ledger, with the state that the run begins with."""
-    begun = run.to_dict()
-    told = {} if restored_from is None else {"restored_from": restored_from}
+    run_data = run.to_dict()
+    origin = {} if restored_from is None else {"restored_from": restored_from}
     return StepRecord(
         run_id=run.run_id,
         step_id=derive_id(run.run_id, "start"),
         node_id=run.current_node,
         status=StepStatus.COMPLETED,
-        result={"begun": True, **told},
+        result={"begun": True, **origin},
         started_at=run.created_at,
         ended_at=run.created_at,
         actor_id=run.actor_id,
         session_id=run.session_id,
-        delta={"start": begun},
+        delta={"start": run_data},
     )
 
 
@@ -99,18 +99,19 @@ def restored_run(
     if snapshot.spec_hash is not None and snapshot.spec_hash != workflow.hash and not force:
         raise SpecChangedError(snapshot.snapshot_id, snapshot.spec_hash, workflow.hash)
     try:
-        saved = RunState.from_dict(snapshot.run_state).copied()
+        saved_state = RunState.from_dict(snapshot.run_state).copied()
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise GraphError(what, f"it holds no run: {type(exc).__name__}: {exc}") from exc
-    if saved.status.is_terminal:
-        problem = f"its run was {saved.status.value}: there is nothing to go on with"
+    if saved_state.status.is_terminal:
+        problem = f"its run was {saved_state.status.value}: there is nothing to go on with"
         raise GraphError(what, problem)
-    check_nodes(what, workflow, saved)
+    check_nodes(what, workflow, saved_state)
     return replace(
-        saved,
+        saved_state,
         run_id=run_id,
         workflow_id=workflow.workflow_id,
-        vars=with_path(without_answers(saved.vars), [RUNTIME, RECORDS], 0),
+        # The new run has a ledger of its own, of which its state includes no record.
+        vars=with_path(without_answers(saved_state.vars), [RUNTIME, RECORDS], 0),
         parent_run_id=None,
         created_at=at,
         updated_at=at,
@@ -135,27 +136,27 @@ def check_nodes(what: str, workflow: WorkflowSpec, run: RunState) -> None:
         GraphError: The graph does not have the next node of the run or of a branch.
     """
     cursors = [seen_at(run, leaf.path) for leaf in leaves(run)] or [run]
-    for one in filter(None, cursors):
-        node = one.waiting.resume_to_node if one.waiting else one.current_node
+    for cursor in filter(None, cursors):
+        node = cursor.waiting.resume_to_node if cursor.waiting else cursor.current_node
         if node is not None and node not in workflow.nodes:
             raise GraphError(what, f"graph {workflow.workflow_id!r} has no node {node!r}")
 
 
-def check_identity(found: RunState, wanted: RunState) -> None:
+def check_identity(existing_run: RunState, requested_run: RunState) -> None:
     """Check that a run with the wanted id is the wanted run.
 
     Raises:
         RunIdentityConflict: The run has another graph, session or parent.
     """
     for name in ("workflow_id", "session_id", "parent_run_id"):
-        if getattr(found, name) != getattr(wanted, name):
-            problem = f"its {name} is {getattr(found, name)!r}, not {getattr(wanted, name)!r}"
-            raise RunIdentityConflict(wanted.run_id, problem)
+        if getattr(existing_run, name) != getattr(requested_run, name):
+            problem = f"its {name} is {getattr(existing_run, name)!r}, not {getattr(requested_run, name)!r}"
+            raise RunIdentityConflict(requested_run.run_id, problem)
 
 
-def child_id(run: RunState, opened: OpenStep) -> str:
+def child_id(run: RunState, open_step: OpenStep) -> str:
     """Return the id of the sub-graph that an effect starts, for a payload without `run_id`."""
-    return derive_id(place_of(run.run_id, run.vars), opened.seq, "child")
+    return derive_id(place_of(run.run_id, run.vars), open_step.seq, "child")
 
 
 def child_vars(run: RunState, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,10 +170,10 @@ def child_vars(run: RunState, payload: Mapping[str, Any]) -> dict[str, Any]:
         name = payload.get("workflow_id")
         problem = f"{DEEPEST} sub-graphs within each other: {name!r} would be one more"
         raise GraphError("start_subworkflow", problem)
-    given = payload.get("vars") or {}
-    if not isinstance(given, dict):
-        problem = f"payload.vars is a {type(given).__name__}. Give an object"
+    inputs = payload.get("vars") or {}
+    if not isinstance(inputs, dict):
+        problem = f"payload.vars is a {type(inputs).__name__}. Give an object"
         raise GraphError("start_subworkflow", problem)
-    variables = begun_vars(given)
+    variables = initial_vars(inputs)
     variables[RUNTIME] = {**namespace(variables, RUNTIME), DEPTH: depth}
     return variables

@@ -76,13 +76,13 @@ def check_callers(names: Iterable[str]) -> None:
     Raises:
         GraphError: A name belongs to the runtime.
     """
-    taken = sorted(one for one in names if str(one).startswith("_") and one != LIMITS)
-    if taken:
+    reserved_names = sorted(name for name in names if str(name).startswith("_") and name != LIMITS)
+    if reserved_names:
         remedy = "Names with an underscore are the runtime's: leave it out, or give it another name"
-        raise GraphError("vars", f"{taken[0]} is the runtime's. {remedy}")
+        raise GraphError("vars", f"{reserved_names[0]} is the runtime's. {remedy}")
 
 
-def begun_vars(variables: Mapping[str, Any], *, with_memory: bool = False) -> dict[str, Any]:
+def initial_vars(variables: Mapping[str, Any], *, with_memory: bool = False) -> dict[str, Any]:
     """Return the vars that a caller or a parent gives a run, without the names of the runtime.
 
     With `with_memory` the memory of the run is kept: its caller is a program that has the stores itself.
@@ -91,15 +91,17 @@ def begun_vars(variables: Mapping[str, Any], *, with_memory: bool = False) -> di
     `_runtime` keeps the names of the application, such as ``provider`` and ``model``, and the depth of a
     sub-graph. `_limits` is kept, `_temp` is not.
     """
-    given = {name: value for name, value in variables.items() if name != TEMP}
-    if isinstance(given.get(RUNTIME), dict):
-        without = _RUNTIMES - {_MEMORY} if with_memory else _RUNTIMES
-        own = {name: value for name, value in given[RUNTIME].items() if name not in without}
-        depth = given[RUNTIME].get(DEPTH)
+    own_vars = {name: value for name, value in variables.items() if name != TEMP}
+    if isinstance(own_vars.get(RUNTIME), dict):
+        excluded_names = _RUNTIMES - {_MEMORY} if with_memory else _RUNTIMES
+        runtime = {
+            name: value for name, value in own_vars[RUNTIME].items() if name not in excluded_names
+        }
+        depth = own_vars[RUNTIME].get(DEPTH)
         if type(depth) is int and depth > 0:
-            own[DEPTH] = depth
-        given[RUNTIME] = own
-    return given
+            runtime[DEPTH] = depth
+        own_vars[RUNTIME] = runtime
+    return own_vars
 
 
 def is_runtimes(path: Sequence[str]) -> bool:
@@ -118,8 +120,8 @@ def without_answers(variables: dict[str, Any]) -> dict[str, Any]:
 
 def namespace(variables: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a namespace, or an empty object if it is missing or not an object."""
-    found = variables.get(name)
-    return found if isinstance(found, dict) else {}
+    value = variables.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def seq_of(variables: Mapping[str, Any]) -> int:
@@ -132,7 +134,7 @@ def branch_of(variables: Mapping[str, Any]) -> list[str]:
 
     Empty: it is in no branch.
     """
-    return [one.partition(".")[2] for one in namespace(variables, RUNTIME).get(BRANCH) or ()]
+    return [key.partition(".")[2] for key in namespace(variables, RUNTIME).get(BRANCH) or ()]
 
 
 def place_of(run_id: str, variables: Mapping[str, Any]) -> str:
@@ -158,15 +160,15 @@ def object_at(variables: dict[str, Any], path: list[str]) -> dict[str, Any]:
     Raises:
         GraphError: Another value has the name.
     """
-    found = variables.get(path[0])
-    if found is None:
+    value = variables.get(path[0])
+    if value is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         problem = (
-            f"{path[0]!r} is a {type(found).__name__}, not an object. Choose another result_key"
+            f"{path[0]!r} is a {type(value).__name__}, not an object. Choose another result_key"
         )
         raise GraphError(f"vars path {'.'.join(path)!r}", problem)
-    return found
+    return value
 
 
 def with_item(
@@ -180,16 +182,16 @@ def with_item(
         GraphError: The value at the path is not a list, or the path leads through a value that is not an
             object.
     """
-    found: Any = variables
+    value: Any = variables
     for step in path:
-        found = found.get(step) if isinstance(found, dict) else None
-    if not isinstance(found, list | None):
-        problem = f"it is a {type(found).__name__}, not a list"
+        value = value.get(step) if isinstance(value, dict) else None
+    if not isinstance(value, list | None):
+        problem = f"it is a {type(value).__name__}, not a list"
         raise GraphError(f"vars path {'.'.join(path)!r}", problem)
-    items = [*(found or ())]
-    same = [at for at, one in enumerate(items) if isinstance(one, dict) and name in one]
-    place = next((at for at in same if items[at][name] == item[name]), len(items))
-    items[place : place + 1] = [item]
+    items = [*(value or ())]
+    candidates = [i for i, other in enumerate(items) if isinstance(other, dict) and name in other]
+    index = next((i for i in candidates if items[i][name] == item[name]), len(items))
+    items[index : index + 1] = [item]
     return with_path(variables, path, items)
 
 
@@ -200,8 +202,8 @@ def without_path(variables: dict[str, Any], path: list[str]) -> dict[str, Any]:
         return variables
     if not rest:
         return {name: value for name, value in variables.items() if name != head}
-    below = variables[head]
-    return {**variables, head: without_path(below, rest)} if isinstance(below, dict) else variables
+    child = variables[head]
+    return {**variables, head: without_path(child, rest)} if isinstance(child, dict) else variables
 
 
 def split_key(result_key: str) -> list[str]:
@@ -221,37 +223,41 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[list[st
 
     For each removed value the items are path, None and False. Objects are compared name by name.
     """
-    found: list[tuple[list[str], Any, bool]] = []
-    _compare(before, after, [], found)
-    return found
+    differences: list[tuple[list[str], Any, bool]] = []
+    _compare(before, after, [], differences)
+    return differences
 
 
 def _compare(
     before: dict[str, Any],
     after: dict[str, Any],
     path: list[str],
-    found: list[tuple[list[str], Any, bool]],
+    differences: list[tuple[list[str], Any, bool]],
 ) -> None:
-    added = 0
+    added_count = 0
     for name, value in after.items():
-        known = before.get(name, _MISSING)
-        if known is value:
+        previous = before.get(name, _MISSING)
+        # Values that nobody changed are shared by the two states, so large ones are not compared.
+        if previous is value:
             continue
-        if known is _MISSING:
-            added += 1
-            found.append(([*path, name], value, True))
-        elif isinstance(value, dict) and isinstance(known, dict):
-            _compare(known, value, [*path, name], found)
-        elif _differs(known, value):
-            found.append(([*path, name], value, True))
-    if len(before) + added != len(after):
-        found += [([*path, name], None, False) for name in before if name not in after]
+        if previous is _MISSING:
+            added_count += 1
+            differences.append(([*path, name], value, True))
+        elif isinstance(value, dict) and isinstance(previous, dict):
+            _compare(previous, value, [*path, name], differences)
+        elif _differs(previous, value):
+            differences.append(([*path, name], value, True))
+    # Only then a name was removed. Most steps remove none, and pay for no second loop.
+    if len(before) + added_count != len(after):
+        differences += [([*path, name], None, False) for name in before if name not in after]
 
 
 def _differs(before: Any, after: Any) -> bool:
     try:
+        # 1, 1.0 and True are equal in Python, but not in JSON.
         return type(before) is not type(after) or bool(before != after)
-    except Exception:  # noqa: BLE001 - not JSON data, which is refused when it is stored
+    # A node may leave anything in the vars, and its comparison may raise. The check of the change refuses it.
+    except Exception:  # noqa: BLE001 - it counts as changed
         return True
 
 
@@ -271,7 +277,7 @@ def parse_path(path: str) -> list[str | int]:
         if (not name and not indexes) or _INDEX.sub("", indexes):
             raise GraphError(f"path {path!r}", "write a.b[1] or /a/b/1")
         steps += [name] if name else []
-        steps += [int(one) for one in _INDEX.findall(indexes)]
+        steps += [int(number) for number in _INDEX.findall(indexes)]
     return steps
 
 
@@ -282,19 +288,19 @@ def value_at(variables: Any, path: str) -> Any:
         GraphError: The path cannot be read.
         LookupError: The path does not exist; the message has its first missing part.
     """
-    found = variables
+    value = variables
     for step in parse_path(path):
-        if isinstance(found, dict):
-            if str(step) not in found:
+        if isinstance(value, dict):
+            if str(step) not in value:
                 raise LookupError(f"Missing key {str(step)!r} in {path!r}")
-            found = found[str(step)]
-        elif isinstance(found, list) and re.fullmatch(r"-?\d+", str(step)):
-            if not -len(found) <= int(step) < len(found):
-                raise LookupError(f"Missing index {step} in {path!r}: the list has {len(found)}")
-            found = found[int(step)]
+            value = value[str(step)]
+        elif isinstance(value, list) and re.fullmatch(r"-?\d+", str(step)):
+            if not -len(value) <= int(step) < len(value):
+                raise LookupError(f"Missing index {step} in {path!r}: the list has {len(value)}")
+            value = value[int(step)]
         else:
-            raise LookupError(f"Missing key {str(step)!r} in {path!r}: {type(found).__name__}")
-    return found
+            raise LookupError(f"Missing key {str(step)!r} in {path!r}: {type(value).__name__}")
+    return value
 
 
 _PERCENT = 100
@@ -313,8 +319,8 @@ class RuntimeConfig:
     Attributes:
         max_iterations: Iterations of an agent's loop. The graph counts them in ``current_iteration``.
         max_tokens: Tokens of a context window.
-        max_output_tokens: Tokens of a model's answer. None: not known.
-        max_input_tokens: Tokens of a request to a model. None: no limit.
+        max_output_tokens: Tokens of a model's answer, or None if they are not known.
+        max_input_tokens: Tokens of a request to a model, or None if there is no limit.
         max_history_messages: Messages of a conversation. -1: no limit.
         warn_iterations_pct: The share of `max_iterations`, in percent, from which on there is a warning.
         warn_tokens_pct: The share of `max_tokens`, in percent, from which on there is a warning.
@@ -358,13 +364,13 @@ class LimitWarning:
 def check_limits(run: RunState) -> list[LimitWarning]:
     """Return a warning for each limit that the run has nearly or fully used."""
     limits = namespace(run.vars, LIMITS)
-    found = []
+    warnings = []
     for kind in _NAMES:
-        current, maximum, is_near = _used(limits, kind)
+        current, maximum, is_near = _usage_of(limits, kind)
         if is_near:
             status = "exceeded" if current >= maximum else "warning"
-            found.append(LimitWarning(kind, status, current, maximum))
-    return found
+            warnings.append(LimitWarning(kind, status, current, maximum))
+    return warnings
 
 
 def limit_status(run: RunState) -> dict[str, Any]:
@@ -372,7 +378,7 @@ def limit_status(run: RunState) -> dict[str, Any]:
     limits = namespace(run.vars, LIMITS)
 
     def row(kind: str) -> dict[str, Any]:
-        current, maximum, is_near = _used(limits, kind)
+        current, maximum, is_near = _usage_of(limits, kind)
         return {
             "current": current,
             "max": maximum,
@@ -390,11 +396,13 @@ def limit_status(run: RunState) -> dict[str, Any]:
     }
 
 
-def _used(limits: Mapping[str, Any], kind: str) -> tuple[int, int, bool]:
+def _usage_of(limits: Mapping[str, Any], kind: str) -> tuple[int, int, bool]:
     """Return a counter, its limit (0: no limit), and True if the counter gives a warning."""
-    counter, most, warn = _NAMES[kind]
-    current, maximum = _number(limits.get(counter)), _number(limits.get(most))
-    is_near = maximum > 0 and _PERCENT * current >= maximum * (_number(limits.get(warn)) or 80)
+    counter_name, limit_name, share_name = _NAMES[kind]
+    current, maximum = _number(limits.get(counter_name)), _number(limits.get(limit_name))
+    is_near = maximum > 0 and _PERCENT * current >= maximum * (
+        _number(limits.get(share_name)) or 80
+    )
     return current, maximum, is_near
 
 
@@ -411,5 +419,5 @@ def _number(value: Any) -> int:
 
 def known_updates(updates: Mapping[str, Any]) -> dict[str, Any]:
     """Return the items of `updates` whose names are limits or counters."""
-    known = RuntimeConfig().to_limits_dict()
-    return {name: value for name, value in updates.items() if name in known}
+    limit_names = RuntimeConfig().to_limits_dict()
+    return {name: value for name, value in updates.items() if name in limit_names}

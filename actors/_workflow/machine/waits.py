@@ -26,22 +26,22 @@ from actors._kernel.workflow.effects import (
     details_of_node,
     effect_behind,
     failure_in,
-    shaped,
+    result_of_answer,
 )
 from actors._kernel.workflow.errors import GraphError, StaleResumeError
 from actors._kernel.workflow.run_state import RunState, open_wait
-from actors._workflow.machine.branches import Leaf, leaves, lifted, seen_at
+from actors._workflow.machine.branches import Leaf, leaves, lift_to_run, seen_at
 from actors._workflow.machine.records import (
     OpenStep,
     Transition,
-    behind,
+    add_end_event,
     completed,
     failed,
     is_paused,
-    recorded,
-    told_of_end,
+    node_record,
+    transition_of,
 )
-from actors._workflow.machine.recovery import THEN, opened_behind
+from actors._workflow.machine.recovery import THEN, open_step_after
 from actors._workflow.machine.spec import key_of_payload
 from actors._workflow.machine.variables import (
     RUNTIME,
@@ -62,7 +62,7 @@ _LONGEST_ID: Final = 64
 """Longer ids are kept as their hashes, since each checkpoint has all of them."""
 
 
-def answered(state: RunState, wait_key: str | None, payload: Any, *, at: str) -> Transition:
+def answer_wait(state: RunState, wait_key: str | None, payload: Any, *, at: str) -> Transition:
     """Decide on an answer to the run's wait, or to the wait of the first branch that has this key.
 
     Raises:
@@ -70,15 +70,15 @@ def answered(state: RunState, wait_key: str | None, payload: Any, *, at: str) ->
         GraphError: The answer does not fit the tool calls that the run waits for.
         NotSerializableError: `payload` is not JSON data.
     """
-    found = [one for one in leaves(state) if one.wait is not None]
-    if not found:
-        is_held = is_paused(state) and not state.status.is_terminal
-        status = "paused" if is_held else state.status.value
+    waiting_leaves = [leaf for leaf in leaves(state) if leaf.wait is not None]
+    if not waiting_leaves:
+        is_on_pause = is_paused(state) and not state.status.is_terminal
+        status = "paused" if is_on_pause else state.status.value
         raise StaleResumeError(state.run_id, f"Run is not waiting, but {status}")
-    for leaf in found:
+    for leaf in waiting_leaves:
         if leaf.wait is not None and leaf.wait.wait_key == wait_key:
-            return _answered_at(state, leaf, payload, at=at)
-    keys = [one.wait.wait_key for one in found if one.wait is not None]
+            return _answer_leaf(state, leaf, payload, at=at)
+    keys = [leaf.wait.wait_key for leaf in waiting_leaves if leaf.wait is not None]
     raise StaleResumeError(state.run_id, mismatch(keys, wait_key))
 
 
@@ -96,42 +96,48 @@ def check_early(run_id: str, wait_key: str) -> None:
 
 def mismatch(keys: Iterable[str | None], wait_key: str | None) -> str:
     """Return the reason why an answer with `wait_key` fits none of the run's waits, which have `keys`."""
-    known = ", ".join(map(repr, keys))
-    return f"wait_key mismatch: it waits for {known}, not {wait_key!r}"
+    own_keys = ", ".join(map(repr, keys))
+    return f"wait_key mismatch: it waits for {own_keys}, not {wait_key!r}"
 
 
-def _answered_at(
+def _answer_leaf(
     state: RunState, leaf: Leaf, payload: Any, *, at: str, more: dict[str, Any] | None = None
 ) -> Transition:
-    seen = seen_at(state, leaf.path)
-    assert seen is not None
+    branch_state = seen_at(state, leaf.path)
+    assert branch_state is not None
     assert leaf.wait is not None
     check_answer(leaf.wait, payload)
     answer = durable_copy(payload, "payload", deepest=room_at(leaf.wait.result_key))
-    return lifted(state, leaf.path, reply(seen, leaf.wait, answer, at=at, more=more))
+    return lift_to_run(state, leaf.path, reply(branch_state, leaf.wait, answer, at=at, more=more))
 
 
-def heard(state: RunState, key: str, event: dict[str, Any], *, at: str) -> Transition | None:
+def deliver_event(
+    state: RunState, key: str, event: dict[str, Any], *, at: str
+) -> Transition | None:
     """Decide on an event for all branches that wait for it.
 
-    None: no branch waits for it, or an event of its `event_id` answered a wait of the run before.
+    Return None if no branch waits for it, or if an event of its `event_id` answered a wait of the run before.
     """
     if has_heard(state, event["event_id"]):
         return None
-    more = note_of(state, event)
-    decided = Transition(state)
+    note = note_of(state, event)
+    transition = Transition(state)
     for leaf in leaves(state):
         wait = leaf.wait
         if wait is not None and wait.reason is WaitReason.EVENT and wait.wait_key == key:
-            after = _answered_at(decided.state, leaf, event, at=at, more=more)
-            decided = replace(after, records=decided.records + after.records)
-    return decided if decided.records else None
+            next_transition = _answer_leaf(transition.state, leaf, event, at=at, more=note)
+            transition = replace(
+                next_transition, records=transition.records + next_transition.records
+            )
+    return transition if transition.records else None
 
 
 def has_heard(state: RunState, event_id: Any) -> bool:
     """Return True if an event of this id is among the last ones that answered a wait of the run."""
-    own = namespace(state.vars, RUNTIME)
-    return _id_kept(event_id) in namespace(own, HEARD) or event_id in (own.get(SEEN) or ())
+    runtime = namespace(state.vars, RUNTIME)
+    return _stored_id(event_id) in namespace(runtime, HEARD) or event_id in (
+        runtime.get(SEEN) or ()
+    )
 
 
 def note_of(state: RunState, event: dict[str, Any]) -> dict[str, Any]:
@@ -139,21 +145,21 @@ def note_of(state: RunState, event: dict[str, Any]) -> dict[str, Any]:
 
     It has one id, not all of them: a run that hears many events would write them all with each.
     """
-    heard = namespace(namespace(state.vars, RUNTIME), HEARD)
-    number = max(heard.values(), default=0) + 1
-    delta: dict[str, Any] = {"set": [[[RUNTIME, HEARD, _id_kept(event["event_id"])], number]]}
-    if len(heard) >= MOST_HEARD:
-        delta["unset"] = [[RUNTIME, HEARD, min(heard, key=lambda one: heard[one])]]
+    numbers = namespace(namespace(state.vars, RUNTIME), HEARD)
+    number = max(numbers.values(), default=0) + 1
+    delta: dict[str, Any] = {"set": [[[RUNTIME, HEARD, _stored_id(event["event_id"])], number]]}
+    if len(numbers) >= MOST_HEARD:
+        delta["unset"] = [[RUNTIME, HEARD, min(numbers, key=lambda event_id: numbers[event_id])]]
     return delta
 
 
-def _id_kept(event_id: Any) -> str:
+def _stored_id(event_id: Any) -> str:
     text = str(event_id)
     return text if len(text) <= _LONGEST_ID else derive_id("event", text)
 
 
 def fell_due(state: RunState, *, at: str) -> Transition | None:
-    """Decide on a waiting run whose timer or deadline may be due. None: it is not due."""
+    """Decide on a waiting run whose timer or deadline may be due. Return None if it is not due."""
     wait = open_wait(state)
     if wait is None or not wait.until or wait.until > at:
         return None
@@ -163,9 +169,9 @@ def fell_due(state: RunState, *, at: str) -> Transition | None:
 
 
 def child_ended(state: RunState, child: RunState | None, *, at: str) -> Transition | None:
-    """Decide on a run that waits for a child. `child` is None if it is gone: it was deleted.
+    """Decide on a run that waits for a child. `child` is None if it was deleted.
 
-    None: the run continues to wait.
+    Return None if the run continues to wait.
     """
     wait = open_wait(state)
     if wait is None or wait.reason is not WaitReason.SUBWORKFLOW:
@@ -190,38 +196,38 @@ def reply(
     be executed now. It keeps its idempotency key.
     """
     seq, error = seq_of(state.vars), failure_in(wait, payload)
-    behind_it, payload = effect_behind(wait, payload), shaped(wait, payload)
+    next_effect, payload = effect_behind(wait, payload), result_of_answer(wait, payload)
     key, delta = wait.result_key, delta_behind(seq, wait.result_key, wait.resume_to_node)
-    if behind_it is not None:
-        then = {"effect": behind_it.to_dict(), "next": wait.resume_to_node}
+    if next_effect is not None:
+        then = {"effect": next_effect.to_dict(), "next": wait.resume_to_node}
         details = wait.details or {}
-        kept = {"idempotency_key": "key", "seq": "origin"}  # of an effect in doubt
-        then |= {new: details[name] for name, new in kept.items() if name in details}
+        renamed_details = {"idempotency_key": "key", "seq": "origin"}  # of an effect in doubt
+        then |= {new: details[name] for name, new in renamed_details.items() if name in details}
         key, delta = None, {"seq": seq, THEN: then}
     status = RunStatus.RUNNING
     if error is not None:
         key, delta, status = None, {"seq": seq}, RunStatus.FAILED
-    told = {"wait_key": wait.wait_key, "reason": wait.reason.value}
-    record = recorded(
+    resume_payload = {"wait_key": wait.wait_key, "reason": wait.reason.value}
+    record = node_record(
         state,
         StepStatus.COMPLETED if error is None else StepStatus.FAILED,
         at,
-        effect={"type": "resume", "payload": told, "result_key": key},
+        effect={"type": "resume", "payload": resume_payload, "result_key": key},
         result=payload,
         error=error and clean_text(error),
         delta=delta | (more or {}) | {"status": status.value},
         key=derive_id(place_of(state.run_id, state.vars), seq, "resume"),
     )
     try:
-        after = behind(state, record)
-    except GraphError as exc:
+        transition = transition_of(state, record)
+    except GraphError as exc:  # the answer's path leads through a value that is not an object
         return failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
     if error is not None:
-        return told_of_end(after, at=at)
-    if behind_it is not None:
-        return replace(after, opened=opened_behind(after.state, record))
+        return add_end_event(transition, at=at)
+    if next_effect is not None:
+        return replace(transition, opened=open_step_after(transition.state, record))
     via = {"via": "resume", "wait_key": wait.wait_key}
-    return after if wait.resume_to_node else ended_with(after, payload, at=at, via=via)
+    return transition if wait.resume_to_node else end_run_with(transition, payload, at=at, via=via)
 
 
 def room_at(result_key: str | None) -> int:
@@ -239,13 +245,13 @@ def delta_behind(seq: int, result_key: str | None, node: str | None) -> dict[str
     return delta
 
 
-def ended_with(
-    after: Transition, result: Any, *, at: str, via: dict[str, Any] | None = None
+def end_run_with(
+    transition: Transition, result: Any, *, at: str, via: dict[str, Any] | None = None
 ) -> Transition:
     """Return the end of a run whose last node was an effect or a wait."""
     output = {"success": True, "result": result}
-    end = completed(after.state, output, {}, at=at, via=via)
-    return replace(end, records=after.records + end.records)
+    end = completed(transition.state, output, {}, at=at, via=via)
+    return replace(end, records=transition.records + end.records)
 
 
 def subworkflow_key(child_id: str) -> str:
@@ -267,19 +273,19 @@ LONGEST_VALUE: Final = 200_000
 """Maximum length of a value that a read of the vars returns, in characters."""
 
 
-def outcome_of(run: RunState, opened: OpenStep, at: str) -> EffectOutcome | None:
-    """Return the outcome of an effect that the machine executes itself. None: a handler has to execute it."""
-    answer = _ANSWERS.get(opened.effect.type)
+def outcome_of(run: RunState, open_step: OpenStep, at: str) -> EffectOutcome | None:
+    """Return the outcome of an effect that the machine executes itself, or None if a handler executes it."""
+    answer = _ANSWERS.get(open_step.effect.type)
     if answer is None:
         return None
     try:
-        return answer(run, opened, at)
+        return answer(run, open_step, at)
     except (GraphError, LookupError) as exc:
         return EffectOutcome.failed(str(exc), retryable=False)
 
 
-def _wait_event(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
-    payload = opened.effect.payload
+def _wait_event(run: RunState, open_step: OpenStep, at: str) -> EffectOutcome:
+    payload = open_step.effect.payload
     key = payload.get("wait_key") or key_of_payload(run, payload)
     until = deadline_of(payload, at)
     return EffectOutcome.waiting(
@@ -295,9 +301,9 @@ def _wait_event(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
     )
 
 
-def _wait_until(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
+def _wait_until(run: RunState, open_step: OpenStep, at: str) -> EffectOutcome:
     del run
-    until = deadline_of(opened.effect.payload, at)
+    until = deadline_of(open_step.effect.payload, at)
     if until is None:
         return EffectOutcome.failed(
             "wait_until needs payload.until, an ISO timestamp, or payload.timeout_s",
@@ -305,19 +311,19 @@ def _wait_until(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
         )
     if until <= at:
         return EffectOutcome.completed({"waited_until": until})
-    key = opened.effect.payload.get("wait_key") or f"until:{opened.key}"
+    key = open_step.effect.payload.get("wait_key") or f"until:{open_step.key}"
     return EffectOutcome.waiting(WaitState(WaitReason.UNTIL, wait_key=str(key), until=until))
 
 
-def _ask_user(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
+def _ask_user(run: RunState, open_step: OpenStep, at: str) -> EffectOutcome:
     del run
-    payload = opened.effect.payload
+    payload = open_step.effect.payload
     if not payload.get("prompt"):
         return EffectOutcome.failed("ask_user needs payload.prompt", retryable=False)
     return EffectOutcome.waiting(
         WaitState(
             WaitReason.USER,
-            wait_key=str(payload.get("wait_key") or f"user:{opened.key}"),
+            wait_key=str(payload.get("wait_key") or f"user:{open_step.key}"),
             until=deadline_of(payload, at),
             prompt=str(payload["prompt"]),
             choices=payload.get("choices"),
@@ -327,31 +333,35 @@ def _ask_user(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
     )
 
 
-def _answer_user(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
+def _answer_user(run: RunState, open_step: OpenStep, at: str) -> EffectOutcome:
     del run, at
-    payload = opened.effect.payload
+    payload = open_step.effect.payload
     if "message" not in payload:
         return EffectOutcome.failed("answer_user needs payload.message", retryable=False)
     level = str(payload.get("level") or "message")
     return EffectOutcome.completed({"message": payload["message"], "level": level})
 
 
-def _vars_query(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
+def _vars_query(run: RunState, open_step: OpenStep, at: str) -> EffectOutcome:
     del at
-    path = str(opened.effect.payload.get("path") or "")
-    row: dict[str, Any] = {"name": "vars_query", "call_id": opened.effect.payload.get("call_id")}
+    path = str(open_step.effect.payload.get("path") or "")
+    row: dict[str, Any] = {"name": "vars_query", "call_id": open_step.effect.payload.get("call_id")}
     try:
-        found = value_at(run.vars, path) if path else run.vars
-        told: dict[str, Any] = {"path": path, "type": type(found).__name__}
-        if opened.effect.payload.get("keys_only"):
-            keys = [*found] if isinstance(found, dict) else None
-            told |= {"keys": keys, "length": len(found) if hasattr(found, "__len__") else None}
+        value = value_at(run.vars, path) if path else run.vars
+        view: dict[str, Any] = {"path": path, "type": type(value).__name__}
+        if open_step.effect.payload.get("keys_only"):
+            keys = [*value] if isinstance(value, dict) else None
+            view |= {"keys": keys, "length": len(value) if hasattr(value, "__len__") else None}
         else:
-            told["value"] = found
-        text = json.dumps(told, ensure_ascii=False)
-        long = f"{path!r} has {len(text)} characters. Read a part, or use keys_only"
+            view["value"] = value
+        text = json.dumps(view, ensure_ascii=False)
+        too_long = f"{path!r} has {len(text)} characters. Read a part, or use keys_only"
         fits = len(text) <= LONGEST_VALUE
-        row |= {"success": fits, "output": text if fits else None, "error": None if fits else long}
+        row |= {
+            "success": fits,
+            "output": text if fits else None,
+            "error": None if fits else too_long,
+        }
     except (GraphError, LookupError) as exc:
         problem = exc.args[0] if isinstance(exc, LookupError) else str(exc)
         row |= {"success": False, "output": None, "error": problem}
@@ -361,7 +371,7 @@ def _vars_query(run: RunState, opened: OpenStep, at: str) -> EffectOutcome:
 def deadline_of(payload: dict[str, Any], at: str) -> str | None:
     """Return the instant of a payload's `until`, or the instant `timeout_s` seconds after `at`.
 
-    None: the payload has neither.
+    Return None if the payload has neither.
 
     Raises:
         GraphError: The value cannot be read.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actors._workflow.machine.records import OpenStep, varied
+from actors._workflow.machine.records import OpenStep, apply_delta
 from actors._workflow.notes.evidence import EvidenceRecorder as Recorder
 from actors._workflow.notes.evidence import evidence_of
 from actors._workflow.notes.spans import SpanFilter, newest_first, spans_of
@@ -85,5 +85,5 @@ class EvidenceRecorder:
         at = run.created_at
         found = self._recorder.record(EffectOutcome.completed(tool_results), run, opened, at)
         tool_results |= found.result
-        run.vars = varied(run.vars, found.changes or {})
+        run.vars = apply_delta(run.vars, found.changes or {})
         return EvidenceStats(len(evidence_of(run)))

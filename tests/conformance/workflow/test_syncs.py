@@ -102,7 +102,7 @@ def test_a_hole_behind_the_synced_records_is_cut_off(
 
     with pytest.raises(LedgerBrokenError, match="line 2"):
         ledger.list("r1")
-    assert ledger.mend("r1", kept=kept) is (left is not None)
+    assert ledger.mend("r1", synced_count=kept) is (left is not None)
 
     if left is None:
         assert path.read_bytes() == broken
@@ -117,7 +117,7 @@ def test_another_damage_is_not_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "ledger_r1.jsonl"
     path.write_text('{"step_id": "s0"}\n{"step\n{"step_id": "s2"}\n', encoding="utf-8")
 
-    assert not JsonlLedgerStore(tmp_path).mend("r1", kept=0)
+    assert not JsonlLedgerStore(tmp_path).mend("r1", synced_count=0)
     assert path.read_text(encoding="utf-8").count("\n") == 3
 
 

@@ -139,7 +139,7 @@ def test_a_name_repeated_in_an_object_of_many_names_is_named() -> None:
 
 def test_a_document_with_too_many_expressions_is_refused() -> None:
     """Each expression counts its characters and ten more; a plain path does not count."""
-    budget = ParsingBudget(left=60)
+    budget = ParsingBudget(characters_left=60)
 
     for text in ["vars.a", *["vars.a+1"] * 3, "vars.b"]:
         parse(text, budget=budget)

@@ -23,45 +23,47 @@ from actors._kernel.workflow.stores import CommandAppendResult, CommandRecord, L
 
 
 class InMemoryArtifactStore(ArtifactShelf):
-    """See `actors._kernel.workflow.artifacts.ArtifactStore`."""
+    """Artifacts in memory."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Artifact] = {}
+        self._artifacts: dict[str, Artifact] = {}
         self._lock = threading.Lock()
 
     @override
     def _keep(self, metadata: ArtifactMetadata, content: bytes) -> ArtifactMetadata:
-        kept = self._kept.setdefault(metadata.artifact_id, Artifact(metadata, bytes(content)))
-        return kept.metadata
+        artifact = self._artifacts.setdefault(
+            metadata.artifact_id, Artifact(metadata, bytes(content))
+        )
+        return artifact.metadata
 
     @override
     def _change(
         self, artifact_id: str, change: Callable[[ArtifactMetadata], ArtifactMetadata]
     ) -> ArtifactMetadata | None:
         with self._lock:
-            found = self._kept.get(artifact_id)
-            if found is None:
+            artifact = self._artifacts.get(artifact_id)
+            if artifact is None:
                 return None
-            self._kept[artifact_id] = Artifact(change(found.metadata), found.content)
-            return self._kept[artifact_id].metadata
+            self._artifacts[artifact_id] = Artifact(change(artifact.metadata), artifact.content)
+            return self._artifacts[artifact_id].metadata
 
     @override
     def load(self, artifact_id: str) -> Artifact | None:
-        return self._kept.get(artifact_id)
+        return self._artifacts.get(artifact_id)
 
     @override
     def get_metadata(self, artifact_id: str) -> ArtifactMetadata | None:
-        found = self._kept.get(artifact_id)
-        return None if found is None else found.metadata
+        artifact = self._artifacts.get(artifact_id)
+        return None if artifact is None else artifact.metadata
 
     @override
     def exists(self, artifact_id: str) -> bool:
-        return artifact_id in self._kept
+        return artifact_id in self._artifacts
 
     @override
     def delete(self, artifact_id: str) -> bool:
         with self._lock:
-            return self._kept.pop(artifact_id, None) is not None
+            return self._artifacts.pop(artifact_id, None) is not None
 
     def content_path(self, artifact_id: str) -> None:
         """Return None, since the bytes are in no file."""
@@ -69,12 +71,12 @@ class InMemoryArtifactStore(ArtifactShelf):
 
     @override
     def list_all(self, limit: int = 1000) -> list[ArtifactMetadata]:
-        newest = [one.metadata for one in reversed([*self._kept.values()])]
+        newest = [artifact.metadata for artifact in reversed([*self._artifacts.values()])]
         return newest[: limit if limit > 0 else None]
 
 
 class InMemoryCommandStore:
-    """See `CommandStore`."""
+    """Commands in memory, in the order in which they came."""
 
     def __init__(self) -> None:
         self._records: list[CommandRecord | None] = []
@@ -82,54 +84,58 @@ class InMemoryCommandStore:
         self._lock = threading.Lock()
 
     def append(self, record: CommandRecord) -> CommandAppendResult:
-        """See `CommandStore.append`."""
+        """Keep the command, unless one of its id was kept before; return its position."""
         payload = durable_copy(record.payload, "payload")
         with self._lock:
-            known = self._seq_of.get(record.command_id)
-            if known is not None:
-                return CommandAppendResult(accepted=False, duplicate=True, seq=known)
+            existing_seq = self._seq_of.get(record.command_id)
+            if existing_seq is not None:
+                return CommandAppendResult(accepted=False, duplicate=True, seq=existing_seq)
             seq = len(self._records) + 1
             self._records.append(replace(record, seq=seq, payload=payload))
             self._seq_of[record.command_id] = seq
         return CommandAppendResult(accepted=True, duplicate=False, seq=seq)
 
     def list_after(self, *, after: int, limit: int = 1000) -> tuple[list[CommandRecord], int]:
-        """See `CommandStore.list_after`."""
+        """Return at most `limit` commands after the position `after`, and the cursor for the next call."""
         with self._lock:
-            page = [one for one in self._records[after:] if one is not None][:limit]
+            page = [record for record in self._records[after:] if record is not None][:limit]
         return page, page[-1].seq if page else after
 
     def get_last_seq(self) -> int:
-        """See `CommandStore.get_last_seq`."""
+        """Return the position of the last command, or 0 if there was none."""
         with self._lock:
             return len(self._records)
 
     def delete(self, run_id: str) -> int:
-        """See `DeletableCommandStore.delete`."""
+        """Remove the commands to a run; return their number. Their ids and positions stay in use."""
         with self._lock:
-            kept = [None if one is None or one.run_id == run_id else one for one in self._records]
-            count = self._records.count(None)
-            self._records = kept
-        return kept.count(None) - count
+            # None keeps the position, which is an index of this list: a reader's cursor stays right.
+            new_records = [
+                None if record is None or record.run_id == run_id else record
+                for record in self._records
+            ]
+            old_count = self._records.count(None)
+            self._records = new_records
+        return new_records.count(None) - old_count
 
 
 class InMemoryCommandCursorStore:
-    """See `CommandCursorStore`."""
+    """The position up to which a reader has carried out commands, in memory."""
 
     def __init__(self) -> None:
         self._cursor = 0
 
     def load(self) -> int:
-        """See `CommandCursorStore.load`."""
+        """Return the position, which is 0 at first."""
         return self._cursor
 
     def save(self, cursor: int) -> None:
-        """See `CommandCursorStore.save`."""
+        """Keep the position."""
         self._cursor = cursor
 
 
 class InMemoryLedgerStore(LedgerShelf):
-    """See `PagedLedgerStore` and `ChainableLedgerStore`."""
+    """Records in memory, by run."""
 
     def __init__(self) -> None:
         self._records: dict[str, list[dict[str, Any]]] = {}
@@ -143,7 +149,7 @@ class InMemoryLedgerStore(LedgerShelf):
                 self._records.setdefault(row["run_id"], []).append(row)
 
     def append_chained(self, record: StepRecord) -> None:
-        """See `ChainableLedgerStore.append_chained`."""
+        """Append a record, linked to the last one of its run by its hash."""
         row = record.to_dict()
         with self._lock:
             rows = self._records.setdefault(record.run_id, [])
@@ -166,7 +172,7 @@ class InMemoryLedgerStore(LedgerShelf):
         return len(self._of(run_id))
 
     def delete(self, run_id: str) -> int:
-        """See `DeletableLedgerStore.delete`."""
+        """Remove the records of a run; return their number."""
         with self._lock:
             return len(self._records.pop(run_id, ()))
 
@@ -180,7 +186,7 @@ def _copies(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 class InMemoryRunStore(RunShelf):
-    """See `RunStore`, `QueryableRunStore` and the other protocols of `actors._kernel.workflow.stores`."""
+    """Checkpoints in memory. It has all roles of run stores but locks, groups and later writes."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, Any]] = {}
@@ -189,28 +195,28 @@ class InMemoryRunStore(RunShelf):
         self._lock = threading.RLock()
 
     def save(self, run: RunState) -> None:
-        """See `RunStore.save`."""
+        """Keep a copy of the run. It replaces an earlier checkpoint."""
         row = run.to_dict()
         with self._lock:
             self._keep(run.run_id, row)
 
     def load(self, run_id: str) -> RunState | None:
-        """See `RunStore.load`."""
+        """Return a copy of the last checkpoint, or None if there is no such run."""
         with self._lock:
             row = self._rows.get(run_id)
         return None if row is None else _state(row)
 
     def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
-        """See `CreatingRunStore.create_if_absent`."""
+        """Return the run of this id, and True if this call made it."""
         row = run.to_dict()
         with self._lock:
-            found = self._rows.get(run.run_id)
-            if found is None:
+            existing_row = self._rows.get(run.run_id)
+            if existing_row is None:
                 self._keep(run.run_id, row)
-        return _state(found or row), found is None
+        return _state(existing_row or row), existing_row is None
 
     def delete(self, run_id: str) -> bool:
-        """See `DeletableRunStore.delete`."""
+        """Remove the run; return True if there was one."""
         with self._lock:
             self._unfile(run_id)
             return self._rows.pop(run_id, None) is not None
@@ -218,10 +224,10 @@ class InMemoryRunStore(RunShelf):
     def list_event_waiters(
         self, *, wait_keys: Sequence[str], limit: int = 10_000
     ) -> list[RunState]:
-        """See `EventWaitStore.list_event_waiters`."""
+        """Return runs that wait for an event of one of these keys now, the last updated first."""
         with self._lock:
-            ids = {one for key in wait_keys for one in self._waiting_for.get(key, ())}
-            rows = [self._rows[one] for one in ids]
+            ids = {run_id for key in wait_keys for run_id in self._waiting_for.get(key, ())}
+            rows = [self._rows[run_id] for run_id in ids]
         return RunChoice().chosen((_state(row) for row in rows), limit)
 
     @override
@@ -241,9 +247,9 @@ class InMemoryRunStore(RunShelf):
 
     def _unfile(self, run_id: str) -> None:
         for key in self._keys_of.pop(run_id, ()):
-            waiting = self._waiting_for[key]
-            waiting.pop(run_id, None)
-            if not waiting:
+            waiting_ids = self._waiting_for[key]
+            waiting_ids.pop(run_id, None)
+            if not waiting_ids:
                 del self._waiting_for[key]
 
 
@@ -252,24 +258,24 @@ def _state(row: dict[str, Any]) -> RunState:
 
 
 class InMemorySnapshotStore:
-    """See `SnapshotStore`."""
+    """Snapshots in memory, by id."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, Any]] = {}
 
     def save(self, snapshot: Snapshot) -> None:
-        """See `SnapshotStore.save`."""
+        """Keep a copy of the snapshot. It replaces one of its id."""
         self._rows[snapshot.snapshot_id] = durable_copy(
             snapshot.to_dict(), "snapshot", deepest=WRAPPED
         )
 
     def load(self, snapshot_id: str) -> Snapshot | None:
-        """See `SnapshotStore.load`."""
+        """Return a copy of the snapshot, or None if there is none of this id."""
         row = self._rows.get(snapshot_id)
         return None if row is None else Snapshot(**durable_copy(row, "snapshot", deepest=WRAPPED))
 
     def delete(self, snapshot_id: str) -> bool:
-        """See `SnapshotStore.delete`."""
+        """Remove the snapshot; return True if there was one."""
         return self._rows.pop(snapshot_id, None) is not None
 
     def list(
@@ -280,9 +286,9 @@ class InMemorySnapshotStore:
         query: str | None = None,
         limit: int = 100,
     ) -> list[Snapshot]:
-        """See `SnapshotStore.list`."""
-        all_of_them = [
+        """Return the snapshots that fit all filters, newest first. `query` is part of name or description."""
+        snapshots = [
             Snapshot(**durable_copy(row, "snapshot", deepest=WRAPPED))
             for row in self._rows.values()
         ]
-        return chosen_snapshots(all_of_them, run_id=run_id, tag=tag, query=query, limit=limit)
+        return chosen_snapshots(snapshots, run_id=run_id, tag=tag, query=query, limit=limit)

@@ -29,31 +29,31 @@ class LedgerOver:
         self.inner = inner
 
     def list(self, run_id: str) -> list[dict[str, Any]]:
-        """See `LedgerStore.list`."""
+        """Return all records of the run, the first one first."""
         return self.inner.list(run_id)
 
     def list_after(
         self, *, run_id: str, after: int, limit: int = 1000
     ) -> tuple[Sequence[Any], int]:
-        """See `PagedLedgerStore.list_after`."""
+        """Return at most `limit` records after the first `after` ones, and the next `after`."""
         return records_after(self.inner, run_id=run_id, after=after, limit=limit)
 
     def count(self, run_id: str) -> int:
-        """See `PagedLedgerStore.count`."""
-        counted = getattr(self.inner, "count", None)
-        return len(self.inner.list(run_id)) if counted is None else int(counted(run_id))
+        """Return the number of records of the run."""
+        count_records = getattr(self.inner, "count", None)
+        return len(self.inner.list(run_id)) if count_records is None else int(count_records(run_id))
 
     def delete(self, run_id: str) -> int:
-        """See `DeletableLedgerStore.delete`."""
+        """Remove the records of the run; return their number."""
         return delete_records(self.inner, run_id)
 
     def sync(self, run_id: str) -> None:
-        """See `UnsyncedLedgerStore.sync`."""
+        """Return when no loss of power can lose a record of the run."""
         sync_records(self.inner, run_id)
 
-    def mend(self, run_id: str, *, kept: int) -> bool:
-        """See `UnsyncedLedgerStore.mend`."""
-        return mend_records(self.inner, run_id, kept=kept)
+    def mend(self, run_id: str, *, synced_count: int) -> bool:
+        """Remove the remains of unsynced records that a loss of power left; return True if there were any."""
+        return mend_records(self.inner, run_id, synced_count=synced_count)
 
 
 class ObservableLedgerStore(LedgerOver):
@@ -68,23 +68,23 @@ class ObservableLedgerStore(LedgerOver):
         self._next, self._lock = 0, threading.Lock()
 
     def append(self, record: StepRecord) -> None:
-        """See `LedgerStore.append`."""
+        """Append a record, then notify the subscribers."""
         self.inner.append(record)
-        self._tell(record)
+        self._notify(record)
 
     def append_many(self, records: Sequence[StepRecord]) -> None:
-        """See `PagedLedgerStore.append_many`."""
+        """Append records of one run in order, then notify the subscribers of each."""
         append_all(self.inner, records)
         for record in records:
-            self._tell(record)
+            self._notify(record)
 
     def append_chained(self, record: StepRecord) -> None:
-        """See `ChainableLedgerStore.append_chained`."""
+        """Append a record, linked to the last one of its run, then notify the subscribers."""
         append_linked(self.inner, record)
-        self._tell(record)
+        self._notify(record)
 
     def subscribe(self, callback: Subscriber, *, run_id: str | None = None) -> Callable[[], None]:
-        """See `ObservableLedgerStoreProtocol.subscribe`."""
+        """Call `callback` after each append to a run, or to any; return a function that ends the calls."""
         with self._lock:
             token, self._next = self._next, self._next + 1
             self._subscribers[token] = run_id, callback
@@ -95,15 +95,19 @@ class ObservableLedgerStore(LedgerOver):
 
         return end
 
-    def _tell(self, record: StepRecord) -> None:
+    def _notify(self, record: StepRecord) -> None:
         with self._lock:
-            told = [
-                call for run, call in self._subscribers.values() if run in {None, record.run_id}
+            callbacks = [
+                callback
+                for run, callback in self._subscribers.values()
+                if run in {None, record.run_id}
             ]
-        for call in told:
+        # Without the lock: a subscriber may subscribe or end its calls.
+        for callback in callbacks:
             try:
-                call(record.to_dict())
-            except Exception:  # noqa: BLE001 - a subscriber is foreign code and must not fail the append
+                callback(record.to_dict())
+            # A subscriber may be any code. The record is durable, so its append must not seem to have failed.
+            except Exception:  # noqa: BLE001 - the error is logged
                 _log.exception(
                     "a subscriber of a ledger raised an error", extra={"run": record.run_id}
                 )
@@ -118,11 +122,11 @@ class HashChainedLedgerStore(LedgerOver):
     """
 
     def append(self, record: StepRecord) -> None:
-        """See `LedgerStore.append`."""
+        """Append a record, linked to the last one of its run by its hash."""
         append_linked(self.inner, record)
 
     def head(self, run_id: str) -> str | None:
-        """Return the hash of the last record, to be stored elsewhere. None: there is no record."""
+        """Return the hash of the last record, to be stored elsewhere, or None if there is no record."""
         records = self.inner.list(run_id)
         return records[-1].get("record_hash") if records else None
 
@@ -138,9 +142,9 @@ def is_observed(store: LedgerStore | None) -> bool:
 
 def append_all(store: LedgerStore, records: Sequence[StepRecord]) -> None:
     """Append records of one run in order, with one call if the store has `append_many`."""
-    many = getattr(store, "append_many", None)
-    if many is not None and len(records) > 1:
-        many(records)
+    append_many = getattr(store, "append_many", None)
+    if append_many is not None and len(records) > 1:
+        append_many(records)
         return
     for record in records:
         store.append(record)
@@ -148,24 +152,27 @@ def append_all(store: LedgerStore, records: Sequence[StepRecord]) -> None:
 
 def append_unsynced(store: LedgerStore, records: Sequence[StepRecord]) -> None:
     """Append records of one run in order; see `UnsyncedLedgerStore`. Other stores sync them."""
-    unsynced = getattr(store, "append_unsynced", None)
-    if unsynced is None:
+    append = getattr(store, "append_unsynced", None)
+    if append is None:
         append_all(store, records)
     else:
-        unsynced(records)
+        append(records)
 
 
 def sync_records(store: LedgerStore, run_id: str) -> None:
-    """See `UnsyncedLedgerStore.sync`. Other stores have synced all records."""
+    """Sync the records of a run, if the store is an `UnsyncedLedgerStore`. Other stores have synced them."""
     sync = getattr(store, "sync", None)
     if sync is not None:
         sync(run_id)
 
 
-def mend_records(store: LedgerStore, run_id: str, *, kept: int) -> bool:
-    """See `UnsyncedLedgerStore.mend`. Other stores have no unsynced records."""
+def mend_records(store: LedgerStore, run_id: str, *, synced_count: int) -> bool:
+    """Remove the remains of unsynced records, if the store is an `UnsyncedLedgerStore`.
+
+    Return True if there were any. The first `synced_count` records are synced, and are not removed.
+    """
     mend = getattr(store, "mend", None)
-    return mend is not None and bool(mend(run_id, kept=kept))
+    return mend is not None and bool(mend(run_id, synced_count=synced_count))
 
 
 def append_linked(store: LedgerStore, record: StepRecord) -> None:
@@ -174,19 +181,19 @@ def append_linked(store: LedgerStore, record: StepRecord) -> None:
     Raises:
         TypeError: The store has no `append_chained`.
     """
-    linked = getattr(store, "append_chained", None)
-    if linked is None:
+    append_chained = getattr(store, "append_chained", None)
+    if append_chained is None:
         raise TypeError(f"{type(store).__name__} cannot chain records: it has no append_chained")
-    linked(record)
+    append_chained(record)
 
 
 def records_after(
     store: LedgerStore, *, run_id: str, after: int, limit: int = 1000
 ) -> tuple[Sequence[Any], int]:
     """Return a page of records; see `PagedLedgerStore.list_after`."""
-    paged = getattr(store, "list_after", None)
-    if paged is not None:
-        page: tuple[Sequence[Any], int] = paged(run_id=run_id, after=after, limit=limit)
+    list_after = getattr(store, "list_after", None)
+    if list_after is not None:
+        page: tuple[Sequence[Any], int] = list_after(run_id=run_id, after=after, limit=limit)
         return page
     rows = store.list(run_id)[after : after + limit]
     return rows, after + len(rows)

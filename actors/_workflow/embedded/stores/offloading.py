@@ -27,7 +27,7 @@ MAX_INLINE_BYTES: Final = 64 * 1024
 OFFLOADED: Final = "$offloaded"
 """Name in a reference that a ledger made. Such a reference is read back as the value."""
 _IN_PATCH: Final = re.compile(r"\.patch\.set\[\d+\]\[1\]")
-_KEPT: Final = frozenset({RUNTIME, LIMITS})
+_INLINE_NAMES: Final = frozenset({RUNTIME, LIMITS})
 
 
 def offload_large_values(
@@ -55,21 +55,25 @@ def offload_large_values(
         allow_root_replace: True if `value` itself may be replaced.
     """
 
-    def kept(part: Any, path: str, *, root: bool) -> Any:
+    def offload(part: Any, path: str, *, root: bool) -> Any:
         if not isinstance(part, str | dict | list) or is_artifact_ref(part):
             return part
         if _size(part) <= max_inline_bytes:
             return part
         if isinstance(part, dict):
-            part = {name: kept(one, f"{path}.{name}", root=False) for name, one in part.items()}
+            part = {
+                name: offload(item, f"{path}.{name}", root=False) for name, item in part.items()
+            }
         elif isinstance(part, list):
-            part = [kept(one, f"{path}[{index}]", root=False) for index, one in enumerate(part)]
-        may = (allow_root_replace or not root) and allow_offload(path, part)
-        if not may or _size(part) <= max_inline_bytes:
+            part = [
+                offload(item, f"{path}[{index}]", root=False) for index, item in enumerate(part)
+            ]
+        may_offload = (allow_root_replace or not root) and allow_offload(path, part)
+        if not may_offload or _size(part) <= max_inline_bytes:
             return part
-        return artifact_ref(_stored(artifact_store, part, run_id))
+        return artifact_ref(_store(artifact_store, part, run_id))
 
-    return kept(value, root_path, root=True)
+    return offload(value, root_path, root=True)
 
 
 class OffloadingRunStore:
@@ -94,10 +98,12 @@ class OffloadingRunStore:
     def offloaded(self, run: RunState) -> RunState:
         """Return the run in the form that `save` stores."""
         variables = {
-            name: value if name in _KEPT else self._kept(run.run_id, f"vars.{name}", value)
+            name: value
+            if name in _INLINE_NAMES
+            else self._offload(run.run_id, f"vars.{name}", value)
             for name, value in run.vars.items()
         }
-        output = self._kept(run.run_id, "output", run.output, root=False)
+        output = self._offload(run.run_id, "output", run.output, root=False)
         return replace(run, vars=variables, output=output, fork=self._slim_fork(run))
 
     def _slim_fork(self, run: RunState) -> GraphFork | None:
@@ -114,21 +120,21 @@ class OffloadingRunStore:
         return GraphFork.from_dict(slim)
 
     def save(self, run: RunState) -> None:
-        """See `RunStore.save`."""
+        """Store the large values as artifacts, then save the run with references to them."""
         run.to_dict()  # a run that is not JSON data is refused before any artifact is stored
         self._inner.save(self.offloaded(run))
 
     def load(self, run_id: str) -> RunState | None:
-        """See `RunStore.load`; references are not resolved, see `resolve_artifact`."""
-        found: RunState | None = self._inner.load(run_id)
-        return found
+        """Return the last checkpoint with its references, which `resolve_artifact` resolves, or None."""
+        run: RunState | None = self._inner.load(run_id)
+        return run
 
     def create_if_absent(self, run: RunState) -> tuple[RunState, bool]:
-        """See `CreatingRunStore.create_if_absent`."""
-        made: tuple[RunState, bool] = self._inner.create_if_absent(self.offloaded(run))
-        return made
+        """Return the run of this id with its references, and True if this call made it."""
+        run_and_is_new: tuple[RunState, bool] = self._inner.create_if_absent(self.offloaded(run))
+        return run_and_is_new
 
-    def _kept(self, run_id: str, path: str, value: Any, *, root: bool = True) -> Any:
+    def _offload(self, run_id: str, path: str, value: Any, *, root: bool = True) -> Any:
         return offload_large_values(
             value,
             artifact_store=self._artifacts,
@@ -158,19 +164,19 @@ class OffloadingLedgerStore(LedgerOver):
         self._artifacts, self._limit = artifact_store, max_inline_bytes
 
     def append(self, record: StepRecord) -> None:
-        """See `LedgerStore.append`."""
+        """Store the large values as artifacts, then append the record with references to them."""
         self.inner.append(self._slim(record))
 
     def append_many(self, records: Sequence[StepRecord]) -> None:
-        """See `PagedLedgerStore.append_many`."""
+        """Append records of one run in order, as `append` does."""
         append_all(self.inner, [self._slim(record) for record in records])
 
     def append_unsynced(self, records: Sequence[StepRecord]) -> None:
-        """See `UnsyncedLedgerStore.append_unsynced`. The artifacts are synced."""
+        """Append records of one run in order without a sync. Their artifacts are synced."""
         append_unsynced(self.inner, [self._slim(record) for record in records])
 
     def append_chained(self, record: StepRecord) -> None:
-        """See `ChainableLedgerStore.append_chained`.
+        """Append a record, linked to the last one of its run by its hash.
 
         The chain is made of the records of `inner`, with references.
         """
@@ -178,19 +184,19 @@ class OffloadingLedgerStore(LedgerOver):
 
     @override
     def list(self, run_id: str) -> list[dict[str, Any]]:
-        return [self._whole(one, run_id) for one in super().list(run_id)]
+        return [self._whole(record, run_id) for record in super().list(run_id)]
 
     @override
     def list_after(
         self, *, run_id: str, after: int, limit: int = 1000
     ) -> tuple[Sequence[Any], int]:
-        page, behind = super().list_after(run_id=run_id, after=after, limit=limit)
-        return [self._whole(one, run_id) for one in page], behind
+        page, next_after = super().list_after(run_id=run_id, after=after, limit=limit)
+        return [self._whole(record, run_id) for record in page], next_after
 
     def _slim(self, record: StepRecord) -> StepRecord:
-        whole = record.to_dict()
+        data = record.to_dict()
         parts = {
-            name: self._part(record.run_id, whole[name]) for name in ("effect", "result", "delta")
+            name: self._part(record.run_id, data[name]) for name in ("effect", "result", "delta")
         }
         return replace(record, **parts)
 
@@ -198,32 +204,32 @@ class OffloadingLedgerStore(LedgerOver):
         if not isinstance(value, str | dict | list) or _size(value) <= self._limit:
             return value
         if isinstance(value, dict):
-            value = {name: self._part(run_id, one) for name, one in value.items()}
+            value = {name: self._part(run_id, item) for name, item in value.items()}
         elif isinstance(value, list):
-            value = [self._part(run_id, one) for one in value]
+            value = [self._part(run_id, item) for item in value]
         if _size(value) <= self._limit:
             return value
-        kept = "text" if isinstance(value, str) else "json"
-        return artifact_ref(_stored(self._artifacts, value, run_id)) | {OFFLOADED: kept}
+        form = "text" if isinstance(value, str) else "json"
+        return artifact_ref(_store(self._artifacts, value, run_id)) | {OFFLOADED: form}
 
     def _whole(self, value: Any, run_id: str) -> Any:
         if isinstance(value, list):
-            return [self._whole(one, run_id) for one in value]
+            return [self._whole(item, run_id) for item in value]
         if not isinstance(value, dict):
             return value
         if OFFLOADED not in value:
-            return {name: self._whole(one, run_id) for name, one in value.items()}
-        found = self._artifacts.load(value[REF_KEY])
-        if found is None:
+            return {name: self._whole(item, run_id) for name, item in value.items()}
+        artifact = self._artifacts.load(value[REF_KEY])
+        if artifact is None:
             problem = f"artifact {value[REF_KEY]} of a record is missing"
             raise LedgerBrokenError(f"ledger of run {run_id}", problem)
-        inside = found.as_text() if value[OFFLOADED] == "text" else found.as_json()
-        return self._whole(inside, run_id)
+        content = artifact.as_text() if value[OFFLOADED] == "text" else artifact.as_json()
+        return self._whole(content, run_id)
 
 
-def _stored(artifact_store: Any, part: Any, run_id: str | None) -> str:
-    keep = artifact_store.store_text if isinstance(part, str) else artifact_store.store_json
-    return str(keep(part, run_id=run_id).artifact_id)
+def _store(artifact_store: Any, part: Any, run_id: str | None) -> str:
+    store_value = artifact_store.store_text if isinstance(part, str) else artifact_store.store_json
+    return str(store_value(part, run_id=run_id).artifact_id)
 
 
 def _size(value: Any) -> int:

@@ -21,7 +21,7 @@ def drawing_of(drawn: dict[str, Any]) -> Drawing:
     """Return a flow that can be read."""
     findings = DrawingFindings("f")
     found = read_drawing(drawn, findings)
-    assert findings.found == []
+    assert findings.items == []
     return found
 
 
@@ -64,7 +64,7 @@ def test_reroutes_become_wires() -> None:
     assert [*found.nodes] == ["s", "a", "q"]
     source = {"sourceNodeId": "a", "sourceHandle": "value"}
     assert found.nodes["q"].data["inputRouteOverrides"] == {"x": {"k": source}}
-    assert findings.found == []
+    assert findings.items == []
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_reroutes_that_are_wrong(wires: list[str], words: str) -> None:
     nodes = [literal("a", 1), node("r", "reroute"), node("t", "reroute"), node("q", "ask_user")]
     findings = DrawingFindings("f")
     without_reroutes(drawing_of(flow(*nodes, wires=edges(*wires))), findings)
-    assert any(words in one.problem for one in findings.found)
+    assert any(words in one.problem for one in findings.items)
 
 
 @pytest.mark.item(465)
@@ -90,7 +90,7 @@ def test_the_value_of_a_pin_by_route_is_a_node() -> None:
     drawn = choosing(entryRoutes=ROUTES, inputRouteOverrides=OTHER)
     found = with_routes(drawing_of(drawn), findings)
 
-    assert findings.found == []
+    assert findings.items == []
     assert told(found) == [
         "s.exec-out > i.exec-in",
         "i.true > q.exec-in [0]",
@@ -132,8 +132,8 @@ def test_stale_routes_are_refused(routes: Any, overrides: Any, words: str) -> No
     findings = DrawingFindings("f")
     drawn = choosing(entryRoutes=routes, inputRouteOverrides=overrides)
     with_routes(drawing_of(drawn), findings)
-    assert any(words in one.problem for one in findings.found)
-    assert {one.pointer.rpartition("/data")[0] for one in findings.found} == {"/nodes/4"}
+    assert any(words in one.problem for one in findings.items)
+    assert {one.pointer.rpartition("/data")[0] for one in findings.items} == {"/nodes/4"}
 
 
 @pytest.mark.item(464)
@@ -155,7 +155,7 @@ def test_a_limit_of_a_wire_is_a_node() -> None:
     ]
     assert found.nodes[limit].data == {"pinDefaults": {"max": 2}}
     routed = with_routes(found, findings)
-    assert findings.found == []
+    assert findings.items == []
     assert f"{limit}.again > q.exec-in [1]" in told(routed)
     assert "b.value > path_mux:q.prompt.in1" in told(routed)
 
@@ -167,7 +167,7 @@ def test_values_for_a_limited_edge_without_a_list_of_routes() -> None:
     drawn["edges"][2]["data"] = {"loopLimit": {"max": 2}}
     findings = DrawingFindings("f")
     found = with_routes(without_limited_wires(drawing_of(drawn), findings), findings)
-    assert findings.found == []
+    assert findings.items == []
     assert "b.value > path_mux:q.prompt.in1" in told(found)
 
 
@@ -178,5 +178,5 @@ def test_a_limit_that_cannot_be_used(place: int, limit: Any) -> None:
     drawn["edges"][place]["data"] = {"loopLimit": limit}
     findings = DrawingFindings("f")
     without_limited_wires(drawing_of(drawn), findings)
-    (found,) = findings.found
+    (found,) = findings.items
     assert found.pointer == f"/edges/{place}"

@@ -33,7 +33,7 @@ from actors._kernel.runtime.rows import Arrived, LoadedRun, NewRun, RunRow
 from actors._kernel.runtime.scheduler import DEFAULT_RETRY, RunStatus
 from actors._kernel.runtime.waits import Wait, WaitCycle
 from actors._runtime.execution.start import key_of_input, pinned, with_heard
-from actors._runtime.journal.amendments import Refused, Setback, refusal_of
+from actors._runtime.journal.amendments import Refusal, Setback, refusal_of
 from actors._runtime.journal.run_log import warn_of_length
 from actors._runtime.loop.timers import Alarm
 from actors._runtime.registry import Registry
@@ -41,11 +41,11 @@ from actors._runtime.replay.failures import ContinueAsNew, record_error
 from actors._runtime.replay.verdict import (
     Attempt,
     Verdict,
-    cancelled,
-    completed,
+    cancelled_verdict,
+    completed_verdict,
     judge,
-    late,
-    parked,
+    late_verdict,
+    parked_verdict,
     with_orphans,
 )
 from actors._runtime.verbs.call import RunState
@@ -174,7 +174,7 @@ class Ending:
 
         With `is_in_doubt` the store may have forgotten what it had of the log.
         """
-        if self.run.log.broken is not None:
+        if self.run.log.break_reason is not None:
             return self.broken_off()
         signal = self.run.scheduler.live.unwinding
         if isinstance(signal, ContinueAsNew) and error is signal:
@@ -182,7 +182,7 @@ class Ending:
         has_left = self.is_handed_over or isinstance(error, RunSuspended)
         if self.wake is not None and has_left:
             return await self._leave(self.wake, is_in_doubt=is_in_doubt)
-        if self._others() and not await self.run.log.over():
+        if self._others() and not await self.run.log.finish_writes():
             return self.broken_off()
         return await self.write(self._judge(error))
 
@@ -218,9 +218,9 @@ class Ending:
 
     def _judge(self, error: BaseException | None) -> Verdict:
         if self.token.is_cancelled:
-            return cancelled(self.token.reason)
+            return cancelled_verdict(self.token.reason)
         if self.deadline.is_final:
-            return late(self.deadline.error(), self.run.history.attempt)
+            return late_verdict(self.deadline.error(), self.run.history.attempt)
         if self.wake is not None or isinstance(self.run.scheduler.live.unwinding, ContinueAsNew):
             did = "returned" if error is None else f"raised {type(error).__name__}"
             error = SuspensionSwallowedError(str(self.run.agent_id), did)
@@ -234,11 +234,11 @@ class Ending:
                 self.output = recordable(self.output, where=where)
             except Exception as exc:  # noqa: BLE001 - judged like any other error
                 error = exc
-            missed = self.run.history.never_asked()
+            missed = self.run.history.first_unmet_position()
             if error is None and missed is not None:
                 error = NonDeterminismError(missed, "an entry", "the end of the run")
         if error is None:
-            return completed(self.output)
+            return completed_verdict(self.output)
         return self._judge_error(error)
 
     def _judge_error(self, error: BaseException) -> Verdict:
@@ -256,7 +256,7 @@ class Ending:
             row.deadline_at,
         )
         if others := self._others():
-            attempt = replace(attempt, last_seq=self.beginning, others=others)
+            attempt = replace(attempt, last_seq=self.beginning, other_messages=others)
         try:
             verdict = judge(error, attempt)
         except Exception:  # noqa: BLE001 - an error of the author's that lacks what its class has
@@ -284,7 +284,7 @@ class Ending:
         """Write what was judged, with all that is not written yet."""
         terms = self.loaded.row.supervision
         policy = terms.retention if terms is not None else HistoryRetention.RUN
-        verdict = with_orphans(verdict, policy, self.run.history.left_behind)
+        verdict = with_orphans(verdict, policy, self.run.history.unjoined_children)
         if self.run.mode is not None and self._has_executed and not self.sessions.has_kept:
             verdict, heard = with_heard(verdict, self.loaded, self.run.history, self.mail)
             self.run.log.writes.turns += heard
@@ -338,7 +338,7 @@ class Ending:
         return self.misfit is None and self.loaded.unreadable is None
 
     async def write_unreadable(
-        self, refused: Refused | None, create: NewRun | None
+        self, refused: Refusal | None, create: NewRun | None
     ) -> ExecutionResult:
         """Park a run that cannot be read, after a few tries; until then have it loaded again.
 
@@ -351,13 +351,13 @@ class Ending:
         writes = self.run.log.writes
         writes.create = create
         writes.bind += [MessageKey(m.agent_id, m.sender, m.message.id) for m in self.mail]
-        return await self.write(parked(refused.reason, refused.detail))
+        return await self.write(parked_verdict(refused.reason, refused.detail))
 
     def broken_off(self) -> ExecutionResult:
         """Return the result of an execution that could not write; the run is loaded again."""
         if self.is_dropped:
             return ExecutionResult(None)
-        log, why = self.run.log, self.run.log.broken
+        log, why = self.run.log, self.run.log.break_reason
         lost, setback = isinstance(why, LeaseLost | LeaseLostError), None
         if not (lost or isinstance(why, _STALE | OverBudget)):
             _log.warning(

@@ -28,14 +28,14 @@ from actors._runtime.execution.start import (
     write_mark,
 )
 from actors._runtime.execution.suspects import Standing
-from actors._runtime.journal.amendments import Refused
+from actors._runtime.journal.amendments import Refusal
 from actors._runtime.journal.run_log import RunLog
 from actors._runtime.loop.tasks import start_task
 from actors._runtime.loop.timers import FEW, LEAD_S, idle_limit_s
 from actors._runtime.replay.branch_scheduler import BranchScheduler
 from actors._runtime.replay.failures import presentable
 from actors._runtime.replay.history import History
-from actors._runtime.replay.verdict import late, parked
+from actors._runtime.replay.verdict import late_verdict, parked_verdict
 from actors._runtime.verbs.buffers import AnswerBuffer, SignalBuffer
 from actors._runtime.verbs.call import RunState
 from actors._runtime.verbs.conversation.sessions import Sessions
@@ -63,7 +63,7 @@ class Execution:
     mail: tuple[Arrived, ...] = ()
     standing: Standing = field(default_factory=Standing)
     refusals: Refusals = field(default_factory=dict)
-    refused: Refused | None = None
+    refused: Refusal | None = None
     """Reason to park the run without its code: the store refuses every next entry, or a row is unreadable."""
     blocking: Blocking | None = None
     token: CancellationToken = field(default_factory=CancellationToken)
@@ -113,7 +113,7 @@ class Execution:
             results=env.results,
             counters=env.counters,
             # A later attempt writes nothing before its first effect: it may have begun already.
-            recovering=history.started and row.status is not RunStatus.SUSPENDED,
+            recovering=history.has_started and row.status is not RunStatus.SUSPENDED,
             mode=mode,
         )
         waits = self._waits = Waits(run, env.mail_of(row.agent_id))
@@ -134,7 +134,7 @@ class Execution:
             self.standing.mark is not None,
             sessions,
         )
-        if history.started:
+        if history.has_started:
             run.answers.invalidate()
         was_waiting = row.parked is not None or (row.wake is not None and row.wake.runs)
         if self.standing.was_running or was_waiting:
@@ -202,7 +202,7 @@ class Execution:
     @property
     def leftovers(self) -> tuple[list[NewEntry], str | None]:
         """The recorded entries that are not written, and the position of a recorded call that was not made."""
-        return self._runlog.writes.entries, self._run_state.history.never_asked()
+        return self._runlog.writes.entries, self._run_state.history.first_unmet_position()
 
     def _wake_set(self) -> WakeSet:
         """Return what the run waits for now; at its deadline it goes on in any case."""
@@ -258,7 +258,7 @@ class Execution:
             while await run.signals.take(RETRY) is not None:
                 pass  # they have had their effect: the run executes
         if ending.misfit is not None:
-            return await ending.write(parked("version", ending.misfit))
+            return await ending.write(parked_verdict("version", ending.misfit))
         mark, sessions = self.standing.mark, ending.sessions
         inbox = begin(
             run, loaded, self.agent, self.mail, create=self.create, mark=mark, sessions=sessions
@@ -267,7 +267,7 @@ class Execution:
         if (verdict := verdict_without_code(run, self.refused, self.blocking)) is not None:
             return await ending.write(verdict)
         if ending.deadline.has_passed and not self.token.is_cancelled:
-            return await ending.write(late(ending.deadline.error(), run.history.attempt))
+            return await ending.write(late_verdict(ending.deadline.error(), run.history.attempt))
         if mark is not None and not await write_mark(self._runlog, self.standing):
             return ending.broken_off()
         self._runlog.on_progress = self.standing.on_clear

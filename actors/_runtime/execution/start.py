@@ -36,12 +36,12 @@ from actors._kernel.runtime.scheduler import Lease, RunStatus
 from actors._kernel.stores.runs import Blocking
 from actors._kernel.tracing import trace_id_of
 from actors._runtime.execution.suspects import Standing
-from actors._runtime.journal.amendments import Refused
+from actors._runtime.journal.amendments import Refusal
 from actors._runtime.journal.run_log import RunLog
 from actors._runtime.registry import retry_of, version_of
 from actors._runtime.replay.branches import Branch
 from actors._runtime.replay.history import History, retry_in
-from actors._runtime.replay.verdict import Verdict, parked
+from actors._runtime.replay.verdict import Verdict, parked_verdict
 from actors._runtime.telemetry.span_attributes import executing
 from actors._runtime.telemetry.spans import ExecutionSpans
 from actors._runtime.verbs.call import RunState
@@ -90,7 +90,7 @@ def begin(
 
 
 def verdict_without_code(
-    run: RunState, refused: Refused | None, blocking: Blocking | None
+    run: RunState, refused: Refusal | None, blocking: Blocking | None
 ) -> Verdict | None:
     """Return what becomes of a run whose code must not be called; None: it may be.
 
@@ -100,12 +100,12 @@ def verdict_without_code(
         blocking: How often hosts gave the run up because its code blocked them.
     """
     if refused is not None:
-        return parked(refused.reason, refused.detail)
+        return parked_verdict(refused.reason, refused.detail)
     blocked = 0 if blocking is None else run.history.without_progress(blocking.seqs)
     if blocking is None or blocked < MAX_BLOCKED:
         return None
     detail = f"{blocked} hosts gave it up because it blocked them: {blocking.place}"
-    return parked("blocked", detail)
+    return parked_verdict("blocked", detail)
 
 
 async def write_mark(log: RunLog, standing: Standing) -> bool:
@@ -163,7 +163,7 @@ def inbox_of(
         mark: Payload of the entry that counts an execution which was broken off before; None: none was.
     """
     log, history = run.log, run.history
-    if not history.started:
+    if not history.has_started:
         payload = {"agent": str(loaded.row.agent_id), **pinned(agent, loaded.row)}
         history.retry = retry_in(payload)
         arrived = mail or loaded.messages
@@ -252,7 +252,7 @@ def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
 
 def recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
     """Return the messages with which the run's current generation started, as its log has them."""
-    continued = history.continued
+    continued = history.continuation
     if continued is not None:
         row, session = loaded.row, continued.payload.get("session")
         return [
@@ -332,7 +332,7 @@ def agent_of_run(
 
 def _mode_of(history: History, loaded: LoadedRun, mail: Sequence[Arrived]) -> str | None:
     """Return the mode that the run has begun in, else the one that its first message names."""
-    if history.started:
+    if history.has_started:
         return history.mode
     arrived = mail or loaded.messages
     return arrived[0].message.metadata.get(MODE_KEY) if arrived else None

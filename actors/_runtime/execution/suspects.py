@@ -22,7 +22,7 @@ from actors._kernel.runtime.rows import RunRow
 from actors._kernel.runtime.scheduler import RunStatus
 from actors._runtime.journal.run_log import RunLog
 from actors._runtime.replay.history import History
-from actors._runtime.replay.verdict import Verdict, parked
+from actors._runtime.replay.verdict import Verdict, parked_verdict
 
 E = TypeVar("E")
 
@@ -103,7 +103,7 @@ class Standing:
 
     def read(self, history: History) -> None:
         """Count the deaths that a run's log has, and the last one if it came in the run's turn."""
-        self._is_death = self.broken and not history.has_outlived
+        self._is_death = self.break_reason and not history.has_outlived
         self.deaths, self.turns = history.deaths + self._is_death, history.turns
 
     @property
@@ -121,7 +121,7 @@ class Standing:
         """Payload of the entry that says that the execution before was broken off; None: it was not."""
         if self._is_death:
             return {"reason": "recovered"}
-        is_mark = self.broken or self.was_running
+        is_mark = self.break_reason or self.was_running
         return {"reason": "recovered", "died": False} if is_mark else None
 
     @property
@@ -134,7 +134,9 @@ class Standing:
         """The parking of a run that has killed too many hosts; None: its code is called."""
         if not self._is_death or self.deaths < MAX_DEATHS:
             return None
-        return parked("poison", f"{self.deaths} hosts in a row died while executing this run")
+        return parked_verdict(
+            "poison", f"{self.deaths} hosts in a row died while executing this run"
+        )
 
     def end_turn(self) -> None:
         """Write that the host has outlived the run's turn: from then on its death counts for another run."""

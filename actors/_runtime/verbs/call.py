@@ -26,7 +26,7 @@ from actors._runtime.journal.run_log import RunLog, reading
 from actors._runtime.replay.branch_scheduler import BranchScheduler
 from actors._runtime.replay.branches import Branch
 from actors._runtime.replay.failures import record_error
-from actors._runtime.replay.history import History, Place
+from actors._runtime.replay.history import CallEntries, History
 from actors._runtime.telemetry.counters import Counters
 from actors._runtime.telemetry.spans import ExecutionSpans
 from actors._runtime.verbs.buffers import AnswerBuffer, SignalBuffer
@@ -138,12 +138,14 @@ class RunState:
 
     def refused_key(self, key: str) -> None:
         """A question with this key was refused, and taken back."""
-        refused = self.history.refused
+        refused = self.history.refusal_counts
         refused[key] = refused.get(key, 0) + 1
 
     def bequest(self) -> Payload:
         """Return the facts that the next generation has to know of this one."""
-        known: Payload = {"refused": {**self.history.refused}} if self.history.refused else {}
+        known: Payload = (
+            {"refused": {**self.history.refusal_counts}} if self.history.refusal_counts else {}
+        )
         if self.session is not None:
             known["session"] = self.session
         if self.parent_agent is not None:
@@ -259,7 +261,7 @@ class Call:
         self.branch = branch = entered(run, verb)
         self.position: str = branch.take_position() if beside is None else beside
         self.digest: str
-        self.place: Place | None
+        self.place: CallEntries | None
 
     def meet(
         self,
@@ -300,7 +302,7 @@ class Call:
     def message_id(self) -> str:
         """The id of the next message that is sent here."""
         run, position = self.run, self.position
-        return message_id_of_run(run.run_id, position, run.history.sent_at(position))
+        return message_id_of_run(run.run_id, position, run.history.next_number_at(position))
 
     def in_order(self, known: RunLogEntry) -> Awaitable[None]:
         """Await that the branch is next to go on, with what is recorded."""

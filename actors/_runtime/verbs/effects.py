@@ -29,7 +29,7 @@ from actors._kernel.text import check_name_of
 from actors._runtime.loop.tasks import in_thread, refuse_coroutines
 from actors._runtime.replay.branches import Branch
 from actors._runtime.replay.failures import outcome_of, record_error, record_failure
-from actors._runtime.replay.history import Place
+from actors._runtime.replay.history import CallEntries
 from actors._runtime.verbs.call import (
     Call,
     Payload,
@@ -187,7 +187,7 @@ class Effects:
             run.unrepeatable -= 1
 
     async def _unsettled(
-        self, branch: Branch, call: EffectCall, place: Place
+        self, branch: Branch, call: EffectCall, place: CallEntries
     ) -> RunLogEntry | None:
         """Return what an operator decided instead of the result; None: the effect goes on, or begins anew."""
         resolved, abandoned = place.resolved, place.abandoned
@@ -210,7 +210,7 @@ class Effects:
 
         def on_begin() -> None:
             nonlocal before, may_be_kept
-            before = run.log.given_seq if call.rides else run.log.last_seq
+            before = run.log.base_seq if call.rides else run.log.last_seq
             may_be_kept = run.recovering and call.mode is EffectMode.IDEMPOTENT
             if intent and not call.counted:
                 self._begin(branch, call)

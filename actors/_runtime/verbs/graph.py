@@ -27,7 +27,7 @@ from actors._kernel.runtime.log_entry import EntryKind as K
 from actors._kernel.runtime.rows import BufferedSignal
 from actors._kernel.runtime.waits import Wait, WaitKind, event_id
 from actors._kernel.stores.runs import emit_to_all
-from actors._runtime.journal.run_log import shown
+from actors._runtime.journal.run_log import flush_if_slow
 from actors._runtime.verbs.call import Call, Entry, Payload, RunState
 from actors._runtime.verbs.effects import Effects, Reconcile
 from actors._runtime.verbs.model_calls import LiveOutput, ask_model, capped, is_counted
@@ -80,7 +80,7 @@ class GraphVerbs:
         on_nudges: Callable[[Sequence[Nudge]], None],
     ) -> None:
         self._run, self._effects, self._waits, self._on_nudges = run, effects, waits, on_nudges
-        self._live, self.store, self.shown = live, run.store, partial(shown, run.log)
+        self._live, self.store, self.shown = live, run.store, partial(flush_if_slow, run.log)
         self.boundaries = BoundaryVerbs(run, waits)
         self._asked: set[str] | None = None
 
@@ -96,7 +96,7 @@ class GraphVerbs:
 
     def last_record(self) -> dict[str, Any] | None:
         """Return the last record that the log has of this generation; None: it has none."""
-        ends = (place.end for place in self._run.history.places.values())
+        ends = (place.end for place in self._run.history.calls.values())
         steps = [one for one in ends if one and one.kind == K.GRAPH_STEP and one.payload["records"]]
         if not steps:
             return None
@@ -199,7 +199,7 @@ class GraphVerbs:
             is_taken: Whether a generation before has waited for it.
         """
         if self._asked is None:
-            begun = (place.begin for place in self._run.history.places.values())
+            begun = (place.begin for place in self._run.history.calls.values())
             asked = (one for one in begun if one is not None and one.kind == K.ASK_SENT)
             self._asked = {str(one.payload["message_id"]) for one in asked}
         position = self._run.scheduler.enter("wait").next_position
@@ -211,7 +211,7 @@ class GraphVerbs:
     def next_is_wait(self) -> bool | None:
         """Return whether the log has another wait here; None: it has nothing."""
         position = self._run.scheduler.enter("wait").next_position
-        place = self._run.history.places.get(position)
+        place = self._run.history.calls.get(position)
         if place is None:
             return None
         return place.begin is not None and place.begin.kind == K.ASK_SENT
@@ -271,13 +271,13 @@ class BoundaryVerbs:
         """Return True if the log has nothing at a boundary of steps, and no signal of this name waits there."""
         run = self._run
         position = run.scheduler.enter("boundary").next_position
-        is_new = position not in run.history.places and not run.history.is_replaying()
+        is_new = position not in run.history.calls and not run.history.is_replaying()
         return is_new and run.signals.is_current and not run.signals.count(name)
 
     async def boundary(self) -> Boundary:
         """Return what the log has at a boundary of steps: where it has something, nothing else decides."""
         branch = self._run.scheduler.enter("boundary")
-        place = self._run.history.places.get(branch.next_position)
+        place = self._run.history.calls.get(branch.next_position)
         if place is None:
             return Boundary(is_known=False)
         known = place.end
@@ -335,7 +335,7 @@ class BoundaryVerbs:
         branch = scheduler.enter("node")
         branch.flushing = True
         try:
-            value = await shown(self._run.log, waiting)
+            value = await flush_if_slow(self._run.log, waiting)
         finally:
             branch.flushing = False
         scheduler.raise_if_interrupted(branch)

@@ -167,7 +167,7 @@ class _Join(AnswerWait):
     async def prepare(self) -> Wait | Answer | Exception:
         joined, history = self._joined, self.run.history
         agent = history.children.get(joined)
-        if joined in history.joined or agent is None:
+        if joined in history.joined_runs or agent is None:
             found = await find(self.call, self._store, joined)
             if not isinstance(found, RunRow):
                 return found
@@ -182,7 +182,7 @@ class _Join(AnswerWait):
             entry["output"] = answer.result
         if answer.error is not None:
             entry["error"] = answer.error
-        self.run.history.joined[self._joined] = entry
+        self.run.history.joined_runs[self._joined] = entry
         return self.call.entry(K.CHILD_COMPLETED, entry)
 
 

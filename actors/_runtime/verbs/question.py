@@ -128,7 +128,7 @@ class Ask(Question):
             self.key = call.message_id
         else:
             # A question that was refused was taken back: the next one with its key is another one.
-            again = self.run.history.refused.get(key, 0)
+            again = self.run.history.refusal_counts.get(key, 0)
             self.key = derive_id("ask", self.run.run_id, key, *([again] if again else []))
 
     def open(self, size_bytes: int) -> None:
@@ -220,7 +220,7 @@ class ApprovalQuestion(Question):
         super().__init__(call, PERSON, timeout_s)
         self._request = request
         run, position = call.run, call.position
-        n = run.history.sent_at(position)
+        n = run.history.next_number_at(position)
         self.key = derive_id("approval", run.run_id, position, n, call.digest)
 
     @override
@@ -239,7 +239,7 @@ class ClientQuestion(Question):
     def __init__(self, call: Call, request: JsonValue) -> None:
         super().__init__(call, CLIENT, None)
         self._request = request
-        n = call.run.history.sent_at(call.position)
+        n = call.run.history.next_number_at(call.position)
         self.key = derive_id("tool", call.run.run_id, call.position, n, call.digest)
 
     @override
@@ -330,7 +330,7 @@ async def find(call: Call, store: RunStore, run_id: RunId) -> RunRow | Answer | 
     run = call.run
     if run_id == run.run_id:
         return WaitCycleError([str(run.agent_id)])
-    joined = run.history.joined.get(run_id)
+    joined = run.history.joined_runs.get(run_id)
     if joined is not None:
         return _answer_of(run.run_id, joined)
     await run.log.durable(call.branch, run.log.last_seq)

@@ -325,7 +325,7 @@ class RunContext:
         check_name_of("id of ctx.patched", patch_id)
         if patch_id not in known:
             position = f"{run.generation_prefix}{PATCH}{patch_id}"
-            is_recorded = run.history.places.get(position) is not None
+            is_recorded = run.history.calls.get(position) is not None
             known[patch_id] = is_recorded or not run.history.is_replaying()
             if known[patch_id] and not is_recorded:
                 digest = args_hash(["patched", patch_id])

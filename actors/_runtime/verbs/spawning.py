@@ -73,7 +73,7 @@ async def spawn(
     check_payload_size(size_bytes, what=what)
     if isinstance(boot, Message):
         check_metadata(boot.metadata, what=what)
-    n = run.history.sent_at(call.position)
+    n = run.history.next_number_at(call.position)
     key = key or derive_id("agent", run.run_id, call.position, n)
     agent_id = AgentId(type_, key, run.agent_id.tenant)
     new = _child_of(run.row, agent_id, f"{call.position}#{n}" if n else call.position, terms)

@@ -20,7 +20,7 @@ from actors._runtime.execution.start import ENDED, is_session, place_of_child, w
 from actors._runtime.journal.amendments import refusal_of
 from actors._runtime.loop.notifications import Notifications
 from actors._runtime.replay.history import History
-from actors._runtime.replay.verdict import cancelled, with_orphans
+from actors._runtime.replay.verdict import cancelled_verdict, with_orphans
 from actors._runtime.verbs.conversation.sessions import clears_in_store
 from actors._runtime.verbs.host_services import HostServices
 from actors._runtime.worker.dispatcher import TRY_AGAIN_S, MailboxLoader
@@ -260,7 +260,9 @@ class Intake:
             return True
         policy = run.supervision.retention if run.supervision is not None else HistoryRetention.RUN
         history = History.of(found.entries)
-        verdict = with_orphans(cancelled(run.cancel_requested or ""), policy, history.left_behind)
+        verdict = with_orphans(
+            cancelled_verdict(run.cancel_requested or ""), policy, history.unjoined_children
+        )
         agent, clears_turns = self._agent(run.agent_id)
         if agent is not None:
             is_of_session = is_session(agent)

@@ -236,7 +236,7 @@ class Launcher:
             mail,
             Standing(was_running=was_running, broken=broken),
             self._state.refusals.pop(row.run_id, {}),
-            self._state.setbacks.refused(row.run_id, row.last_seq),
+            self._state.setbacks.refusal(row.run_id, row.last_seq),
             self._state.blockings.get(row.run_id),
         )
         standing, lane = execution.standing, self._state.suspects
@@ -275,7 +275,7 @@ async def fork_run(store: RunStore, run_id: RunId, *, at_seq: int, copy: int) ->
         raise ContractError(msg)
     entries = [entry async for entry in _until(store, run_id, at_seq)]
     refuse_open(entries)
-    for child in History.of(entries).left_behind:
+    for child in History.of(entries).unjoined_children:
         await _refuse_open_child(store, entries, child)
     return await store.operators.fork(run_id, at_seq=at_seq, copy=copy)
 

@@ -314,7 +314,7 @@ class RecordedCalls:
     ) -> LLMResponse:
         """See `PaidCalls.ask`. An answer is durable when it is returned; an error is not recorded."""
         run, call = self._run, self._call(llm, messages, options)
-        place = run.history.places.get(call.position)
+        place = run.history.calls.get(call.position)
         if place is not None and place.end is not None:
             known = place.end.payload
             if (known.get("hash"), known.get("status")) == (call.digest, "ok"):

@@ -53,7 +53,7 @@ class _Heap:
 
 def no_abandoned(patch: pytest.MonkeyPatch) -> None:
     """`effect.abandoned` is forgotten."""
-    patch.setattr(Execution, "_on_closed", lambda _self, branch: branch.begun.clear())
+    patch.setattr(Execution, "_on_closed", lambda _self, branch: branch.open_effects.clear())
 
 
 def executed_twice(patch: pytest.MonkeyPatch) -> None:

@@ -224,8 +224,8 @@ class Ending:
         if self.wake is not None or isinstance(self.run.scheduler.live.unwinding, ContinueAsNew):
             did = "returned" if error is None else f"raised {type(error).__name__}"
             error = SuspensionSwallowedError(str(self.run.agent_id), did)
-        if self.run.diverged is not None:
-            error = self.run.diverged
+        if self.run.divergence is not None:
+            error = self.run.divergence
         if self.deadline.expired is not None:
             error = self.deadline.expired
         if error is None:

@@ -338,9 +338,9 @@ class Execution:
             self.cancel(committed.cancel_requested)
 
     def _on_closed(self, branch: Any) -> None:
-        for position, verb in branch.begun.items():
+        for position, verb in branch.open_effects.items():
             self._runlog.record(EntryKind.EFFECT_ABANDONED, position, {"effect": verb})
-        branch.begun.clear()
+        branch.open_effects.clear()
 
     def _on_move(self) -> None:
         if self._is_idle:

@@ -40,7 +40,6 @@ class Branch:
     """A line of control: the root of a run, or a coroutine given to gather, select or scope."""
 
     __slots__ = (
-        "begun",
         "closed",
         "coro",
         "error",
@@ -52,6 +51,7 @@ class Branch:
         "has_input",
         "next_index",
         "on_begin",
+        "open_effects",
         "overdue",
         "prefix",
         "resume_seq",
@@ -83,7 +83,7 @@ class Branch:
         """Group whose child it is, or None for the root and a branch of its own."""
         self.groups: list[Group] = []
         """The groups that the branch has opened, the innermost last."""
-        self.begun: dict[str, str] = {}
+        self.open_effects: dict[str, str] = {}
         """Effects begun here without a result yet: position to name."""
         self.value: Any = None
         self.error: BaseException | None = None

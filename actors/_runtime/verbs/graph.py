@@ -348,7 +348,7 @@ class BoundaryVerbs:
 
     def release(self) -> None:
         """Have the branches that hold check again."""
-        for wait in self._waits.held:
+        for wait in self._waits.holding_waits:
             self._run.scheduler.woken(wait.branch)
 
 
@@ -425,5 +425,5 @@ class OutsideWait(Question):
         )
 
     @override
-    async def timed_out(self) -> Entry:
+    async def entry_of_timeout(self) -> Entry:
         return self.call.entry(K.ASK_TIMEOUT, {"outcome": "timed_out"})

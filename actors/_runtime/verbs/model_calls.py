@@ -69,7 +69,7 @@ class LiveOutput:
         self._counts: dict[str, int] = {}
 
     def emit(self, data: Any) -> None:
-        """See `RunContext.emit_delta`. It takes no position and leaves no entry: code may gain it, or lose it.
+        """Show a delta. It takes no position and leaves no entry: code may gain such a call, or lose it.
 
         What an effect shows is numbered at its position, as a model call's pieces are; what the code
         between them shows at the branch's, that of a replay included.
@@ -257,7 +257,7 @@ class Toolkit:
         At most once unless the tool is idempotent; a `Secret` among the arguments stands for its value.
         """
         arguments = fresh(arguments)  # what a person agrees to is what the tool gets
-        tool, sealed = self.find(name), secrets.sealed(arguments)
+        tool, sealed = self.find(name), secrets.seal(arguments)
         shown = arguments if sealed is None else sealed.shown
 
         async def invoke(values: dict[str, Any]) -> Any:
@@ -308,7 +308,7 @@ class ToolCalls:
     Args:
         toolkit: What the agent declares.
         effects: Performs calls.
-        approval: See `RunContext.approval`.
+        approval: The verb that asks a person: `Questions.approval`.
         secrets: Looked up where an argument names one.
     """
 
@@ -330,7 +330,7 @@ class ToolCalls:
     async def call(
         self, name: str, arguments: dict[str, Any], call_id: str = ""
     ) -> InvocationResult:
-        """See `RunContext.tool`. `call_id`: by which a model knows the call; it is in spans."""
+        """Return the result of a tool. `call_id` is the id by which a model knows the call; spans have it."""
         request, call = self._toolkit.use(self._secrets, name, arguments)
         if request is not None:
             limit_s = self._toolkit.policy.timeout_s
@@ -363,7 +363,7 @@ class DirectToolInvoker:
         idempotency_key: str,
         approval: ApprovalHandler | None = None,
     ) -> InvocationResult:
-        """See `ToolInvoker.invoke`. The key is also `actors.idempotency_key()` inside the tool."""
+        """Return the result of the tool. The key is also `actors.idempotency_key()` inside the tool."""
         tool = next((t for t in tools if t.name == call.name), None)
         if tool is None:
             known = ", ".join(sorted(t.name for t in tools)) or "none"

@@ -24,7 +24,7 @@ from actors._kernel.text import check_name_of
 from actors._runtime.journal.run_log import reading, refuse_unreadable
 from actors._runtime.replay.branches import Selected
 from actors._runtime.replay.history import PATCH
-from actors._runtime.verbs.call import Call, Payload, RunState, entered, instant
+from actors._runtime.verbs.call import Call, Payload, RunState, enter_verb, instant
 from actors._runtime.verbs.conversation.chat import ChatResult, Conversations, Output
 from actors._runtime.verbs.conversation.history import ConversationHistory
 from actors._runtime.verbs.conversation.sessions import Sessions
@@ -321,7 +321,7 @@ class RunContext:
         New runs, and runs that have not come this far, take the new path and remember it.
         """
         run, known = self._run, self._patches
-        entered(run, "patched")
+        enter_verb(run, "patched")
         check_name_of("id of ctx.patched", patch_id)
         if patch_id not in known:
             position = f"{run.generation_prefix}{PATCH}{patch_id}"
@@ -575,7 +575,7 @@ class AgentState:
                 self._is_whole = part.is_whole
             value = self._stored.get(key, DELETED)
             refuse_unreadable(run.log, value, f"state {key!r} of {run.agent_id}")
-        payload = call.returned(None if isinstance(value, Deleted) else value)
+        payload = call.result_payload(None if isinstance(value, Deleted) else value)
         if isinstance(value, Deleted):
             del payload["value"]
         run.log.record(K.EFFECT_RESULT, call.position, payload)

@@ -73,7 +73,7 @@ class ConversationHistory:
             return
         place = f"{call.position} {call.digest}"
         ids = [turn_id(run.run_id, place, n) for n in range(len(said))]
-        call.record(K.EFFECT_RESULT, call.returned(None))
+        call.record(K.EFFECT_RESULT, call.result_payload(None))
         counter = sessions.memory.pipeline.counter
         turns = [
             as_turn(message, name, id_, counter.count(message))

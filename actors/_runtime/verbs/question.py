@@ -66,7 +66,7 @@ class Question(AnswerWait):
         self.is_asked = False
 
     def resume(self) -> bool:
-        """Take over the question that an earlier execution of this run recorded, and return True if there is one."""
+        """Take over the question that an earlier execution recorded, and return True if there is one."""
         begin_entry = self.call.begin_entry
         if begin_entry is None:
             return False

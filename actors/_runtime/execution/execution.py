@@ -63,7 +63,7 @@ class Execution:
     mail: tuple[Arrived, ...] = ()
     standing: Standing = field(default_factory=Standing)
     refusals: Refusals = field(default_factory=dict)
-    refused: Refusal | None = None
+    refusal: Refusal | None = None
     """Reason to park the run without its code: the store refuses every next entry, or a row is unreadable."""
     blocking: Blocking | None = None
     token: CancellationToken = field(default_factory=CancellationToken)
@@ -76,11 +76,11 @@ class Execution:
     _ending: Ending = field(init=False)
     known_seq: int = -1
     """Least end of the log, in a store that has not lost any of it; see `invalidate`."""
-    _suspend: asyncio.TimerHandle | None = None
+    _suspend_timer: asyncio.TimerHandle | None = None
     _is_idle: bool = False
     _may_stay: bool = True
     _stays_until: float | None = None
-    _over: asyncio.Future[None] | None = None
+    _end_future: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
         env, row, history = self.env, self.loaded.row, History.of_run(self.loaded)
@@ -187,7 +187,7 @@ class Execution:
     def hand_over(self) -> None:
         """Leave memory now and suspend the run. Its next owner continues by replay; no crash is counted."""
         is_ending = self._ending.wake is not None or self._scheduler.live.unwinding is not None
-        if not is_ending and not (self._over is not None and self._over.done()):
+        if not is_ending and not (self._end_future is not None and self._end_future.done()):
             self._ending.is_handed_over = True
             keys = self._waits.paused.wake_set().runs
             self._ending.wake = Suspend(WakeSet(at=self.env.clock.now(), runs=keys))
@@ -215,17 +215,17 @@ class Execution:
         self._arm_abandoning()
 
     def _arm_abandoning(self) -> None:
-        if self._over is not None and not self._over.done():
+        if self._end_future is not None and not self._end_future.done():
             loop = asyncio.get_running_loop()
             loop.call_later(UNWIND_LIMIT_S, self._abandon)
 
     def _abandon(self) -> None:
-        if self._over is not None and not self._over.done():
+        if self._end_future is not None and not self._end_future.done():
             _log.error(
                 "agent code does not stop; it is left behind and can write nothing any more",
                 extra={"agent": str(self.lease.agent_id), "run": self.lease.run_id},
             )
-            self._over.set_result(None)
+            self._end_future.set_result(None)
 
     async def run(self) -> ExecutionResult:
         """Replay, go on live, and write what became of the run."""
@@ -235,14 +235,14 @@ class Execution:
         )
         try:
             if self.loaded.unreadable is None:
-                ended = await self._run()
+                result = await self._run()
             else:
-                ended = await self._ending.write_unreadable(self.refused, self.create)
-            self.env.counters.ended(ended.then)
+                result = await self._ending.write_unreadable(self.refusal, self.create)
+            self.env.counters.ended(result.then)
             if spans is not None:
-                is_left = ended.lost or self._ending.is_dropped
-                spans.end(ended.then, upto=self._runlog.durable_seq, is_left=is_left)
-            return ended
+                is_left = result.lost or self._ending.is_dropped
+                spans.end(result.then, upto=self._runlog.durable_seq, is_left=is_left)
+            return result
         finally:
             self._on_move()  # one that was dropped is still counted as idle
             # Freed at once, not by the garbage collector: of many short runs that is half of the time.
@@ -264,12 +264,12 @@ class Execution:
             run, loaded, self.agent, self.mail, create=self.create, mark=mark, sessions=sessions
         )
         ending.beginning = self._runlog.last_seq
-        if (verdict := verdict_without_code(run, self.refused, self.blocking)) is not None:
+        if (verdict := verdict_without_code(run, self.refusal, self.blocking)) is not None:
             return await ending.write(verdict)
         if ending.deadline.has_passed and not self.token.is_cancelled:
             return await ending.write(late_verdict(ending.deadline.error(), run.history.attempt))
         if mark is not None and not await write_mark(self._runlog, self.standing):
-            return ending.broken_off()
+            return ending.result_without_write()
         self._runlog.on_progress = self.standing.on_clear
         return await self._execute(inbox)
 
@@ -281,18 +281,18 @@ class Execution:
         self.standing.log = self._runlog
         error = await self._call(inbox)
         self.standing.log = None
-        ended = await ending.close(error, is_in_doubt=self.known_seq >= 0)
+        result = await ending.close(error, is_in_doubt=self.known_seq >= 0)
         if hooks:
             if isinstance(error, MiddlewareTermination):
                 await hooks.dispatch(HookKind.GUARDRAIL_TRIP, name=str(error))
-            status = type(ended.then).__name__.lower() if ended.then else "dropped"
+            status = type(result.then).__name__.lower() if result.then else "dropped"
             await hooks.dispatch(HookKind.RUN_END, data={"status": status})
-        return ended
+        return result
 
     async def _call(self, inbox: list[Message]) -> BaseException | None:
         """Run the agent's code in its own task; return what escaped it."""
-        self._over = asyncio.get_running_loop().create_future()
-        over = self._over
+        self._end_future = asyncio.get_running_loop().create_future()
+        end_future = self._end_future
         outcome: list[BaseException | None] = []
 
         async def body() -> None:
@@ -307,21 +307,21 @@ class Execution:
                 self._scheduler.end_root()
 
         def done(task: asyncio.Task[Any]) -> None:
-            if not over.done():
-                over.set_result(None)
+            if not end_future.done():
+                end_future.set_result(None)
 
         self._ending.deadline.arm(self._interrupt)
         task = start_task(body(), name=f"run {self.lease.run_id}", done=done)
         try:
-            await over
+            await end_future
         except asyncio.CancelledError:
             self.drop("the worker stops")
             task.cancel()
             raise
         finally:
             self._ending.deadline.disarm()
-            if self._suspend is not None:
-                self._suspend.cancel()
+            if self._suspend_timer is not None:
+                self._suspend_timer.cancel()
         # Taken out: else the error is in what its own traceback holds.
         return outcome.pop() if outcome else asyncio.CancelledError()
 
@@ -364,11 +364,13 @@ class Execution:
         loop = asyncio.get_running_loop()
         now = loop.time()
         idle_s = self._idle_limit_s(hot_s, now)
-        if self._suspend is not None:
-            if self._suspend.when() <= now + idle_s:
+        if self._suspend_timer is not None:
+            if self._suspend_timer.when() <= now + idle_s:
                 return
-            self._suspend.cancel()
-        self._suspend = loop.call_later(idle_s, self._leave_memory, self._scheduler.live.moves)
+            self._suspend_timer.cancel()
+        self._suspend_timer = loop.call_later(
+            idle_s, self._leave_memory, self._scheduler.live.moves
+        )
 
     def _idle_limit_s(self, idle_s: float, now: float) -> float:
         """Return the seconds of idling until the run is evicted from memory.
@@ -376,18 +378,18 @@ class Execution:
         A run whose timer is due within `LEAD_S` stays for it, if its log has no unwritten entries. It stays
         only once, because the timer never comes if the clock stands still.
         """
-        unwritten = self._runlog.writes.entries
-        if idle_s >= 2 * LEAD_S or any(e.kind != EntryKind.RUN_RESUMED for e in unwritten):
+        unwritten_entries = self._runlog.writes.entries
+        if idle_s >= 2 * LEAD_S or any(e.kind != EntryKind.RUN_RESUMED for e in unwritten_entries):
             return idle_s
-        due = self._wake_set().at
-        early_s = 0.0 if due is None else (due - self.env.clock.now()).total_seconds()
+        wake_at = self._wake_set().at
+        early_s = 0.0 if wake_at is None else (wake_at - self.env.clock.now()).total_seconds()
         if not 0 < early_s <= LEAD_S:
             return idle_s
         self._stays_until = self._stays_until or now + early_s + LEAD_S
         return max(idle_s, self._stays_until - now)
 
     def _leave_memory(self, moves: int) -> None:
-        self._suspend = None
+        self._suspend_timer = None
         if not self._scheduler.is_idle:
             return
         if moves != self._scheduler.live.moves:

@@ -90,21 +90,21 @@ def begin(
 
 
 def verdict_without_code(
-    run: RunState, refused: Refusal | None, blocking: Blocking | None
+    run: RunState, refusal: Refusal | None, blocking: Blocking | None
 ) -> Verdict | None:
     """Return what becomes of a run whose code must not be called; None: it may be.
 
     Args:
         run: The run.
-        refused: Reason to park the run, for example because the store refuses every next entry; None: none.
+        refusal: Reason to park the run, for example because the store refuses every next entry; None: none.
         blocking: How often hosts gave the run up because its code blocked them.
     """
-    if refused is not None:
-        return parked_verdict(refused.reason, refused.detail)
-    blocked = 0 if blocking is None else run.history.without_progress(blocking.seqs)
-    if blocking is None or blocked < MAX_BLOCKED:
+    if refusal is not None:
+        return parked_verdict(refusal.reason, refusal.detail)
+    blocked_count = 0 if blocking is None else run.history.without_progress(blocking.seqs)
+    if blocking is None or blocked_count < MAX_BLOCKED:
         return None
-    detail = f"{blocked} hosts gave it up because it blocked them: {blocking.place}"
+    detail = f"{blocked_count} hosts gave it up because it blocked them: {blocking.place}"
     return parked_verdict("blocked", detail)
 
 
@@ -164,7 +164,7 @@ def inbox_of(
     """
     log, history = run.log, run.history
     if not history.has_started:
-        payload = {"agent": str(loaded.row.agent_id), **pinned(agent, loaded.row)}
+        payload = {"agent": str(loaded.row.agent_id), **facts_of_agent(agent, loaded.row)}
         history.retry = retry_in(payload)
         arrived = mail or loaded.messages
         parent_agent = loaded.row.parent_agent
@@ -218,7 +218,7 @@ def begin_session(run: RunState, sessions: Sessions, inbox: Sequence[Message]) -
     The sender of a run's first message names the agent that spawned it. If there is none, or the log of
     that message is history, the first entry of the generation does.
     """
-    run.client_tools = tuple(tool for one in inbox for tool in client_tools_in(one.payload))
+    run.client_tools = tuple(tool for message in inbox for tool in client_tools_in(message.payload))
     run.parent_agent = run.history.parent_agent
     if run.parent_agent is None and _tells_parent(inbox):
         run.parent_agent = str(inbox[0].sender).removeprefix(_SPAWNED_BY)
@@ -240,33 +240,33 @@ def _tells_parent(inbox: Sequence[Message]) -> bool:
     return bool(inbox) and (inbox[0].sender or "").startswith(_SPAWNED_BY)
 
 
-def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
+def facts_of_agent(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
     """Return what a run keeps of the agent that begins it, whatever is registered later."""
-    found: dict[str, JsonValue] = {}
+    facts: dict[str, JsonValue] = {}
     if (version := version_of(agent)) is not None:
-        found["version"] = version
+        facts["version"] = version
     if run.retry_policy is None and (policy := retry_of(agent)) is not None:
-        found["retry"] = policy.model_dump(mode="json")
-    return found
+        facts["retry"] = policy.model_dump(mode="json")
+    return facts
 
 
 def recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
     """Return the messages with which the run's current generation started, as its log has them."""
-    continued = history.continuation
-    if continued is not None:
-        row, session = loaded.row, continued.payload.get("session")
+    continuation = history.continuation
+    if continuation is not None:
+        row, session = loaded.row, continuation.payload.get("session")
         return [
             Message(
                 id=derive_id("continued", row.run_id, history.generation),
                 target=row.agent_id,
-                payload=continued.payload["input"],
+                payload=continuation.payload["input"],
                 sender=f"agent:{row.agent_id}",
-                created_at=continued.ts,
+                created_at=continuation.ts,
                 metadata={} if session is None else {"session": str(session)},
             )
         ]
-    found = (message_of(entry.payload) for entry in history.inputs)
-    return [message for message in found if message is not None]
+    messages = (message_of(entry.payload) for entry in history.inputs)
+    return [message for message in messages if message is not None]
 
 
 def key_of_input(entry: RunLogEntry, agent_id: AgentId) -> MessageKey:
@@ -294,15 +294,15 @@ def row_of(run: NewRun) -> RunRow:
     )
 
 
-def place_of_child(child: Spawned, arrival: int) -> Arrived:
+def queue_item_of_child(child: Spawned, arrival: int) -> Arrived:
     """Return what stands in its agent's queue for a run that was spawned just now."""
     run, boot = child.run, child.boot
     if boot is None:
-        return place_of(replace(row_of(run), arrival=arrival))
+        return queue_item_of(replace(row_of(run), arrival=arrival))
     return Arrived(boot, boot.sender or "", run.agent_id, arrival, run.run_id)
 
 
-def place_of(run: RunRow) -> Arrived:
+def queue_item_of(run: RunRow) -> Arrived:
     """Return what stands in its agent's queue for a run that has no message."""
     nothing = Message(run.run_id, run.agent_id, None)
     return Arrived(nothing, f"submit:{run.run_id}", run.agent_id, run.arrival, run.run_id)
@@ -349,8 +349,8 @@ def is_session(agent: Agent | None) -> TypeGuard[ModalAgent]:
     return getattr(agent, "of_mode", None) is not None
 
 
-def with_heard(
-    verdict: Verdict, loaded: LoadedRun, history: History, given: Sequence[Arrived] = ()
+def with_inbox_turns(
+    verdict: Verdict, loaded: LoadedRun, history: History, mail: Sequence[Arrived] = ()
 ) -> tuple[Verdict, tuple[NewTurn, ...]]:
     """Return the verdict on a run of a session that ends without success, and the turns its end writes.
 
@@ -364,21 +364,23 @@ def with_heard(
     ):
         return verdict, ()
     run = loaded.row
-    messages = recorded_inbox(history, loaded) or [one.message for one in given or loaded.messages]
-    heard: list[ChatMessage] = []
+    messages = recorded_inbox(history, loaded) or [
+        arrived.message for arrived in mail or loaded.messages
+    ]
+    user_turns: list[ChatMessage] = []
     for message in messages:
         with suppress(ValueError):  # no client of sessions makes such blocks
-            heard.append(turn_of(message.payload))
+            user_turns.append(turn_of(message.payload))
     turns = tuple(
         NewTurn(run.agent_id.key, turn_id(run.run_id, "in", n), turn)
-        for n, turn in enumerate(heard)
+        for n, turn in enumerate(user_turns)
     )
     if not turns:
         return verdict, ()
-    *before, end = verdict.entries
+    *other_entries, end = verdict.entries
     ids: list[JsonValue] = [turn.id for turn in turns]
-    told = replace(end, payload={**end.payload, "turns": ids})
-    return replace(verdict, entries=(*before, told)), turns
+    end_with_ids = replace(end, payload={**end.payload, "turns": ids})
+    return replace(verdict, entries=(*other_entries, end_with_ids)), turns
 
 
 class _NoAgent:

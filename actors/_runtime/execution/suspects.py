@@ -103,7 +103,7 @@ class Standing:
 
     def read(self, history: History) -> None:
         """Count the deaths that a run's log has, and the last one if it came in the run's turn."""
-        self._is_death = self.break_reason and not history.has_outlived
+        self._is_death = self.broken and not history.has_outlived
         self.deaths, self.turns = history.deaths + self._is_death, history.turns
 
     @property
@@ -121,7 +121,7 @@ class Standing:
         """Payload of the entry that says that the execution before was broken off; None: it was not."""
         if self._is_death:
             return {"reason": "recovered"}
-        is_mark = self.break_reason or self.was_running
+        is_mark = self.broken or self.was_running
         return {"reason": "recovered", "died": False} if is_mark else None
 
     @property
@@ -152,11 +152,11 @@ class Standing:
 class _Suspect(Generic[E]):
     item: E
     standing: Standing
-    place: int
+    number: int
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        return self.standing.turns, self.standing.deaths, self.place
+        return self.standing.turns, self.standing.deaths, self.number
 
 
 class SuspectLane(Generic[E]):
@@ -176,7 +176,7 @@ class SuspectLane(Generic[E]):
         self._turn: tuple[float, Standing] | None = None
         """When the turn of the holder ends, once it executes."""
         self._waiting: dict[int, _Suspect[E]] = {}
-        self._places = itertools.count()
+        self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
 
     def admits(self, item: E, standing: Standing) -> bool:
@@ -185,7 +185,7 @@ class SuspectLane(Generic[E]):
             self._turn = asyncio.get_running_loop().time() + standing.turn_s, standing
             standing.on_clear = partial(self.leave, item)
             return True
-        self._waiting[id(item)] = _Suspect(item, standing, next(self._places))
+        self._waiting[id(item)] = _Suspect(item, standing, next(self._numbers))
         self._arm()
         return False
 
@@ -217,10 +217,10 @@ class SuspectLane(Generic[E]):
 
     def _choose(self) -> None:
         self._holder = self._turn = None
-        for one in sorted(self._waiting.values(), key=lambda one: one.rank):
-            self._holder = one.item
-            del self._waiting[id(one.item)]
-            self._wake(one.item)
-            if self._is_coming(one.item):
+        for suspect in sorted(self._waiting.values(), key=lambda suspect: suspect.rank):
+            self._holder = suspect.item
+            del self._waiting[id(suspect.item)]
+            self._wake(suspect.item)
+            if self._is_coming(suspect.item):
                 return
             self._holder = None

@@ -190,9 +190,9 @@ class Limits:
         Raises:
             ContractError: No such scope.
         """
-        is_gone = await self._store.delete(LimitScope.parse(scope))
+        is_deleted = await self._store.delete(LimitScope.parse(scope))
         await self._on_change()
-        return is_gone
+        return is_deleted
 
     async def list(self) -> list[LimitUse]:
         """Return all limits with their use, by scope."""

@@ -10,7 +10,7 @@ from actors._kernel.runtime.ids import RunId, ShardId
 from actors._kernel.runtime.rows import Arrived, RunRow, Timer
 from actors._kernel.runtime.scheduler import RunStatus, ShardLease
 from actors._kernel.stores.runs import Blocking
-from actors._runtime.execution.start import place_of
+from actors._runtime.execution.start import queue_item_of
 from actors._runtime.worker.intake import Intake
 from actors._runtime.worker.mailbox import Adoption, Mailbox
 from actors._runtime.worker.worker_state import WorkerState
@@ -64,7 +64,7 @@ class ShardAdoption:
         if run.run_id == mailbox.run_id or run.run_id in self._executing:
             return
         if is_queued:
-            for arrived in messages or (place_of(run),):
+            for arrived in messages or (queue_item_of(run),):
                 self._intake.offer(arrived, priority=run.priority)
         elif mailbox.adoption is Adoption.UNDER_WAY and not run.status.is_terminal:
             if (legacy := self._held.legacies.get(mailbox.shard)) is not None:
@@ -139,9 +139,9 @@ class ShardAdoption:
 
     def give_up(self, leases: Sequence[ShardLease]) -> list[ShardLease]:
         """Stop acting for shards, at once; return those that were held until now."""
-        if not (gone := [lease for lease in leases if self._held.remove(lease)]):
-            return gone
-        shards = {lease.shard for lease in gone}
+        if not (lost_leases := [lease for lease in leases if self._held.remove(lease)]):
+            return lost_leases
+        shards = {lease.shard for lease in lost_leases}
         for execution in list(self._executing.values()):
             if execution.lease.shard in shards:
                 # Out of the map at once: the run may be adopted again before its code has unwound.
@@ -151,12 +151,12 @@ class ShardAdoption:
             if mailbox.run_id is not None:
                 self._state.forget(mailbox.run_id)
         self._mailboxes.forget_shards(shards)
-        fresh, shard_of = self._state.fresh, self._state.store.shards.shard_of
-        for run_id in [i for i, run in fresh.items() if shard_of(run.agent_id) in shards]:
-            del fresh[run_id]
+        new_runs, shard_of = self._state.fresh, self._state.store.shards.shard_of
+        for run_id in [i for i, run in new_runs.items() if shard_of(run.agent_id) in shards]:
+            del new_runs[run_id]
         self._state.completions.release_all()
         self._publish(Nudge("held"))
-        return gone
+        return lost_leases
 
     def gave_up(self, blocking: Blocking) -> None:
         """Note that hosts gave up the shard of a run that blocked them. Called before the run starts here."""

@@ -78,7 +78,7 @@ class Dispatcher:
         )
         self.timers: Timers = Timers(env.clock, self._on_timer)
         self.load: int = 0
-        self._left = STARTS
+        self._starts_left = STARTS
         self.is_stopping = False
 
     @property
@@ -149,10 +149,10 @@ class Dispatcher:
     async def _is_decided(self, run_id: RunId) -> bool:
         """Return True if an operator decided about the run's present state, not about an earlier one."""
         decisions = [s for s in await self._store.reads.signals(run_id) if s.about is not None]
-        found = await self._store.reads.load([run_id]) if decisions else []
+        loaded_runs = await self._store.reads.load([run_id]) if decisions else []
         return any(
             decision.about == to_decide(decision.name, loaded.row, loaded.entries)
-            for loaded in found
+            for loaded in loaded_runs
             for decision in decisions
         )
 
@@ -195,7 +195,7 @@ class Dispatcher:
 
     def start_ready(self) -> None:
         """Start ready agents, as far as the capacity and the limits allow."""
-        while self._ready and self._left and not self.is_stopping:
+        while self._ready and self._starts_left and not self.is_stopping:
             if self.load - self._idle.count >= self._capacity:
                 return  # no slot is free
             [mailbox] = self._ready.take(1)
@@ -206,13 +206,13 @@ class Dispatcher:
             permit = self.admission.admit(mailbox)
             if permit is not None:
                 self.load += 1
-                self._left -= 1
-                if self._left == STARTS - FEW_STARTS:
+                self._starts_left -= 1
+                if self._starts_left == STARTS - FEW_STARTS:
                     asyncio.get_running_loop().call_soon(self._begin_again)
                 self._tasks.start(self._drive(permit), name=f"agent {mailbox.agent_id}")
 
     def _begin_again(self) -> None:
-        self._left = STARTS
+        self._starts_left = STARTS
         self.start_ready()
 
     def leave(self, permit: Permit[Mailbox]) -> None:

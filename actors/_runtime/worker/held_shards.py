@@ -86,8 +86,8 @@ class HeldShards:
 
     def holds(self, lease: ShardLease) -> bool:
         """Return True if this very lease is held: the shard was not lost, and claimed again, since."""
-        held = self._leases.get(lease.shard)
-        return held is not None and held.epoch == lease.epoch
+        current = self._leases.get(lease.shard)
+        return current is not None and current.epoch == lease.epoch
 
     def remove(self, lease: ShardLease) -> bool:
         """Stop holding the shard; return False if it was not held."""

@@ -84,10 +84,10 @@ class Launcher:
         match start:
             case StartRun(run_id=run_id, first=first):
                 mailbox.run_id = run_id
-                fresh = self._state.fresh.pop(run_id, None)
-                if fresh is None:
+                new_run = self._state.fresh.pop(run_id, None)
+                if new_run is None:
                     return await self._resume(mailbox, run_id)
-                row = replace(row_of(fresh), arrival=first.arrival)
+                row = replace(row_of(new_run), arrival=first.arrival)
                 return self._execution(mailbox, LoadedRun(row, (), (first,)))
             case StartMail(mail=mail):
                 agent_id = mailbox.agent_id
@@ -100,44 +100,44 @@ class Launcher:
                     supervision=terms_of_mail(agent, run_id),
                 )
                 mailbox.run_id = run.run_id
-                unreadable = isinstance(first.message.payload, Unreadable)
+                is_unreadable = isinstance(first.message.payload, Unreadable)
                 problem = f"message {first.message.id}: {first.message.payload}"
                 loaded = LoadedRun(
                     replace(row_of(run), arrival=first.arrival),
                     (),
-                    unreadable=problem if unreadable else None,
+                    unreadable=problem if is_unreadable else None,
                 )
                 return self._execution(mailbox, loaded, create=run, mail=mail, agent=agent)
 
-    async def go_on(self, mailbox: Mailbox, ended: ExecutionResult) -> Execution | None:
+    async def go_on(self, mailbox: Mailbox, result: ExecutionResult) -> Execution | None:
         """Return the execution that follows one that is over, if it can begin at once."""
-        if self._dispatcher.is_stopping or ended.lost or not self._mailboxes.is_known(mailbox):
+        if self._dispatcher.is_stopping or result.lost or not self._mailboxes.is_known(mailbox):
             return None
-        if mailbox.holding is Holding.EXECUTING and mailbox.run_id is not None and ended.again:
-            return await self._again(mailbox, mailbox.run_id, ended)
+        if mailbox.holding is Holding.EXECUTING and mailbox.run_id is not None and result.again:
+            return await self._execute_again(mailbox, mailbox.run_id, result)
         if self._dispatcher.goes_on(mailbox):
             return await self.prepare(mailbox)
         self._dispatcher.consider(mailbox)
         self._mailboxes.forget_empty(mailbox)
         return None
 
-    async def _again(
-        self, mailbox: Mailbox, run_id: RunId, ended: ExecutionResult
+    async def _execute_again(
+        self, mailbox: Mailbox, run_id: RunId, result: ExecutionResult
     ) -> Execution | None:
         """Return another execution of a run that was broken off, at once or after a pause."""
-        setback = ended.setback
+        setback = result.setback
         pause_s = 0.0 if setback is None else self._state.setbacks.note(run_id, setback)
-        if ended.overtaken:
+        if result.overtaken:
             await self._put_back(mailbox, run_id)
         elif pause_s > 0:
             mailbox.broke_off()
         if pause_s > 0:
             self._dispatcher.try_later(mailbox, pause_s)
             return None
-        if ended.overtaken:
+        if result.overtaken:
             return await self.go_on(mailbox, ExecutionResult(None))
         if self._mailboxes.may_start(mailbox):
-            return await self._resume(mailbox, run_id, broke_off=ended.then is None)
+            return await self._resume(mailbox, run_id, broke_off=result.then is None)
         mailbox.set_aside()
         return None
 
@@ -153,17 +153,17 @@ class Launcher:
             mailbox.spill()
         if broke_off or mailbox.wants_mail:
             await self._loader.fill(mailbox)
-        found = await self._env.store.reads.load([run_id])
-        if mailbox.run_id != run_id or not self._mailboxes.confirms(mailbox, found):
+        loaded_runs = await self._env.store.reads.load([run_id])
+        if mailbox.run_id != run_id or not self._mailboxes.confirms(mailbox, loaded_runs):
             return None  # a cancel has ended it and let the agent go on, or another run holds it
-        if not found or found[0].row.status.is_terminal:
+        if not loaded_runs or loaded_runs[0].row.status.is_terminal:
             mailbox.free()
-            if found:  # else a message begins it again: no refused write of it is in the rows
+            if loaded_runs:  # else a message begins it again: no refused write of it is in the rows
                 self._state.forget(run_id)
             # Callers that were notified of its end here read its row.
             self._state.completions.complete(run_id, None)
             return await self.go_on(mailbox, ExecutionResult(None))
-        loaded = found[0]
+        loaded = loaded_runs[0]
         if broke_off and loaded.row.status is RunStatus.PENDING and loaded.row.wake_at is not None:
             mailbox.free()  # that it backs off was written, the answer was lost
             self._dispatcher.hold(mailbox, loaded.row)
@@ -180,13 +180,15 @@ class Launcher:
         """Queue a run again, as something older waits of which no hint came."""
         reading = self._state.held.readings
         first = await self._env.store.lists.find_run_for_agent(mailbox.agent_id)
-        found = await self._env.store.reads.load(list({run_id, first.run_id if first else run_id}))
+        loaded_runs = await self._env.store.reads.load(
+            list({run_id, first.run_id if first else run_id})
+        )
         if mailbox.run_id != run_id:
             return  # as in `resume`
         mailbox.free()
         mailbox.spill()
         mailbox.holding = Holding.EXECUTING  # no task starts it before all is there
-        for loaded in found:
+        for loaded in loaded_runs:
             self._adoption.adopt(loaded.row, loaded.messages, reading=reading)
         mailbox.holding = Holding.NOTHING
 
@@ -218,13 +220,13 @@ class Launcher:
             mailbox.holding = Holding.SUSPENDED
             return None
         row, legacy = loaded.row, self._state.held.legacies.get(mailbox.shard)
-        broken = legacy is not None and legacy.may_have_begun(
+        was_broken_off = legacy is not None and legacy.may_have_begun(
             row,
             was_running=was_running,
             # A plain message in memory arrived before the shard was taken over.
             has_mail=any(
-                arrived.run_id is None and place < legacy.arrival
-                for place, arrived in mailbox.queue or ()
+                arrived.run_id is None and arrival < legacy.arrival
+                for arrival, arrived in mailbox.queue or ()
             ),
         )
         execution = Execution(
@@ -234,7 +236,7 @@ class Launcher:
             loaded,
             create,
             mail,
-            Standing(was_running=was_running, broken=broken),
+            Standing(was_running=was_running, broken=was_broken_off),
             self._state.refusals.pop(row.run_id, {}),
             self._state.setbacks.refusal(row.run_id, row.last_seq),
             self._state.blockings.get(row.run_id),
@@ -291,14 +293,21 @@ def refuse_open(entries: Sequence[RunLogEntry]) -> None:
     if last.is_terminal:
         msg = f"entry {last.seq} is the end of run {run_id}: nothing goes on behind it; fork at "
         raise ContractError(f"{msg}{last.seq - 1} or before")
-    for place in History.of(entries).places.values():
-        begun = place.begin
-        what = _OUTSIDE.get(EntryKind(begun.kind)) if begun is not None else None
-        if begun is None or what is None or place.end is not None or place.abandoned is not None:
+    for call_entries in History.of(entries).calls.values():
+        intent = call_entries.begin
+        kind_of_call = _OUTSIDE.get(EntryKind(intent.kind)) if intent is not None else None
+        if (
+            intent is None
+            or kind_of_call is None
+            or call_entries.end is not None
+            or call_entries.abandoned is not None
+        ):
             continue
-        name = begun.payload.get("name") or begun.payload.get("target") or ""
-        msg = f"entry {last.seq} of run {run_id} is inside of {what}: {name} (entry {begun.seq}, "
-        remedy = f"position {begun.position}); fork at {begun.seq - 1} or before, or behind its end"
+        name = intent.payload.get("name") or intent.payload.get("target") or ""
+        msg = f"entry {last.seq} of run {run_id} is inside of {kind_of_call}: {name} (entry {intent.seq}, "
+        remedy = (
+            f"position {intent.position}); fork at {intent.seq - 1} or before, or behind its end"
+        )
         raise ContractError(msg + remedy)
 
 
@@ -338,14 +347,14 @@ async def begin_fork(store: RunStore, shard: ShardLease, row: RunRow) -> None:
         if isinstance(problem := entry.payload.get("unreadable"), Unreadable):
             await _fail(store, shard, row, f"entry {entry.seq} of run {point.run_id} {problem}")
             return
-    resumed = RunLogEntry(
+    resumed_entry = RunLogEntry(
         row.run_id, point.seq + 1, EntryKind.RUN_RESUMED, "", {"reason": "forked"}, entries[-1].ts
     )
-    copied = [*entries, resumed]
-    attempt = fold(row, copied).attempt
+    copied_entries = [*entries, resumed_entry]
+    attempt = fold(row, copied_entries).attempt
     lease = run_lease(shard, row, attempt=attempt)
-    new = [NewEntry(EntryKind(e.kind), e.position, e.payload) for e in copied]
-    await store.commits.append(lease, new, expected_seq=-1)
+    new_entries = [NewEntry(EntryKind(e.kind), e.position, e.payload) for e in copied_entries]
+    await store.commits.append(lease, new_entries, expected_seq=-1)
 
 
 async def _fail(store: RunStore, shard: ShardLease, row: RunRow, text: str) -> None:

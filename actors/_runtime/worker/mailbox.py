@@ -191,9 +191,9 @@ class Mailbox:
         When they cannot be read, or are out of date, `note_mail` has to say so.
         """
         self.missed = self.lazy = False
-        known = self.plain + len(self.taken or ())
+        known_count = self.plain + len(self.taken or ())
         free = min(self.capacity.each - self.plain, self.capacity.total - self.capacity.used)
-        return known + max(free, self._enough - self.plain, 1)
+        return known_count + max(free, self._enough - self.plain, 1)
 
     def refill(self, page: Sequence[Arrived], *, is_all: bool) -> None:
         """Take over the oldest pending rows, as read; `is_all`: there were no others."""
@@ -244,7 +244,7 @@ class Mailbox:
 
     def first_mail(self) -> Arrived | None:
         """Return what `take_mail` would return."""
-        return next((one for _, one in self.queue or () if one.run_id is None), None)
+        return next((arrived for _, arrived in self.queue or () if arrived.run_id is None), None)
 
     def take_mail(self) -> Arrived | None:
         """Remove and return the first plain message (for `ctx.receive`)."""
@@ -286,19 +286,19 @@ class Mailbox:
             self.take(first.arrival)
             return StartRun(first.run_id, first)
         mail: list[Arrived] = []
-        rest: list[tuple[int, Arrived]] = []
-        is_full, queued = False, set[str]()
+        remaining_items: list[tuple[int, Arrived]] = []
+        is_full, queued_senders = False, set[str]()
         for arrival, arrived in self.queue:
             is_full = is_full or (arrived.alone and bool(mail))
             if arrived.run_id is not None:
-                queued.add(arrived.sender)
-            if arrived.run_id is None and not is_full and arrived.sender not in queued:
+                queued_senders.add(arrived.sender)
+            if arrived.run_id is None and not is_full and arrived.sender not in queued_senders:
                 mail.append(arrived)
                 self.take(arrival)
                 is_full = arrived.alone or len(mail) == most
             else:
-                rest.append((arrival, arrived))
-        self.queue = rest or None
+                remaining_items.append((arrival, arrived))
+        self.queue = remaining_items or None
         self._count(-len(mail))
         return StartMail(tuple(mail))
 

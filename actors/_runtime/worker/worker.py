@@ -113,18 +113,18 @@ class Worker:
                 run_id = execution.lease.run_id
                 self._executing[run_id] = execution
                 try:
-                    ended = await execution.run()
+                    result = await execution.run()
                 finally:
                     is_dropped = self._executing.get(run_id) is not execution
                     if not is_dropped:
                         del self._executing[run_id]
-                if not ended.again:  # else nobody else may come between
+                if not result.again:  # else nobody else may come between
                     self._state.suspects.leave(mailbox)
-                self._settle(mailbox, execution, ended)
+                self._settle(mailbox, execution, result)
                 if is_dropped or mailbox.adoption is Adoption.UNDER_WAY:
                     self._mailboxes.ask_anew(mailbox.agent_id)
-                self._preparation.note(execution.agent, ended.answered)
-                execution = await self._launcher.go_on(mailbox, ended)
+                self._preparation.note(execution.agent, result.answered)
+                execution = await self._launcher.go_on(mailbox, result)
             is_free = mailbox.holding is Holding.NOTHING and not mailbox.has_work
             is_idle = is_free or mailbox.holding is Holding.SUSPENDED
             if is_idle and not self.dispatcher.is_stopping:
@@ -139,35 +139,35 @@ class Worker:
         finally:
             self.dispatcher.leave(permit)
 
-    def _settle(self, mailbox: Mailbox, execution: Execution, ended: ExecutionResult) -> None:
+    def _settle(self, mailbox: Mailbox, execution: Execution, result: ExecutionResult) -> None:
         """Note the result of an execution."""
-        then, run_id = ended.then, execution.lease.run_id
+        then, run_id = result.then, execution.lease.run_id
         self._note_mark(mailbox, execution, is_written=then is not None)
         is_in_doubt = execution.known_seq >= 0 and mailbox.adoption is Adoption.UNDER_WAY
-        if is_in_doubt and then is None and not ended.lost:
+        if is_in_doubt and then is None and not result.lost:
             self._mailboxes.forget(mailbox, keeps_queue=True)  # its row says what is next
             self.completions.complete(run_id, None)
             return
-        if ended.refusals:
-            self._state.refusals[run_id] = ended.refusals
-        if ended.setback is None or ended.lost:
+        if result.refusals:
+            self._state.refusals[run_id] = result.refusals
+        if result.setback is None or result.lost:
             self._state.setbacks.forget(run_id)
-        if ended.lost:
+        if result.lost:
             self.adoption.lose(mailbox.shard, epoch=execution.lease.epoch)
             return
         if isinstance(then, Finish):
             mailbox.free()
             row = execution.loaded.row
             if self.completions.is_awaited(run_id):
-                over = replace(row, status=then.status, result=then.result, error=then.error)
+                ended_row = replace(row, status=then.status, result=then.result, error=then.error)
                 # A cancelled run's row holds the reason, which this host may not have read.
                 self.completions.complete(
-                    run_id, None if then.status is RunStatus.CANCELLED else over
+                    run_id, None if then.status is RunStatus.CANCELLED else ended_row
                 )
             if row.parent is None:
                 self.env.on_end(row.agent_id, run_id)
             return
-        if then is None or ended.again:
+        if then is None or result.again:
             mailbox.wants_mail = isinstance(then, Suspend) and then.wake.message
             return
         _evict(mailbox, then)
@@ -225,15 +225,15 @@ async def _hand_over(executions: Iterable[Execution]) -> None:
     An effect that must not happen twice gets a moment more to end. If it is cut off, it is in doubt.
     """
     now = asyncio.get_running_loop().time
-    ends_at, left = now() + EFFECT_LIMIT_S, list(executions)
-    while left:
-        doubtful = []
-        for execution in left:
+    ends_at, executions_left = now() + EFFECT_LIMIT_S, list(executions)
+    while executions_left:
+        doubtful_executions = []
+        for execution in executions_left:
             if execution.has_unrepeatable_effect and now() < ends_at:
-                doubtful.append(execution)
+                doubtful_executions.append(execution)
             else:
                 execution.hand_over()
-        if left := doubtful:
+        if executions_left := doubtful_executions:
             await asyncio.sleep(EFFECT_POLL_S)
 
 

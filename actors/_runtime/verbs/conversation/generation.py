@@ -212,7 +212,7 @@ class Generation:
         receipt_extras: dict[str, JsonValue] = {"inner": True} if call.is_inner else {}
         if new.is_replaced:
             receipt_extras[REPLACED] = as_data(new.turns)
-        # The provider counts other tokens than we do: a window that it refuses as too long is made smaller.
+        # Sizes are estimates: a window that the provider refuses as too long is made smaller.
         parts = iter(SMALLER)
         while True:
             call.receipt = request_window.receipt(request.tools_sent) | receipt_extras

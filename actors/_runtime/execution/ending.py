@@ -77,8 +77,8 @@ class Deadline:
         limit_s: Seconds that the agent gives an attempt.
 
     Attributes:
-        attempt_error: Why the attempt has to fail; another one has its time again.
-        is_final: Whether the tree has had its time: unlike an attempt's, this end is final.
+        attempt_error: The error with which the attempt has to fail; another attempt has its time again.
+        is_final: True if the tree has had its time: unlike an attempt's, this end is final.
     """
 
     __slots__ = ("_clock", "_limit_s", "_row", "_timer", "attempt_error", "is_final")
@@ -140,17 +140,17 @@ class Ending:
     """The end of one execution.
 
     Attributes:
-        run: What its verbs share.
+        run: The state that the run's verbs share.
         loaded: The run as it was loaded.
         mail: The messages that start it, if waiting messages do.
-        agents: What is served here, in all versions.
-        token: Whether the run was asked to stop.
-        deadline: Whether its time is over.
-        misfit: Why this host's code must not go on with the run.
-        was_running: Whether an execution before this one was, or may have been, broken off.
+        agents: The agents that are served here, in all versions.
+        token: The token that says whether the run was asked to stop.
+        deadline: The deadline of the attempt and of the tree.
+        misfit: The reason why this host's code must not go on with the run, or None.
+        was_running: True if an execution before this one was, or may have been, broken off.
         sessions: The conversations of the run's agent.
         beginning: Seq of the last entry that says how this execution began.
-        wake: What the run waits for, once it is evicted.
+        wake: The wake set of the run, once it is evicted.
         open_waits: The waits that are rows from then on.
         is_handed_over: True if another host continues the run.
         is_dropped: True if the execution ends without a write.
@@ -275,7 +275,7 @@ class Ending:
     async def _leave(self, wake: Suspend, *, is_in_doubt: bool) -> ExecutionResult:
         """Suspend; without writing anything when nothing happened since the run was woken."""
         if (signal := self.run.scheduler.live.unwinding) is not None:
-            # Else the frames of the code that has left would stay while this is written.
+            # Else the frames of the code that has left would stay in memory while this is written.
             signal.__traceback__ = None
         unwritten_kinds = [entry.kind for entry in self.run.log.writes.entries]
         is_new = self.was_running or self.loaded.row.parked is not None or is_in_doubt
@@ -300,6 +300,7 @@ class Ending:
         for entry in verdict.entries:
             self.run.log.record(entry.kind, entry.position, entry.payload)
         if isinstance(verdict.then, Finish):
+            # Before the terminal entry: after a crash in between the run ends again, and clears again.
             await self.sessions.clear()
             if self.run.mode is not None:
                 self.run.log.writes.facts.append("ended")
@@ -308,7 +309,7 @@ class Ending:
             attempt = 1 if verdict.then is CONTINUE else None
             if not self._has_executed:
                 attempt = self.loaded.row.attempt  # none was made
-            waits: tuple[Wait, ...] | None = None  # they stay as they are
+            waits: tuple[Wait, ...] | None = None  # the rows stay as they are
             if isinstance(verdict.then, Suspend):
                 waits = self.open_waits  # rows from now on
             elif self._has_executed and not isinstance(verdict.then, Finish):

@@ -142,17 +142,17 @@ class Execution:
         log.waits_of = waits.rows
 
     def notify_mail(self) -> bool:
-        """The agent has new messages; False when the run is being evicted and did not see them."""
+        """Notify the run of new messages; return False if it is being evicted and did not see them."""
         self._waits.notify_mail()
         return self._ending.wake is None
 
     def notify_signals(self) -> bool:
-        """Notify the run of new signals; False if it is being evicted and did not see them."""
+        """Notify the run of new signals; return False if it is being evicted and did not see them."""
         self._waits.notify_signals()
         return self._ending.wake is None
 
     def fail_wait(self, cycle: WaitCycle) -> bool:
-        """Fail a wait that can never end; False if the run is being evicted and does not see that."""
+        """Fail a wait that can never end; return False if the run is being evicted and does not see that."""
         self._waits.fail(cycle.position, wait_cycle_error(cycle))
         return self._ending.wake is None
 
@@ -170,10 +170,10 @@ class Execution:
         self._arm_abandoning()
 
     def invalidate(self) -> bool:
-        """Check the log again, as the store may have lost commits; False if the execution has no durable entry.
+        """Check the log again, because the store may have lost commits.
 
-        Otherwise the execution continues and writes its waits again. That write fails if the log ends
-        elsewhere than expected.
+        Return False if the execution has no durable entry. Otherwise it continues and writes its waits again.
+        That write fails if the log ends elsewhere than expected.
         """
         self.known_seq = self._runlog.durable_seq
         if self.known_seq < 0:
@@ -244,7 +244,7 @@ class Execution:
                 spans.end(result.then, upto=self._runlog.durable_seq, is_left=is_left)
             return result
         finally:
-            self._on_move()  # one that was dropped is still counted as idle
+            self._on_move()  # an execution that was dropped is still counted as idle
             # Freed at once, not by the garbage collector: of many short runs that is half of the time.
             self._scheduler.detach()
             self._runlog.detach()
@@ -310,6 +310,7 @@ class Execution:
             if not end_future.done():
                 end_future.set_result(None)
 
+        # The code has a task of its own: if it ignores its cancellation, this one leaves it behind.
         self._ending.deadline.arm(self._interrupt)
         task = start_task(body(), name=f"run {self.lease.run_id}", done=done)
         try:
@@ -392,9 +393,11 @@ class Execution:
         self._suspend_timer = None
         if not self._scheduler.is_idle:
             return
+        # The run has moved since the timer was set: it is idle anew, and its time begins again.
         if moves != self._scheduler.live.moves:
             self._on_idle()
             return
+        # An eviction would lose a time limit of asyncio: its branch gets an error instead.
         if self._scheduler.refuse_time_limit():
             return
         self._ending.wake = Suspend(self._wake_set())

@@ -92,11 +92,11 @@ def begin(
 def verdict_without_code(
     run: RunState, refusal: Refusal | None, blocking: Blocking | None
 ) -> Verdict | None:
-    """Return what becomes of a run whose code must not be called; None: it may be.
+    """Return what becomes of a run whose code must not be called, or None if it may be called.
 
     Args:
         run: The run.
-        refusal: Reason to park the run, for example because the store refuses every next entry; None: none.
+        refusal: Reason to park the run, for example because the store refuses every next entry.
         blocking: How often hosts gave the run up because its code blocked them.
     """
     if refusal is not None:
@@ -109,14 +109,12 @@ def verdict_without_code(
 
 
 async def write_mark(log: RunLog, standing: Standing) -> bool:
-    """Make durable how an execution begins, before its code is called; False if it was broken off.
+    """Make durable how an execution begins, before its code is called; return False if it was broken off.
 
     Else a death in the code would leave no trace, and the run would be tried for ever.
     """
-    waits_of, log.waits_of = (
-        log.waits_of,
-        lambda _: log.known_waits,
-    )  # the code is not at its waits yet
+    # The code is not at its waits yet: the rows of an earlier execution stay as they are.
+    waits_of, log.waits_of = log.waits_of, lambda _: log.known_waits
     try:
         await log.durable(Branch(""), log.last_seq)
     except RunSuspended:
@@ -133,7 +131,7 @@ def spans_of(
     *,
     was_running: bool,
 ) -> ExecutionSpans | None:
-    """Return the spans of an execution; None if there are none."""
+    """Return the spans of an execution, or None if the host makes none."""
     if env.tracing is None:
         return None
     mail = mail or loaded.messages
@@ -160,7 +158,7 @@ def inbox_of(
         agent: The agent that executes.
         mail: The messages that start it.
         create: The run, when waiting messages start it.
-        mark: Payload of the entry that counts an execution which was broken off before; None: none was.
+        mark: Payload of the entry that counts an execution which was broken off before, or None if none was.
     """
     log, history = run.log, run.history
     if not history.has_started:
@@ -199,9 +197,9 @@ def _record_mark(run: RunState, mark: dict[str, JsonValue] | None) -> None:
 
 
 def session_named_in(inbox: Sequence[Message]) -> str | None:
-    """Return the conversation that a run's first message names, None if it names none.
+    """Return the conversation that a run's first message names, or None if it names none.
 
-    One of an external client names a conversation of its publisher: no publisher writes into another's.
+    A message of an external client names a conversation of its publisher: no publisher writes into another's.
     """
     marks = inbox[0].metadata if inbox else {}
     name, publisher = marks.get("session"), marks.get("publisher")
@@ -295,7 +293,7 @@ def row_of(run: NewRun) -> RunRow:
 
 
 def queue_item_of_child(child: Spawned, arrival: int) -> Arrived:
-    """Return what stands in its agent's queue for a run that was spawned just now."""
+    """Return the item of its agent's queue for a run that was spawned just now."""
     run, boot = child.run, child.boot
     if boot is None:
         return queue_item_of(replace(row_of(run), arrival=arrival))
@@ -303,7 +301,7 @@ def queue_item_of_child(child: Spawned, arrival: int) -> Arrived:
 
 
 def queue_item_of(run: RunRow) -> Arrived:
-    """Return what stands in its agent's queue for a run that has no message."""
+    """Return the item of its agent's queue for a run that has no message."""
     nothing = Message(run.run_id, run.agent_id, None)
     return Arrived(nothing, f"submit:{run.run_id}", run.agent_id, run.arrival, run.run_id)
 

@@ -45,7 +45,7 @@ class Legacy:
     """The state in which a host that died left a shard.
 
     Attributes:
-        arrival: Number of the next arrival at the take-over: what is younger was never executed before.
+        arrival: Number of the next arrival at the take-over: later ones were never executed before.
         at: The time of the take-over.
         awake: Agents whose run had something to do at the take-over, as its row said.
         settled: Agents that have executed since, with a mark.
@@ -82,11 +82,11 @@ class Standing:
     """The deaths of hosts that may have been the work of one run, as its execution knows them.
 
     Attributes:
-        was_running: Whether an execution before this one was broken off.
-        broken: Whether the owner before died, and may have been executing this run.
+        was_running: True if an execution before this one was broken off.
+        broken: True if the owner before died, and may have been executing this run.
         deaths: Number of such deaths in a row, without progress between.
         turns: Number of turns among suspects that its hosts have outlived since then.
-        is_marked: Whether a mark of the last one is durable.
+        is_marked: True if a mark of the last one is durable.
         on_clear: Called when a suspect has made progress, or its host has outlived its turn.
         log: The run's log while its code executes.
     """
@@ -118,7 +118,7 @@ class Standing:
 
     @property
     def mark(self) -> dict[str, JsonValue] | None:
-        """Payload of the entry that says that the execution before was broken off; None: it was not."""
+        """Payload of the entry that says that the execution before was broken off, or None if it was not."""
         if self._is_death:
             return {"reason": "recovered"}
         is_mark = self.broken or self.was_running
@@ -131,7 +131,7 @@ class Standing:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The parking of a run that has killed too many hosts; None: its code is called."""
+        """The parking of a run that has killed too many hosts, or None if its code may be called."""
         if not self._is_death or self.deaths < MAX_DEATHS:
             return None
         return parked_verdict(

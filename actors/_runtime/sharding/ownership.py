@@ -96,6 +96,7 @@ class Ownership:
 
     async def start(self) -> None:
         """Claim what this host serves and keep it; hints of other processes are heard from now on."""
+        # Hints first: one that comes between the reads and the hook would be lost.
         self._notifications.is_open = True
         self._store.set_nudge_hook(self._notifications.publish)
         await self.claim()
@@ -104,7 +105,7 @@ class Ownership:
             self._tasks.keep(partial(self._beat_for_ever, self._heartbeat_s), name="heartbeat")
 
     async def leave(self) -> None:
-        """Want no shards any more: heartbeats then name them all as surplus, idle ones go at once."""
+        """Serve no shards any more: heartbeats then name them all as surplus, and idle ones go at once."""
         await self.claim_no_more(limit_s=LEAVE_LIMIT_S)
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):
@@ -124,7 +125,7 @@ class Ownership:
         await until_free(self._claiming, limit_s=limit_s)
 
     async def stop(self) -> None:
-        """Give all shards up. Other hosts no longer count on this one, also if it had none."""
+        """Release all shards. Other hosts no longer count on this one, also if it had none."""
         self._store.set_nudge_hook(None)
         if self._declared is not None:
             await self._serve_nothing()
@@ -204,7 +205,7 @@ class Ownership:
             self._rebalancer.follow(report.surplus, self._tasks)
 
     def _follow(self, nudge: Nudge) -> None:
-        """Look for shards; also said when hints are heard again: some were lost while there was no listener."""
+        """Claim shards and read again: hints were lost while there was no listener, or shards are free."""
         if nudge.kind == "incarnation":  # nothing that is remembered of rows is trusted
             self._declared = None
             self._recovery.begin_anew()
@@ -219,9 +220,9 @@ class Rebalancer:
     """Gives the surplus of one host back.
 
     Args:
-        worker: Has the executions.
-        release: Stops acting for shards, then lets other hosts take them. A lost one is ignored.
-        drain_s: See `DRAIN_S`.
+        worker: The worker, which has the executions.
+        release: Function that stops acting for shards, then lets other hosts take them. A lost one is ignored.
+        drain_s: Seconds as of `DRAIN_S`.
     """
 
     def __init__(
@@ -325,8 +326,8 @@ class Recovery:
     """Reads rows and notifies the worker of them.
 
     Args:
-        worker: Is notified.
-        notifications: Hints say what to read; those that may have been lost are published again.
+        worker: The worker, which is notified.
+        notifications: The source of hints, which say what to read; lost ones are published again.
         tasks: The scope of tasks that read while agents start.
     """
 
@@ -560,7 +561,7 @@ class Recovery:
 
 
 def known_scope_of(shard: ShardId) -> ShardScope | None:
-    """Return which agents a shard is for, None where its store does not say."""
+    """Return which agents a shard is for, or None if its store does not say."""
     try:
         return scope_of(shard)
     except ContractError:

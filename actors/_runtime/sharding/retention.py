@@ -44,8 +44,8 @@ async def sweep_all(store: RunStore, *, older_than_s: float | None, pause_s: flo
 
     Args:
         store: The store of the runs.
-        older_than_s: Age of what goes; None: what needs no age alone (see `RunStore`).
-        pause_s: Between two batches.
+        older_than_s: Seconds since the end of runs that go; None for what needs no age alone (see `RunStore`).
+        pause_s: Seconds between two batches.
     """
     total = 0
     while True:
@@ -62,9 +62,9 @@ async def sweep_all(store: RunStore, *, older_than_s: float | None, pause_s: flo
 async def forget_agent(
     store: RunStore, agent_id: AgentId, *, cancel: bool = False, wait_s: float = 30.0
 ) -> Forgotten:
-    """Take away what is the agent's, see `RetentionStore.forget_agent`; return how much that was.
+    """Delete what belongs to an agent (see `RetentionStore.forget_agent`); return how much that was.
 
-    Broken off in between it is done in part; begin again.
+    If it is broken off it is done in part; call it again.
 
     Raises:
         ContractError: A run of it is open; with `cancel`: still open after `wait_s`.
@@ -187,9 +187,9 @@ class Erasing:
         store: The rows.
         what: The request.
         also: Stores beside it.
-        cancel: Asks a run to stop; None: open runs are refused.
+        cancel: Function that asks a run to stop, or None to refuse while runs are open.
         wait_s: Seconds until cancelled runs must have ended.
-        on_progress: See `EraseProgress`.
+        on_progress: Called with the number of rows that are gone; see `EraseProgress`.
     """
 
     store: RunStore

@@ -45,7 +45,7 @@ class ReadyQueue(Generic[T]):
         return item in self._lane_of
 
     def offer(self, item: T, *, priority: int, tenant: str, first: bool = False) -> bool:
-        """Put an item at the end of its lane; False (and no change) when it is there already.
+        """Put an item at the end of its lane; return False (and change nothing) if it is there already.
 
         `first` is for an item that was taken and could not be used: its tenant is the next one, and it
         is the next of its priority there.
@@ -216,6 +216,7 @@ class Slots(Generic[E]):
         """Note that an execution has ended, or was evicted: slots above the share are not used again."""
         self.used -= 1
         self._spare_since = now
+        # Other hosts want the slots above the share: they are given back one by one, as executions end.
         if self._usable > self._share:
             self._usable = max(self._share, self.used)
 
@@ -226,7 +227,7 @@ class Slots(Generic[E]):
         self._is_contended = self._is_contended or self.held > 0
 
     def due_at(self, now: float) -> float | None:
-        """Return the instant of the next call of the store, for more slots or to release some; None: never."""
+        """Return the instant of the next call of the store, to claim or to release slots, or None."""
         if max(self.used, self._usable) < self.held or self.used > self.held:
             return now
         instants: list[float] = []
@@ -290,13 +291,13 @@ class TokenBucket(Generic[E]):
             self._next_at = 0.0
 
     def due_at(self, now: float) -> float | None:
-        """See `Slots.due_at`. What is not used is returned at once."""
+        """Return the instant of the next call of the store, or None. What is not used is returned at once."""
         if self._missing > 0:
             return max(self._next_at, now)
         return now if self._missing < 0 else None
 
     def claim(self, now: float) -> int:
-        """Return how many more starts are wanted; below 0: so many are returned."""
+        """Return how many more starts are wanted; a number below 0 says how many are returned."""
         if self._missing > 0 and now < self._next_at:
             return 0
         count = self._missing
@@ -353,7 +354,7 @@ class Admission(Generic[E]):
         return bool(self._limits) and any(scope in self._limits for scope in scopes_of(agent_id))
 
     def admit(self, item: E) -> Permit[E] | None:
-        """Return the permit to execute an item; None if a limiter queued it for later."""
+        """Return the permit to execute an item, or None if a limiter queued it for later."""
         if not self._limits:
             permit = Permit(item)
             self._permits.add(permit)
@@ -363,6 +364,7 @@ class Admission(Generic[E]):
         limiters: list[Limiter[E]] = [*slots]
         if item.run_id is None:  # else it goes on, and is no start
             limiters += (self._buckets[scope] for scope in scopes if scope in self._buckets)
+        # All limiters are asked before one is used: an item that waits at one takes nothing from the others.
         for limiter in limiters:
             if not limiter.queue.admits(item, free=limiter.free):
                 self._enqueue(item, limiter)
@@ -480,7 +482,7 @@ class Admission(Generic[E]):
         self.on_change()
 
     def due_at(self) -> float | None:
-        """Return when the next claim is due, by the clock; None: no limit applies to an agent here."""
+        """Return when the next claim is due, by the clock, or None if no limit applies to an agent here."""
         if not self._limits:
             return None
         now = self._clock()

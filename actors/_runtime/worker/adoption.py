@@ -34,9 +34,9 @@ class ShardAdoption:
         self._held, self._mailboxes = state.held, state.mailboxes
         self._dispatcher, self._executing = state.dispatcher, state.executing
         self.sleep: Callable[[Mapping[ShardId, Mapping[str, int]]], None] = state.mailboxes.sleep
-        """See `MailboxTable.sleep`: called before the other runs of the shards."""
+        """Called with sleeping agents, before the other runs of their shards: `MailboxTable.sleep`."""
         self.mail_scanned: Callable[[Iterable[ShardLease]], None] = state.mailboxes.mail_scanned
-        """See `MailboxTable.mail_scanned`."""
+        """Called when all waiting messages of shards were offered: `MailboxTable.mail_scanned`."""
 
     def grant(self, lease: ShardLease) -> None:
         """Hold a shard; nothing starts in it before its runs were passed to `adopt` and `loaded` says so."""
@@ -54,7 +54,7 @@ class ShardAdoption:
     def adopt(self, run: RunRow, messages: tuple[Arrived, ...] = (), *, reading: int) -> None:
         """Take over an open run: a queued one at any time, others while their shard is read.
 
-        A row of a `reading` from before its shard had to be read anew is none: see `HeldShards`.
+        A row of a `reading` from before its shard had to be read anew is ignored: see `HeldShards`.
         """
         is_queued = run.status is RunStatus.PENDING and run.last_seq < 0
         mailbox = self._mailboxes.of(run.agent_id, reading=reading)
@@ -88,7 +88,7 @@ class ShardAdoption:
         if mailbox.run_id == run.run_id:
             is_forgotten = execution is not None and run.last_seq < execution.known_seq
             if execution is not None and not is_forgotten:
-                execution.known_seq = -1  # in doubt no more
+                execution.known_seq = -1  # the store still has what it had of the log
         else:
             is_forgotten = not is_queued
         if not is_forgotten:
@@ -159,7 +159,7 @@ class ShardAdoption:
         return lost_leases
 
     def gave_up(self, blocking: Blocking) -> None:
-        """Note that hosts gave up the shard of a run that blocked them. Called before the run starts here."""
+        """Note, before the run starts here, that hosts gave up its shard because it blocked them."""
         self._state.blockings[blocking.run_id] = blocking
 
     def remind(self, timer: Timer) -> None:

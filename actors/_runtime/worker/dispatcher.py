@@ -42,9 +42,9 @@ class Dispatcher:
     """Starts agents that have something to do, as far as the capacity goes and limits allow.
 
     Args:
-        env: Has the store, with signals that may wake a parked run, and the runs that wait in memory.
-        mailboxes: Decide which agents may start.
-        tasks: What is started runs here.
+        env: The services of the host: the store, and the count of the runs that wait in memory.
+        mailboxes: The mailboxes, which decide which agents may start.
+        tasks: The scope of the tasks that are started here.
         capacity: Number of agents that may execute at once, besides those whose run waits in memory.
         drive: Function that executes an agent's next run, and then calls `leave`.
 
@@ -52,7 +52,7 @@ class Dispatcher:
         admission: The limits of the deployment, which decide which of the ready agents may execute.
         timers: The timers of waiting runs.
         load: Number of runs in memory.
-        is_stopping: Nothing starts any more.
+        is_stopping: True if nothing starts any more.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Dispatcher:
 
         def retry() -> None:
             if mailbox.revision != revision:
-                return  # it came to a rest, or ended, meanwhile: what is there now has times of its own
+                return  # it was suspended, or has ended, meanwhile: what is there now has times of its own
             if run_id is not None:
                 self.wake(mailbox)
             else:
@@ -236,7 +236,7 @@ class MailboxLoader:
     """Reads messages for what starts next, and for runs that receive: the oldest rows first, a few at a time.
 
     Args:
-        store: Has the rows.
+        store: The store of the rows.
         tasks: The scope of tasks that read beside a run.
         on_read: Called with a mailbox that was read beside the run that holds it.
     """
@@ -249,7 +249,7 @@ class MailboxLoader:
     async def fill(self, mailbox: Mailbox) -> None:
         """Return when the mailbox has enough for a start, or all there is.
 
-        What is read is out of date, and left, once the run that holds the agent was evicted.
+        What is read is out of date, and dropped, once the run that holds the agent was evicted.
 
         Raises:
             PersistenceError: The store could not be read.
@@ -261,6 +261,7 @@ class MailboxLoader:
             try:
                 page = await self._store.backlog.pending_mail(agent=mailbox.agent_id, limit=limit)
             finally:
+                # Not read, or out of date: else the mailbox would say that the store has no more.
                 if page is None or mailbox.revision != revision:
                     mailbox.note_mail()
             if mailbox.revision == revision:
@@ -289,10 +290,10 @@ class Holders:
     """Reads which run holds an agent of which it is only known that one does: its run slept.
 
     Args:
-        store: Has the rows.
+        store: The store of the rows.
         tasks: The scope of tasks that ask the store.
-        mailboxes: Say whether that is still wanted.
-        dispatcher: Lets the run go on that holds the agent, or what waits for it.
+        mailboxes: The mailboxes, which say whether the answer is still wanted.
+        dispatcher: The dispatcher, which lets the run go on that holds the agent, or what waits for it.
     """
 
     def __init__(
@@ -305,9 +306,9 @@ class Holders:
         """The number of the question of each mailbox whose answer counts."""
 
     def ask(self, mailbox: Mailbox) -> None:
-        """Read it, for as long as that takes, beside whatever goes on.
+        """Read which run holds the agent, in a task, until that succeeds.
 
-        Asked again, what was read before is out of date and dropped.
+        A later question makes the answers to earlier ones out of date, and they are dropped.
         """
         number = self._latest[mailbox] = next(self._numbers)
         self._tasks.start(self._ask(mailbox, number), name=f"who holds {mailbox.agent_id}")
@@ -325,7 +326,7 @@ class Holders:
                 self._apply(mailbox, run)
 
     def _apply(self, mailbox: Mailbox, run: RunRow | None) -> None:
-        """Note which run holds the agent; None: none does any more."""
+        """Note which run holds the agent, or that none does any more."""
         if not self._mailboxes.is_known(mailbox) or mailbox.adoption is not Adoption.ASKED:
             return
         was_nudged = mailbox.nudged

@@ -27,8 +27,8 @@ class HeldShards:
         loading: Shards whose open runs are not read yet. Nothing starts there.
         unread: Shards whose waiting messages are not read yet. An unknown agent may have some.
         draining: Shards that are to be released. Nothing starts there.
-        lazy: Agents with inbox rows of which no notification was sent. Such an agent reads its rows before
-            it starts. None: any agent of the shard may have some.
+        lazy: Agents with inbox rows of which no notification was sent, by shard; None if any agent of the
+            shard may have some. Such an agent reads its rows before it starts.
         readings: Grows whenever a shard has to be read. A reader of rows notes it before it reads.
         legacies: By shard whose owner before died, what that one may have been executing.
         read_since: By shard, the smallest value of `readings` whose rows are valid. Older rows were read
@@ -64,7 +64,7 @@ class HeldShards:
         return [self._leases[s] for s in self.unread - self.loading if s in self._leases]
 
     def get(self, shard: ShardId) -> ShardLease | None:
-        """Return the lease of a shard, None when it is not held."""
+        """Return the lease of a shard, or None if it is not held."""
         return self._leases.get(shard)
 
     def grant(self, lease: ShardLease, *, at: datetime = LONG_AGO) -> None:
@@ -86,6 +86,8 @@ class HeldShards:
 
     def holds(self, lease: ShardLease) -> bool:
         """Return True if this very lease is held: the shard was not lost, and claimed again, since."""
+        # The epoch, not the owner: a host that froze may have lost the shard and claimed it again, and work
+        # that began under the old epoch must not continue under the new one.
         current = self._leases.get(lease.shard)
         return current is not None and current.epoch == lease.epoch
 

@@ -67,7 +67,7 @@ class Intake:
         self.lazy_mail_waits: Callable[[ShardId, Collection[str] | None], None] = (
             state.mailboxes.have_lazy_mail
         )
-        """See `MailboxTable.have_lazy_mail`."""
+        """Called with agents that have messages without a notification: `MailboxTable.have_lazy_mail`."""
 
     def _follow(self, nudge: Nudge) -> None:
         """Pass on a hint about rows in the store."""
@@ -254,7 +254,7 @@ class Intake:
             return None, False
 
     async def _end_cancelled(self, lease: ShardLease, loaded: LoadedRun) -> bool:
-        """Write the terminal entry of a run without its code; False when the run has changed meanwhile."""
+        """Write the terminal entry of a run without its code; return False if the run has changed meanwhile."""
         run = loaded.row
         if run.status.is_terminal:
             return True
@@ -304,7 +304,7 @@ class WaitingMail:
 
     Args:
         mailbox: The agent's.
-        read_more: Called when few are left here and the store has more. It notifies the run then.
+        read_more: Called when few are left here and the store has more. It notifies the run when they are read.
     """
 
     def __init__(self, mailbox: Mailbox, read_more: Callable[[Mailbox], None]) -> None:

@@ -56,7 +56,7 @@ class Launcher:
         self._mailboxes, self._dispatcher = state.mailboxes, state.dispatcher
 
     async def prepare(self, mailbox: Mailbox) -> Execution | None:
-        """Return the agent's next execution; None if nothing can be executed now.
+        """Return the agent's next execution, or None if nothing can be executed now.
 
         While an agent is on its way here, a cancel may end the run that was to go on, and let the agent start
         what is next: the one of the two that comes first executes it.
@@ -71,7 +71,7 @@ class Launcher:
 
     async def _start_next(self, mailbox: Mailbox) -> Execution | None:
         await self._loader.fill(mailbox)
-        # Asked once: a factory makes one each time.
+        # Asked once: a factory makes a new agent each time.
         agent = self._env.agents.find(mailbox.agent_id) if mailbox.is_mail_next else None
         mailbox.holding = Holding.NOTHING
         if not self._mailboxes.may_start(mailbox):
@@ -144,7 +144,7 @@ class Launcher:
     async def _resume(
         self, mailbox: Mailbox, run_id: RunId, *, broke_off: bool = False
     ) -> Execution | None:
-        """Return the execution of the run that holds the agent, loaded anew; None as above.
+        """Return the execution of the run that holds the agent, loaded anew, or None if it cannot begin now.
 
         With `broke_off`, the execution before this one ended without a durable suspension or end.
         """
@@ -177,14 +177,14 @@ class Launcher:
         return self._execution(mailbox, loaded, was_running=mailbox.recovering)
 
     async def _put_back(self, mailbox: Mailbox, run_id: RunId) -> None:
-        """Queue a run again, as something older waits of which no hint came."""
+        """Queue a run again, because something older waits of which no hint came."""
         reading = self._state.held.readings
         first = await self._env.store.lists.find_run_for_agent(mailbox.agent_id)
         loaded_runs = await self._env.store.reads.load(
             list({run_id, first.run_id if first else run_id})
         )
         if mailbox.run_id != run_id:
-            return  # as in `resume`
+            return  # as in `_resume`
         mailbox.free()
         mailbox.spill()
         mailbox.holding = Holding.EXECUTING  # no task starts it before all is there

@@ -15,15 +15,15 @@ from actors.errors import RegistrationError
 
 
 class MailboxTable:
-    """MailboxTable by agent, made when something comes and forgotten when they are empty, or their run sleeps.
+    """Mailboxes by agent, made when something comes and forgotten when they are empty, or their run sleeps.
 
     Of an agent whose run sleeps only a hash and the run's priority are here: enough to know that it
     is not free. What is in the rows is read when something comes for it.
 
     Args:
-        env: Has the store, which knows an agent's shard, and the agents served here.
-        shards: Only their agents have mailboxes.
-        capacity: Shared by all.
+        env: The services of the host: the store, which knows an agent's shard, and the agents served here.
+        shards: The shards of the host. Only their agents have mailboxes.
+        capacity: The number of messages that all mailboxes together may hold.
         on_asked: Called with a mailbox that needs to know which run holds its agent.
     """
 
@@ -51,10 +51,10 @@ class MailboxTable:
     def of(
         self, agent_id: AgentId, *, reading: int | None = None, shard: ShardId | None = None
     ) -> Mailbox | None:
-        """Return the agent's mailbox, a new one if need be; None when its shard is not held.
+        """Return the agent's mailbox, a new one if need be, or None if its shard is not held.
 
         None, too, for rows of a `reading` that is out of date: see `HeldShards.readings`. `shard` is the
-        agent's, where it is known.
+        agent's, if it is known.
         """
         mailbox = self._by_agent.get(agent_id)
         if mailbox is not None:
@@ -106,7 +106,7 @@ class MailboxTable:
         return mailbox
 
     def sleep(self, sleeping_agents: Mapping[ShardId, Mapping[str, int]]) -> None:
-        """The runs that hold these agents sleep, with these priorities, as the store says."""
+        """Note that the runs that hold these agents sleep, with these priorities, as the store says."""
         for shard, agents in sleeping_agents.items():
             if shard in self._shards:  # it may have been lost while it was read
                 self._sleepers.setdefault(shard, Sleepers()).update(agents)
@@ -116,7 +116,7 @@ class MailboxTable:
         sleepers.add(str(mailbox.agent_id), mailbox.priority)
 
     def adopted(self, mailbox: Mailbox) -> None:
-        """The runs of its shard are known, but for those that sleep."""
+        """Note that the runs of a mailbox's shard are known, but for those that sleep."""
         mailbox.adoption, mailbox.ended = Adoption.DONE, ()
         self._ask_if_asleep(mailbox)
 
@@ -136,7 +136,7 @@ class MailboxTable:
         self._on_asked(mailbox)
 
     def ended(self, mailbox: Mailbox, run_id: RunId) -> None:
-        """A run of this agent has ended without executing."""
+        """Note that a run of this agent has ended without executing."""
         mailbox.forget(run_id)
         if mailbox.adoption is Adoption.ASKED:
             self.ask(mailbox)  # the answer that is under way may be from before

@@ -42,18 +42,18 @@ class Worker:
     """Executes the runs of the shards it was given.
 
     Args:
-        env: What executions share; their notifications about other agents come to this worker.
-        notifications: Hints for agents here come by them.
+        env: The services that executions share; their notifications about other agents come to this worker.
+        notifications: The source of hints for agents here.
         capacity: Number of runs that may execute at once.
         mail_capacity: Number of waiting messages that may be in memory at once.
 
     Attributes:
-        env: What executions share.
+        env: The services that executions share.
         held: The shards, and how far each is.
-        completions: Callers of this host that wait for the end of a run.
+        completions: The futures of callers of this host that wait for the end of a run.
         dispatcher: The dispatcher, which starts ready agents.
-        intake: Here enters what arrives.
-        adoption: Here enters what is read of shards that are new.
+        intake: The entry of what arrives.
+        adoption: The entry of what is read of shards that are new.
     """
 
     dispatcher: Dispatcher
@@ -131,6 +131,7 @@ class Worker:
                 self._preparation.begin(mailbox.agent_id)
         except (asyncio.CancelledError, GeneratorExit):
             raise
+        # Also an error of an author's factory, or of the store: without another try the agent would never run.
         except BaseException as exc:  # noqa: BLE001 - also a factory's own: no agent may stay stuck
             _log.warning(
                 "an agent is tried again", extra={"agent": str(mailbox.agent_id)}, exc_info=exc

@@ -117,12 +117,12 @@ class LiveEvents:
             while True:
                 await merged.until_next()
                 try:
-                    found = await merged.take()
+                    items = await merged.take()
                 except StopAsyncIteration:
                     return
-                for one in found:  # all readers of a run share its pieces
-                    is_piece = isinstance(one, LivePiece)
-                    yield replace(one, payload=fresh(one.payload)) if is_piece else one
+                for item in items:  # all readers of a run share its pieces
+                    is_piece = isinstance(item, LivePiece)
+                    yield replace(item, payload=fresh(item.payload)) if is_piece else item
 
     @asynccontextmanager
     async def reading(
@@ -180,8 +180,8 @@ class LiveEvents:
         with nullcontext() if followed is None else followed.entries_of(run_id) as handed:
 
             def read() -> None:
-                rest = log if handed is None else reads.tail(run_id, from_seq=handed.begin)
-                scope.start(_read_log(rest, feed), name=f"tail {run_id}")
+                entries = log if handed is None else reads.tail(run_id, from_seq=handed.begin)
+                scope.start(_read_log(entries, feed), name=f"tail {run_id}")
 
             if handed is None:
                 read()
@@ -199,7 +199,7 @@ class LiveEvents:
 
     def _answers_of(self, agent_id: AgentId, run_id: RunId) -> list[Delta]:
         """Return the answers of a run that are under way here, if it is one of this agent."""
-        return [one for one in self.open_answers.of(run_id) if one.agent_id == agent_id]
+        return [delta for delta in self.open_answers.of(run_id) if delta.agent_id == agent_id]
 
     async def _read_bus(self, bus: DeltaBus, run_id: RunId, feed: Feed, *, whole: bool) -> None:
         row = await self._store.reads.run(run_id)
@@ -224,8 +224,8 @@ class LiveEvents:
         if delta.is_whole:
             payload["whole"] = True
         now = self._clock.now()
-        place = delta.run_id, -1, delta.kind, delta.position
-        return LivePiece(*place, payload, now, after=delta.after)
+        identity = delta.run_id, -1, delta.kind, delta.position
+        return LivePiece(*identity, payload, now, after=delta.after)
 
 
 async def _read_log(log: AsyncIterator[RunLogEntry], feed: Feed) -> None:
@@ -246,30 +246,34 @@ class PieceOrder:
     """
 
     def __init__(self, last_seq: Callable[[], Awaitable[int]] | None, seen: int) -> None:
-        self._last_seq, self._seen, self._upto = last_seq, seen, seen
-        self._begun: set[str] = set()
-        self._done: set[str] = set()
-        self._held: deque[RunLogEntry] = deque(maxlen=MAX_DELTAS)
+        self._last_seq, self._seen_seq, self._needed_seq = last_seq, seen, seen
+        self._begun_positions: set[str] = set()
+        self._done_positions: set[str] = set()
+        self._waiting_pieces: deque[RunLogEntry] = deque(maxlen=MAX_DELTAS)
 
     async def take(self, item: RunLogEntry) -> list[RunLogEntry]:
         """Return what comes next: an entry, and pieces that waited for it; or a piece, if it need not wait."""
         if item.seq < 0:
             return await self._piece(item)
-        self._seen, found = item.seq, [item]
+        self._seen_seq, next_items = item.seq, [item]
         is_graph = item.kind == EntryKind.EFFECT_RESULT and item.payload.get("effect") == GRAPH
         if item.kind == EntryKind.LLM_CALL or is_graph:
             if item.payload.get("status") == "ok":
-                self._done.add(item.position)
+                self._done_positions.add(item.position)
             # The pieces of this position wait no more.
-            pieces = [piece for piece in self._held if piece.position == item.position]
-            others = (piece for piece in self._held if piece.position != item.position)
-            self._held, found = deque(others, MAX_DELTAS), [*pieces, item]
+            pieces = [piece for piece in self._waiting_pieces if piece.position == item.position]
+            other_pieces = (
+                piece for piece in self._waiting_pieces if piece.position != item.position
+            )
+            self._waiting_pieces, next_items = deque(other_pieces, MAX_DELTAS), [*pieces, item]
         elif item.kind in {EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_CONTINUED}:
-            self._done.clear()  # the same positions are asked again
-        if self._seen >= self._upto:
-            found += [one for one in self._held if one.position not in self._done]
-            self._held.clear()
-        return found
+            self._done_positions.clear()  # the same positions are asked again
+        if self._seen_seq >= self._needed_seq:
+            next_items += [
+                one for one in self._waiting_pieces if one.position not in self._done_positions
+            ]
+            self._waiting_pieces.clear()
+        return next_items
 
     async def _piece(self, item: RunLogEntry) -> list[RunLogEntry]:
         """Return a piece, unless it waits.
@@ -278,15 +282,17 @@ class PieceOrder:
         this position is asked again. A failed call says nothing of the kind: the attempt that follows asks
         there, and its pieces may come before the entry that begins it.
         """
-        begins = item.payload["n"] == 0 or item.position not in self._begun
+        begins = item.payload["n"] == 0 or item.position not in self._begun_positions
         if self._last_seq is not None and begins:
-            self._begun.add(item.position)
+            self._begun_positions.add(item.position)
             after = item.after if isinstance(item, LivePiece) else None
-            self._upto = max(self._upto, await self._last_seq() if after is None else after)
-        if self._seen < self._upto:
-            self._held.append(item)
+            self._needed_seq = max(
+                self._needed_seq, await self._last_seq() if after is None else after
+            )
+        if self._seen_seq < self._needed_seq:
+            self._waiting_pieces.append(item)
             return []
-        return [] if item.position in self._done else [item]
+        return [] if item.position in self._done_positions else [item]
 
 
 class MergedLog:
@@ -410,7 +416,7 @@ class CatchUp:
         self._show = show
         self._next: dict[str, tuple[int, int]] = {}
         """Attempt and number of the next piece, by the position of the model call."""
-        self._held: list[Delta] = []
+        self._waiting_pieces: list[Delta] = []
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -426,31 +432,33 @@ class CatchUp:
         elif delta.kind == "custom.delta":
             self._show(delta)
         else:
-            place, wanted = (delta.attempt, delta.n), self._wanted(delta)
+            number, next_number = (delta.attempt, delta.n), self._next_number(delta)
             if delta.n == 0 and not delta.is_whole:
-                self._held = [one for one in self._held if one.position != delta.position]
-                self._pass(delta)
-            elif place == wanted or (delta.is_whole and place > wanted):
-                self._pass(delta)
-            elif place > wanted:
-                self._held.append(delta)
+                self._waiting_pieces = [
+                    one for one in self._waiting_pieces if one.position != delta.position
+                ]
+                self._show_next(delta)
+            elif number == next_number or (delta.is_whole and number > next_number):
+                self._show_next(delta)
+            elif number > next_number:
+                self._waiting_pieces.append(delta)
                 if self._timer is None:
                     loop = asyncio.get_running_loop()
                     self._timer = loop.call_later(HOLD_S, self._release)
 
-    def _wanted(self, delta: Delta) -> tuple[int, int]:
+    def _next_number(self, delta: Delta) -> tuple[int, int]:
         return self._next.get(delta.position, (0, 0))
 
-    def _pass(self, delta: Delta) -> None:
+    def _show_next(self, delta: Delta) -> None:
         self._next[delta.position] = (delta.attempt, delta.n + 1)
         self._show(delta)
 
     def _release(self) -> None:
         self._stop()
-        held, self._held = self._held, []
-        for delta in held:
-            if (delta.attempt, delta.n) >= self._wanted(delta):
-                self._pass(delta)
+        waiting_pieces, self._waiting_pieces = self._waiting_pieces, []
+        for delta in waiting_pieces:
+            if (delta.attempt, delta.n) >= self._next_number(delta):
+                self._show_next(delta)
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -483,15 +491,15 @@ class OpenAnswers:
         if texts is None:
             texts = self._runs[delta.run_id] = {}
         key = (delta.position, delta.kind)
-        known = texts.get(key)
-        if known is None or delta.n == 0:
-            known = texts[key] = _Text(delta)
-        known.last = delta
-        known.size += len(delta.text.encode("utf-8", "surrogatepass"))
-        if known.size <= MAX_BYTES:
-            known.pieces.append(delta.text)
+        answer = texts.get(key)
+        if answer is None or delta.n == 0:
+            answer = texts[key] = _Text(delta)
+        answer.last = delta
+        answer.size += len(delta.text.encode("utf-8", "surrogatepass"))
+        if answer.size <= MAX_BYTES:
+            answer.pieces.append(delta.text)
         else:
-            known.pieces.clear()
+            answer.pieces.clear()
 
     def close(self, run_id: RunId, position: str) -> None:
         """Forget the call at a position: its result is recorded, or it is tried again later."""
@@ -505,9 +513,9 @@ class OpenAnswers:
 
     def of(self, run_id: RunId) -> list[Delta]:
         """Return each answer of a run so far as one piece, in the order of the numbers of their last ones."""
-        known = [one for one in self._runs.get(run_id, {}).values() if one.pieces]
-        known.sort(key=lambda one: one.last.n)
-        return [replace(one.last, text="".join(one.pieces), is_whole=True) for one in known]
+        answers = [one for one in self._runs.get(run_id, {}).values() if one.pieces]
+        answers.sort(key=lambda one: one.last.n)
+        return [replace(one.last, text="".join(one.pieces), is_whole=True) for one in answers]
 
     def __len__(self) -> int:
         return len(self._runs)

@@ -229,7 +229,7 @@ class Execution:
 
     async def run(self) -> ExecutionResult:
         """Replay, go on live, and write what became of the run."""
-        self.env.counters.began(recovered=self.standing.was_running)
+        self.env.counters.count_start(recovered=self.standing.was_running)
         spans = self._run_state.spans = spans_of(
             self.env, self.loaded, self.lease, self.mail, was_running=self.standing.was_running
         )
@@ -238,7 +238,7 @@ class Execution:
                 result = await self._run()
             else:
                 result = await self._ending.write_unreadable(self.refusal, self.create)
-            self.env.counters.ended(result.then)
+            self.env.counters.count_end(result.then)
             if spans is not None:
                 is_left = result.lost or self._ending.is_dropped
                 spans.end(result.then, upto=self._runlog.durable_seq, is_left=is_left)

@@ -297,7 +297,7 @@ class Effects:
             if call.receipt is not None or call.cap is not None:
                 payload |= call.described()
             executing.reset(token)
-        self._run.counters.effect(call, payload, now_s=self._run.clock.monotonic())
+        self._run.counters.count_effect(call, payload, now_s=self._run.clock.monotonic())
         results = self._run.results
         # The error of an interrupted effect may only show how the code handles its cancellation.
         if results is not None and not self._is_late(branch):

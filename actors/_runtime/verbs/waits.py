@@ -274,8 +274,8 @@ class Waits:
             try:
                 result = await ending
             finally:
-                wait_span.names(wait.row)
-            wait_span.ended(result.trigger.mail, result.payload)
+                wait_span.note_target(wait.row)
+            wait_span.note_end(result.trigger.mail, result.payload)
         return result
 
     async def _until_ended(

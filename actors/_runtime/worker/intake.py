@@ -293,9 +293,9 @@ class Intake:
         env = self.env
         env.on_nudges(outcome.nudges)
         assert isinstance(verdict.then, Finish)
-        env.counters.ended(verdict.then)
+        env.counters.count_end(verdict.then)
         if env.tracing is not None:
-            env.tracing.run_ended(run, loaded.entries, verdict.then, at=env.clock.now())
+            env.tracing.export_run(run, loaded.entries, verdict.then, at=env.clock.now())
         return True
 
 

@@ -328,7 +328,7 @@ class RecordedCalls:
             value: JsonValue = await (call.execute() if spans is None else spans.effect(call))
         except Exception:
             error_payload = call.entry(status="error")
-            run.counters.effect(call, error_payload, now_s=run.clock.monotonic())
+            run.counters.count_effect(call, error_payload, now_s=run.clock.monotonic())
             raise
         response = LLMResponse.model_validate(value)
         run.log.record(K.EFFECT_INTENT, call.position, call.entry(mode=call.mode.value))
@@ -339,7 +339,7 @@ class RecordedCalls:
         # Strategies count, and are not limited: a summary that is cut off would stay in the session.
         if is_counted(run.row.supervision):
             run.log.writes.spend(spent_on(value))
-        run.counters.effect(call, payload, now_s=run.clock.monotonic())
+        run.counters.count_effect(call, payload, now_s=run.clock.monotonic())
         await run.log.durable(self._branch, seq)
         run.scheduler.raise_if_interrupted(self._branch)
         return response

@@ -33,7 +33,7 @@ class Approvals:
         self._on_answer = on_answer
 
     async def open(self, *, run_id: RunId | None = None, limit: int = 100) -> list[ApprovalRequest]:
-        """Return what waits for a person, oldest first."""
+        """Return pending approvals, oldest first."""
         if run_id is not None and not is_name(run_id):
             return []
         waits = await self._store.lists.approvals(ApprovalFilter(run_id=run_id), limit=limit)
@@ -77,7 +77,7 @@ class Approvals:
         return [w for w in graph_waits if isinstance(w.wait.request, dict)]
 
     async def answer(self, run_id: RunId, key: str, payload: JsonValue, *, early: bool) -> bool:
-        """Answer a wait of a graph's run, which goes on. The first one counts; False for another.
+        """Answer a wait of a graph's run, which goes on. The first answer counts; return False for another.
 
         With `early` the answer is kept until the run waits; else it must wait now.
 
@@ -95,8 +95,8 @@ class Approvals:
     async def emit(self, event: str, payload: JsonValue) -> list[RunId]:
         """Answer all open waits of graphs for an event (`event_id`), once each; return their runs.
 
-        In steps, each durable when it is done: a call that dies half-way is made again. Who begins to wait
-        meanwhile may hear of it, too.
+        In steps, each durable when it is done: a call that dies half-way is made again. A run that begins to
+        wait meanwhile may get the event, too.
 
         Raises:
             MessageTooLargeError: It has more than 256 KiB.
@@ -152,7 +152,7 @@ class Approvals:
 
 
 def request_of(open_wait: OpenWait) -> ApprovalRequest:
-    """Return what a run waits for as people see it."""
+    """Return an open wait as people see it."""
     request = open_wait.wait.request
     details = request if isinstance(request, dict) else {"what": request or ""}
     return ApprovalRequest(

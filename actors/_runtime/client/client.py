@@ -155,7 +155,7 @@ class Client:
     async def unfollow(
         self, follower: AgentId, topic_type: str, topic_source: str = "default"
     ) -> bool:
-        """End that; False when the agent did not follow the topic, which is no error."""
+        """End a subscription; return False if the agent did not follow the topic, which is no error."""
         topic = TopicId(topic_type, topic_source, follower.tenant)
         return await self._topics.unfollow(follower, topic)
 
@@ -179,7 +179,7 @@ class Client:
     async def signal(
         self, run_id: RunId, name: str, payload: Any = None, *, message_id: str | None = None
     ) -> bool:
-        """Buffer a signal for a run and wake it; False for a known id or an ended run.
+        """Buffer a signal for a run and wake it; return False for a known id or an ended run.
 
         Raises:
             ContractError: The name begins with ``~``.
@@ -266,15 +266,14 @@ class Client:
         Raises:
             UnknownRunError: There is no such run.
         """
-        # Of a run in memory here the worker tells, and of the end of another one the bus, which is a
-        # hint: its row is looked at now and then.
+        # The worker notifies of the end of a run in memory here. For another run the bus does, which may lose
+        # a hint, so the run's row is polled, too.
         completions, pause_s = self._worker.completions, FIRST_POLL_S
         unwatch: Callable[[], None] | None = None
         try:
             while True:
-                end_future = completions.future_of(
-                    run_id
-                )  # before the look: no end falls between them
+                # Before the row is read: an end between the two would be missed.
+                end_future = completions.future_of(run_id)
                 try:
                     if self._worker.has(run_id):
                         await end_future

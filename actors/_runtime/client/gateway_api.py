@@ -65,14 +65,14 @@ class GatewayListener(Protocol):
 
 
 class RuntimeFront:
-    """See `Front`.
+    """The `Front` of this process: the calls of external clients.
 
     Args:
         store: The rows.
         client: The client of this process, which executes the calls that both may make.
-        writer: Writes in the name of the client.
-        registry: What is served here.
-        live: Pieces of models' answers.
+        writer: The writer, which writes in the name of the external client.
+        registry: The agents that are served here.
+        live: The live events of runs.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RuntimeFront:
         self._served_agents = Served(store.insight)
 
     async def submit(self, caller: Caller, order: Order) -> RunId:
-        """See `Front.submit`.
+        """Queue a run of an agent for an external client's order, and return its id.
 
         Raises:
             UnservedError: No live host serves the agent, and the order is not known already.
@@ -125,7 +125,7 @@ class RuntimeFront:
             raise UnservedError(str(agent_id))
 
     async def result(self, caller: Caller, run_id: RunId) -> RunResult:
-        """See `Front.result`."""
+        """Return how a run of the caller ended, once it has."""
         row = await self._own(caller, run_id)
         if not row.status.is_terminal:
             row = await self._client.wait(run_id)
@@ -134,11 +134,11 @@ class RuntimeFront:
         return result_of_row(row)
 
     async def status(self, caller: Caller, run_id: RunId) -> RunStatusSummary:
-        """See `Front.status`."""
+        """Return how far a run of the caller is."""
         return await summary_of(self._store, await self._own(caller, run_id))
 
     async def cancel(self, caller: Caller, run_id: RunId, *, reason: str) -> bool:
-        """See `Front.cancel`."""
+        """Ask a run of the caller, and its subtree, to stop; return False if it had ended."""
         row = await self._own(caller, run_id)
         if row.status.is_terminal:
             return False
@@ -148,7 +148,7 @@ class RuntimeFront:
     async def signal(
         self, caller: Caller, run_id: RunId, name: str, payload: JsonValue, *, message_id: str
     ) -> bool:
-        """See `Front.signal`."""
+        """Buffer a signal for a run of the caller; return False for a known id or an ended run."""
         refuse_reserved(name)
         await self._own(caller, run_id)
         sender = sender_of(caller.kind, caller.publisher)
@@ -179,19 +179,19 @@ class RuntimeFront:
     async def follow(
         self, caller: Caller, follower: AgentId, topic: TopicId, *, mode: FollowMode
     ) -> None:
-        """See `Front.follow`."""
+        """Let an agent of the caller's tenant follow a topic of it."""
         _check_tenants(caller, follower, topic)
         await self._client.follow(follower, topic.type, topic.source, mode=mode)
 
     async def unfollow(self, caller: Caller, follower: AgentId, topic: TopicId) -> bool:
-        """See `Front.unfollow`."""
+        """End a subscription; return False if the agent did not follow the topic."""
         _check_tenants(caller, follower, topic)
         return await self._client.unfollow(follower, topic.type, topic.source)
 
     async def events(
         self, caller: Caller, run_id: RunId, *, from_seq: int = 0
     ) -> AsyncGenerator[RunEvent, None]:
-        """See `Front.events`.
+        """Yield the entries of a run of the caller, and live pieces between them, until its end.
 
         Raises:
             ContractError: The log does not reach `from_seq`.
@@ -223,7 +223,7 @@ class RuntimeFront:
         return number
 
     async def describe(self, caller: Caller) -> JsonValue:
-        """See `Front.describe`."""
+        """Return the document that describes the agents that the caller may use."""
         return describe(self._registry, tenant=caller.tenant)
 
 
@@ -246,7 +246,7 @@ class Served:
 
 
 class Attempts:
-    """Says of each event of a run to which attempt it belongs."""
+    """The attempt of a run, as the reader of its events has come to it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -261,7 +261,7 @@ class Attempts:
         return event
 
     def delta(self, entry: RunLogEntry, last_seq: int) -> RunEvent | None:
-        """Return a piece of what the run says as an event; None for one of an attempt that is over."""
+        """Return a piece of what the run says as an event, or None if its attempt is over."""
         attempt = int(str(entry.payload["attempt"]))
         if attempt < self.number:
             return None

@@ -37,8 +37,8 @@ class LivePiece(RunLogEntry):
     """A piece of a live answer, as an entry with the seq -1.
 
     Attributes:
-        after: See `Delta.after`.
-        shared: What one of the piece's readers has made of it, for the others.
+        after: Where the log ended when the answer began, as in `Delta.after`.
+        shared: Values that one of the piece's readers has made of it, for the others.
     """
 
     after: int | None = None
@@ -50,10 +50,10 @@ class LiveEvents:
 
     Args:
         clock: The clock for the arrival of pieces.
-        store: Knows whose a run is.
+        store: The store, which knows the agent of a run.
 
     Attributes:
-        bus: Carries pieces to and from other processes, where there is one: see `join`.
+        bus: The bus to and from other processes, or None without one: see `join`.
     """
 
     def __init__(self, clock: Clock, store: RunStore) -> None:
@@ -85,7 +85,7 @@ class LiveEvents:
     def watch_end(
         self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
     ) -> Callable[[], None]:
-        """Call `on_end` when another host says that the run has ended; return what ends the watch."""
+        """Call `on_end` when another host says that the run has ended; return what stops the watch."""
         return (lambda: None) if self.bus is None else self.bus.watch_end(agent_id, run_id, on_end)
 
     @property
@@ -120,7 +120,8 @@ class LiveEvents:
                     items = await merged.take()
                 except StopAsyncIteration:
                     return
-                for item in items:  # all readers of a run share its pieces
+                # A copy for each reader: all readers of a run share its pieces.
+                for item in items:
                     is_piece = isinstance(item, LivePiece)
                     yield replace(item, payload=fresh(item.payload)) if is_piece else item
 
@@ -138,11 +139,11 @@ class LiveEvents:
         """Yield what `merge` yields, for a reader that also waits for something else.
 
         Args:
-            run_id: See `merge`, as for `log`, `whole` and `after`.
+            run_id: The run.
             log: Its entries.
-            pieces: False: only the entries.
-            whole: See `merge`.
-            after: See `merge`.
+            pieces: False to yield only the entries.
+            whole: As for `merge`.
+            after: Seq of the entry before the log's first one.
             news: Is set when there is something to take. It may be set for other reasons, too.
         """
         feed = Feed(news)
@@ -241,7 +242,7 @@ class PieceOrder:
     """The order of one reader's entries and pieces.
 
     Args:
-        last_seq: Returns where the log ends; None: pieces do not wait for entries.
+        last_seq: Function that returns where the log ends, or None if pieces do not wait for entries.
         seen: Seq of the last entry that the reader has.
     """
 
@@ -326,8 +327,8 @@ class Feed:
     """The queue of one reader. Entries wait for the reader, pieces do not.
 
     Attributes:
-        news: Is set when there is something to take.
-        pulled: Entries that are not added by a task.
+        news: Event that is set when there is something to take.
+        pulled: Entries that commits hand over and no task adds, or None.
     """
 
     def __init__(self, news: asyncio.Event | None = None) -> None:
@@ -369,7 +370,7 @@ class Feed:
         self.news.set()
 
     def end(self, error: Exception | None) -> None:
-        """The log has ended, or could not be read."""
+        """Note that the log has ended, or could not be read."""
         self._is_over, self._error = True, error
         self.news.set()
 
@@ -385,7 +386,7 @@ class Feed:
             await self.news.wait()
 
     def take(self) -> RunLogEntry | None:
-        """Return the next entry or piece, once `has_next`; None after the last entry.
+        """Return the next entry or piece, once `has_next`, or None after the last entry.
 
         Raises:
             Exception: What kept the log from being read.
@@ -426,7 +427,7 @@ class CatchUp:
         self._stop()
 
     def take(self, delta: Delta | None) -> None:
-        """Show a piece, hold it, or drop what was shown; None: the whole answers are there."""
+        """Show a piece, hold it, or drop it if it was shown. None says that the whole answers are there."""
         if delta is None:
             self._release()
         elif delta.kind == "custom.delta":

@@ -39,7 +39,7 @@ from actors.errors import DecisionRefusedError, UnknownRunError
 Terms: TypeAlias = tuple[
     SpawnBudget | None, ExecutionBudget | None, HistoryRetention | None, str | None
 ]
-"""Budgets of spawning and of spending, what becomes of children, and the session; None: the default."""
+"""Budgets of spawning and of spending, what becomes of children, and the session; None for the default."""
 
 
 class Writer:
@@ -125,7 +125,7 @@ class Writer:
         )
 
     async def offer(self, run_id: RunId) -> None:
-        """Offer a run that exists already: its first writer may have died before it did so."""
+        """Offer a run that exists already to the worker: its first writer may have died before it did."""
         reading = self._worker.held.readings
         for loaded in await self._store.reads.load([run_id]):
             if loaded.row.status is RunStatus.PENDING and loaded.row.last_seq < 0:
@@ -134,7 +134,7 @@ class Writer:
     async def signal(
         self, run_id: RunId, name: str, payload: JsonValue, *, message_id: str | None, sender: str
     ) -> bool:
-        """Buffer a signal; False for a known id or an ended run."""
+        """Buffer a signal; return False for a known id or an ended run."""
         check_name_of("name of a signal", name)
         check_name_of("id of a signal", message_id or "")
         id_ = message_id or self._entropy.token()

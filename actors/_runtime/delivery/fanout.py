@@ -42,7 +42,7 @@ class PostDelivery:
     """The task that delivers posts to followers.
 
     Args:
-        worker: Knows the shards of this host, and is notified of agents with new messages.
+        worker: The worker, which has the shards of this host and is notified of agents with new messages.
         notifications: Hints that name shards with posts.
     """
 
@@ -58,9 +58,8 @@ class PostDelivery:
 
     def follow(self, nudge: Nudge) -> None:
         """Note that a shard has posts for its followers. If shards are new here, any of them may have some."""
-        if (
-            nudge.kind == "incarnation"
-        ):  # the database may have lost commits: discard everything read before
+        # The database may have lost commits: discard everything that was read before.
+        if nudge.kind == "incarnation":
             self._read_shards.clear()
         if nudge.shard is not None:
             self._pending.add(nudge.shard)
@@ -102,6 +101,7 @@ class PostDelivery:
             lazy_agents = await self._posts.lazy(sorted({shard for shard, _ in new_keys}))
             held_shards = self._worker.held
             for shard, epoch in new_keys:
+                # The shard may have been lost, and claimed again, while it was read.
                 if held_shards.holds(leases[shard, epoch]):
                     agents = lazy_agents.get(shard, ())
                     held_shards.lazy[shard] = None if agents is None else set(agents)

@@ -118,7 +118,7 @@ class MailService:
 
     @property
     def trouble(self) -> ActorsError | None:
-        """The reason why messages are not moved or not sent; None if no reason is known."""
+        """The reason why messages are not moved or not sent, or None if no reason is known."""
         return self._outage.trouble or self._relay.trouble
 
     def _follow(self, nudge: Nudge) -> None:
@@ -178,7 +178,7 @@ class MailService:
                 backoff.reset()
 
     def _give_up_connection(self, problem: str) -> None:
-        """The connection is of no use any more, or does not do what is asked of it."""
+        """Give the connection up: it is of no use any more, or does not do what is asked of it."""
         self._problem = self._problem or problem
         self._connection_over.set()
 
@@ -234,6 +234,7 @@ class MailService:
                 await self._relay.load(self._worker.held.loaded if self._is_unsent else new_leases)
                 self._is_unsent = False
             except BaseException as exc:
+                # Else the shards would be read only after the next change.
                 self._changed.set()
                 if not isinstance(exc, PersistenceError):
                     raise
@@ -438,7 +439,7 @@ class _Outage:
     """The log lines of an outage: one when the broker is lost, and one when it is back.
 
     Attributes:
-        trouble: What came of the last try to connect, while there is no connection.
+        trouble: The error of the last try to connect, while there is no connection.
     """
 
     def __init__(self) -> None:
@@ -461,7 +462,7 @@ class _Outage:
         self.begins(problem, refusal)
 
     def ends(self) -> None:
-        """Note that there is one."""
+        """Note that there is a connection again."""
         self._refusal, self.trouble = "", None
         if self._since is not None:
             away_s = asyncio.get_running_loop().time() - self._since
@@ -481,7 +482,7 @@ class Suspicion:
     """The suspicion that the broker has failed, and the instant of its first failure. Pure.
 
     Attributes:
-        since: The instant of the first failure; None while the broker works.
+        since: The instant of the first failure, or None while the broker works.
     """
 
     since: float | None = None
@@ -496,7 +497,7 @@ class Suspicion:
         self.since = None
 
     def left_s(self, now: float) -> float | None:
-        """Return the seconds until the bypass opens, 0 when they are over; None: the broker works."""
+        """Return the seconds until the bypass opens, 0 if they are over, or None if the broker works."""
         return None if self.since is None else max(0.0, self.since + AFTER_S - now)
 
 
@@ -504,12 +505,12 @@ class Bypass:
     """Hands over what the broker cannot take, while that lasts. The relay goes by it as by a connection.
 
     Args:
-        relay: Sends by what it was opened with last.
-        outbox: What it hands over.
-        held: Our shards.
+        relay: The relay, which sends by the route that it was opened with last.
+        outbox: The outbox rows that are handed over.
+        held: The shards of this host.
 
     Attributes:
-        is_open: Whether messages go this way.
+        is_open: True while messages go this way.
     """
 
     def __init__(self, relay: OutboxRelay, outbox: OutboxStore, held: HeldShards) -> None:
@@ -519,12 +520,12 @@ class Bypass:
         self.is_open = False
 
     def begin(self) -> None:
-        """The broker is in doubt: go round it soon."""
+        """Suspect the broker: messages go past it soon."""
         self._suspicion.begin(self._now())
         self._news.set()
 
     def end(self) -> None:
-        """The broker is of use; the relay was opened with a connection to it."""
+        """Trust the broker again: the relay was opened with a connection to it."""
         self._suspicion.end()
         self._news.set()
 

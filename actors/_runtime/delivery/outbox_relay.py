@@ -40,7 +40,7 @@ class Route(Protocol):
     """The destination of outbox rows: a connection to the broker, or the way round it."""
 
     async def send(self, row: OutboxRow) -> int:
-        """See `MailConnection.send`."""
+        """Publish a row, and return the sequence under which it is stored."""
 
 
 class _Pair(NamedTuple):
@@ -54,7 +54,7 @@ class OutboxRelay:
 
     Args:
         outbox: The rows to publish.
-        may_act: False near the end of a lease that was not renewed: nothing is published then.
+        may_act: Function that returns False near the end of a lease that was not renewed: nothing is published.
         on_suspect: Called when the broker does not take a row, or not soon.
     """
 
@@ -105,7 +105,7 @@ class OutboxRelay:
 
     @property
     def trouble(self) -> BrokerError | None:
-        """The reason why a row is published again and again; None if there is no such row."""
+        """The reason why a row is published again and again, or None if there is no such row."""
         errors = (error for count, error in self._repeats.values() if count >= TROUBLE_AFTER)
         return next(errors, None) if self._connection is not None else None
 
@@ -171,7 +171,7 @@ class OutboxRelay:
         queue = self._queues[pair]
         try:
             await self._send_queue(pair, queue)
-        finally:  # else what comes for the pair would wait for a task that is no more
+        finally:  # else later rows of the pair would wait for a task that has ended
             if self._queues.get(pair) is queue:
                 del self._queues[pair]
 
@@ -228,7 +228,7 @@ class OutboxRelay:
             )
 
     async def _give_up(self, row: OutboxRow, problem: str) -> bool:
-        """Take a row out of its pair that the broker will never take; False when that has to wait.
+        """Give a row up that the broker will never take; return False if that has to wait.
 
         Of a dead letter and a post only observers at the broker miss something.
         """
@@ -250,7 +250,7 @@ class OutboxRelay:
             batch = list(self._published_rows)
             try:
                 await self._outbox.forget(batch)
-            except ActorsError as exc:  # they go out once more with the next look
+            except ActorsError as exc:  # the next `reload` publishes them once more
                 _log.warning("outbox rows stay for now", extra={"problem": str(exc)})
                 for row in batch:
                     self._sent_sequences.pop(row.n, None)

@@ -17,7 +17,7 @@ class StreamRolledBackError(BrokerError):
 
     Attributes:
         stream: Its name.
-        problem: Why it was not deleted; empty when it was.
+        problem: The reason why it was not deleted; empty if it was.
     """
 
     def __init__(self, stream: str, problem: str = "") -> None:
@@ -61,7 +61,8 @@ async def guard_stream(connection: MailConnection, rows: MailStore) -> StreamRec
         try:
             await connection.forget_stream(state)
         except BrokerError as exc:
-            await connection.stream_state()  # or the broker is away, and has refused nothing
+            # Raises if the broker is away: then it has refused nothing.
+            await connection.stream_state()
             raise StreamRolledBackError(state.name, str(exc)) from exc
     highest = record.highest
     facts = {

@@ -207,7 +207,8 @@ class Schedules:
     async def _change(
         self, tenant: str, name: str, change: Callable[[Schedule | None, datetime], Schedule | None]
     ) -> Schedule:
-        """Write what `change` makes of the schedule; None leaves it as it is."""
+        """Write what `change` makes of the schedule, unless that is None."""
+        # Another process may change the schedule between the read and the write: read it and try again.
         for _ in range(_TRIES):
             existing = await self._store.schedules.get(tenant, name) if is_name(name) else None
             changed = change(existing, await self._store.schedules.now())
@@ -363,6 +364,7 @@ def next_tick(cron: str, timezone: str, after: datetime) -> datetime:
     return at
 
 
+# Each tick of each schedule asks for its zone, which is read from a file.
 @lru_cache(maxsize=1024)
 def zone_of(name: str) -> ZoneInfo:
     """Return the time zone of this IANA name.

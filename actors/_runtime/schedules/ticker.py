@@ -68,9 +68,8 @@ class ScheduleService:
 
     def _follow(self, nudge: Nudge) -> None:
         """Poll at once, because a schedule was written or this host has claimed shards."""
-        if (
-            nudge.kind == "incarnation"
-        ):  # zones are reviewed again, and nothing read before is fired
+        # The database may have lost commits: zones are reviewed again, and nothing read before is fired.
+        if nudge.kind == "incarnation":
             self._reviewed_shards.clear()
         self._notified.set()
 
@@ -130,9 +129,9 @@ class ScheduleService:
         due_schedules: Sequence[tuple[float, Schedule]],
         monotonic: float,
     ) -> float | None:
-        """Fire them in one commit; return in how many seconds one of them is due again.
+        """Fire them in one commit; return the seconds until one of them is due again.
 
-        None: not all were moved, so the store has to be asked how things are.
+        Returns None if not all were moved, so that the store has to be read again.
         """
         ticks, next_due_s = [], math.inf
         for due_at, schedule in due_schedules:

@@ -64,6 +64,7 @@ class ModelCounters:
     def count_call(self, model: str, payload: Mapping[str, JsonValue], took_s: float) -> None:
         """Count a call that was made; `payload` is that of its entry in the log."""
         key = provider_and_model(model)
+        # Each name is a time series of the metrics page, and an agent may name any model.
         if key not in self.models and len(self.models) >= MAX_NAMES:
             key = ("", OTHER)
         meters = self.models.get(key)
@@ -106,8 +107,8 @@ class Counters:
         broken_off: Executions that could not be written: lease lost, or the store away.
         dead_letters: Runs that failed here and left their messages as dead letters.
         effects: Effects that executed, by verb and status (``ok``, ``error``); no replayed ones.
-        input_tokens: What models were given, as their usage says.
-        output_tokens: What they answered.
+        input_tokens: Tokens that models were given, as their usage says.
+        output_tokens: Tokens that they answered.
         calls: Calls of models, by model.
         received: Messages that came from the broker and were new.
         undecodable: Messages from the broker that were none.
@@ -146,7 +147,7 @@ class Counters:
         self.recovered += recovered
 
     def count_end(self, then: Then | None) -> None:
-        """Count how an execution ended; None: it could not be written."""
+        """Count how an execution ended, or with None that its end could not be written."""
         match then:
             case None:
                 self.broken_off += 1

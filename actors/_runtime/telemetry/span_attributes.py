@@ -61,7 +61,7 @@ _REASONS: Final[dict[str, str]] = {K.RUN_ATTEMPT_FAILED: "retry", K.RUN_CONTINUE
 
 
 def of_run(row: RunRow, status: str, *, session: str | None) -> Attributes:
-    """Return what a run's root span says; None: no session is known but that of the run's row."""
+    """Return the attributes of a run's root span. Without `session` the one of the run's row counts."""
     terms = row.supervision
     session_of_row = terms.session_id if terms is not None else None
     return {
@@ -72,7 +72,7 @@ def of_run(row: RunRow, status: str, *, session: str | None) -> Attributes:
 
 
 def of_message(operation: str, *, system: str, kind: str, target: str, run_id: str) -> Attributes:
-    """Return what the span of a message that is sent or received says."""
+    """Return the attributes of the span of a message that is sent or received."""
     return {
         "messaging.system": system,
         "messaging.operation.type": operation,
@@ -83,7 +83,7 @@ def of_message(operation: str, *, system: str, kind: str, target: str, run_id: s
 
 
 def of_wait(row: RunRow, verb: str, *, system: str) -> Attributes:
-    """Return what the span of a wait says at its start."""
+    """Return the attributes of the span of a wait at its start."""
     if verb != "receive":
         return {RUN_ID: row.run_id}
     agent = row.agent_id
@@ -101,7 +101,7 @@ def name_of(call: EffectCall) -> str:
 
 
 def provider_and_model(name: str) -> tuple[str, str]:
-    """Return both of ``provider:model``, as OpenTelemetry and the provider name them; "": no provider."""
+    """Return both of ``provider:model``, as OpenTelemetry and the provider name them; "" for no provider."""
     provider, colon, model = name.partition(":")
     if not colon:
         return "", name
@@ -139,7 +139,7 @@ def of_hits(call: EffectCall, value: object) -> Attributes:
 
 
 def of_embedding(row: RunRow, model: str, *, session: str | None) -> tuple[str, Attributes]:
-    """Return the name of the span of a request to an embedder, and what it says; "": the model is not known."""
+    """Return the name and attributes of the span of a request to an embedder; `model` is "" if unknown."""
     attributes: Attributes = {**_agent(row, session), "gen_ai.operation.name": "embeddings"}
     provider, name = provider_and_model(model)
     if name:
@@ -242,7 +242,7 @@ def reason_of(loaded: LoadedRun, *, was_running: bool) -> str:
 
 
 def end_of(then: Then | None) -> str:
-    """Return how the execution ended; None: that could not be written."""
+    """Return how the execution ended; `then` is None if that could not be written."""
     if then is None:
         return "broken_off"
     if isinstance(then, Finish):
@@ -251,10 +251,10 @@ def end_of(then: Then | None) -> str:
 
 
 wanted_ids: ContextVar[SpanPlace | None] = ContextVar("callboard_wanted_ids", default=None)
-"""Trace and span id of the span that is being started here and now; None: any."""
+"""Trace and span id of the span that is being started here and now, or None for any."""
 
 executing: ContextVar[RunMeta | None] = ContextVar("callboard_run", default=None)
-"""The run whose code executes here; None: none. For log lines."""
+"""The run whose code executes here, or None. For log lines."""
 
 
 def current_traceparent() -> str | None:

@@ -60,8 +60,8 @@ class Tracing:
         provider: The source of tracers; OpenTelemetry's global one when left out.
         system: What moves messages, ``nats`` or ``callboard``.
         ratio: Share of the traces that begin here and are recorded. The same on all hosts.
-        show: Turns content into the text of an attribute; None: no content is shown, and no
-            message of an error.
+        show: Function that turns content into the text of an attribute, or None if no content is shown, and
+            no message of an error.
     """
 
     system: str
@@ -81,7 +81,7 @@ class Tracing:
 
     @classmethod
     def configured(cls) -> Tracing | None:
-        """Return it when this process has a tracer provider of its own choice, else None."""
+        """Return the tracing of this process if it has chosen a tracer provider, else None."""
         provider = trace.get_tracer_provider()
         is_default = isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
         return None if is_default else cls(provider)
@@ -138,15 +138,15 @@ class Tracing:
         begin: datetime | None = None,
         session: str | None = None,
     ) -> None:
-        """Tell a run's root span; its end is durable.
+        """Export a run's root span; the run's end is durable.
 
         Args:
             row: The run.
-            entries: Number of entries of its log.
+            entries: The entries of its log, as they were loaded.
             then: The outcome of the run.
             at: The instant of the end.
             begin: The start of the execution that ended it.
-            session: Its conversation; None: not known to this execution.
+            session: Its conversation, or None if this execution does not know it.
         """
         ids = root_span(row, self.ratio)
         if not ids.is_sampled:
@@ -243,12 +243,12 @@ class ExecutionSpans:
         attach(self._context)
 
     def end(self, then: Then | None, *, upto: int, is_left: bool) -> None:
-        """Tell the execution, and the run if it ended with it.
+        """Export the execution's span, and the run's if the run ended with it.
 
         Args:
-            then: What became of the run; None: that could not be written.
-            upto: Where the log ends for sure. One that wrote nothing was none.
-            is_left: The host that goes on with the run exports this execution.
+            then: The outcome of the execution, or None if it could not be written.
+            upto: Seq of the last durable entry. An execution that wrote nothing has no span.
+            is_left: True if the host that goes on with the run exports this execution.
         """
         if not self._root.is_sampled:
             return
@@ -271,7 +271,7 @@ class ExecutionSpans:
     def point(
         self, verb: str, kind: str, *, target: str, message_id: str | None, payload: JsonValue
     ) -> None:
-        """Tell something that takes no time of its own: a message leaves with the next flush."""
+        """Export the span of a message that leaves with the next flush. It takes no time of its own."""
         if not self._span.is_recording():
             return
         attributes = facts.of_message(
@@ -320,7 +320,7 @@ class ExecutionSpans:
 
     @contextmanager
     def embedding(self, model: str) -> Iterator[None]:
-        """Tell a request to an embedder, below the effect that makes it."""
+        """Make a span of a request to an embedder, below the effect that makes it."""
         if not self._span.is_recording():
             yield
             return
@@ -352,7 +352,7 @@ class ExecutionSpans:
 
     @contextmanager
     def waiting(self, verb: str) -> Iterator[WaitSpan]:
-        """A span for the part of a wait that lies in this execution; the rest is in those to come."""
+        """Make a span of the part of a wait that lies in this execution; the rest is in later ones."""
         wait_span = WaitSpan(self._tracing, verb, self._start_wait(verb))
         try:
             yield wait_span
@@ -381,13 +381,13 @@ class WaitSpan:
         self._tracing, self._verb, self.span = tracing, verb, span
 
     def note_target(self, row: Wait | None) -> None:
-        """Note whom it waits for, if that is known by now."""
+        """Note the agent that it waits for, if that is known by now."""
         if row is not None and row.agent is not None:
             self.span.update_name(f"{self._verb} {row.agent.type}")
             self.span.set_attribute("callboard.target", str(row.agent))
 
     def note_end(self, mail: Arrived | None, payload: dict[str, JsonValue]) -> None:
-        """Note what came."""
+        """Note what ended the wait."""
         if not self.span.is_recording():
             return
         if "outcome" in payload or "status" in payload:

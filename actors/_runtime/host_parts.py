@@ -55,7 +55,7 @@ class HostParts:
         serve: bool,
         broker: Broker | None,
     ) -> None:
-        mailed = broker if serve else None
+        mail_broker = broker if serve else None
         self.notifications = notifications = Notifications()
         self._store, self._live, self.serves = env.store, live, serve
         self._is_started = self._is_putting_off = False
@@ -67,14 +67,14 @@ class HostParts:
             notifications,
             tasks=self._tasks,
             heartbeat_s=heartbeat_s,
-            also_serves=() if mailed is None else (TOPICS,),
+            also_serves=() if mail_broker is None else (TOPICS,),
         )
         self._schedules = ScheduleService(worker, notifications)
         self.limiting = Limiting(env.store.limits, owner, worker.dispatcher, notifications)
         self._posts = PostDelivery(worker, notifications)
         self.mail = None
-        if mailed is not None:
-            self.mail = MailService(mailed, worker, notifications)
+        if mail_broker is not None:
+            self.mail = MailService(mail_broker, worker, notifications)
         self._listeners: list[GatewayListener] = []
 
     async def start(self) -> None:

@@ -271,7 +271,9 @@ class PieceOrder:
             self._done_positions.clear()  # the same positions are asked again
         if self._seen_seq >= self._needed_seq:
             next_items += [
-                one for one in self._waiting_pieces if one.position not in self._done_positions
+                piece
+                for piece in self._waiting_pieces
+                if piece.position not in self._done_positions
             ]
             self._waiting_pieces.clear()
         return next_items
@@ -436,7 +438,7 @@ class CatchUp:
             number, next_number = (delta.attempt, delta.n), self._next_number(delta)
             if delta.n == 0 and not delta.is_whole:
                 self._waiting_pieces = [
-                    one for one in self._waiting_pieces if one.position != delta.position
+                    piece for piece in self._waiting_pieces if piece.position != delta.position
                 ]
                 self._show_next(delta)
             elif number == next_number or (delta.is_whole and number > next_number):
@@ -514,9 +516,11 @@ class OpenAnswers:
 
     def of(self, run_id: RunId) -> list[Delta]:
         """Return each answer of a run so far as one piece, in the order of the numbers of their last ones."""
-        answers = [one for one in self._runs.get(run_id, {}).values() if one.pieces]
-        answers.sort(key=lambda one: one.last.n)
-        return [replace(one.last, text="".join(one.pieces), is_whole=True) for one in answers]
+        answers = [answer for answer in self._runs.get(run_id, {}).values() if answer.pieces]
+        answers.sort(key=lambda answer: answer.last.n)
+        return [
+            replace(answer.last, text="".join(answer.pieces), is_whole=True) for answer in answers
+        ]
 
     def __len__(self) -> int:
         return len(self._runs)

@@ -507,14 +507,14 @@ class Bypass:
     Args:
         relay: The relay, which sends by the route that it was opened with last.
         outbox: The outbox rows that are handed over.
-        held: The shards of this host.
+        held_shards: The shards of this host.
 
     Attributes:
         is_open: True while messages go this way.
     """
 
-    def __init__(self, relay: OutboxRelay, outbox: OutboxStore, held: HeldShards) -> None:
-        self._relay, self._outbox, self._held = relay, outbox, held
+    def __init__(self, relay: OutboxRelay, outbox: OutboxStore, held_shards: HeldShards) -> None:
+        self._relay, self._outbox, self._held = relay, outbox, held_shards
         self._suspicion, self._news = Suspicion(), asyncio.Event()
         self._now = asyncio.get_running_loop().time
         self.is_open = False

@@ -79,8 +79,8 @@ class SchedulerMirror:
 
     async def executing(self, row: RunRow, worker_id: str) -> None:
         """The run executes: take its lease, and those of the runs before it in the queue."""
-        held = self._held.get(row.run_id)
-        if held is not None and await self._scheduler.heartbeat(held) != "lost":
+        held_lease = self._held.get(row.run_id)
+        if held_lease is not None and await self._scheduler.heartbeat(held_lease) != "lost":
             return
         self._held.pop(row.run_id, None)
         await self.queued(row)
@@ -158,11 +158,11 @@ class GivenParts:
         """
         if self.inbox is None:
             return await self.backlog.pending_mail(agent=agent, after=after, limit=limit)
-        kept = await self.take_up(agent)
+        messages = await self.take_up(agent)
         return [
-            replace(row, message=replace(kept[key], sender=row.sender))
+            replace(row, message=replace(messages[key], sender=row.sender))
             for row in await self.backlog.pending_mail(agent=agent, after=after, limit=limit)
-            if (key := key_kept(row, kept)) is not None
+            if (key := key_kept(row, messages)) is not None
         ]
 
     async def take_up(self, agent: AgentId) -> dict[tuple[str, str], Message]:
@@ -172,14 +172,14 @@ class GivenParts:
         """
         if self.inbox is None:
             return {}
-        kept = {
+        messages = {
             (message.sender or "", message.id): message
             for message in await self.inbox.drain(agent, max=_ALL)
         }
         await self.arrivals.deliver(
-            [replace(m, target=agent, sender=m.sender or VIEW_SENDER) for m in kept.values()]
+            [replace(m, target=agent, sender=m.sender or VIEW_SENDER) for m in messages.values()]
         )
-        return kept
+        return messages
 
     async def keep(self, arrived: Sequence[Arrived]) -> None:
         """Put messages that are rows now into the inbox, and note which run has which."""
@@ -240,10 +240,10 @@ class GivenParts:
             row = self.rows.inbox.get(key)
             if row is not None and row.state == "done":
                 await inbox.ack(key.agent, key.message_id)
-        bound = [*self._bound.pop(run_id, ()), *commit.bind]
+        bound_keys = [*self._bound.pop(run_id, ()), *commit.bind]
         if isinstance(then, Retry):
-            bound = [key for key in bound if key not in then.release]
-        for key in bound:
+            bound_keys = [key for key in bound_keys if key not in then.release]
+        for key in bound_keys:
             error = then.error if isinstance(then, Retry | Finish) else None
             if error is not None:
                 text = str(error.get("message", ""))
@@ -251,8 +251,8 @@ class GivenParts:
             if isinstance(then, Finish):
                 # Also one that was given up: the dead letter is a row of the store.
                 await inbox.ack(key.agent, key.message_id)
-        if bound and not isinstance(then, Finish):
-            self._bound[run_id] = bound
+        if bound_keys and not isinstance(then, Finish):
+            self._bound[run_id] = bound_keys
 
 
 class _OfParts(MemoryRole):
@@ -278,12 +278,12 @@ class ComposedCommits(_OfParts, MemoryCommits):
     @override
     async def commit(self, commit: Commit) -> CommitOutcome:
         check_entries(commit.entries)
-        refused = refusal(self._rows, commit)
-        if isinstance(refused, OutOfOrder) and not await self._has_older(commit):
+        reason = refusal(self._rows, commit)
+        if isinstance(reason, OutOfOrder) and not await self._has_older(commit):
             commit = replace(commit, any_order=True)
-            refused = refusal(self._rows, commit)
-        if refused is not None:
-            return refused
+            reason = refusal(self._rows, commit)
+        if reason is not None:
+            return reason
         try:
             await self._parts.record(commit.lease.run_id, commit.entries, commit.expected_seq)
         except ConcurrentAppendError as exc:
@@ -307,12 +307,12 @@ class ComposedCommits(_OfParts, MemoryCommits):
 
         A message that others have taken from it holds nothing back.
         """
-        taken: set[str] = set()
+        senders: set[str] = set()
         for item in reversed(await self._parts.pending(commit.lease.agent_id)):
             key = MessageKey(item.agent_id, item.sender, item.message.id)
             if key in commit.bind:
-                taken.add(item.sender)
-            elif item.sender in taken:
+                senders.add(item.sender)
+            elif item.sender in senders:
                 return True
         return False
 
@@ -374,11 +374,11 @@ class ComposedReads(_OfParts, MemoryReads):
 
     @override
     async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
-        loaded = await super().load(run_ids)
+        loaded_runs = await super().load(run_ids)
         if self._parts.log is None:
-            return loaded
+            return loaded_runs
         runs = []
-        for run in loaded:
+        for run in loaded_runs:
             first = run.entries[0].seq if run.entries else 0
             log = self._parts.log.read(run.row.run_id, from_seq=first)
             runs.append(replace(run, entries=tuple([entry async for entry in log])))

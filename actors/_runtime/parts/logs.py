@@ -84,8 +84,8 @@ class InMemoryJournal:
 
     async def lookup(self, effect_id: EffectId) -> EffectResult | None:
         """See `Journal.lookup`."""
-        found = self._results.get(effect_id)
-        return replace(found[0], value=unpack(found[1])) if found else None
+        entry = self._results.get(effect_id)
+        return replace(entry[0], value=unpack(entry[1])) if entry else None
 
     async def record(self, result: EffectResult) -> None:
         """See `Journal.record`."""

@@ -248,8 +248,8 @@ class InMemoryScheduler:
                 del self._leased[run.run_id]
                 run.lease, run.attempt = None, run.attempt + 1
                 self._make_ready(run)
-        due = [run for run in self._timed.values() if run.not_before and run.not_before <= now]
-        for run in sorted(due, key=lambda run: (run.not_before or now, run.order)):
+        due_runs = [run for run in self._timed.values() if run.not_before and run.not_before <= now]
+        for run in sorted(due_runs, key=lambda run: (run.not_before or now, run.order)):
             self._make_ready(run)
 
     def _expiry(self) -> datetime:
@@ -417,8 +417,8 @@ class SchedulerView(StoreView):
         payload: JsonValue = wake.model_dump(mode="json") if wake is not None else None
         # Each run has a sender of its own: the lessee decides in which order they begin.
         message = Message(run_id, agent, payload, f"submit:{run_id}", created_at=self._clock.now())
-        new = NewRun(run_id, agent, priority=priority, retry_policy=policy)
-        await self._store.arrivals.submit(new, message)
+        new_run = NewRun(run_id, agent, priority=priority, retry_policy=policy)
+        await self._store.arrivals.submit(new_run, message)
         return await row_of(self._store, run_id)
 
     async def _catch_up(self) -> None:
@@ -427,16 +427,16 @@ class SchedulerView(StoreView):
             row = await self._store.reads.run(timer.run_id)
             if row is not None:
                 self._offer(row)
-        fresh = [shard for shard in shards if shard not in self._seen]
+        new_shards = [shard for shard in shards if shard not in self._seen]
         after: RunId | None = None
-        while fresh and (
-            page := await self._store.backlog.open_runs(fresh, after=after, limit=_PAGE)
+        while new_shards and (
+            page := await self._store.backlog.open_runs(new_shards, after=after, limit=_PAGE)
         ):
             for row in sorted(page, key=lambda row: row.arrival):
                 if row.status is RunStatus.PENDING and row.wake_at is None:
                     self._offer(row)
             after = page[-1].run_id
-        self._seen.update(fresh)
+        self._seen.update(new_shards)
 
     def _offer(self, row: RunRow) -> bool:
         tenant = self._tenants.get(row.run_id, row.agent_id.tenant)

@@ -98,13 +98,13 @@ class InMemorySignalBus:
 
     def fire_due(self) -> list[RunId]:
         """Give the timers whose time has come, and return their runs, earliest first."""
-        now, fired = self._clock.now(), []
+        now, run_ids = self._clock.now(), []
         while self._timers and self._timers[0][0] <= now:
             at, run_id = self._timers.pop(0)
             self._give(run_id, TIMER_SIGNAL, pack({"at": at.isoformat()}))
-            fired.append(run_id)
+            run_ids.append(run_id)
         self._arm()
-        return fired
+        return run_ids
 
     def forget(self, run_id: RunId) -> None:
         """Drop the signals and timers of a run that has ended."""

@@ -189,17 +189,17 @@ class SupervisorView(StoreView):
 
 
 def _child_of(parent: RunRow, run_id: RunId, agent: AgentId, supervision: Supervision) -> NewRun:
-    root, above, depth = parent.root or parent.run_id, parent.run_id, parent.depth + 1
-    place = {"run_id": run_id, "root_id": root, "parent_id": above, "depth": depth}
+    root, parent_id, depth = parent.root or parent.run_id, parent.run_id, parent.depth + 1
+    terms_of_tree = {"run_id": run_id, "root_id": root, "parent_id": parent_id, "depth": depth}
     return NewRun(
         run_id,
         agent,
         priority=supervision.priority,
-        parent=above,
+        parent=parent_id,
         root=root,
         depth=depth,
         deadline_at=parent.deadline_at,
-        supervision=supervision.model_copy(update=place),
+        supervision=supervision.model_copy(update=terms_of_tree),
         parent_agent=parent.agent_id,
     )
 

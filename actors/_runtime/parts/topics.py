@@ -37,8 +37,8 @@ class PushAllFanout:
         self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
     ) -> FanoutReport:
         """See `FanoutStrategy.publish`. Lazy followers get the post without being woken."""
-        delivered = known = 0
-        failed: list[tuple[AgentId, str]] = []
+        new_count = repeated_count = 0
+        failures: list[tuple[AgentId, str]] = []
         post = replace(msg, target=topic, sender=msg.sender or sender_of("topic", topic))
         async for subscription in graph.followers_of(topic):
             follower = subscription.follower
@@ -48,11 +48,11 @@ class PushAllFanout:
             except (ActorsError, OSError) as exc:
                 # Publishing the same post again reaches those that are left out now.
                 _log.warning("post not delivered", extra={"follower": str(follower)}, exc_info=exc)
-                failed.append((follower, str(exc)))
+                failures.append((follower, str(exc)))
                 continue
-            delivered += is_new
-            known += not is_new
-        return FanoutReport(delivered, known, tuple(failed))
+            new_count += is_new
+            repeated_count += not is_new
+        return FanoutReport(new_count, repeated_count, tuple(failures))
 
 
 class StoreFanout:
@@ -128,8 +128,8 @@ class InMemoryFollowGraph:
         """See `FollowGraph.follow`."""
         check_follow(follower, topic)
         subscriptions = self._by_topic.setdefault(topic, {})
-        known = subscriptions.get(follower)
-        since = known.since if known else next(self._numbers)
+        previous = subscriptions.get(follower)
+        since = previous.since if previous else next(self._numbers)
         subscriptions[follower] = Subscription(follower, topic, mode, since)
         self._by_follower.setdefault(follower, set()).add(topic)
         return subscriptions[follower]

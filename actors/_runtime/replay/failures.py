@@ -353,11 +353,11 @@ def set_attributes(exc: BaseException, attributes: Mapping[str, JsonValue]) -> N
         object.__setattr__(exc, name, value)
 
 
-def _same(left: object, right: object) -> bool:
+def _same(first: object, second: object) -> bool:
     try:
-        if left is right or (type(left) is type(right) and bool(left == right)):
+        if first is second or (type(first) is type(second) and bool(first == second)):
             return True
-        return recordable(left, where="error") == recordable(right, where="error")
+        return recordable(first, where="error") == recordable(second, where="error")
     except Exception:  # noqa: BLE001 - comparisons of the author's objects
         return False
 

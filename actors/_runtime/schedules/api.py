@@ -395,7 +395,7 @@ def _next_elapsed(cron: str, zone: ZoneInfo, after: datetime) -> datetime | None
         end = next((instant for instant in ends if _offset(zone, instant) != offset), None)
         if end is None:
             return at
-        start = _first(start, end, lambda one, offset=offset: _offset(zone, one) != offset)  # type: ignore[misc]
+        start = _first(start, end, lambda moment, offset=offset: _offset(zone, moment) != offset)  # type: ignore[misc]
         since = start - timedelta(seconds=1)
 
 

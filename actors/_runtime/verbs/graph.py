@@ -200,11 +200,11 @@ class GraphVerbs:
             run_ids += [run_id for run_id, _ in answered_runs]
         return run_ids
 
-    def wait_key(self, first: str, *, is_taken: bool) -> str:
+    def wait_key(self, first_key: str, *, is_taken: bool) -> str:
         """Return the key of a wait that begins here: `first`, unless the run has waited for that.
 
         Args:
-            first: The key of the first wait with a name.
+            first_key: The key of the first wait with a name.
             is_taken: Whether a generation before has waited for it.
         """
         if self._wait_keys is None:
@@ -214,8 +214,8 @@ class GraphVerbs:
             )
             self._wait_keys = {str(entry.payload["message_id"]) for entry in ask_entries}
         position = self._run.scheduler.enter("wait").next_position
-        is_other = is_taken or first in self._wait_keys
-        key = derive_id("wait", first, position) if is_other else first
+        is_other = is_taken or first_key in self._wait_keys
+        key = derive_id("wait", first_key, position) if is_other else first_key
         self._wait_keys.add(key)
         return key
 

@@ -65,7 +65,7 @@ class Launcher:
             return None
         mailbox.holding = Holding.EXECUTING  # from here on no other task starts it
         if mailbox.run_id is not None:
-            broke_off = mailbox.taken is not None
+            broke_off = mailbox.taken_arrivals is not None
             return await self._resume(mailbox, mailbox.run_id, broke_off=broke_off)
         return await self._start_next(mailbox)
 
@@ -149,7 +149,7 @@ class Launcher:
         With `broke_off`, the execution before this one ended without a durable suspension or end.
         """
         if broke_off:  # what the execution had taken may not have been written: it waits again
-            mailbox.taken = None
+            mailbox.taken_arrivals = None
             mailbox.spill()
         if broke_off or mailbox.wants_mail:
             await self._loader.fill(mailbox)

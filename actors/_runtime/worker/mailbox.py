@@ -104,10 +104,10 @@ class Mailbox:
     """True if messages wait in the store that are not here."""
     is_reading: bool = False
     """True while the store is asked, beside the run that holds the agent."""
-    taken: set[int] | None = None
+    taken_arrivals: set[int] | None = None
     """Arrivals that the run in memory has taken and whose rows may still look pending."""
     revision: int = 0
-    """Counter that grows when `taken` is cleared: rows that were read before may be out of date."""
+    """Counter that grows when `taken_arrivals` is cleared: rows that were read before may be out of date."""
 
     def add(self, arrived: Arrived) -> bool:
         """Put a message in the queue, or note that it waits in the store; return False if it is known.
@@ -127,7 +127,7 @@ class Mailbox:
 
     def knows(self, arrival: int) -> bool:
         """Return True if the message is in the queue, or was taken by the run in memory."""
-        if self.taken is not None and arrival in self.taken:
+        if self.taken_arrivals is not None and arrival in self.taken_arrivals:
             return True
         index = self._index_of(arrival)
         return self.queue is not None and (
@@ -191,17 +191,19 @@ class Mailbox:
         When they cannot be read, or are out of date, `note_mail` has to say so.
         """
         self.missed = self.lazy = False
-        known_count = self.plain + len(self.taken or ())
+        known_count = self.plain + len(self.taken_arrivals or ())
         free = min(self.capacity.each - self.plain, self.capacity.total - self.capacity.used)
         return known_count + max(free, self._enough - self.plain, 1)
 
     def refill(self, page: Sequence[Arrived], *, is_all: bool) -> None:
         """Take over the oldest pending rows, as read. `is_all` is True if there were no others."""
         # What was taken and is not pending any more is written: its arrival need not be remembered.
-        if self.taken is not None:
+        if self.taken_arrivals is not None:
             last = page[-1].arrival if page else 0
             pending = {arrived.arrival for arrived in page}
-            self.taken = {a for a in self.taken if a in pending or not (is_all or a <= last)}
+            self.taken_arrivals = {
+                a for a in self.taken_arrivals if a in pending or not (is_all or a <= last)
+            }
         for arrived in page:
             if self.knows(arrived.arrival):
                 continue
@@ -259,19 +261,19 @@ class Mailbox:
 
     def take(self, arrival: int) -> None:
         """Remember that the run in memory has this message."""
-        if self.taken is None:
-            self.taken = set()
-        self.taken.add(arrival)
+        if self.taken_arrivals is None:
+            self.taken_arrivals = set()
+        self.taken_arrivals.add(arrival)
 
     def put_back(self, arrival: int) -> None:
         """Take a message back from the run in memory: older messages have to be read first."""
-        if self.taken is not None:
-            self.taken.discard(arrival)
+        if self.taken_arrivals is not None:
+            self.taken_arrivals.discard(arrival)
         self.spill()
 
     def broke_off(self) -> None:
         """Note that the run in memory was broken off: what it has taken may look pending until it is loaded."""
-        self.taken = self.taken or set()
+        self.taken_arrivals = self.taken_arrivals or set()
 
     def take_next(self, most: int = MAX_MESSAGES) -> Start | None:
         """Remove and return what a free agent does next, or None: a queued run, or waiting messages.
@@ -307,7 +309,7 @@ class Mailbox:
         """Note that the run that held the agent has ended."""
         self.holding = Holding.NOTHING
         self.run_id = None
-        self.taken = self.wake_at = None
+        self.taken_arrivals = self.wake_at = None
         self.wants_mail = self.nudged = self.recovering = self.presumed = False
         self.revision += 1
 
@@ -331,7 +333,7 @@ class Mailbox:
             wake_at -= timedelta(seconds=LEAD_S)
         self.holding, self.wake_at, self.wants_mail = holding, wake_at, wants_mail
         self._waits_no_more(self.run_id)
-        self.taken = None
+        self.taken_arrivals = None
         self.revision += 1
 
     def presume(self, run_id: RunId, priority: int) -> None:

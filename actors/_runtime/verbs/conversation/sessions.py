@@ -180,7 +180,7 @@ class Sessions:
     """
 
     memory: SessionTerms
-    shown: ShownTurns
+    shown_turns: ShownTurns
     calls: OpenCalls
 
     def __init__(self, run: RunState, memory: SessionTerms, store: TranscriptStore) -> None:
@@ -191,7 +191,7 @@ class Sessions:
         """Sessions that were read, with what the run has added since."""
         self._kept = 0
         """Number of times that turns were kept: turns that were read meanwhile may lack them."""
-        self.shown, self.calls = ShownTurns(), OpenCalls()
+        self.shown_turns, self.calls = ShownTurns(), OpenCalls()
         self.answered: dict[str, None] = {}
         """Sessions in which a model has answered in this execution, in order. Not on a replay."""
 
@@ -292,7 +292,7 @@ class Sessions:
         """Let a session, or all of them, be read anew."""
         if session is None:
             self._views.clear()
-            self.shown = ShownTurns()
+            self.shown_turns = ShownTurns()
         else:
             self._views.pop(session, None)
 

@@ -482,7 +482,7 @@ class RequestWindow:
     assembled: Assembled | None = None
     parts: dict[str, int] = field(default_factory=dict)
     blocks: list[ChatMessage] = field(default_factory=list)
-    shown: list[ShownTurn] = field(default_factory=list)
+    shown_turns: list[ShownTurn] = field(default_factory=list)
     cut: NewCut | None = None
     settled: NewCut | None = None
 
@@ -526,8 +526,8 @@ class RequestWindow:
         if self.blocks:
             self.parts = {"blocks": tally.total(self.blocks), **self.parts}
         await self._cut()
-        self.shown = [*map(shown_turn, self.blocks), *self.sessions.shown.of(window)]
-        return [turn.message for turn in self.shown]
+        self.shown_turns = [*map(shown_turn, self.blocks), *self.sessions.shown_turns.of(window)]
+        return [turn.message for turn in self.shown_turns]
 
     async def smaller(self, tokens_beside: int, at_most: int) -> list[ChatMessage] | None:
         """Return a window of at most so many tokens; None if none is smaller than the last one."""
@@ -608,11 +608,11 @@ class RequestWindow:
             "session": self.session,
             "head": self.view.head,
             "cut": self.view.begin,
-            "turns": len(self.shown),
+            "turns": len(self.shown_turns),
             "tokens": self.assembled.tokens + self.parts.get("blocks", 0),
             "parts": {**self.parts},
             "steps": steps,
-            "window": window_digest(self.shown),
+            "window": window_digest(self.shown_turns),
             "tools": digest(tools) if tools else None,
         }
 

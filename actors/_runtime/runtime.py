@@ -267,7 +267,7 @@ class Runtime(Client):
             model: The name of the agent's client, as logs have it.
             since: From this day on, in UTC.
             until: Up to this day, which is included.
-            by: A sum for each value of these; the other columns are None. Without any: one sum.
+            by: A sum for each value of these; the other columns are None. Without any there is one sum.
         """
         usage_filter = UsageFilter(
             tenant=tenant, type_=type_, agent_id=agent, model=model, since=since, until=until

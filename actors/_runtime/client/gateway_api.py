@@ -334,7 +334,7 @@ _NOT_DECLARED: Final = object()
 def describe(registry: Registry, *, tenant: str | None = None) -> JsonValue:
     """Return ``{"callboard": 1, "agents": [...]}`` with one object for each type or single agent.
 
-    ``type``, ``key`` (None: any), ``tenant`` (None: any), ``description`` (the docstring), ``version``,
+    ``type``, ``key`` and ``tenant`` (None for any), ``description`` (the docstring), ``version``,
     ``input`` and ``output`` (JSON Schemas), ``follows`` and ``tools``. An agent declares its payload
     and result with attributes `input` and `output`, types that pydantic knows; without `output` the
     return annotation of its code counts. `follows` is a list of topics, shown here and used nowhere.

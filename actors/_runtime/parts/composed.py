@@ -65,7 +65,7 @@ class SchedulerMirror:
         self._held: dict[RunId, Lease] = {}
 
     async def queued(self, row: RunRow) -> None:
-        """A run was created or woken."""
+        """Queue a run that was created or woken."""
         self._scheduler.register_run(row.run_id, row.agent_id)
         try:
             await self._scheduler.enqueue(
@@ -78,7 +78,7 @@ class SchedulerMirror:
             _log.debug("the scheduler refused a run", extra={"run": row.run_id}, exc_info=exc)
 
     async def executing(self, row: RunRow, worker_id: str) -> None:
-        """The run executes: take its lease, and those of the runs before it in the queue."""
+        """Take the lease of a run that executes, and those of the runs before it in the queue."""
         held_lease = self._held.get(row.run_id)
         if held_lease is not None and await self._scheduler.heartbeat(held_lease) != "lost":
             return
@@ -91,7 +91,7 @@ class SchedulerMirror:
             self._held.update({lease.run_id: lease for lease in leases})
 
     async def became(self, run_id: RunId, then: Then) -> None:
-        """A commit ended: give the lease back with the run's new status."""
+        """Give the lease back with the new status that a commit gave the run."""
         status, wake_on = _release_of(then)
         lease = None if status is None else self._held.pop(run_id, None)
         if lease is None or status is None:
@@ -133,12 +133,12 @@ _ALL: Final = 100_000
 
 @dataclass(slots=True)
 class GivenParts:
-    """Foreign parts beside rows in memory; None: none was given.
+    """Foreign parts beside rows in memory; None for a part that was not handed in.
 
     Attributes:
-        rows: What no part keeps.
-        arrivals: Writes rows of messages, and notifies no part.
-        backlog: Reads them.
+        rows: The rows that no part keeps.
+        arrivals: The store role that writes rows of messages, and notifies no part.
+        backlog: The store role that reads them.
     """
 
     rows: MemoryRows
@@ -210,7 +210,7 @@ class GivenParts:
                 await self.log.append(run_id, entry, expected_seq=expected_seq + n)
 
     async def queue(self, run_id: RunId) -> None:
-        """Tell the scheduler of a new run."""
+        """Notify the scheduler of a new run."""
         record = self.rows.runs.get(run_id)
         if self.mirror is not None and record is not None:
             await self.mirror.queued(record.row())
@@ -222,7 +222,7 @@ class GivenParts:
             await self.mirror.executing(record.row(), lease.owner)
 
     async def notify(self, commit: Commit) -> None:
-        """Tell scheduler, signal bus and inbox of a commit that was written."""
+        """Notify scheduler, signal bus and inbox of a commit that was written."""
         run_id, then = commit.lease.run_id, commit.then
         for child in commit.spawned:
             await self.queue(child.run.run_id)
@@ -288,6 +288,7 @@ class ComposedCommits(_OfParts, MemoryCommits):
             await self._parts.record(commit.lease.run_id, commit.entries, commit.expected_seq)
         except ConcurrentAppendError as exc:
             return Conflict(exc.actual)
+        # Messages that others have put into the inboxes of receivers came first, and become rows first.
         targets = [out.target for out in commit.outgoing if isinstance(out.target, AgentId)]
         for agent in dict.fromkeys(targets):
             await self._parts.take_up(agent)
@@ -349,8 +350,8 @@ class ComposedArrivals(_OfParts, MemoryArrivals):
     async def signal(
         self, run_id: RunId, name: str, payload: JsonValue, *, message_id: str, sender: str
     ) -> SignalOutcome:
-        """The bus gets a payload that is no object as ``{"value": …}``."""
         outcome = await super().signal(run_id, name, payload, message_id=message_id, sender=sender)
+        # The bus takes objects only.
         if outcome.accepted and self._parts.bus is not None:
             data: dict[str, JsonValue] = (
                 payload if isinstance(payload, dict) else {"value": payload}
@@ -452,12 +453,12 @@ class ComposedStore(MemoryStore):
     memory are gone in any case. For runs that survive use a store that commits everything at once.
 
     Args:
-        clock: For the rows in memory.
-        event_log: The store of logs; None: in memory.
-        inbox: The store of messages; None: in memory.
-        journal: A journal that gets every result; None: the log is enough.
-        scheduler: Notified of every change of status; None: there is none.
-        signal_bus: Notified of every signal and timer; None: there is none.
+        clock: The clock of the rows in memory.
+        event_log: The store of logs; by default in memory.
+        inbox: The store of messages; by default in memory.
+        journal: A journal that gets every result, or None if the log is enough.
+        scheduler: A scheduler that is notified of every change of status, or None.
+        signal_bus: A bus that is notified of every signal and timer, or None.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ from actors._kernel.stores.run_store import RunStore
 from actors.errors import ConcurrentAppendError, IllegalTransitionError, LeaseLostError, SpawnDenied
 
 LeaseOf: TypeAlias = "Callable[[AgentId], ShardLease | None]"
-"""Function: the shard lease that this host holds for an agent; None if another host owns the shard."""
+"""Function that returns this host's lease on the shard of an agent, or None if another host owns it."""
 
 
 class StoreView:
@@ -131,7 +131,7 @@ class _WaitingMessage:
 
 
 class InboxView(StoreView):
-    """See `Inbox`. Durable when the store is.
+    """The `Inbox` of a store. Durable when the store is.
 
     Where a worker runs, it starts a run for what is delivered; draining, acknowledging and giving
     back are for callers that handle messages themselves. They write, so they need the agent's shard.
@@ -152,7 +152,10 @@ class InboxView(StoreView):
         self._hook: Callable[[AgentId], None] | None = None
 
     async def deliver(self, agent_id: AgentId, msg: Message, *, notify: bool = True) -> bool:
-        """See `Inbox.deliver`. A message without sender is from ``client:inbox``."""
+        """Store a message for an agent; return False if its id is known from its sender.
+
+        A message without sender is from ``client:inbox``.
+        """
         stored_message = replace(msg, target=agent_id, sender=msg.sender or VIEW_SENDER)
         is_new = bool(await self._store.arrivals.deliver([stored_message]))
         if is_new and notify and self._hook is not None:
@@ -160,7 +163,7 @@ class InboxView(StoreView):
         return is_new
 
     async def drain(self, agent_id: AgentId, *, max: int = 100) -> list[Message]:  # noqa: A002
-        """See `Inbox.drain`. Includes messages whose last attempt failed."""
+        """Return waiting messages, oldest first. Includes messages whose last attempt failed."""
         arrived = await self._store.backlog.pending_mail(agent=agent_id, limit=max)
         waiting_messages = [
             _waiting_message(item) for item in arrived
@@ -169,14 +172,14 @@ class InboxView(StoreView):
         return [item.message for item in waiting_messages[:max]]
 
     async def ack(self, agent_id: AgentId, msg_id: str) -> None:
-        """See `Inbox.ack`. Unknown and handled ids are ignored."""
+        """Note that a message was handled. Unknown and handled ids are ignored."""
         waiting_message = await self._find(agent_id, msg_id)
         if waiting_message is not None:
             entry = NewEntry(EntryKind.RUN_COMPLETED, "", {"output": None})
             await self._attempt(agent_id, waiting_message, entry, Finish(RunStatus.COMPLETED))
 
     async def nack(self, agent_id: AgentId, msg_id: str, *, error: str = "") -> None:
-        """See `Inbox.nack`. Unknown and handled ids are ignored."""
+        """Return a message that could not be handled, or bury it. Unknown and handled ids are ignored."""
         waiting_message = await self._find(agent_id, msg_id)
         if waiting_message is None:
             return
@@ -190,11 +193,14 @@ class InboxView(StoreView):
         await self._attempt(agent_id, waiting_message, entry, then)
 
     async def dead_letters(self, agent_id: AgentId) -> list[DeadLetter]:
-        """See `Inbox.dead_letters`. Newest first, at most 1,000."""
+        """Return dead letters of an agent. Newest first, at most 1,000."""
         return await self._store.lists.dead_letters(agent=agent_id, limit=_PAGE)
 
     async def redrive(self, agent_id: AgentId, msg_id: str) -> bool:
-        """See `Inbox.redrive`. The message waits under a new id, derived from the old one."""
+        """Deliver a dead letter again; return False if there is none of this id.
+
+        The message waits under a new id, derived from the old one.
+        """
         for dead_letter in await self.dead_letters(agent_id):
             if dead_letter.message.id == msg_id and await self._store.operators.redrive(
                 [dead_letter.id]
@@ -205,11 +211,11 @@ class InboxView(StoreView):
         return False
 
     async def pending_count(self, agent_id: AgentId) -> int:
-        """See `Inbox.pending_count`."""
+        """Return the number of messages that wait for an agent."""
         return await self._store.lists.pending_count(agent_id)
 
     def set_deliver_hook(self, hook: Callable[[AgentId], None] | None) -> None:
-        """See `Inbox.set_deliver_hook`. Deliveries by other processes come as nudges instead."""
+        """Call `hook` with the agent of each new message; other processes' deliveries come as nudges."""
         self._hook = hook
 
     async def _attempt(
@@ -274,10 +280,10 @@ class InboxView(StoreView):
 
 
 class InMemoryInbox(InboxView):
-    """See `Inbox`. Nothing survives the process.
+    """An `Inbox` in memory. Nothing survives the process.
 
     Args:
-        clock: Stamps dead letters.
+        clock: The clock that stamps dead letters.
         max_retries: After so many nacks a message becomes a dead letter.
     """
 
@@ -290,7 +296,7 @@ class InMemoryInbox(InboxView):
 
 
 def key_kept(row: Arrived, messages: Mapping[tuple[str, str], Message]) -> tuple[str, str] | None:
-    """Return where the inbox's copy of a row is; one without sender is there under no name."""
+    """Return the key of the inbox's copy of a row. A copy without a sender is there under no name."""
     for sender in (row.sender, ""):
         if (sender, row.message.id) in messages:
             return sender, row.message.id

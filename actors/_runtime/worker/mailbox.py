@@ -276,7 +276,7 @@ class Mailbox:
         self.taken_arrivals = self.taken_arrivals or set()
 
     def take_next(self, most: int = MAX_MESSAGES) -> Start | None:
-        """Remove and return what a free agent does next, or None: a queued run, or waiting messages.
+        """Remove and return what a free agent does next (a queued run, or waiting messages), or None.
 
         Of waiting messages `most` at most, and none ahead of a queued run of its sender: the store
         would refuse that, each time.

@@ -51,7 +51,7 @@ class Conversations:
         sessions: Names and reads them.
         history: The turns of the agent's sessions.
         live: Live events of the run.
-        model: The agent's; None: it has none.
+        model: The agent's model, or None if it has none.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Output(Generic[T]):
     """The type that the end of a chat has to fit: a pydantic model, a dataclass, or any other type.
 
     Args:
-        of: The type; None: any text will do.
+        type_: The type, or None if any text will do.
         model: A client with ``has_response_format = True`` is given the schema; others get a tool for it.
     """
 
@@ -151,7 +151,7 @@ class Output(Generic[T]):
 
     @property
     def tool(self) -> ToolSpec | None:
-        """The tool that takes the output; None: none is needed."""
+        """The tool that takes the output, or None if none is needed."""
         if self._adapter is None or self._is_native:
             return None
         description = "Give the final answer. Call it once, when you are done."
@@ -166,7 +166,7 @@ class Output(Generic[T]):
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """The schema that the model is sent in place of that of `options`; None: none is sent.
+        """The schema that the model is sent in place of that of `options`, or None if none is sent.
 
         Replay compares the options, so those of recorded calls have to stay as they are.
         """
@@ -231,7 +231,7 @@ class ToolsOfChat:
     A tool of the agent hides one of the same name that came with a message.
 
     Attributes:
-        names: Names of the tools that a chat offers; None: it offers all of them.
+        names: Names of the tools that a chat offers, or None if it offers all of them.
     """
 
     names: Collection[str] | None = None
@@ -374,7 +374,7 @@ class ChatLoop(Generic[T]):
     def _final(
         self, response: LLMResponse, calls: Sequence[ToolCall | ToolResult]
     ) -> tuple[T] | None:
-        """Return the output, in a tuple; None: the model goes on.
+        """Return the output, in a tuple, or None if the model goes on.
 
         Raises:
             ValueError: It does not fit.

@@ -72,7 +72,7 @@ class GenerationRequest:
         return (self.options.tools if self.options else ()) or self.tools
 
     def merged(self) -> GenerationOptions | None:
-        """Return all of it as the model is given it; None: nothing is asked for."""
+        """Return all of it as the model is given it, or None if nothing is asked for."""
         if self.options is None and self.instructions is None and not self.tools:
             return None
         options = self.options or GenerationOptions()

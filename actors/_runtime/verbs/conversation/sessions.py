@@ -49,7 +49,7 @@ class SessionTerms:
     """An agent's declarations about its conversations, with the defaults for what it does not.
 
     Attributes:
-        history: A provider that is called by recorded effects; None: the runtime's own store keeps turns.
+        history: A provider that is called by recorded effects, or None if the runtime's own store keeps turns.
         pipeline: Makes windows.
         retention: What becomes of a run's turns when it ends.
         session: The session of runs that name none.
@@ -85,7 +85,7 @@ class WindowSource:
         messages: Its turns, oldest first, each with its id, without those that were refused, with the changes
             of the cut; in front the summary of what the cut left out.
         ordinals: Ordinals of stored turns, by id.
-        cut: The last cut; None: there is none.
+        cut: The last cut, or None if there is none.
         count: Number of turns in the whole session.
         added: Number of turns that the run has added since the session was read; they have no ordinals.
         changes: The cut's, unless the turns before it were read, too.
@@ -375,7 +375,7 @@ def fingerprint(strategy: object) -> str:
 
 
 def is_summary_of(message: ChatMessage) -> str | None:
-    """Return the id of the last turn that a summary stands for; None: the message is none."""
+    """Return the id of the last turn that a summary stands for, or None if the message is none."""
     return message.metadata.get(UPTO) if message.metadata.get(SUMMARY) else None
 
 
@@ -393,7 +393,7 @@ class ShownTurn(NamedTuple):
 
     Attributes:
         message: The message.
-        text: Its JSON; None: it has half a surrogate pair.
+        text: Its JSON, or None if it has half a surrogate pair.
     """
 
     message: ChatMessage

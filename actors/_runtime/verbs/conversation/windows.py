@@ -142,15 +142,15 @@ class WindowReport:
     Attributes:
         agent: The agent of the session.
         session: The conversation, within the agent.
-        model: Name of the agent's model; None: it has none.
-        context_size: Tokens of that model's context; None: not known.
+        model: Name of the agent's model, or None if it has none.
+        context_size: Tokens of that model's context, or None if they are not known.
         history: Class name of the provider that keeps the turns.
         turns: Number of turns of the session.
         read: Number of turns that the window is made of: those after the cut.
-        cut: The last one; None: there is none, or a provider outside keeps the turns.
+        cut: The last one, or None if there is none, or a provider outside keeps the turns.
         parts: In the order of the request; those that are not empty. Tools are sent by `ctx.chat`.
         steps: The strategies that ran, in order; empty if the turns fit the budget.
-        budget: The pipeline's budget; None: it has none.
+        budget: The pipeline's budget, or None if it has none.
         messages: The window itself, without instructions and tools.
     """
 
@@ -470,7 +470,7 @@ class RequestWindow:
         new: The turns that the call adds, each with its marks.
         cut: The last cut that a window of the call made; it is written with the next entry.
         settled: The same with changes of new turns, which a session has as they are only if the call succeeds.
-            None: the last window made no cut.
+            None if the last window made no cut.
     """
 
     run: RunState

@@ -163,6 +163,7 @@ class Writer:
         self._notify(run_id, outcome)
         if outcome.accepted or outcome.same:
             return outcome.accepted
+        # The store refused it: the run went on since it was read, or another decision came first.
         current = await self._load(run_id)
         if current.row.status.is_terminal:
             return False

@@ -429,6 +429,7 @@ class ShardReaders:
 
     async def close(self) -> None:
         """End all reading."""
+        # All are cancelled before the first is awaited, so that they end at the same time.
         for scope in self._open.values():
             scope.cancel()
         for scope in self._open.values():

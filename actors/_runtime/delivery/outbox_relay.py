@@ -161,6 +161,7 @@ class OutboxRelay:
             pair = _pair(row)
             queue = self._queues.get(pair)
             if queue is not None:
+                # `load` finds rows again that are queued already.
                 if not queue or row.n > queue[-1].n:
                     queue.append(row)
             elif self._tasks is not None:
@@ -254,6 +255,7 @@ class OutboxRelay:
                 _log.warning("outbox rows stay for now", extra={"problem": str(exc)})
                 for row in batch:
                     self._sent_sequences.pop(row.n, None)
+            # Rows were added while the statement executed: they stay for the next one.
             del self._published_rows[: len(batch)]
         self._is_forgetting = False
 

@@ -188,6 +188,7 @@ class Ending:
         has_left = self.is_handed_over or isinstance(error, RunSuspended)
         if self.wake is not None and has_left:
             return await self._leave(self.wake, is_in_doubt=is_in_doubt)
+        # A flush that is under way may make a call durable, and then the run is not taken apart.
         if self._others() and not await self.run.log.finish_writes():
             return self.result_without_write()
         return await self.write(self._judge(error))
@@ -227,6 +228,7 @@ class Ending:
             return cancelled_verdict(self.token.reason)
         if self.deadline.is_final:
             return late_verdict(self.deadline.error(), self.run.history.attempt)
+        # The code had to unwind, and has swallowed the signal: what it did since is in no log.
         if self.wake is not None or isinstance(self.run.scheduler.live.unwinding, ContinueAsNew):
             how_it_ended = "returned" if error is None else f"raised {type(error).__name__}"
             error = SuspensionSwallowedError(str(self.run.agent_id), how_it_ended)

@@ -269,6 +269,7 @@ class ComposedCommits(_OfParts, MemoryCommits):
     @override
     async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:
         check_entries(entries)
+        # Checked before any part is written: no part can take an entry back.
         self._appendable(lease, expected_seq)
         await self._parts.record(lease.run_id, entries, expected_seq)
         last_seq = await super().append(lease, entries, expected_seq=expected_seq)

@@ -243,6 +243,7 @@ class InMemoryScheduler:
 
     def _catch_up(self) -> None:
         now = self._clock.now()
+        # A copy: a run whose lease has expired leaves the dictionary.
         for run in list(self._leased.values()):
             if run.lease is not None and run.lease.expires_at <= now:
                 del self._leased[run.run_id]
@@ -343,6 +344,7 @@ class SchedulerView(StoreView):
             entry = begin if row.last_seq < 0 else run_resumed("leased")
             try:
                 await self._store.commits.append(lease, [entry], expected_seq=row.last_seq)
+            # The run went on, or another host has leased it, since its row was read.
             except ConflictError:
                 continue
             self._leased[run_id] = lease

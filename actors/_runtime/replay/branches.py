@@ -381,6 +381,7 @@ class BranchQueue:
 
     def next_misses(self) -> list[Branch]:
         """Remove and return all that begin something."""
+        # A branch that was interrupted since it was queued is not in this state any more.
         misses = [branch for branch in self._misses if branch.state is BranchState.MISS]
         self._misses.clear()
         return misses

@@ -107,6 +107,7 @@ class SignalBuffer(Buffer[tuple[str, int]]):
         signals = await reading(self._log, lambda: self._store.reads.signals(self._run_id))
         self._waiting = {}
         for signal in signals:
+            # A signal that was taken is a row until the next flush.
             if SignalKey(signal.name, signal.n) not in self._taken_keys:
                 self._waiting.setdefault(signal.name, deque()).append(signal)
         return ((name, len(waiting_signals)) for name, waiting_signals in self._waiting.items())

@@ -73,6 +73,7 @@ class Question(AnswerWait):
         self.key, at = str(begin_entry.payload["message_id"]), begin_entry.payload.get("at")
         self.at = None if at is None else instant_in(at)
         self.is_asked = True
+        # The answer may have come before this execution, which gets no hint of it.
         self.run.answers.invalidate()
         return True
 

@@ -564,6 +564,7 @@ class AgentState:
         if entry is not None:
             recorded = entry.payload.get("value", DELETED)
             is_strict = run.history.is_strict(entry.seq)
+            # What this attempt has set counts: an entry of a failed attempt with another value is a miss.
             if key not in self._own or is_strict or recorded == self._own[key]:
                 return default if isinstance(recorded, Deleted) else recorded
         if key in self._own:

@@ -73,6 +73,7 @@ async def spawn(
     check_payload_size(size_bytes, what=what)
     if isinstance(boot, Message):
         check_metadata(boot.metadata, what=what)
+    # A failed attempt may have spawned another child here, which stays: the new one has an id of its own.
     n = run.history.next_number_at(call.position)
     key = key or derive_id("agent", run.run_id, call.position, n)
     agent_id = AgentId(type_, key, run.agent_id.tenant)

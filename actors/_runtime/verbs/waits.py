@@ -629,6 +629,7 @@ class OpenWaits:
         """
         must = must and len(self._visible_waits) == len(self._open) == len(self.paused)
         must = must and not self._outside_count
+        # A cache: every flush asks, and with many waits the tuple would be made anew each time.
         if must not in self._rows:
             rows = [wait.row for wait in self._visible_waits if wait.row is not None]
             if must and rows:

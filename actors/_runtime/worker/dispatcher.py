@@ -101,6 +101,7 @@ class Dispatcher:
     def goes_on(self, mailbox: Mailbox) -> bool:
         """Return True if an agent whose run has ended starts its next run at once, ahead of the queue."""
         is_next = mailbox.holding is Holding.NOTHING and mailbox.has_work and not self._ready
+        # A limited agent passes its limiter's queue again: others of the limit may wait there.
         is_next = is_next and not self.admission.concerns(mailbox.agent_id)
         return is_next and self._mailboxes.may_start(mailbox)
 

@@ -159,6 +159,7 @@ class Completions:
         for waiter in self._waiters.pop(run_id, ()):
             if not waiter.done():
                 waiter.set_result(row)
+                # A copy for the next caller: this one may change the result in place.
                 row = None if row is None else replace(row, result=fresh(row.result))
 
     def release_all(self) -> None:

@@ -119,6 +119,7 @@ class Mailbox:
             return False
         if self.knows(arrived.arrival) or self._has_begun(arrived):
             return False
+        # Earlier messages of its sender may wait in the store: this one would overtake them here.
         if arrived.run_id is None and (self._has_unread or not self._has_free_slot):
             self.note_mail()
         else:
@@ -292,6 +293,7 @@ class Mailbox:
         remaining_items: list[tuple[int, Arrived]] = []
         is_full, queued_senders = False, set[str]()
         for arrival, arrived in self.queue:
+            # A message that a failed run gave back is processed alone: it may be the one that fails.
             is_full = is_full or (arrived.alone and bool(mail))
             if arrived.run_id is not None:
                 queued_senders.add(arrived.sender)

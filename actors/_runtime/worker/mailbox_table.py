@@ -95,6 +95,7 @@ class MailboxTable:
         adoption = Adoption.UNDER_WAY if shard in self._shards.loading else Adoption.DONE
         if not self._registry.is_served(agent_id):
             adoption = Adoption.NOT_SERVED
+        # Messages may wait of which no hint came: they are read before the agent starts.
         is_spilled = shard in self._shards.unread or adoption is not Adoption.DONE
         names = self._shards.lazy.get(shard, ())
         is_lazy = names is None or (bool(names) and str(agent_id) in names)
@@ -259,6 +260,7 @@ class MailboxTable:
         """Forget the mailboxes of shards that another host serves."""
         for shard in shards:
             self._sleepers.pop(shard, None)
+            # A copy: `forget` takes mailboxes out.
             for mailbox in list(self._by_shard.get(shard, {}).values()):
                 self.forget(mailbox)
 
@@ -282,6 +284,7 @@ class MailboxTable:
     def invalidate(self, executing: Collection[AgentId]) -> None:
         """Keep only these agents' executions, because the database may have lost its last commits."""
         self._sleepers.clear()
+        # A copy: `forget` takes mailboxes out.
         for agent_id, mailbox in list(self._by_agent.items()):
             if agent_id in executing:
                 mailbox.invalidate()

@@ -92,6 +92,7 @@ class Worker:
     @property
     def in_doubt_elsewhere(self) -> frozenset[ShardId]:
         """Shards whose effects under way would be in doubt on another host. May be asked in any thread."""
+        # A copy: the loop's thread may change the dictionary meanwhile.
         executing = list(self._executing.values())
         return frozenset(e.lease.shard for e in executing if e.has_unrepeatable_effect)
 

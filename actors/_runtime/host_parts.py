@@ -160,9 +160,9 @@ class HostParts:
         await self.claim()
 
 
-async def _in_order(closing: Awaitable[None]) -> None:
+async def _in_order(call: Awaitable[None]) -> None:
     """Close a listener. An error does not keep the host from stopping."""
     try:
-        await closing
+        await call
     except Exception as exc:  # noqa: BLE001 - see above
         _log.warning("a gateway listener could not be closed in order", exc_info=exc)

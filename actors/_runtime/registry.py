@@ -242,8 +242,8 @@ def _check_run(run: object, class_: type) -> None:
     is_function = isinstance(function, FunctionType)
     problem = _known_problem_of(function) if is_function else _inspect(run)
     if problem is not None:  # else it is a coroutine function, or cannot be looked at
-        needed = "it needs `id` and `async def run(self, ctx, inbox)`"
-        raise RegistrationError(f"{class_.__name__} is not an agent: {needed}{problem}")
+        requirement = "it needs `id` and `async def run(self, ctx, inbox)`"
+        raise RegistrationError(f"{class_.__name__} is not an agent: {requirement}{problem}")
 
 
 def _inspect(run: object) -> str | None:

@@ -113,11 +113,11 @@ class LiveEvents:
             whole: See above.
             after: Seq of the entry before the log's first one.
         """
-        async with self.reading(run_id, log, whole=whole, after=after) as merged:
+        async with self.reading(run_id, log, whole=whole, after=after) as merged_log:
             while True:
-                await merged.until_next()
+                await merged_log.until_next()
                 try:
-                    items = await merged.take()
+                    items = await merged_log.take()
                 except StopAsyncIteration:
                     return
                 # A copy for each reader: all readers of a run share its pieces.
@@ -177,17 +177,25 @@ class LiveEvents:
         after: int,
     ) -> AsyncIterator[None]:
         """Add the entries of a log to a feed, those of a run that began here without a task."""
-        reads, followed = self._store.reads, self._store.followed if after < 0 else None
-        with nullcontext() if followed is None else followed.entries_of(run_id) as handed:
+        reads, followed_runs = self._store.reads, self._store.followed if after < 0 else None
+        with (
+            nullcontext()
+            if followed_runs is None
+            else followed_runs.entries_of(run_id) as handed_entries
+        ):
 
             def read() -> None:
-                entries = log if handed is None else reads.tail(run_id, from_seq=handed.begin)
+                entries = (
+                    log
+                    if handed_entries is None
+                    else reads.tail(run_id, from_seq=handed_entries.begin)
+                )
                 scope.start(_read_log(entries, feed), name=f"tail {run_id}")
 
-            if handed is None:
+            if handed_entries is None:
                 read()
             else:
-                feed.pulled = Pulled(handed, feed.news, read, quiet_s=QUIET_S)
+                feed.pulled = Pulled(handed_entries, feed.news, read, quiet_s=QUIET_S)
             try:
                 yield
             finally:

@@ -26,11 +26,11 @@ class StreamRolledBackError(BrokerError):
 
     @override
     def __str__(self) -> str:
-        what = f"stream {self.stream}, or the database, was rolled back"
+        event = f"stream {self.stream}, or the database, was rolled back"
         if not self.problem:
-            return f"{what}: the stream is made anew"
+            return f"{event}: the stream is made anew"
         return (
-            f"{what}, and the stream cannot be deleted: {self.problem}. Run `callboard migrate --streams` "
+            f"{event}, and the stream cannot be deleted: {self.problem}. Run `callboard migrate --streams` "
             "with the admin's login, which makes it anew; until then messages wait"
         )
 

@@ -162,11 +162,11 @@ class Execution:
             self.token.cancel(reason)
             self._interrupt(asyncio.CancelledError())
 
-    def drop(self, why: str) -> None:
+    def drop(self, reason: str) -> None:
         """Leave memory now without writing anything. The run's owner replays it."""
         self._ending.is_dropped = True
         self._scheduler.cancel_running()
-        self._runlog.break_off(CancellationError(why))
+        self._runlog.break_off(CancellationError(reason))
         self._arm_abandoning()
 
     def invalidate(self) -> bool:
@@ -349,8 +349,8 @@ class Execution:
             self.env.idle.leave()
 
     def _on_idle(self) -> None:
-        paused = self._waits.paused
-        awaits_others = bool(paused.first("answer") or paused.first("mail"))
+        paused_waits = self._waits.paused
+        awaits_others = bool(paused_waits.first("answer") or paused_waits.first("mail"))
         if not self._is_idle:
             self._is_idle = True
             self._ending.sessions.forget()

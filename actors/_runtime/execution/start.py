@@ -302,8 +302,8 @@ def queue_item_of_child(child: Spawned, arrival: int) -> Arrived:
 
 def queue_item_of(run: RunRow) -> Arrived:
     """Return the item of its agent's queue for a run that has no message."""
-    nothing = Message(run.run_id, run.agent_id, None)
-    return Arrived(nothing, f"submit:{run.run_id}", run.agent_id, run.arrival, run.run_id)
+    empty_message = Message(run.run_id, run.agent_id, None)
+    return Arrived(empty_message, f"submit:{run.run_id}", run.agent_id, run.arrival, run.run_id)
 
 
 ENDED: Final = SessionChange(("ended",))

@@ -37,24 +37,26 @@ class Amendments:
     Attributes:
         refusable: Calls that the tree's budget may refuse, by position. Each function returns the
             payload that records the refusal.
-        refused: Payloads of the calls that were refused, by position.
-        received: Messages that a call takes, with the call's position and a function. The function is called
+        refusals: Payloads of the calls that were refused, by position.
+        received_messages: Messages that a call takes, with the call's position and a function. The function is called
             if the store has an older unread message of the same sender, which must be taken first.
     """
 
     refusable: dict[str, Callable[[str], dict[str, JsonValue]]] = field(default_factory=dict)
-    refused: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
-    received: dict[MessageKey, tuple[str, Callable[[], None]]] = field(default_factory=dict)
+    refusals: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
+    received_messages: dict[MessageKey, tuple[str, Callable[[], None]]] = field(
+        default_factory=dict
+    )
 
     def without_refused(self, commit: Commit, outcome: CommitOutcome) -> Commit | None:
         """Return the commit without the refused parts, if that affects only the calls that asked for them."""
         match outcome:
             case OverBudget(positions, limit) if self.refusable.keys() >= set(positions):
                 refusals = {p: self.refusable[p](limit) for p in positions}
-                self.refused.update(refusals)
+                self.refusals.update(refusals)
                 return _without_calls(commit, refusals)
-            case OutOfOrder(keys) if self.received.keys() >= set(keys):
-                calls = {key: self.received.pop(key) for key in keys}
+            case OutOfOrder(keys) if self.received_messages.keys() >= set(keys):
+                calls = {key: self.received_messages.pop(key) for key in keys}
                 for _, put_back in calls.values():
                     put_back()
                 return _without_messages(
@@ -105,8 +107,8 @@ def _without_calls(commit: Commit, refusals: Mapping[str, dict[str, JsonValue]])
         budget = replace(budget, turns=0, position="")
         if not (budget.tokens or budget.cost_usd):
             budget = None
-    spawned = tuple(child for child in commit.spawned if child.position not in refusals)
-    return replace(commit, entries=entries, spawned=spawned, budget=budget)
+    children = tuple(child for child in commit.spawned if child.position not in refusals)
+    return replace(commit, entries=entries, spawned=children, budget=budget)
 
 
 def _without_messages(commit: Commit, calls: Mapping[MessageKey, str]) -> Commit:
@@ -224,18 +226,22 @@ class Setbacks:
         self._counts.pop(run_id, None)
 
 
-def refusal_of(why: object) -> str | None:
+def refusal_of(reason: object) -> str | None:
     """Return what was refused, if an execution was broken off for what it wanted to write or read."""
-    match why:
+    match reason:
         case StoreRefusedError(sqlstate=str(code)) if code[:2] in PASSING:
             return None
         case UnknownRunError() | IllegalTransitionError():
             return None  # the run has ended meanwhile
         case StoreRefusedError() | ContractError():
-            return f"{why.doing}: {why.problem}" if is_unreadable_row(why) else text_of(why)
+            return (
+                f"{reason.doing}: {reason.problem}"
+                if is_unreadable_row(reason)
+                else text_of(reason)
+            )
         case ActorsError():
             return None
         case Exception():
-            return clean_text(f"{type(why).__name__}: {text_of(why)}")
+            return clean_text(f"{type(reason).__name__}: {text_of(reason)}")
         case _:
             return None

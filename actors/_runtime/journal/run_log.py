@@ -110,7 +110,7 @@ class RunLog:
             await self.durable(branch, self.last_seq)
         finally:
             del self.amendments.refusable[position]
-        return self.amendments.refused.pop(position, None)
+        return self.amendments.refusals.pop(position, None)
 
     async def durable(self, branch: Branch, seq: int) -> None:
         """Wait until the log is durable up to `seq`. Meanwhile the branch counts as working.
@@ -230,9 +230,9 @@ class RunLog:
                 commit = smaller_commit
             else:
                 break
-        if self.amendments.received:
+        if self.amendments.received_messages:
             for key in commit.bind:
-                self.amendments.received.pop(key, None)
+                self.amendments.received_messages.pop(key, None)
         if not isinstance(outcome, Committed):
             self.break_off(outcome)
             raise RunSuspended
@@ -302,7 +302,7 @@ class RunLog:
             head=writes.head,
             first=writes.first,
         )
-        self.amendments.received.clear()
+        self.amendments.received_messages.clear()
 
     def flush_behind(self, *, idle: bool = True) -> None:
         """Make durable what was recorded, beside the run: every branch waits for something outside.
@@ -331,10 +331,10 @@ class RunLog:
             else:
                 await self._flush()
 
-    def break_off(self, why: BaseException | CommitOutcome) -> None:
+    def break_off(self, reason: BaseException | CommitOutcome) -> None:
         """Give up this execution: nothing more is written, and all branches unwind."""
         if self.break_reason is None:
-            self.break_reason = why
+            self.break_reason = reason
             self._let_branches_go()
             self._scheduler.unwind(RunSuspended())
 
@@ -369,7 +369,7 @@ def _ignore_failure(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-async def flush_if_slow(log: RunLog, waiting: Awaitable[T]) -> T:
+async def flush_if_slow(log: RunLog, part: Awaitable[T]) -> T:
     """Await a part of an effect. If it takes `SHOW_AFTER_S`, call `flush_behind` meanwhile.
 
     The timer is made in the loop's next turn, so what waits for nothing needs none.
@@ -383,7 +383,7 @@ async def flush_if_slow(log: RunLog, waiting: Awaitable[T]) -> T:
 
     handle = loop.call_soon(begin)
     try:
-        return await waiting
+        return await part
     finally:
         handle.cancel()
 

@@ -207,14 +207,14 @@ async def in_thread(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             outcome.set_exception(exc)
 
     def body() -> None:
-        value, raised = None, None
+        value, error = None, None
         _OUTCOME.set(outcome)
         try:
             value = fn(*args, **kwargs)
         except BaseException as exc:  # noqa: BLE001 - raised where it is waited for
-            raised = exc
+            error = exc
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(complete, value, raised)
+            loop.call_soon_threadsafe(complete, value, error)
 
     start_thread(partial(contextvars.copy_context().run, body))
     return await outcome

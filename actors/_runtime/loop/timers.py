@@ -222,11 +222,11 @@ def has_time_limit(task: asyncio.Task[Any]) -> bool:
 
 def _is_limited(code: object) -> bool:
     """Return True if one of the frames from here to the innermost has a block with a time limit."""
-    awaited: object = code
-    while awaited is not None:
-        if any(map(_limits, gc.get_referents(awaited))):
+    awaitable: object = code
+    while awaitable is not None:
+        if any(map(_limits, gc.get_referents(awaitable))):
             return True
-        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+        awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "gi_yieldfrom", None)
     return False
 
 

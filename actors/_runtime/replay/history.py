@@ -47,8 +47,8 @@ class CallEntries:
 
     begin: RunLogEntry | None = None
     end: RunLogEntry | None = None
-    abandoned: RunLogEntry | None = None
-    resolved: RunLogEntry | None = None
+    abandonment: RunLogEntry | None = None
+    decision: RunLogEntry | None = None
     sent_count: int = 0
     """Number of messages and children that this position has made."""
     ends_void: bool = False
@@ -172,7 +172,7 @@ class History:
         if entry.kind == K.RUN_PARKED:
             # The parking closed these branches, not the code: the next execution comes to these calls again.
             for entries in self._abandoned_calls:
-                entries.abandoned = None
+                entries.abandonment = None
         if entry.kind != K.EFFECT_ABANDONED:
             self._abandoned_calls.clear()
         if not entry.position:
@@ -226,16 +226,16 @@ class History:
         if kind in COUNTED:
             entries.sent_count += 1
         if kind in BEGINS:
-            entries.begin, entries.end, entries.abandoned, entries.resolved = (
+            entries.begin, entries.end, entries.abandonment, entries.decision = (
                 entry,
                 None,
                 None,
                 None,
             )
         elif kind == K.IN_DOUBT_RESOLVED:
-            entries.resolved = entry
+            entries.decision = entry
         elif kind == K.EFFECT_ABANDONED:
-            entries.abandoned = entry
+            entries.abandonment = entry
             self._abandoned_calls.append(entries)
         else:
             if entries.begin is not None and not _belongs(entries.begin, entry):
@@ -293,8 +293,10 @@ class History:
                 return entries
         if self.is_strict(entry.seq) and not entries.ends_void:
             name = payload.get("name") or payload.get("verb") or payload.get("key") or ""
-            recorded = f"{entry.kind} {name} (hash {payload.get('hash', '-')})".replace("  ", " ")
-            raise NonDeterminismError(position, recorded, f"{what} (hash {digest})")
+            recorded_call = f"{entry.kind} {name} (hash {payload.get('hash', '-')})".replace(
+                "  ", " "
+            )
+            raise NonDeterminismError(position, recorded_call, f"{what} (hash {digest})")
         return None
 
     @property

@@ -211,16 +211,20 @@ class Schedules:
         # Another process may change the schedule between the read and the write: read it and try again.
         for _ in range(_TRIES):
             existing = await self._store.schedules.get(tenant, name) if is_name(name) else None
-            changed = change(existing, await self._store.schedules.now())
-            if changed is None:
+            new_schedule = change(existing, await self._store.schedules.now())
+            if new_schedule is None:
                 assert existing is not None
                 return existing
-            check_readable(changed.payload, f"the payload of schedule {name!r}: create it anew")
-            expected = None if existing is None else existing.revision
-            stored = await self._store.schedules.put(changed, expected=expected)
-            if stored is not None:
+            check_readable(
+                new_schedule.payload, f"the payload of schedule {name!r}: create it anew"
+            )
+            expected_revision = None if existing is None else existing.revision
+            stored_schedule = await self._store.schedules.put(
+                new_schedule, expected=expected_revision
+            )
+            if stored_schedule is not None:
                 self._on_change()
-                return stored
+                return stored_schedule
         msg = f"schedule {name!r} was changed by others {_TRIES} times meanwhile"
         raise ConflictError(msg)
 

@@ -314,10 +314,10 @@ class Rebalancer:
 
     def _hand_over_runs(self, lease: ShardLease) -> bool:
         """Hand over the executions of a shard; return False if that would leave an effect in doubt."""
-        executing = self._worker.executing_in(lease.shard)
-        if any(execution.has_unrepeatable_effect for execution in executing):
+        executions = self._worker.executing_in(lease.shard)
+        if any(execution.has_unrepeatable_effect for execution in executions):
             return False
-        for execution in executing:
+        for execution in executions:
             execution.hand_over()
         return True
 

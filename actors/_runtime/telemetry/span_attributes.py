@@ -161,9 +161,9 @@ def of_window(receipt: Mapping[str, JsonValue]) -> Attributes:
             attributes[f"callboard.window.tokens.{name}"] = tokens
     for step in receipt_steps(receipt):
         name = f"callboard.window.dropped.{step.get('strategy')}"
-        dropped_before, dropped = attributes.get(name, 0), step.get("dropped")
-        if isinstance(dropped, int) and isinstance(dropped_before, int):
-            attributes[name] = dropped_before + dropped
+        dropped_before, dropped_turns = attributes.get(name, 0), step.get("dropped")
+        if isinstance(dropped_turns, int) and isinstance(dropped_before, int):
+            attributes[name] = dropped_before + dropped_turns
     return attributes
 
 

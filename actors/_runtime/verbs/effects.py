@@ -171,7 +171,7 @@ class Effects:
         kinds = (call.begin, call.end, K.EFFECT_RESULT)
         entry = verb_call.meet(kinds, f"{call.verb} {call.name}", None, digest=call.digest)
         entries = verb_call.entries
-        if entries is not None and (entry is None or entries.resolved is not None):
+        if entries is not None and (entry is None or entries.decision is not None):
             entry = await self._decision_or_end(branch, call, entries)
         if entry is not None:
             await run.scheduler.resume_at(branch, entry.seq, call.verb)
@@ -182,7 +182,7 @@ class Effects:
         is_open = entries is not None and entries.begin is not None and entries.end is None
         if entries is not None and entries.begin is not None:
             call.intent = entries.begin.seq
-        is_decided = entries is not None and entries.resolved is not None
+        is_decided = entries is not None and entries.decision is not None
         if call.mode is EffectMode.IDEMPOTENT:
             return await self._settle(branch, call, intent=not is_open)
         run.unrepeatable += 1
@@ -197,7 +197,7 @@ class Effects:
         self, branch: Branch, call: EffectCall, entries: CallEntries
     ) -> RunLogEntry | None:
         """Return an operator's decision or the result, or None if the effect goes on, or begins anew."""
-        decision, abandonment = entries.resolved, entries.abandoned
+        decision, abandonment = entries.decision, entries.abandonment
         if decision is not None and decision.payload.get("action") != "retry":
             return decision
         if entries.end is not None and not entries.ends_void:

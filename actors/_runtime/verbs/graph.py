@@ -334,7 +334,7 @@ class BoundaryVerbs:
         taken_signal = await self._waits.hold(wait, may_go, hold_entry, partial(_received, call))
         return taken_signal.payload if taken_signal is not None else None
 
-    async def beside(self, waiting: Awaitable[T]) -> T:
+    async def beside(self, computation: Awaitable[T]) -> T:
         """Await a computation of a node beside the event loop.
 
         No branch of the run goes on meanwhile, so records have the order of a computation on the loop.
@@ -347,7 +347,7 @@ class BoundaryVerbs:
         branch = scheduler.enter("node")
         branch.flushing = True
         try:
-            value = await flush_if_slow(self._run.log, waiting)
+            value = await flush_if_slow(self._run.log, computation)
         finally:
             branch.flushing = False
         scheduler.raise_if_interrupted(branch)

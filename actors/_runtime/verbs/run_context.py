@@ -562,11 +562,11 @@ class AgentState:
         entry = call.meet((K.EFFECT_RESULT,), f"state.get {key}", ["get", key])
         value: JsonValue | Deleted
         if entry is not None:
-            recorded = entry.payload.get("value", DELETED)
+            recorded_value = entry.payload.get("value", DELETED)
             is_strict = run.history.is_strict(entry.seq)
             # What this attempt has set counts: an entry of a failed attempt with another value is a miss.
-            if key not in self._own or is_strict or recorded == self._own[key]:
-                return default if isinstance(recorded, Deleted) else recorded
+            if key not in self._own or is_strict or recorded_value == self._own[key]:
+                return default if isinstance(recorded_value, Deleted) else recorded_value
         if key in self._own:
             value = self._own[key]
         else:
@@ -584,8 +584,8 @@ class AgentState:
 
     async def set(self, key: str, value: Any) -> None:
         """Set `key`; part of the run's next commit."""
-        clean = recordable(value, where=f"state {str(key)[:60]!r}")
-        self._write("state.set", key, clean, ["set", key, clean])
+        data = recordable(value, where=f"state {str(key)[:60]!r}")
+        self._write("state.set", key, data, ["set", key, data])
 
     async def clear(self, key: str) -> None:
         """Remove `key`; part of the run's next commit."""

@@ -129,11 +129,11 @@ class SealedCall:
                 await execute({**self._arguments, **values_of_arguments}), where=what
             )
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - raised again below, without its secrets
-            clean = _clean_record(exc, values)
+            clean_record = _clean_record(exc, values)
         else:
             return redacted(value, values)
         # Outside of the handler: inside, the error with the secrets would be the context of this one.
-        raise rebuild_error(clean)
+        raise rebuild_error(clean_record)
 
 
 def _clean_record(exc: BaseException, secrets: Mapping[str, str]) -> dict[str, JsonValue]:

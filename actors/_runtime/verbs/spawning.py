@@ -140,8 +140,8 @@ async def _check_budget(call: Call) -> None:
         return call.refusal(SpawnDenied(run.run_id, limit))
 
     seq = run.log.last_seq
-    waiting = run.log.durable_unless_refused(call.branch, call.position, refuse)
-    payload = await run.scheduler.live.hold(call.branch, waiting)
+    durable_wait = run.log.durable_unless_refused(call.branch, call.position, refuse)
+    payload = await run.scheduler.live.hold(call.branch, durable_wait)
     if payload is not None:
         # No other branch runs code while this one is held, so its child is the last one.
         del run.history.children[next(reversed(run.history.children))]

@@ -332,7 +332,7 @@ class Waits:
             key = MessageKey(mail.agent_id, mail.sender, mail.message.id)
             run.log.writes.bind.append(key)
             put_back = partial(self._put_back, wait, mail)
-            run.log.amendments.received[key] = entry[1], put_back
+            run.log.amendments.received_messages[key] = entry[1], put_back
         wait.result = WaitResult(trigger, seq, entry[2])
 
     def _put_back(self, wait: PendingWait, mail: Arrived) -> None:

@@ -100,12 +100,12 @@ class ReadyQueue(Generic[T]):
         self._lane_of.clear()
 
     def _in_order(self) -> Iterator[T]:
-        rest = [
+        queues = [
             list(chain.from_iterable(lanes[priority] for priority in sorted(lanes)))
             for lanes in self._tenants.values()
         ]
-        for n in range(max(map(len, rest), default=0)):
-            yield from (items[n] for items in rest if n < len(items))
+        for n in range(max(map(len, queues), default=0)):
+            yield from (items[n] for items in queues if n < len(items))
 
     def _drop_empty(self, tenant: str, priority: int) -> None:
         lanes = self._tenants[tenant]

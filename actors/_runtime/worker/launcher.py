@@ -300,7 +300,7 @@ def refuse_open(entries: Sequence[RunLogEntry]) -> None:
             intent is None
             or kind_of_call is None
             or call_entries.end is not None
-            or call_entries.abandoned is not None
+            or call_entries.abandonment is not None
         ):
             continue
         name = intent.payload.get("name") or intent.payload.get("target") or ""

@@ -281,12 +281,12 @@ class MailboxTable:
                 None,
             )
 
-    def invalidate(self, executing: Collection[AgentId]) -> None:
+    def invalidate(self, executing_agents: Collection[AgentId]) -> None:
         """Keep only these agents' executions, because the database may have lost its last commits."""
         self._sleepers.clear()
         # A copy: `forget` takes mailboxes out.
         for agent_id, mailbox in list(self._by_agent.items()):
-            if agent_id in executing:
+            if agent_id in executing_agents:
                 mailbox.invalidate()
             else:
                 self.forget(mailbox)

@@ -93,8 +93,8 @@ class Worker:
     def in_doubt_elsewhere(self) -> frozenset[ShardId]:
         """Shards whose effects under way would be in doubt on another host. May be asked in any thread."""
         # A copy: the loop's thread may change the dictionary meanwhile.
-        executing = list(self._executing.values())
-        return frozenset(e.lease.shard for e in executing if e.has_unrepeatable_effect)
+        executions = list(self._executing.values())
+        return frozenset(e.lease.shard for e in executions if e.has_unrepeatable_effect)
 
     def keep(self, shards: Sequence[ShardId]) -> None:
         """Serve shards again that were to be released."""

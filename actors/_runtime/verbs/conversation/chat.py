@@ -347,8 +347,8 @@ class ChatLoop(Generic[T]):
             if final_output is not None:
                 # Their calls are answered, so that the conversation can go on.
                 await self.keep([_result(call, "accepted", is_error=False) for call in calls])
-                stopped: Literal["end", "length"] = "length" if response.is_cut_off else "end"
-                return ChatResult(final_output[0], response.text, usage, n, stopped)
+                end: Literal["end", "length"] = "length" if response.is_cut_off else "end"
+                return ChatResult(final_output[0], response.text, usage, n, end)
             turns = await self._results(calls)
         await self.keep([turn for turn in turns if isinstance(turn, ChatMessage)])
         self.open.close(turns)

@@ -517,15 +517,15 @@ class OpenCalls:
                 for call_id in result_ids(turn):
                     self._calls.pop(call_id, None)
 
-    def results(self, begun: Collection[str]) -> list[tuple[str, ChatMessage]]:
+    def results(self, begun_ids: Collection[str]) -> list[tuple[str, ChatMessage]]:
         """Return what is known of the open calls, each as a turn with its session.
 
         Args:
-            begun: Ids of calls that may have acted.
+            begun_ids: Ids of calls that may have acted.
         """
         turns: list[tuple[str, ChatMessage]] = []
         for id_, call in self._calls.items():
-            text = UNKNOWN if id_ in begun else NOT_EXECUTED
+            text = UNKNOWN if id_ in begun_ids else NOT_EXECUTED
             result = ToolResult(id=id_, name=call.name, text=text, is_error=True)
             turns.append((call.session, call.result or result.message()))
         return turns

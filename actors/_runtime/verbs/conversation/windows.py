@@ -265,15 +265,21 @@ def _parts(
         yield WindowPart(name="instructions", count=1, tokens=counter.text(instructions))
     if blocks:
         yield WindowPart(name="blocks", count=len(blocks), tokens=tally.total(blocks))
-    summaries = [message for message in window if is_summary(message)]
-    recalled = [message for message in window if is_recalled(message)]
-    history = [message for message in window if not is_derived(message)]
-    if summaries:
-        yield WindowPart(name="summary", count=len(summaries), tokens=tally.total(summaries))
-    if recalled:
-        yield WindowPart(name="recalled", count=len(recalled), tokens=tally.total(recalled))
-    if history:
-        yield WindowPart(name="history", count=len(history), tokens=tally.total(history))
+    summary_turns = [message for message in window if is_summary(message)]
+    recalled_turns = [message for message in window if is_recalled(message)]
+    history_turns = [message for message in window if not is_derived(message)]
+    if summary_turns:
+        yield WindowPart(
+            name="summary", count=len(summary_turns), tokens=tally.total(summary_turns)
+        )
+    if recalled_turns:
+        yield WindowPart(
+            name="recalled", count=len(recalled_turns), tokens=tally.total(recalled_turns)
+        )
+    if history_turns:
+        yield WindowPart(
+            name="history", count=len(history_turns), tokens=tally.total(history_turns)
+        )
     specs = [tool.spec().model_dump(mode="json") for tool in Toolkit.of(agent).tools]
     if specs:
         tokens = sum(counter.text(as_json(spec)) for spec in specs)

@@ -38,8 +38,8 @@ class Amendments:
         refusable: Calls that the tree's budget may refuse, by position. Each function returns the
             payload that records the refusal.
         refusals: Payloads of the calls that were refused, by position.
-        received_messages: Messages that a call takes, with the call's position and a function. The function is called
-            if the store has an older unread message of the same sender, which must be taken first.
+        received_messages: Messages that a call takes, with the call's position and a function. The function is
+            called if the store has an older unread message of the same sender, which must be taken first.
     """
 
     refusable: dict[str, Callable[[str], dict[str, JsonValue]]] = field(default_factory=dict)

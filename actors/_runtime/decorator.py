@@ -44,8 +44,10 @@ def agent(  # noqa: PLR0913 - each is an attribute that an agent may have
         input: Type of a message's payload, for `callboard describe`; nothing is checked by it.
         output: Type of what it returns; the function's return annotation when left out.
     """
-    given = {"input": input, "output": output}
-    schemas = {name: kind for name, kind in given.items() if kind is not None}
+    types = {"input": input, "output": output}
+    schemas = {
+        name: type_of_value for name, type_of_value in types.items() if type_of_value is not None
+    }
 
     def decorate(fn: Callable[[RunContext, list[Message]], Awaitable[Any]]) -> FunctionAgent:
         return FunctionAgent(

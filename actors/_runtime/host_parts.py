@@ -27,21 +27,21 @@ class HostParts:
     """The worker of a runtime, and the services beside it. For code that assembles a host; see `host_of`.
 
     Args:
-        env: What executions share.
-        live: The readers of runs.
+        env: The services that executions share.
+        live: The live events of runs.
         owner: This incarnation's name.
-        capacity: See `Runtime`, as for the next three.
-        heartbeat_s: See `capacity`.
-        serve: See `capacity`.
-        broker: See `capacity`.
+        capacity: Maximum number of runs that execute at once.
+        heartbeat_s: Seconds between heartbeats from the event loop, or None if there are none.
+        serve: False for a client, which executes nothing.
+        broker: The transport of messages between hosts, or None.
 
     Attributes:
         notifications: The source of hints for the parts.
         worker: The run loop.
         ownership: The shards of this host.
-        mail: The transport of messages between hosts; None without a broker.
+        mail: The transport of messages between hosts, or None without a broker.
         limiting: The limits of the deployment.
-        serves: True if this runtime executes agents; False: it is a client.
+        serves: True if this runtime executes agents, False if it is a client.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class HostParts:
         serve: bool,
         broker: Broker | None,
     ) -> None:
-        mailed = broker if serve else None
+        mail_broker = broker if serve else None
         self.notifications = notifications = Notifications()
         self._store, self._live, self.serves = env.store, live, serve
         self._is_started = self._is_putting_off = False
@@ -67,18 +67,18 @@ class HostParts:
             notifications,
             tasks=self._tasks,
             heartbeat_s=heartbeat_s,
-            also_serves=() if mailed is None else (TOPICS,),
+            also_serves=() if mail_broker is None else (TOPICS,),
         )
         self._schedules = ScheduleService(worker, notifications)
         self.limiting = Limiting(env.store.limits, owner, worker.dispatcher, notifications)
         self._posts = PostDelivery(worker, notifications)
         self.mail = None
-        if mailed is not None:
-            self.mail = MailService(mailed, worker, notifications)
+        if mail_broker is not None:
+            self.mail = MailService(mail_broker, worker, notifications)
         self._listeners: list[GatewayListener] = []
 
     async def start(self) -> None:
-        """See `Runtime.start`."""
+        """Start all parts, in order. Starting twice does nothing."""
         if self._is_started:
             return
         self._is_started = True
@@ -103,10 +103,11 @@ class HostParts:
             self._tasks.keep(self.mail.run, name="mail")
 
     async def stop(self, *, drain_s: float) -> None:
-        """See `Runtime.stop`."""
+        """Stop all parts, in order: first what takes work, last the leases."""
         if not self._is_started:
             return
         self._is_started = False
+        # External clients first: other hosts get their next requests. Their open requests end with the runs.
         for listener in self._listeners:
             await _in_order(listener.leave())
         if self.serves and drain_s > 0:
@@ -159,9 +160,9 @@ class HostParts:
         await self.claim()
 
 
-async def _in_order(closing: Awaitable[None]) -> None:
+async def _in_order(call: Awaitable[None]) -> None:
     """Close a listener. An error does not keep the host from stopping."""
     try:
-        await closing
+        await call
     except Exception as exc:  # noqa: BLE001 - see above
         _log.warning("a gateway listener could not be closed in order", exc_info=exc)

@@ -52,9 +52,9 @@ class Registry:
                 f"agent {agent.id}: type {agent.id.type!r} is registered with register_type already"
             )
             raise RegistrationError(msg)
-        known = self._agents.get(agent.id)
-        if known is not None and version_of(known) != version_of(agent):
-            self._older.setdefault(agent.id, []).insert(0, known)
+        previous = self._agents.get(agent.id)
+        if previous is not None and version_of(previous) != version_of(agent):
+            self._older.setdefault(agent.id, []).insert(0, previous)
         self._agents[agent.id] = agent
 
     def add_type(self, type_: str, factory: Callable[[AgentId], Agent]) -> None:
@@ -74,9 +74,9 @@ class Registry:
         if any(agent_id.type == type_ for agent_id in self._agents):
             msg = f"type {type_!r} has single agents: use register or register_type, not both"
             raise RegistrationError(msg)
-        known = self._factories.get(type_)
-        if known is not None and known is not factory:
-            self._older_factories.setdefault(type_, []).insert(0, known)
+        previous = self._factories.get(type_)
+        if previous is not None and previous is not factory:
+            self._older_factories.setdefault(type_, []).insert(0, previous)
         self._factories[type_] = factory
 
     def find(self, agent_id: AgentId) -> Agent | None:
@@ -87,11 +87,11 @@ class Registry:
         """
         agent = self._agents.get(agent_id)
         if agent is None and (factory := self._factories.get(agent_id.type)):
-            agent = _made(factory, agent_id)
+            agent = _make_agent(factory, agent_id)
         return agent
 
     def fitting(
-        self, agent_id: AgentId, newest: Agent, wanted: str | None
+        self, agent_id: AgentId, newest: Agent, run_version: str | None
     ) -> tuple[Agent, str | None]:
         """Return the agent in the version that is wanted, or the newest and why it must not go on.
 
@@ -99,34 +99,39 @@ class Registry:
         execute no run executes none.
         """
         unfit = getattr(newest, "unfit", None)
-        if unfit is None and wanted in {None, version_of(newest)}:
+        if unfit is None and run_version in {None, version_of(newest)}:
             return newest, None
-        able = [one for one in self._versions(agent_id) if getattr(one, "unfit", None) is None]
-        for agent in able:
-            if wanted in {None, version_of(agent)}:
+        able_agents = [
+            candidate
+            for candidate in self._versions(agent_id)
+            if getattr(candidate, "unfit", None) is None
+        ]
+        for agent in able_agents:
+            if run_version in {None, version_of(agent)}:
                 return agent, None
-        if not able:
+        if not able_agents:
             return newest, f"{unfit}, then resolve the run with --retry"
-        versions = dict.fromkeys(map(version_of, able))
-        has = ", ".join(
+        versions = dict.fromkeys(map(version_of, able_agents))
+        served_versions = ", ".join(
             "one without a version" if version is None else f"version {version!r}"
             for version in versions
         )
         misfit = (
-            f"the run began with version {wanted!r} of {agent_id}, the host that has it serves {has}:"
-            " serve the old one too, then resolve the run with --retry"
+            f"the run began with version {run_version!r} of {agent_id}, the host that has it serves "
+            f"{served_versions}: serve the old one too, then resolve the run with --retry"
         )
         return newest, misfit
 
     def _versions(self, agent_id: AgentId) -> list[Agent]:
         """Return the agent as all versions make it that were registered, the newest first."""
         newest = self.find(agent_id)
-        found: list[Agent] = [] if newest is None else [newest]
-        found += self._older.get(agent_id, [])
-        found += [
-            _made(factory, agent_id) for factory in self._older_factories.get(agent_id.type, [])
+        agents: list[Agent] = [] if newest is None else [newest]
+        agents += self._older.get(agent_id, [])
+        agents += [
+            _make_agent(factory, agent_id)
+            for factory in self._older_factories.get(agent_id.type, [])
         ]
-        return found
+        return agents
 
     def is_served(self, agent_id: AgentId) -> bool:
         """Return True if `find` would return an agent."""
@@ -175,8 +180,9 @@ class FunctionAgent:
         return await self._fn(ctx, inbox)
 
 
-def _made(factory: Callable[[AgentId], Agent], agent_id: AgentId) -> Agent:
+def _make_agent(factory: Callable[[AgentId], Agent], agent_id: AgentId) -> Agent:
     """Return the agent that a factory makes; one that asks the process to end has failed."""
+    # A `SystemExit` in an author's factory would end the host.
     try:
         agent = factory(agent_id)
     except Exception:
@@ -189,7 +195,7 @@ def _made(factory: Callable[[AgentId], Agent], agent_id: AgentId) -> Agent:
 
 
 def version_of(agent: Agent) -> str | None:
-    """Return the version of an agent's code; None: it has none, and any code may go on with its runs."""
+    """Return the version of an agent's code, or None if it has none: then any code may go on with its runs."""
     version = getattr(agent, "version", None)
     return None if version is None else str(version)
 
@@ -213,7 +219,7 @@ def check_attributes(agent: Agent) -> None:
     # As it is kept: a property is looked at by runs alone. `inspect.getattr_static` takes 10 µs.
     tools: object = getattr(type(agent), "tools", None)
     tools = getattr(agent, "__dict__", {}).get("tools", tools)
-    if isinstance(tools, tuple | list) and all(isinstance(one, Tool) for one in tools):
+    if isinstance(tools, tuple | list) and all(isinstance(tool, Tool) for tool in tools):
         try:
             check_tools(tools, agent.id)
         except ContractError as exc:
@@ -236,8 +242,8 @@ def _check_run(run: object, class_: type) -> None:
     is_function = isinstance(function, FunctionType)
     problem = _known_problem_of(function) if is_function else _inspect(run)
     if problem is not None:  # else it is a coroutine function, or cannot be looked at
-        needed = "it needs `id` and `async def run(self, ctx, inbox)`"
-        raise RegistrationError(f"{class_.__name__} is not an agent: {needed}{problem}")
+        requirement = "it needs `id` and `async def run(self, ctx, inbox)`"
+        raise RegistrationError(f"{class_.__name__} is not an agent: {requirement}{problem}")
 
 
 def _inspect(run: object) -> str | None:
@@ -272,11 +278,11 @@ def retry_of(agent: Agent) -> RetryPolicy | None:
 
 
 def terms_of_mail(agent: Agent | None, run_id: RunId) -> Supervision | None:
-    """Return the terms of a run that waiting messages start: the agent's `retention`; None: the defaults."""
-    kept = getattr(agent, "retention", None)
-    if not isinstance(kept, HistoryRetention):
+    """Return the terms of a run that waiting messages start: its `retention`, or None for the default."""
+    retention = getattr(agent, "retention", None)
+    if not isinstance(retention, HistoryRetention):
         return None
-    return Supervision(run_id=run_id, root_id=run_id, retention=kept)
+    return Supervision(run_id=run_id, root_id=run_id, retention=retention)
 
 
 def batch_of(agent: Agent) -> int:

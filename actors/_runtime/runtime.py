@@ -241,11 +241,11 @@ class Runtime(Client):
         Raises:
             ContractError: The agent is not registered here, or no session is given and it has none.
         """
-        found = self._registry.find(agent)
-        if found is None:
+        served_agent = self._registry.find(agent)
+        if served_agent is None:
             remedy = "register it, or ask a process that does; its code makes its windows"
             raise ContractError(f"{agent} is not registered in this process: {remedy}")
-        return await window_report(found, self._store, session)
+        return await window_report(served_agent, self._store, session)
 
     async def usage(
         self,
@@ -267,12 +267,12 @@ class Runtime(Client):
             model: The name of the agent's client, as logs have it.
             since: From this day on, in UTC.
             until: Up to this day, which is included.
-            by: A sum for each value of these; the other columns are None. Without any: one sum.
+            by: A sum for each value of these; the other columns are None. Without any there is one sum.
         """
-        wanted = UsageFilter(
+        usage_filter = UsageFilter(
             tenant=tenant, type_=type_, agent_id=agent, model=model, since=since, until=until
         )
-        return await self._store.data.usage.totals(wanted, by=by)
+        return await self._store.data.usage.totals(usage_filter, by=by)
 
     async def erase(  # noqa: PLR0913 - the parts of a request, and how it is done
         self,
@@ -336,8 +336,8 @@ class Runtime(Client):
     @property
     def serves(self) -> tuple[str, ...]:
         """Types, and single agents as text, that are registered here."""
-        served = self._registry.serves()
-        return (*served.types, *map(str, served.agents))
+        serves = self._registry.serves()
+        return (*serves.types, *map(str, serves.agents))
 
     @cached_property
     def front(self) -> Front:

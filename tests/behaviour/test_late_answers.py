@@ -229,7 +229,7 @@ async def test_nothing_is_kept_of_a_shard_that_was_released_while_it_was_read(be
     await bed.until(lambda: not bed.runtime._host.ownership._claiming.locked())
 
     held = {lease.shard for lease in bed.runtime._host.worker.held.leases}
-    assert held.issuperset(bed.runtime._host.worker._mailboxes._asleep)
+    assert held.issuperset(bed.runtime._host.worker._mailboxes._sleepers)
 
 
 async def busy(bed: Bed) -> AgentId:

@@ -14,7 +14,7 @@ from actors._kernel.runtime.ids import AgentId
 from actors._kernel.runtime.log_entry import EntryKind as K
 from actors._runtime.execution.ending import Ending
 from actors._runtime.execution.execution import Execution
-from actors._runtime.execution.start import place_of
+from actors._runtime.execution.start import queue_item_of
 from actors._runtime.journal.run_log import RunLog
 from actors._runtime.replay.branch_scheduler import BranchScheduler
 from actors._runtime.sharding import ownership
@@ -211,7 +211,7 @@ async def test_a_late_hint_leaves_no_object(bed: Bed) -> None:
         intake = bed.runtime._host.worker.intake
         if not told:
             for row in rows[::2]:
-                intake.offer(place_of(row))
+                intake.offer(queue_item_of(row))
             for row in rows[1::2]:
                 intake.signalled(row.run_id, row.agent_id)
         told.append(mailboxes(type_))

@@ -116,5 +116,5 @@ async def _taken_for_free(state: Any, store: RunStore) -> list[str]:
 
 
 def _hashes(state: Any, shard: str) -> Any:
-    known = state.mailboxes._asleep.get(shard)
+    known = state.mailboxes._sleepers.get(shard)
     return () if known is None else known._hashes

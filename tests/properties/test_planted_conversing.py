@@ -149,7 +149,7 @@ def recorded_summaries_are_bought_again(patch: pytest.MonkeyPatch) -> None:
     ask = RecordedCalls.ask
 
     async def anew(self: RecordedCalls, *args: Any, **options: Any) -> LLMResponse:
-        self._run.history.places.pop(f"{self._position}{PAID}0", None)
+        self._run.history.calls.pop(f"{self._position}{PAID}0", None)
         return await ask(self, *args, **options)
 
     patch.setattr(RecordedCalls, "ask", anew)

@@ -53,7 +53,7 @@ class _Heap:
 
 def no_abandoned(patch: pytest.MonkeyPatch) -> None:
     """`effect.abandoned` is forgotten."""
-    patch.setattr(Execution, "_on_closed", lambda _self, branch: branch.begun.clear())
+    patch.setattr(Execution, "_on_closed", lambda _self, branch: branch.open_effects.clear())
 
 
 def executed_twice(patch: pytest.MonkeyPatch) -> None:
@@ -77,12 +77,12 @@ def strict_is_pool(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_is_void(patch: pytest.MonkeyPatch) -> None:
     """The error that ended an attempt is raised again for ever."""
-    place = History._place
+    place = History._add_call_entry
 
     def never_void(self: History, entry: Any, *, is_void: bool) -> None:
         place(self, entry, is_void=False)
 
-    patch.setattr(History, "_place", never_void)
+    patch.setattr(History, "_add_call_entry", never_void)
 
 
 def not_durable(patch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def orphans_live_on(patch: pytest.MonkeyPatch) -> None:
 
 def joined_children_are_orphans(patch: pytest.MonkeyPatch) -> None:
     """A run names children among its orphans that it has joined."""
-    patch.setattr(History, "left_behind", property(lambda self: tuple(self.children)))
+    patch.setattr(History, "unjoined_children", property(lambda self: tuple(self.children)))
 
 
 def cancels_do_not_go_down(patch: pytest.MonkeyPatch) -> None:

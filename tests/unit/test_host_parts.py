@@ -94,8 +94,8 @@ def test_models_and_strategies_are_bounded() -> None:
     for n in range(MAX_NAMES + extra):
         steps: list[JsonValue] = [{"strategy": f"s-{n}"}]
         payload: dict[str, JsonValue] = {"status": "ok", "receipt": {"tokens": 1, "steps": steps}}
-        calls.called(f"openai:m-{n}", payload, 1.0)
-    calls.called("openai-chat:m-0", {"status": "ok"}, 1.0)
+        calls.count_call(f"openai:m-{n}", payload, 1.0)
+    calls.count_call("openai-chat:m-0", {"status": "ok"}, 1.0)
 
     assert len(calls.models) == len(calls.compactions) == MAX_NAMES + 1
     assert calls.models["", "other"].duration_s.count == calls.compactions["other"] == extra

@@ -33,7 +33,7 @@ class Approvals:
         self._on_answer = on_answer
 
     async def open(self, *, run_id: RunId | None = None, limit: int = 100) -> list[ApprovalRequest]:
-        """Return what waits for a person, oldest first."""
+        """Return pending approvals, oldest first."""
         if run_id is not None and not is_name(run_id):
             return []
         waits = await self._store.lists.approvals(ApprovalFilter(run_id=run_id), limit=limit)
@@ -72,12 +72,12 @@ class Approvals:
         """Return the waits of a graph's run; the request of each is an object that says what it is for."""
         if not is_name(run_id):
             return []
-        found = await self._store.lists.waits(run_id, limit=MOST)
-        graph_waits = [one for one in found if one.wait.kind in GRAPH_WAITS]
-        return [one for one in graph_waits if isinstance(one.wait.request, dict)]
+        waits = await self._store.lists.waits(run_id, limit=MOST)
+        graph_waits = [w for w in waits if w.wait.kind in GRAPH_WAITS]
+        return [w for w in graph_waits if isinstance(w.wait.request, dict)]
 
     async def answer(self, run_id: RunId, key: str, payload: JsonValue, *, early: bool) -> bool:
-        """Answer a wait of a graph's run, which goes on. The first one counts; False for another.
+        """Answer a wait of a graph's run, which goes on. The first answer counts; return False for another.
 
         With `early` the answer is kept until the run waits; else it must wait now.
 
@@ -85,9 +85,9 @@ class Approvals:
             MessageTooLargeError: It has more than 256 KiB.
             UnknownRunError: There is no such run.
         """
-        clean = payload_of(payload, what=f"answer to run {run_id}")
+        data = payload_of(payload, what=f"answer to run {run_id}")
         status: AnswerStatus = "replied" if early else "resumed"
-        outcome = await self._store.arrivals.answer(Answer(run_id, key, status, result=clean))
+        outcome = await self._store.arrivals.answer(Answer(run_id, key, status, result=data))
         if outcome.accepted and outcome.agent_id is not None:
             self._on_answer(run_id, outcome.agent_id)
         return outcome.accepted
@@ -95,18 +95,18 @@ class Approvals:
     async def emit(self, event: str, payload: JsonValue) -> list[RunId]:
         """Answer all open waits of graphs for an event (`event_id`), once each; return their runs.
 
-        In steps, each durable when it is done: a call that dies half-way is made again. Who begins to wait
-        meanwhile may hear of it, too.
+        In steps, each durable when it is done: a call that dies half-way is made again. A run that begins to
+        wait meanwhile may get the event, too.
 
         Raises:
             MessageTooLargeError: It has more than 256 KiB.
         """
-        clean, heard = payload_of(payload, what="an event"), list[RunId]()
-        async for found in emit_to_all(self._store.arrivals, event, clean):
-            for run_id, agent_id in found:
+        data, run_ids = payload_of(payload, what="an event"), list[RunId]()
+        async for answered_runs in emit_to_all(self._store.arrivals, event, data):
+            for run_id, agent_id in answered_runs:
                 self._on_answer(run_id, agent_id)
-            heard += [run_id for run_id, _ in found]
-        return heard
+            run_ids += [run_id for run_id, _ in answered_runs]
+        return run_ids
 
     async def decide(
         self, approval_id: str, *, approve: bool, by: str, comment: str = ""
@@ -151,16 +151,16 @@ class Approvals:
         return request_of(waits[0])
 
 
-def request_of(found: OpenWait) -> ApprovalRequest:
-    """Return what a run waits for as people see it."""
-    request = found.wait.request
-    asked = request if isinstance(request, dict) else {"what": request or ""}
+def request_of(open_wait: OpenWait) -> ApprovalRequest:
+    """Return an open wait as people see it."""
+    request = open_wait.wait.request
+    details = request if isinstance(request, dict) else {"what": request or ""}
     return ApprovalRequest(
-        id=found.wait.key,
-        run_id=found.run_id,
-        agent_id=str(found.agent_id),
-        what=str(asked.get("what", "")),
-        args=asked.get("args"),
-        since=found.since,
-        expires_at=found.wait.expires_at,
+        id=open_wait.wait.key,
+        run_id=open_wait.run_id,
+        agent_id=str(open_wait.agent_id),
+        what=str(details.get("what", "")),
+        args=details.get("args"),
+        since=open_wait.since,
+        expires_at=open_wait.wait.expires_at,
     )

@@ -110,18 +110,18 @@ class Client:
         _check_tenant(agent_id, tenant)
         message = msg.checked() if isinstance(msg, Message) else Message.of(agent_id, msg)
         check_message(message)
-        sent = message.sent_by(sender or self._submitter)
+        sent_message = message.sent_by(sender or self._submitter)
         if retry_policy is None and max_retries is not None:
             retry_policy = RetryPolicy(max_retries=max_retries)
         run = self._writer.new_run(
-            sent,
+            sent_message,
             agent_id,
             priority=priority,
             trace=traceparent_for(message),
             retry_policy=retry_policy,
             terms=(spawn_budget, execution_budget, retention, session_id),
         )
-        return await self._writer.submit(run, sent, on_conflict)
+        return await self._writer.submit(run, sent_message, on_conflict)
 
     async def send(
         self, agent_id: AgentId, msg: Message | Any, *, sender: str | None = None
@@ -155,7 +155,7 @@ class Client:
     async def unfollow(
         self, follower: AgentId, topic_type: str, topic_source: str = "default"
     ) -> bool:
-        """End that; False when the agent did not follow the topic, which is no error."""
+        """End a subscription; return False if the agent did not follow the topic, which is no error."""
         topic = TopicId(topic_type, topic_source, follower.tenant)
         return await self._topics.unfollow(follower, topic)
 
@@ -179,7 +179,7 @@ class Client:
     async def signal(
         self, run_id: RunId, name: str, payload: Any = None, *, message_id: str | None = None
     ) -> bool:
-        """Buffer a signal for a run and wake it; False for a known id or an ended run.
+        """Buffer a signal for a run and wake it; return False for a known id or an ended run.
 
         Raises:
             ContractError: The name begins with ``~``.
@@ -188,9 +188,9 @@ class Client:
             UnknownRunError: There is no such run.
         """
         refuse_reserved(name)
-        clean = payload_of(payload, what=f"signal {name!r}")
+        data = payload_of(payload, what=f"signal {name!r}")
         return await self._writer.signal(
-            run_id, name, clean, message_id=message_id, sender=self._sender
+            run_id, name, data, message_id=message_id, sender=self._sender
         )
 
     async def resolve(
@@ -238,8 +238,8 @@ class Client:
         """
         check_text_of("reason of a cancel", reason)
         report = await self._store.arrivals.request_cancel(known_id(run_id), reason=reason)
-        for cancelled, agent_id in report.runs:
-            self._worker.intake.cancel(cancelled, agent_id, reason)
+        for cancelled_id, agent_id in report.runs:
+            self._worker.intake.cancel(cancelled_id, agent_id, reason)
         return report
 
     async def result(self, run_id: RunId) -> JsonValue:
@@ -266,16 +266,17 @@ class Client:
         Raises:
             UnknownRunError: There is no such run.
         """
-        # Of a run in memory here the worker tells, and of the end of another one the bus, which is a
-        # hint: its row is looked at now and then.
+        # The worker notifies of the end of a run in memory here. For another run the bus does, which may lose
+        # a hint, so the run's row is polled, too.
         completions, pause_s = self._worker.completions, FIRST_POLL_S
         unwatch: Callable[[], None] | None = None
         try:
             while True:
-                ended = completions.future_of(run_id)  # before the look: no end falls between them
+                # Before the row is read: an end between the two would be missed.
+                end_future = completions.future_of(run_id)
                 try:
                     if self._worker.has(run_id):
-                        await ended
+                        await end_future
                     else:
                         row = await row_of(self._store, run_id)
                         if row.status.is_terminal:
@@ -284,13 +285,13 @@ class Client:
                             unwatch = self.live.watch_end(
                                 row.agent_id, run_id, lambda: completions.complete(run_id, None)
                             )
-                        await asyncio.wait([ended], timeout=pause_s)
+                        await asyncio.wait([end_future], timeout=pause_s)
                         longer_s = min(2 * pause_s, MAX_POLL_S)
                         pause_s = longer_s if self.live.hears_ends else FIRST_POLL_S
-                    if ended.done() and (found := ended.result()) is not None:
-                        return found
+                    if end_future.done() and (ended_row := end_future.result()) is not None:
+                        return ended_row
                 finally:
-                    ended.cancel()
+                    end_future.cancel()
         finally:
             if unwatch is not None:
                 unwatch()
@@ -313,9 +314,9 @@ class Client:
             IllegalTransitionError: It has not failed.
             AlreadyRedrivenError: Dead letters of it were sent again already, by `dlq redrive`.
         """
-        done = await self._store.operators.redrive_run(known_id(run_id))
-        await self._writer.offer(done.run_id)
-        return done.run_id
+        new_run = await self._store.operators.redrive_run(known_id(run_id))
+        await self._writer.offer(new_run.run_id)
+        return new_run.run_id
 
     async def fork_run(self, run_id: RunId, *, at_seq: int, copy: int = 0) -> RunId:
         """Queue a run that continues after entry `at_seq` of another run's log; return its id.
@@ -327,9 +328,9 @@ class Client:
             UnknownRunError: There is no such run.
             ContractError: Nothing can go on from there; the message says why, and where else.
         """
-        done = await fork_run(self._store, run_id, at_seq=at_seq, copy=copy)
-        await self._writer.offer(done.run_id)
-        return done.run_id
+        fork = await fork_run(self._store, run_id, at_seq=at_seq, copy=copy)
+        await self._writer.offer(fork.run_id)
+        return fork.run_id
 
     async def handle(self, run_id: RunId) -> RunHandle:
         """Return the handle of a run, also of another process's.

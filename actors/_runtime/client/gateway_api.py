@@ -65,14 +65,14 @@ class GatewayListener(Protocol):
 
 
 class RuntimeFront:
-    """See `Front`.
+    """The `Front` of this process: the calls of external clients.
 
     Args:
         store: The rows.
         client: The client of this process, which executes the calls that both may make.
-        writer: Writes in the name of the client.
-        registry: What is served here.
-        live: Pieces of models' answers.
+        writer: The writer, which writes in the name of the external client.
+        registry: The agents that are served here.
+        live: The live events of runs.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class RuntimeFront:
     ) -> None:
         self._store, self._client, self._writer = store, client, writer
         self._registry, self._live = registry, live
-        self._served = Served(store.insight)
+        self._served_agents = Served(store.insight)
 
     async def submit(self, caller: Caller, order: Order) -> RunId:
-        """See `Front.submit`.
+        """Queue a run of an agent for an external client's order, and return its id.
 
         Raises:
             UnservedError: No live host serves the agent, and the order is not known already.
@@ -118,14 +118,14 @@ class RuntimeFront:
     async def _refuse_unserved(self, agent_id: AgentId, sender: str, message_id: str) -> None:
         if self._registry.is_served(agent_id):
             return
-        if await self._served.includes(agent_id):
+        if await self._served_agents.includes(agent_id):
             return
         # Its host may have died since: a repeated request waits for the existing run.
         if await self._store.lists.run_of_message(agent_id, sender, message_id) is None:
             raise UnservedError(str(agent_id))
 
     async def result(self, caller: Caller, run_id: RunId) -> RunResult:
-        """See `Front.result`."""
+        """Return how a run of the caller ended, once it has."""
         row = await self._own(caller, run_id)
         if not row.status.is_terminal:
             row = await self._client.wait(run_id)
@@ -134,21 +134,21 @@ class RuntimeFront:
         return result_of_row(row)
 
     async def status(self, caller: Caller, run_id: RunId) -> RunStatusSummary:
-        """See `Front.status`."""
+        """Return how far a run of the caller is."""
         return await summary_of(self._store, await self._own(caller, run_id))
 
     async def cancel(self, caller: Caller, run_id: RunId, *, reason: str) -> bool:
-        """See `Front.cancel`."""
+        """Ask a run of the caller, and its subtree, to stop; return False if it had ended."""
         row = await self._own(caller, run_id)
         if row.status.is_terminal:
             return False
         report = await self._client.cancel(run_id, reason=reason)
-        return any(cancelled == run_id for cancelled, _ in report.runs)
+        return any(cancelled_id == run_id for cancelled_id, _ in report.runs)
 
     async def signal(
         self, caller: Caller, run_id: RunId, name: str, payload: JsonValue, *, message_id: str
     ) -> bool:
-        """See `Front.signal`."""
+        """Buffer a signal for a run of the caller; return False for a known id or an ended run."""
         refuse_reserved(name)
         await self._own(caller, run_id)
         sender = sender_of(caller.kind, caller.publisher)
@@ -179,19 +179,19 @@ class RuntimeFront:
     async def follow(
         self, caller: Caller, follower: AgentId, topic: TopicId, *, mode: FollowMode
     ) -> None:
-        """See `Front.follow`."""
+        """Let an agent of the caller's tenant follow a topic of it."""
         _check_tenants(caller, follower, topic)
         await self._client.follow(follower, topic.type, topic.source, mode=mode)
 
     async def unfollow(self, caller: Caller, follower: AgentId, topic: TopicId) -> bool:
-        """See `Front.unfollow`."""
+        """End a subscription; return False if the agent did not follow the topic."""
         _check_tenants(caller, follower, topic)
         return await self._client.unfollow(follower, topic.type, topic.source)
 
     async def events(
         self, caller: Caller, run_id: RunId, *, from_seq: int = 0
     ) -> AsyncGenerator[RunEvent, None]:
-        """See `Front.events`.
+        """Yield the entries of a run of the caller, and live pieces between them, until its end.
 
         Raises:
             ContractError: The log does not reach `from_seq`.
@@ -223,7 +223,7 @@ class RuntimeFront:
         return number
 
     async def describe(self, caller: Caller) -> JsonValue:
-        """See `Front.describe`."""
+        """Return the document that describes the agents that the caller may use."""
         return describe(self._registry, tenant=caller.tenant)
 
 
@@ -237,31 +237,31 @@ class Served:
 
     async def includes(self, agent_id: AgentId) -> bool:
         """Return True if a live host serves the agent, by its type or alone."""
-        wanted, now = {agent_id.type, str(agent_id)}, asyncio.get_running_loop().time()
-        if now >= self._until or wanted.isdisjoint(self._names):
+        names, now = {agent_id.type, str(agent_id)}, asyncio.get_running_loop().time()
+        if now >= self._until or names.isdisjoint(self._names):
             hosts = await self._insight.hosts()
             self._names = frozenset(name for host in hosts for name in host.serves)
             self._until = now + SERVED_S
-        return not wanted.isdisjoint(self._names)
+        return not names.isdisjoint(self._names)
 
 
 class Attempts:
-    """Says of each event of a run to which attempt it belongs."""
+    """The attempt of a run, as the reader of its events has come to it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
     def entry(self, entry: RunLogEntry) -> RunEvent:
         """Return an entry of the log as an event; it may begin an attempt."""
-        after = next_attempt(self.number, entry)
+        next_number = next_attempt(self.number, entry)
         if entry.kind != EntryKind.RUN_ATTEMPT_FAILED:  # which is the last of its attempt
-            self.number = after
+            self.number = next_number
         event = _event(entry, kind="entry", seq=entry.seq, attempt=self.number, data=entry.payload)
-        self.number = after
+        self.number = next_number
         return event
 
     def delta(self, entry: RunLogEntry, last_seq: int) -> RunEvent | None:
-        """Return a piece of what the run says as an event; None for one of an attempt that is over."""
+        """Return a piece of what the run says as an event, or None if its attempt is over."""
         attempt = int(str(entry.payload["attempt"]))
         if attempt < self.number:
             return None
@@ -312,13 +312,13 @@ def _end_mark(row: RunRow, attempt: int) -> RunEvent:
 
 
 def _check_tenants(caller: Caller, follower: AgentId, topic: TopicId) -> None:
-    for named in (follower, topic):
-        if named.tenant != caller.tenant:
-            raise _foreign(caller, named)
+    for address in (follower, topic):
+        if address.tenant != caller.tenant:
+            raise _foreign(caller, address)
 
 
-def _foreign(caller: Caller, named: AgentId | TopicId) -> OtherTenantError:
-    return OtherTenantError(str(named), caller.tenant)
+def _foreign(caller: Caller, address: AgentId | TopicId) -> OtherTenantError:
+    return OtherTenantError(str(address), caller.tenant)
 
 
 _log = logging.getLogger("callboard.client")
@@ -334,7 +334,7 @@ _NOT_DECLARED: Final = object()
 def describe(registry: Registry, *, tenant: str | None = None) -> JsonValue:
     """Return ``{"callboard": 1, "agents": [...]}`` with one object for each type or single agent.
 
-    ``type``, ``key`` (None: any), ``tenant`` (None: any), ``description`` (the docstring), ``version``,
+    ``type``, ``key`` and ``tenant`` (None for any), ``description`` (the docstring), ``version``,
     ``input`` and ``output`` (JSON Schemas), ``follows`` and ``tools``. An agent declares its payload
     and result with attributes `input` and `output`, types that pydantic knows; without `output` the
     return annotation of its code counts. `follows` is a list of topics, shown here and used nowhere.
@@ -345,37 +345,39 @@ def describe(registry: Registry, *, tenant: str | None = None) -> JsonValue:
     serves = registry.serves()
     agents: list[JsonValue] = []
     for type_ in serves.types:
-        place: dict[str, JsonValue] = {"type": type_, "key": None, "tenant": None}
-        agents.append(place | _facts(registry, AgentId(type_, EXAMPLE_KEY, DEFAULT_TENANT)))
-    for one in serves.agents:
-        if tenant not in {None, one.tenant}:
+        identity: dict[str, JsonValue] = {"type": type_, "key": None, "tenant": None}
+        agents.append(identity | _facts(registry, AgentId(type_, EXAMPLE_KEY, DEFAULT_TENANT)))
+    for agent_id in serves.agents:
+        if tenant not in {None, agent_id.tenant}:
             continue
-        place = {"type": one.type, "key": one.key, "tenant": one.tenant}
-        agents.append(place | _facts(registry, one))
+        identity = {"type": agent_id.type, "key": agent_id.key, "tenant": agent_id.tenant}
+        agents.append(identity | _facts(registry, agent_id))
     return {"callboard": VERSION, "agents": agents}
 
 
 def _facts(registry: Registry, agent_id: AgentId) -> dict[str, JsonValue]:
     try:
-        found = recordable(_of_agent(registry.find(agent_id)), where=f"agent {agent_id}")
+        facts = recordable(_of_agent(registry.find(agent_id)), where=f"agent {agent_id}")
     except Exception as exc:  # noqa: BLE001 - an author's code; the others are described all the same
         _log.warning(
             "an agent cannot be described", extra={"agent": str(agent_id), "problem": repr(exc)}
         )
         return _of_agent(object())
-    assert isinstance(found, dict)
-    return found
+    assert isinstance(facts, dict)
+    return facts
 
 
 def _of_agent(agent: Any) -> dict[str, JsonValue]:
     output = getattr(agent, "output", _NOT_DECLARED)
     if output is _NOT_DECLARED:
         output = _returned_by(agent)
-    wanted = getattr(agent, "input", _NOT_DECLARED)
+    input_type = getattr(agent, "input", _NOT_DECLARED)
     return {
         "description": _words_of(agent),
         "version": version_of(agent),
-        "input": dict(ANY_OBJECT) if wanted is _NOT_DECLARED else _schema(wanted, "validation"),
+        "input": dict(ANY_OBJECT)
+        if input_type is _NOT_DECLARED
+        else _schema(input_type, "validation"),
         "output": {} if output is _NOT_DECLARED else _schema(output, "serialization"),
         "follows": [str(topic) for topic in getattr(agent, "follows", None) or ()],
         "tools": _tools(getattr(agent, "tools", None) or ()),
@@ -395,13 +397,13 @@ def _returned_by(agent: object) -> Any:
     if not isinstance(code, FunctionType) or "return" not in code.__annotations__:
         return _NOT_DECLARED
     # Its other annotations often name what is imported for type checkers only.
-    alone = FunctionType(code.__code__, code.__globals__)
-    alone.__annotations__ = {"return": code.__annotations__["return"]}
+    bare_function = FunctionType(code.__code__, code.__globals__)
+    bare_function.__annotations__ = {"return": code.__annotations__["return"]}
     try:
-        found = typing.get_type_hints(alone)["return"]
+        return_type = typing.get_type_hints(bare_function)["return"]
     except (NameError, TypeError, AttributeError):
         return _NOT_DECLARED
-    return _NOT_DECLARED if found is Any else found
+    return _NOT_DECLARED if return_type is Any else return_type
 
 
 def _schema(kind: Any, mode: Literal["validation", "serialization"]) -> dict[str, JsonValue]:

@@ -37,8 +37,8 @@ class LivePiece(RunLogEntry):
     """A piece of a live answer, as an entry with the seq -1.
 
     Attributes:
-        after: See `Delta.after`.
-        shared: What one of the piece's readers has made of it, for the others.
+        after: Where the log ended when the answer began, as in `Delta.after`.
+        shared: Values that one of the piece's readers has made of it, for the others.
     """
 
     after: int | None = None
@@ -50,10 +50,10 @@ class LiveEvents:
 
     Args:
         clock: The clock for the arrival of pieces.
-        store: Knows whose a run is.
+        store: The store, which knows the agent of a run.
 
     Attributes:
-        bus: Carries pieces to and from other processes, where there is one: see `join`.
+        bus: The bus to and from other processes, or None without one: see `join`.
     """
 
     def __init__(self, clock: Clock, store: RunStore) -> None:
@@ -85,7 +85,7 @@ class LiveEvents:
     def watch_end(
         self, agent_id: AgentId, run_id: RunId, on_end: Callable[[], None]
     ) -> Callable[[], None]:
-        """Call `on_end` when another host says that the run has ended; return what ends the watch."""
+        """Call `on_end` when another host says that the run has ended; return what stops the watch."""
         return (lambda: None) if self.bus is None else self.bus.watch_end(agent_id, run_id, on_end)
 
     @property
@@ -113,16 +113,17 @@ class LiveEvents:
             whole: See above.
             after: Seq of the entry before the log's first one.
         """
-        async with self.reading(run_id, log, whole=whole, after=after) as merged:
+        async with self.reading(run_id, log, whole=whole, after=after) as merged_log:
             while True:
-                await merged.until_next()
+                await merged_log.until_next()
                 try:
-                    found = await merged.take()
+                    items = await merged_log.take()
                 except StopAsyncIteration:
                     return
-                for one in found:  # all readers of a run share its pieces
-                    is_piece = isinstance(one, LivePiece)
-                    yield replace(one, payload=fresh(one.payload)) if is_piece else one
+                # A copy for each reader: all readers of a run share its pieces.
+                for item in items:
+                    is_piece = isinstance(item, LivePiece)
+                    yield replace(item, payload=fresh(item.payload)) if is_piece else item
 
     @asynccontextmanager
     async def reading(
@@ -138,11 +139,11 @@ class LiveEvents:
         """Yield what `merge` yields, for a reader that also waits for something else.
 
         Args:
-            run_id: See `merge`, as for `log`, `whole` and `after`.
+            run_id: The run.
             log: Its entries.
-            pieces: False: only the entries.
-            whole: See `merge`.
-            after: See `merge`.
+            pieces: False to yield only the entries.
+            whole: As for `merge`.
+            after: Seq of the entry before the log's first one.
             news: Is set when there is something to take. It may be set for other reasons, too.
         """
         feed = Feed(news)
@@ -176,17 +177,25 @@ class LiveEvents:
         after: int,
     ) -> AsyncIterator[None]:
         """Add the entries of a log to a feed, those of a run that began here without a task."""
-        reads, followed = self._store.reads, self._store.followed if after < 0 else None
-        with nullcontext() if followed is None else followed.entries_of(run_id) as handed:
+        reads, followed_runs = self._store.reads, self._store.followed if after < 0 else None
+        with (
+            nullcontext()
+            if followed_runs is None
+            else followed_runs.entries_of(run_id) as handed_entries
+        ):
 
             def read() -> None:
-                rest = log if handed is None else reads.tail(run_id, from_seq=handed.begin)
-                scope.start(_read_log(rest, feed), name=f"tail {run_id}")
+                entries = (
+                    log
+                    if handed_entries is None
+                    else reads.tail(run_id, from_seq=handed_entries.begin)
+                )
+                scope.start(_read_log(entries, feed), name=f"tail {run_id}")
 
-            if handed is None:
+            if handed_entries is None:
                 read()
             else:
-                feed.pulled = Pulled(handed, feed.news, read, quiet_s=QUIET_S)
+                feed.pulled = Pulled(handed_entries, feed.news, read, quiet_s=QUIET_S)
             try:
                 yield
             finally:
@@ -199,7 +208,7 @@ class LiveEvents:
 
     def _answers_of(self, agent_id: AgentId, run_id: RunId) -> list[Delta]:
         """Return the answers of a run that are under way here, if it is one of this agent."""
-        return [one for one in self.open_answers.of(run_id) if one.agent_id == agent_id]
+        return [delta for delta in self.open_answers.of(run_id) if delta.agent_id == agent_id]
 
     async def _read_bus(self, bus: DeltaBus, run_id: RunId, feed: Feed, *, whole: bool) -> None:
         row = await self._store.reads.run(run_id)
@@ -224,8 +233,8 @@ class LiveEvents:
         if delta.is_whole:
             payload["whole"] = True
         now = self._clock.now()
-        place = delta.run_id, -1, delta.kind, delta.position
-        return LivePiece(*place, payload, now, after=delta.after)
+        identity = delta.run_id, -1, delta.kind, delta.position
+        return LivePiece(*identity, payload, now, after=delta.after)
 
 
 async def _read_log(log: AsyncIterator[RunLogEntry], feed: Feed) -> None:
@@ -241,35 +250,41 @@ class PieceOrder:
     """The order of one reader's entries and pieces.
 
     Args:
-        last_seq: Returns where the log ends; None: pieces do not wait for entries.
+        last_seq: Function that returns where the log ends, or None if pieces do not wait for entries.
         seen: Seq of the last entry that the reader has.
     """
 
     def __init__(self, last_seq: Callable[[], Awaitable[int]] | None, seen: int) -> None:
-        self._last_seq, self._seen, self._upto = last_seq, seen, seen
-        self._begun: set[str] = set()
-        self._done: set[str] = set()
-        self._held: deque[RunLogEntry] = deque(maxlen=MAX_DELTAS)
+        self._last_seq, self._seen_seq, self._needed_seq = last_seq, seen, seen
+        self._begun_positions: set[str] = set()
+        self._done_positions: set[str] = set()
+        self._waiting_pieces: deque[RunLogEntry] = deque(maxlen=MAX_DELTAS)
 
     async def take(self, item: RunLogEntry) -> list[RunLogEntry]:
         """Return what comes next: an entry, and pieces that waited for it; or a piece, if it need not wait."""
         if item.seq < 0:
             return await self._piece(item)
-        self._seen, found = item.seq, [item]
+        self._seen_seq, next_items = item.seq, [item]
         is_graph = item.kind == EntryKind.EFFECT_RESULT and item.payload.get("effect") == GRAPH
         if item.kind == EntryKind.LLM_CALL or is_graph:
             if item.payload.get("status") == "ok":
-                self._done.add(item.position)
+                self._done_positions.add(item.position)
             # The pieces of this position wait no more.
-            pieces = [piece for piece in self._held if piece.position == item.position]
-            others = (piece for piece in self._held if piece.position != item.position)
-            self._held, found = deque(others, MAX_DELTAS), [*pieces, item]
+            pieces = [piece for piece in self._waiting_pieces if piece.position == item.position]
+            other_pieces = (
+                piece for piece in self._waiting_pieces if piece.position != item.position
+            )
+            self._waiting_pieces, next_items = deque(other_pieces, MAX_DELTAS), [*pieces, item]
         elif item.kind in {EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_CONTINUED}:
-            self._done.clear()  # the same positions are asked again
-        if self._seen >= self._upto:
-            found += [one for one in self._held if one.position not in self._done]
-            self._held.clear()
-        return found
+            self._done_positions.clear()  # the same positions are asked again
+        if self._seen_seq >= self._needed_seq:
+            next_items += [
+                piece
+                for piece in self._waiting_pieces
+                if piece.position not in self._done_positions
+            ]
+            self._waiting_pieces.clear()
+        return next_items
 
     async def _piece(self, item: RunLogEntry) -> list[RunLogEntry]:
         """Return a piece, unless it waits.
@@ -278,15 +293,17 @@ class PieceOrder:
         this position is asked again. A failed call says nothing of the kind: the attempt that follows asks
         there, and its pieces may come before the entry that begins it.
         """
-        begins = item.payload["n"] == 0 or item.position not in self._begun
+        begins = item.payload["n"] == 0 or item.position not in self._begun_positions
         if self._last_seq is not None and begins:
-            self._begun.add(item.position)
+            self._begun_positions.add(item.position)
             after = item.after if isinstance(item, LivePiece) else None
-            self._upto = max(self._upto, await self._last_seq() if after is None else after)
-        if self._seen < self._upto:
-            self._held.append(item)
+            self._needed_seq = max(
+                self._needed_seq, await self._last_seq() if after is None else after
+            )
+        if self._seen_seq < self._needed_seq:
+            self._waiting_pieces.append(item)
             return []
-        return [] if item.position in self._done else [item]
+        return [] if item.position in self._done_positions else [item]
 
 
 class MergedLog:
@@ -320,8 +337,8 @@ class Feed:
     """The queue of one reader. Entries wait for the reader, pieces do not.
 
     Attributes:
-        news: Is set when there is something to take.
-        pulled: Entries that are not added by a task.
+        news: Event that is set when there is something to take.
+        pulled: Entries that commits hand over and no task adds, or None.
     """
 
     def __init__(self, news: asyncio.Event | None = None) -> None:
@@ -363,7 +380,7 @@ class Feed:
         self.news.set()
 
     def end(self, error: Exception | None) -> None:
-        """The log has ended, or could not be read."""
+        """Note that the log has ended, or could not be read."""
         self._is_over, self._error = True, error
         self.news.set()
 
@@ -379,7 +396,7 @@ class Feed:
             await self.news.wait()
 
     def take(self) -> RunLogEntry | None:
-        """Return the next entry or piece, once `has_next`; None after the last entry.
+        """Return the next entry or piece, once `has_next`, or None after the last entry.
 
         Raises:
             Exception: What kept the log from being read.
@@ -410,7 +427,7 @@ class CatchUp:
         self._show = show
         self._next: dict[str, tuple[int, int]] = {}
         """Attempt and number of the next piece, by the position of the model call."""
-        self._held: list[Delta] = []
+        self._waiting_pieces: list[Delta] = []
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
@@ -420,37 +437,39 @@ class CatchUp:
         self._stop()
 
     def take(self, delta: Delta | None) -> None:
-        """Show a piece, hold it, or drop what was shown; None: the whole answers are there."""
+        """Show a piece, hold it, or drop it if it was shown. None says that the whole answers are there."""
         if delta is None:
             self._release()
         elif delta.kind == "custom.delta":
             self._show(delta)
         else:
-            place, wanted = (delta.attempt, delta.n), self._wanted(delta)
+            number, next_number = (delta.attempt, delta.n), self._next_number(delta)
             if delta.n == 0 and not delta.is_whole:
-                self._held = [one for one in self._held if one.position != delta.position]
-                self._pass(delta)
-            elif place == wanted or (delta.is_whole and place > wanted):
-                self._pass(delta)
-            elif place > wanted:
-                self._held.append(delta)
+                self._waiting_pieces = [
+                    piece for piece in self._waiting_pieces if piece.position != delta.position
+                ]
+                self._show_next(delta)
+            elif number == next_number or (delta.is_whole and number > next_number):
+                self._show_next(delta)
+            elif number > next_number:
+                self._waiting_pieces.append(delta)
                 if self._timer is None:
                     loop = asyncio.get_running_loop()
                     self._timer = loop.call_later(HOLD_S, self._release)
 
-    def _wanted(self, delta: Delta) -> tuple[int, int]:
+    def _next_number(self, delta: Delta) -> tuple[int, int]:
         return self._next.get(delta.position, (0, 0))
 
-    def _pass(self, delta: Delta) -> None:
+    def _show_next(self, delta: Delta) -> None:
         self._next[delta.position] = (delta.attempt, delta.n + 1)
         self._show(delta)
 
     def _release(self) -> None:
         self._stop()
-        held, self._held = self._held, []
-        for delta in held:
-            if (delta.attempt, delta.n) >= self._wanted(delta):
-                self._pass(delta)
+        waiting_pieces, self._waiting_pieces = self._waiting_pieces, []
+        for delta in waiting_pieces:
+            if (delta.attempt, delta.n) >= self._next_number(delta):
+                self._show_next(delta)
 
     def _stop(self) -> None:
         if self._timer is not None:
@@ -483,15 +502,15 @@ class OpenAnswers:
         if texts is None:
             texts = self._runs[delta.run_id] = {}
         key = (delta.position, delta.kind)
-        known = texts.get(key)
-        if known is None or delta.n == 0:
-            known = texts[key] = _Text(delta)
-        known.last = delta
-        known.size += len(delta.text.encode("utf-8", "surrogatepass"))
-        if known.size <= MAX_BYTES:
-            known.pieces.append(delta.text)
+        answer = texts.get(key)
+        if answer is None or delta.n == 0:
+            answer = texts[key] = _Text(delta)
+        answer.last = delta
+        answer.size += len(delta.text.encode("utf-8", "surrogatepass"))
+        if answer.size <= MAX_BYTES:
+            answer.pieces.append(delta.text)
         else:
-            known.pieces.clear()
+            answer.pieces.clear()
 
     def close(self, run_id: RunId, position: str) -> None:
         """Forget the call at a position: its result is recorded, or it is tried again later."""
@@ -505,9 +524,11 @@ class OpenAnswers:
 
     def of(self, run_id: RunId) -> list[Delta]:
         """Return each answer of a run so far as one piece, in the order of the numbers of their last ones."""
-        known = [one for one in self._runs.get(run_id, {}).values() if one.pieces]
-        known.sort(key=lambda one: one.last.n)
-        return [replace(one.last, text="".join(one.pieces), is_whole=True) for one in known]
+        answers = [answer for answer in self._runs.get(run_id, {}).values() if answer.pieces]
+        answers.sort(key=lambda answer: answer.last.n)
+        return [
+            replace(answer.last, text="".join(answer.pieces), is_whole=True) for answer in answers
+        ]
 
     def __len__(self) -> int:
         return len(self._runs)

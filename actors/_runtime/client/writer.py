@@ -39,7 +39,7 @@ from actors.errors import DecisionRefusedError, UnknownRunError
 Terms: TypeAlias = tuple[
     SpawnBudget | None, ExecutionBudget | None, HistoryRetention | None, str | None
 ]
-"""Budgets of spawning and of spending, what becomes of children, and the session; None: the default."""
+"""Budgets of spawning and of spending, what becomes of children, and the session; None for the default."""
 
 
 class Writer:
@@ -57,28 +57,30 @@ class Writer:
         self._clock, self._entropy = clock, entropy
 
     async def submit(
-        self, run: NewRun, sent: Message, on_conflict: OnConflict, *, is_apart: bool = False
+        self, run: NewRun, message: Message, on_conflict: OnConflict, *, is_apart: bool = False
     ) -> RunId:
         """Queue a run for a message with its sender; see `ArrivalStore.submit`."""
         check_on_conflict(on_conflict)
-        done = await self._store.arrivals.submit(
-            run, sent, on_conflict=on_conflict, is_apart=is_apart
+        outcome = await self._store.arrivals.submit(
+            run, message, on_conflict=on_conflict, is_apart=is_apart
         )
-        if done.arrived is None:
-            await self.offer(done.run_id)
+        if outcome.arrived is None:
+            await self.offer(outcome.run_id)
         else:
-            is_new = done.run_id == run.run_id
-            self._worker.intake.offer(done.arrived, new_run=run if is_new else None)
+            is_new = outcome.run_id == run.run_id
+            self._worker.intake.offer(outcome.arrived, new_run=run if is_new else None)
             if on_conflict == "interrupt":
                 # The store may have flagged the agent's open run here: only other hosts were notified.
-                busy = await self._store.lists.find_run_for_agent(run.agent_id)
-                if busy is not None and busy.cancel_requested is not None:
-                    self._worker.intake.cancel(busy.run_id, run.agent_id, busy.cancel_requested)
-        return done.run_id
+                busy_run = await self._store.lists.find_run_for_agent(run.agent_id)
+                if busy_run is not None and busy_run.cancel_requested is not None:
+                    self._worker.intake.cancel(
+                        busy_run.run_id, run.agent_id, busy_run.cancel_requested
+                    )
+        return outcome.run_id
 
     def new_run(
         self,
-        sent: Message,
+        message: Message,
         agent_id: AgentId,
         *,
         priority: int,
@@ -94,8 +96,8 @@ class Writer:
         check_number("priority", priority)
         if retry_policy is not None:
             check_policy(retry_policy)
-        run_id = run_id_of_submit(agent_id, str(sent.sender), sent.id)
-        spawn, spend, retention, conversation = terms
+        run_id = run_id_of_submit(agent_id, str(message.sender), message.id)
+        spawn_budget, execution_budget, retention, conversation = terms
         if session is not None:
             conversation = agent_id.key
         supervision = None
@@ -105,12 +107,12 @@ class Writer:
                 root_id=run_id,
                 session_id=conversation,
                 priority=priority,
-                spawn_budget=spawn or SpawnBudget(),
-                execution_budget=spend or ExecutionBudget(),
+                spawn_budget=spawn_budget or SpawnBudget(),
+                execution_budget=execution_budget or ExecutionBudget(),
                 retention=retention or HistoryRetention.RUN,
             )
             check_supervision(supervision)
-        limit = spend.deadline_s if spend is not None else None
+        limit = execution_budget.deadline_s if execution_budget is not None else None
         return NewRun(
             run_id,
             agent_id,
@@ -123,16 +125,16 @@ class Writer:
         )
 
     async def offer(self, run_id: RunId) -> None:
-        """Offer a run that exists already: its first writer may have died before it did so."""
+        """Offer a run that exists already to the worker: its first writer may have died before it did."""
         reading = self._worker.held.readings
-        for found in await self._store.reads.load([run_id]):
-            if found.row.status is RunStatus.PENDING and found.row.last_seq < 0:
-                self._worker.adoption.adopt(found.row, found.messages, reading=reading)
+        for loaded in await self._store.reads.load([run_id]):
+            if loaded.row.status is RunStatus.PENDING and loaded.row.last_seq < 0:
+                self._worker.adoption.adopt(loaded.row, loaded.messages, reading=reading)
 
     async def signal(
         self, run_id: RunId, name: str, payload: JsonValue, *, message_id: str | None, sender: str
     ) -> bool:
-        """Buffer a signal; False for a known id or an ended run."""
+        """Buffer a signal; return False for a known id or an ended run."""
         check_name_of("name of a signal", name)
         check_name_of("id of a signal", message_id or "")
         id_ = message_id or self._entropy.token()
@@ -148,7 +150,7 @@ class Writer:
         """Decide for a parked run, bound to what it was at when it was read here."""
         run_id = known_id(run_id)
         check_name_of("position of a decision", position or "")
-        loaded = await self._loaded(run_id)
+        loaded = await self._load(run_id)
         if loaded.row.status.is_terminal:
             return False
         name = RETRY if position is None else f"{RESOLVE}{position}"
@@ -161,11 +163,12 @@ class Writer:
         self._notify(run_id, outcome)
         if outcome.accepted or outcome.same:
             return outcome.accepted
-        now = await self._loaded(run_id)
-        if now.row.status.is_terminal:
+        # The store refused it: the run went on since it was read, or another decision came first.
+        current = await self._load(run_id)
+        if current.row.status.is_terminal:
             return False
-        problem = f"that of seq {about} is over, {standing(now.row, now.entries)}"
-        if to_decide(name, now.row, now.entries) == about:
+        problem = f"that of seq {about} is over, {standing(current.row, current.entries)}"
+        if to_decide(name, current.row, current.entries) == about:
             problem = "it was decided otherwise already"
         raise DecisionRefusedError(run_id, position, problem)
 
@@ -173,8 +176,8 @@ class Writer:
         if outcome.accepted and outcome.agent_id is not None:
             self._worker.intake.signalled(run_id, outcome.agent_id)
 
-    async def _loaded(self, run_id: RunId) -> LoadedRun:
-        found = await self._store.reads.load([run_id])
-        if not found:
+    async def _load(self, run_id: RunId) -> LoadedRun:
+        loaded_runs = await self._store.reads.load([run_id])
+        if not loaded_runs:
             raise UnknownRunError(run_id)
-        return found[0]
+        return loaded_runs[0]

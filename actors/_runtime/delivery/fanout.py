@@ -42,7 +42,7 @@ class PostDelivery:
     """The task that delivers posts to followers.
 
     Args:
-        worker: Knows the shards of this host, and is notified of agents with new messages.
+        worker: The worker, which has the shards of this host and is notified of agents with new messages.
         notifications: Hints that name shards with posts.
     """
 
@@ -51,17 +51,16 @@ class PostDelivery:
         self._pending: set[ShardId] = set()
         self._may_be_more = False
         """True if there may be posts without a notification."""
-        self._known: set[tuple[ShardId, int]] = set()
+        self._read_shards: set[tuple[ShardId, int]] = set()
         """Shards, with their epochs, whose agents with lazy messages are known."""
         self._news = asyncio.Event()
         notifications.subscribe(self.follow, "fanout", "held", "incarnation")
 
     def follow(self, nudge: Nudge) -> None:
         """Note that a shard has posts for its followers. If shards are new here, any of them may have some."""
-        if (
-            nudge.kind == "incarnation"
-        ):  # the database may have lost commits: discard everything read before
-            self._known.clear()
+        # The database may have lost commits: discard everything that was read before.
+        if nudge.kind == "incarnation":
+            self._read_shards.clear()
         if nudge.shard is not None:
             self._pending.add(nudge.shard)
             self._news.set()
@@ -85,7 +84,7 @@ class PostDelivery:
                 await self._deliver_all()
                 if loop.time() >= sweep_at:
                     sweep_at = loop.time() + SWEEP_S
-                    self._known.clear()
+                    self._read_shards.clear()
                     while await self._posts.sweep(limit=PAGE) >= PAGE:
                         pass  # more of them are old
             except ActorsError as exc:
@@ -96,16 +95,17 @@ class PostDelivery:
     async def _learn_lazy(self) -> None:
         """Read which agents of our shards have lazy messages. Only this task makes more of them."""
         leases = {(lease.shard, lease.epoch): lease for lease in self._worker.held.loaded}
-        self._known &= leases.keys()
-        new = leases.keys() - self._known
-        if new:
-            lazy = await self._posts.lazy(sorted({shard for shard, _ in new}))
-            held = self._worker.held
-            for shard, epoch in new:
-                if held.holds(leases[shard, epoch]):
-                    agents = lazy.get(shard, ())
-                    held.lazy[shard] = None if agents is None else set(agents)
-            self._known |= new
+        self._read_shards &= leases.keys()
+        new_keys = leases.keys() - self._read_shards
+        if new_keys:
+            lazy_agents = await self._posts.lazy(sorted({shard for shard, _ in new_keys}))
+            held_shards = self._worker.held
+            for shard, epoch in new_keys:
+                # The shard may have been lost, and claimed again, while it was read.
+                if held_shards.holds(leases[shard, epoch]):
+                    agents = lazy_agents.get(shard, ())
+                    held_shards.lazy[shard] = None if agents is None else set(agents)
+            self._read_shards |= new_keys
 
     async def _deliver_all(self) -> None:
         """Deliver posts to their followers in this host's shards until no post is left."""

@@ -80,14 +80,14 @@ class MailService:
     def __init__(self, broker: Broker, worker: Worker, notifications: Notifications) -> None:
         self._transport, self._mail, self._outbox = broker.transport, broker.mail, broker.outbox
         self._worker, self._publish = worker, notifications.publish
-        self._over, self._changed = asyncio.Event(), asyncio.Event()
+        self._connection_over, self._changed = asyncio.Event(), asyncio.Event()
         self._posted = asyncio.Event()
         self._writes = TaskScope()
         self._inbound = Inbound(
             broker.mail,
             worker,
             tasks=self._writes,
-            on_broken=self._broken,
+            on_broken=self._give_up_connection,
             on_posted=lambda shard: self._publish(Nudge("fanout", shard=shard)),
         )
         self._suspected = asyncio.Event()
@@ -102,7 +102,7 @@ class MailService:
         """Reason to give the connection up, if a reader knows one."""
         self.connected = asyncio.Event()
         """Set while a guarded connection is in use."""
-        self._refused: ContractError | None = None
+        self._refusal_error: ContractError | None = None
         self._tried = asyncio.Event()
         notifications.subscribe(self._follow, "fanout", "held", "incarnation")
 
@@ -113,12 +113,12 @@ class MailService:
             ContractError: The broker cannot be used as it is configured; waiting does not help.
         """
         await self._tried.wait()
-        if self._refused is not None:
-            raise self._refused
+        if self._refusal_error is not None:
+            raise self._refusal_error
 
     @property
     def trouble(self) -> ActorsError | None:
-        """The reason why messages are not moved or not sent; None if no reason is known."""
+        """The reason why messages are not moved or not sent, or None if no reason is known."""
         return self._outage.trouble or self._relay.trouble
 
     def _follow(self, nudge: Nudge) -> None:
@@ -128,7 +128,7 @@ class MailService:
             self._changed.set()  # read what is ours, and only that
             self._bypass.refresh()
         else:  # the store may be behind: guard the stream, read from its cursors, send its outbox
-            self._over.set()
+            self._connection_over.set()
             self._bypass.refresh()
 
     async def run(self) -> None:
@@ -140,7 +140,7 @@ class MailService:
                 await self._connect_for_ever()
         except ContractError as exc:
             _log.error("the broker cannot be used", extra={"problem": str(exc)})
-            self._refused = exc
+            self._refusal_error = exc
             self._tried.set()
         finally:
             self._outbox.set_hook(None)
@@ -149,10 +149,10 @@ class MailService:
     async def _connect_for_ever(self) -> None:
         loop, backoff = asyncio.get_running_loop(), Backoff(longest_s=LONGEST_PAUSE_S)
         while True:
-            begun = loop.time()
+            began_at = loop.time()
             try:
                 deployment = await self._mail.deployment()
-                self._over.clear()
+                self._connection_over.clear()
                 self._problem = ""
                 async with self._transport.connect(
                     deployment=deployment, on_nudge=self._publish, on_suspect=self._suspected.set
@@ -174,13 +174,13 @@ class MailService:
                 self._outage.begins("see the error before")
             self._bypass.begin()
             await asyncio.sleep(backoff.next_s())
-            if loop.time() - begun > LONGEST_PAUSE_S:
+            if loop.time() - began_at > LONGEST_PAUSE_S:
                 backoff.reset()
 
-    def _broken(self, problem: str) -> None:
-        """The connection is of no use any more, or does not do what is asked of it."""
+    def _give_up_connection(self, problem: str) -> None:
+        """Give the connection up: it is of no use any more, or does not do what is asked of it."""
         self._problem = self._problem or problem
-        self._over.set()
+        self._connection_over.set()
 
     async def _use(self, connection: MailConnection, stream: StreamRecord) -> None:
         """Read and send until the connection is lost or the stream is another one."""
@@ -198,7 +198,7 @@ class MailService:
                 self._changed.set()
                 self.connected.set()
                 self._tried.set()
-                await self._over.wait()
+                await self._connection_over.wait()
         finally:
             self.connected.clear()
             self._relay.close(connection)
@@ -222,7 +222,7 @@ class MailService:
         try:
             await connection.lost()
         finally:
-            self._over.set()
+            self._connection_over.set()
 
     async def _follow_for_ever(self, readers: ShardReaders) -> None:
         """Have a reader for each shard of ours that is loaded, and for no other."""
@@ -230,10 +230,11 @@ class MailService:
             await self._changed.wait()
             self._changed.clear()
             try:
-                new = await readers.follow(self._worker.held.loaded)
-                await self._relay.load(self._worker.held.loaded if self._is_unsent else new)
+                new_leases = await readers.follow(self._worker.held.loaded)
+                await self._relay.load(self._worker.held.loaded if self._is_unsent else new_leases)
                 self._is_unsent = False
             except BaseException as exc:
+                # Else the shards would be read only after the next change.
                 self._changed.set()
                 if not isinstance(exc, PersistenceError):
                     raise
@@ -256,7 +257,7 @@ class MailService:
 
     async def _keep_up(self, connection: MailConnection, stream: StreamRecord) -> None:
         """Check the outbox and the stream at intervals, and purge messages that every shard has read."""
-        loop, purged = asyncio.get_running_loop(), 0
+        loop, purged_upto = asyncio.get_running_loop(), 0
         guard_at = loop.time()
         while True:
             await asyncio.sleep(UPKEEP_S)
@@ -265,12 +266,12 @@ class MailService:
             try:
                 if is_read or self._relay.is_waiting:  # what was read may have left dead letters
                     await self._relay.reload(self._worker.held.loaded)
-                low = await self._mail.low_water(stream) if is_read else 0
-                may_purge = low - purged >= PURGE_AT_LEAST
+                low_water = await self._mail.low_water(stream) if is_read else 0
+                may_purge = low_water - purged_upto >= PURGE_AT_LEAST
                 if not may_purge and not is_due:
                     continue
                 if (await guard_stream(connection, self._mail)).epoch != stream.epoch:
-                    self._over.set()
+                    self._connection_over.set()
                     return
                 guard_at = loop.time() + GUARD_S
                 # Messages that no shard accounts for would go unread: it gets its shard first.
@@ -278,12 +279,12 @@ class MailService:
                 if may_purge and is_accounted_for:
                     # A type may have been declared meanwhile, whose shards have read nothing yet, so the
                     # lowest cursor is asked again; what arrived in between is above the first answer.
-                    low = min(low, await self._mail.low_water(stream))
-                    await self._mail.allow_purge(stream, low)
-                    await connection.purge(low)
-                    purged = low
+                    low_water = min(low_water, await self._mail.low_water(stream))
+                    await self._mail.allow_purge(stream, low_water)
+                    await connection.purge(low_water)
+                    purged_upto = low_water
             except StreamRolledBackError:
-                self._over.set()
+                self._connection_over.set()
                 return
             except ActorsError as exc:
                 _log.warning(
@@ -339,15 +340,15 @@ class Inbound:
     async def read(self, connection: MailConnection, lease: ShardLease, cursor: Cursor) -> None:
         """Read the messages of one shard until the shard or the connection is lost."""
         try:
-            while (over := self._writing.get(lease.shard)) is not None:
-                await over.wait()  # for the batch of the previous connection
+            while (previous_write := self._writing.get(lease.shard)) is not None:
+                await previous_write.wait()  # for the batch of the previous connection
             async with aclosing(connection.read(lease, cursor)) as batches:
                 async for batch in batches:
-                    done = asyncio.get_running_loop().create_future()
+                    write_future = asyncio.get_running_loop().create_future()
                     self._writing[lease.shard] = asyncio.Event()
                     self._intake.held_back[lease.shard] = []
-                    self._tasks.start(self._write(batch, done), name="ingest")
-                    if not await done:
+                    self._tasks.start(self._write(batch, write_future), name="ingest")
+                    if not await write_future:
                         return
                     connection.ack(batch)  # `Pulls.acknowledge` sends it, with the next pull
         except BrokerError as exc:
@@ -357,22 +358,24 @@ class Inbound:
             _log.exception("reading broke off", extra={"shard": lease.shard})
             self._on_broken("reading broke off: see the error before")
 
-    async def _write(self, batch: MailBatch, done: asyncio.Future[bool]) -> None:
-        """Write the rows of a batch and offer them. `done` becomes True if reading can continue."""
+    async def _write(self, batch: MailBatch, write_future: asyncio.Future[bool]) -> None:
+        """Write the rows of a batch and offer them. `write_future` becomes True if reading can continue."""
         shard, is_written = batch.lease.shard, False
         try:
             match await self._until_written(batch):
-                case Ingested(arrived, signalled, posted):
+                case Ingested(arrived, signalled, posted_shards):
                     is_written = self._has_news = True
                     counters = self._worker.env.counters
                     counters.received += len(arrived)
-                    if bad := sum(isinstance(m.content, Undecodable) for m in batch.received):
-                        counters.undecodable += bad
+                    if undecodable_count := sum(
+                        isinstance(m.content, Undecodable) for m in batch.received
+                    ):
+                        counters.undecodable += undecodable_count
                     for item in arrived:
                         self._intake.offer(item)
                     for run_id, agent_id in signalled:
                         self._intake.signalled(run_id, agent_id)
-                    for follower_shard in posted:
+                    for follower_shard in posted_shards:
                         self._on_posted(follower_shard)
                 case LeaseLost():
                     self._worker.adoption.lose(shard, epoch=batch.lease.epoch)
@@ -386,8 +389,8 @@ class Inbound:
             for item in self._intake.held_back.pop(shard):
                 self._intake.offer(item)
             self._writing.pop(shard).set()
-            if not done.done():
-                done.set_result(is_written)
+            if not write_future.done():
+                write_future.set_result(is_written)
 
     async def _until_written(self, batch: MailBatch) -> IngestOutcome:
         while True:
@@ -414,18 +417,19 @@ class ShardReaders:
     async def follow(self, leases: Sequence[ShardLease]) -> list[ShardLease]:
         """Read these shards and no others; return those that are new here."""
         keys = {(lease.shard, lease.epoch): lease for lease in leases}
-        for gone in self._open.keys() - keys.keys():
-            await self._open.pop(gone).close()
-        new = [lease for key, lease in keys.items() if key not in self._open]
-        cursors = await self._mail.cursors(new, self._stream) if new else []
-        for lease, cursor in zip(new, cursors, strict=True):
+        for key_to_close in self._open.keys() - keys.keys():
+            await self._open.pop(key_to_close).close()
+        new_leases = [lease for key, lease in keys.items() if key not in self._open]
+        cursors = await self._mail.cursors(new_leases, self._stream) if new_leases else []
+        for lease, cursor in zip(new_leases, cursors, strict=True):
             scope = self._open[lease.shard, lease.epoch] = TaskScope()
             reading = self._inbound.read(self._connection, lease, cursor)
             scope.start(reading, name=f"messages of {lease.shard}")
-        return new
+        return new_leases
 
     async def close(self) -> None:
         """End all reading."""
+        # All are cancelled before the first is awaited, so that they end at the same time.
         for scope in self._open.values():
             scope.cancel()
         for scope in self._open.values():
@@ -436,7 +440,7 @@ class _Outage:
     """The log lines of an outage: one when the broker is lost, and one when it is back.
 
     Attributes:
-        trouble: What came of the last try to connect, while there is no connection.
+        trouble: The error of the last try to connect, while there is no connection.
     """
 
     def __init__(self) -> None:
@@ -459,7 +463,7 @@ class _Outage:
         self.begins(problem, refusal)
 
     def ends(self) -> None:
-        """Note that there is one."""
+        """Note that there is a connection again."""
         self._refusal, self.trouble = "", None
         if self._since is not None:
             away_s = asyncio.get_running_loop().time() - self._since
@@ -479,7 +483,7 @@ class Suspicion:
     """The suspicion that the broker has failed, and the instant of its first failure. Pure.
 
     Attributes:
-        since: The instant of the first failure; None while the broker works.
+        since: The instant of the first failure, or None while the broker works.
     """
 
     since: float | None = None
@@ -494,7 +498,7 @@ class Suspicion:
         self.since = None
 
     def left_s(self, now: float) -> float | None:
-        """Return the seconds until the bypass opens, 0 when they are over; None: the broker works."""
+        """Return the seconds until the bypass opens, 0 if they are over, or None if the broker works."""
         return None if self.since is None else max(0.0, self.since + AFTER_S - now)
 
 
@@ -502,27 +506,27 @@ class Bypass:
     """Hands over what the broker cannot take, while that lasts. The relay goes by it as by a connection.
 
     Args:
-        relay: Sends by what it was opened with last.
-        outbox: What it hands over.
-        held: Our shards.
+        relay: The relay, which sends by the route that it was opened with last.
+        outbox: The outbox rows that are handed over.
+        held_shards: The shards of this host.
 
     Attributes:
-        is_open: Whether messages go this way.
+        is_open: True while messages go this way.
     """
 
-    def __init__(self, relay: OutboxRelay, outbox: OutboxStore, held: HeldShards) -> None:
-        self._relay, self._outbox, self._held = relay, outbox, held
+    def __init__(self, relay: OutboxRelay, outbox: OutboxStore, held_shards: HeldShards) -> None:
+        self._relay, self._outbox, self._held = relay, outbox, held_shards
         self._suspicion, self._news = Suspicion(), asyncio.Event()
         self._now = asyncio.get_running_loop().time
         self.is_open = False
 
     def begin(self) -> None:
-        """The broker is in doubt: go round it soon."""
+        """Suspect the broker: messages go past it soon."""
         self._suspicion.begin(self._now())
         self._news.set()
 
     def end(self) -> None:
-        """The broker is of use; the relay was opened with a connection to it."""
+        """Trust the broker again: the relay was opened with a connection to it."""
         self._suspicion.end()
         self._news.set()
 
@@ -534,11 +538,11 @@ class Bypass:
         """Be open while the broker is of no use; to be run as a task until it is cancelled."""
         while True:
             self._news.clear()
-            left_s = self._suspicion.left_s(self._now())
-            if left_s is None:
+            wait_s = self._suspicion.left_s(self._now())
+            if wait_s is None:
                 await self._news.wait()
-            elif left_s > 0:
-                await happens(self._news, within_s=left_s)
+            elif wait_s > 0:
+                await happens(self._news, within_s=wait_s)
             else:
                 await self._go()
 

@@ -40,7 +40,7 @@ class Route(Protocol):
     """The destination of outbox rows: a connection to the broker, or the way round it."""
 
     async def send(self, row: OutboxRow) -> int:
-        """See `MailConnection.send`."""
+        """Publish a row, and return the sequence under which it is stored."""
 
 
 class _Pair(NamedTuple):
@@ -54,7 +54,7 @@ class OutboxRelay:
 
     Args:
         outbox: The rows to publish.
-        may_act: False near the end of a lease that was not renewed: nothing is published then.
+        may_act: Function that returns False near the end of a lease that was not renewed: nothing is published.
         on_suspect: Called when the broker does not take a row, or not soon.
     """
 
@@ -72,15 +72,15 @@ class OutboxRelay:
         self._tasks: TaskScope | None = None
         self._queues: dict[_Pair, deque[OutboxRow]] = {}
         """Rows to publish next. Each pair in here has a task that sends its rows."""
-        self._sent: dict[int, int] = {}
+        self._sent_sequences: dict[int, int] = {}
         """Stream sequences of the rows that the broker has stored, by the rows' `n`."""
         self._repeats: dict[int, tuple[int, BrokerError]] = {}
         """Number of repeats and last error of each row that was published again, by the row's `n`."""
-        self._forget: list[OutboxRow] = []
+        self._published_rows: list[OutboxRow] = []
         """Rows that were published and are deleted from the outbox soon."""
         self._is_forgetting = self._is_due = False
         self._loading = 0
-        self._held: list[OutboxRow] = []
+        self._held_rows: list[OutboxRow] = []
         self._fault = armed("publish")
 
     def open(self, connection: Route, tasks: TaskScope, *, mail_only: bool = False) -> None:
@@ -89,7 +89,7 @@ class OutboxRelay:
         With `mail_only`, rows that only observers at the broker read stay in the outbox.
         """
         self._connection, self._tasks, self._agents_only = connection, tasks, mail_only
-        self._queues, self._sent, self._forget, self._held = {}, {}, [], []
+        self._queues, self._sent_sequences, self._published_rows, self._held_rows = {}, {}, [], []
         self._is_forgetting = self._is_due = False
 
     def close(self, connection: Route | None = None) -> None:
@@ -101,20 +101,20 @@ class OutboxRelay:
     @property
     def is_waiting(self) -> bool:
         """True if a row is queued, or was published and its receiver has not confirmed it yet."""
-        return bool(self._queues or self._sent)
+        return bool(self._queues or self._sent_sequences)
 
     @property
     def trouble(self) -> BrokerError | None:
-        """The reason why a row is published again and again; None if there is no such row."""
-        found = (why for count, why in self._repeats.values() if count >= TROUBLE_AFTER)
-        return next(found, None) if self._connection is not None else None
+        """The reason why a row is published again and again, or None if there is no such row."""
+        errors = (error for count, error in self._repeats.values() if count >= TROUBLE_AFTER)
+        return next(errors, None) if self._connection is not None else None
 
     def add(self, rows: Sequence[OutboxRow]) -> None:
         """Publish rows that a commit of this host has just written."""
         if self._connection is None:
             return
         if self._loading:  # older rows of the same pairs may still be on their way from the store
-            self._held += rows
+            self._held_rows += rows
         else:
             self._enqueue(rows)
 
@@ -124,32 +124,32 @@ class OutboxRelay:
         A row that the broker accepted on this connection is published again only if its receiver
         has read past it: then the broker lost it, or its predecessor was missing.
         """
-        busy, found, after = set(self._queues), set[int](), -1
+        busy_pairs, row_numbers, after = set(self._queues), set[int](), -1
         self._loading += 1
         try:
             while leases:
                 page = await self._outbox.page(leases, after=after, limit=PAGE)
-                self._enqueue(row for row in page if self._is_wanted(row, busy))
-                found.update(row.n for row in page)
+                self._enqueue(row for row in page if self._is_wanted(row, busy_pairs))
+                row_numbers.update(row.n for row in page)
                 if len(page) < PAGE:
                     break
                 after = page[-1].n
         finally:
             self._loading -= 1
             if not self._loading:
-                held, self._held = self._held, []
-                self._enqueue(held)
-        return found
+                held_rows, self._held_rows = self._held_rows, []
+                self._enqueue(held_rows)
+        return row_numbers
 
     async def reload(self, leases: Sequence[ShardLease]) -> None:
         """Load again, and drop the state of rows that have left the outbox."""
-        before = {*self._sent, *self._repeats}
-        for n in before - await self.load(leases):
-            self._sent.pop(n, None)
+        known_numbers = {*self._sent_sequences, *self._repeats}
+        for n in known_numbers - await self.load(leases):
+            self._sent_sequences.pop(n, None)
             self._repeats.pop(n, None)
 
     def _is_wanted(self, row: OutboxRow, busy: set[_Pair]) -> bool:
-        sequence = self._sent.get(row.n)
+        sequence = self._sent_sequences.get(row.n)
         if sequence is None:
             return True
         return row.target_read >= sequence and _pair(row) not in busy
@@ -161,6 +161,7 @@ class OutboxRelay:
             pair = _pair(row)
             queue = self._queues.get(pair)
             if queue is not None:
+                # `load` finds rows again that are queued already.
                 if not queue or row.n > queue[-1].n:
                     queue.append(row)
             elif self._tasks is not None:
@@ -171,7 +172,7 @@ class OutboxRelay:
         queue = self._queues[pair]
         try:
             await self._send_queue(pair, queue)
-        finally:  # else what comes for the pair would wait for a task that is no more
+        finally:  # else later rows of the pair would wait for a task that has ended
             if self._queues.get(pair) is queue:
                 del self._queues[pair]
 
@@ -184,9 +185,9 @@ class OutboxRelay:
                 continue
             try:
                 with self._fault:
-                    sequence = await self._sending(self._connection, row)
+                    sequence = await self._send_row(self._connection, row)
                     if self._queues.get(pair) is queue:
-                        self._sent[row.n] = sequence
+                        self._sent_sequences[row.n] = sequence
             except BrokerError as exc:
                 self._on_suspect()
                 await asyncio.sleep(AGAIN_S)
@@ -200,35 +201,35 @@ class OutboxRelay:
             self._repeats.pop(row.n, None)
             queue.popleft()
             if _is_for_onlookers(row):  # no agent receives it
-                self._forget.append(row)
-                if not queue or len(self._forget) >= FORGET_AT:
+                self._published_rows.append(row)
+                if not queue or len(self._published_rows) >= FORGET_AT:
                     self._is_due = True
                     if not self._is_forgetting and self._tasks is not None:
                         # What others have published until it begins goes from the outbox with it.
                         self._is_forgetting = True
                         self._tasks.start(self._forget_all(), name="forget what was published")
 
-    async def _sending(self, connection: Route, row: OutboxRow) -> int:
+    async def _send_row(self, connection: Route, row: OutboxRow) -> int:
         if isinstance(payload := row.message.payload, Unreadable):
             raise NotSerializableError(f"message {row.message.id}", "row", payload)
-        slow = asyncio.get_running_loop().call_later(SLOW_S, self._on_suspect)
+        slow_timer = asyncio.get_running_loop().call_later(SLOW_S, self._on_suspect)
         try:
             return await connection.send(row)
         finally:
-            slow.cancel()
+            slow_timer.cancel()
 
-    def _repeat(self, row: OutboxRow, why: BrokerError) -> None:
+    def _repeat(self, row: OutboxRow, error: BrokerError) -> None:
         """Count that a row goes out again over the same connection; report one that often does."""
         count = 1 + (self._repeats[row.n][0] if row.n in self._repeats else 0)
-        self._repeats[row.n] = (count, why)
+        self._repeats[row.n] = (count, error)
         if count == WARN_AFTER:
             _log.warning(
                 "a message is published again and again; what its sender sent after it waits",
-                extra=_facts(row, str(why)),
+                extra=_facts(row, str(error)),
             )
 
     async def _give_up(self, row: OutboxRow, problem: str) -> bool:
-        """Take a row out of its pair that the broker will never take; False when that has to wait.
+        """Give a row up that the broker will never take; return False if that has to wait.
 
         Of a dead letter and a post only observers at the broker miss something.
         """
@@ -247,14 +248,15 @@ class OutboxRelay:
     async def _forget_all(self) -> None:
         while self._is_due:
             self._is_due = False
-            batch = list(self._forget)
+            batch = list(self._published_rows)
             try:
                 await self._outbox.forget(batch)
-            except ActorsError as exc:  # they go out once more with the next look
+            except ActorsError as exc:  # the next `reload` publishes them once more
                 _log.warning("outbox rows stay for now", extra={"problem": str(exc)})
-                for sent in batch:
-                    self._sent.pop(sent.n, None)
-            del self._forget[: len(batch)]
+                for row in batch:
+                    self._sent_sequences.pop(row.n, None)
+            # Rows were added while the statement executed: they stay for the next one.
+            del self._published_rows[: len(batch)]
         self._is_forgetting = False
 
 

@@ -17,7 +17,7 @@ class StreamRolledBackError(BrokerError):
 
     Attributes:
         stream: Its name.
-        problem: Why it was not deleted; empty when it was.
+        problem: The reason why it was not deleted; empty if it was.
     """
 
     def __init__(self, stream: str, problem: str = "") -> None:
@@ -26,11 +26,11 @@ class StreamRolledBackError(BrokerError):
 
     @override
     def __str__(self) -> str:
-        what = f"stream {self.stream}, or the database, was rolled back"
+        event = f"stream {self.stream}, or the database, was rolled back"
         if not self.problem:
-            return f"{what}: the stream is made anew"
+            return f"{event}: the stream is made anew"
         return (
-            f"{what}, and the stream cannot be deleted: {self.problem}. Run `callboard migrate --streams` "
+            f"{event}, and the stream cannot be deleted: {self.problem}. Run `callboard migrate --streams` "
             "with the admin's login, which makes it anew; until then messages wait"
         )
 
@@ -49,27 +49,28 @@ async def guard_stream(connection: MailConnection, rows: MailStore) -> StreamRec
         BrokerError: The broker did not answer.
     """
     state = await connection.stream_state()
-    known = await rows.stream(state)
-    while known.created == state.created:
-        if await _fits(connection, state, known):
-            return known
-        known, before = await rows.stream(state), known
-        if known == before:  # else another host read on, and purged meanwhile
+    record = await rows.stream(state)
+    while record.created == state.created:
+        if await _fits(connection, state, record):
+            return record
+        record, previous_record = await rows.stream(state), record
+        if record == previous_record:  # else another host read on, and purged meanwhile
             break
-    is_whole = known.created != state.created and state.first_sequence <= 1
+    is_whole = record.created != state.created and state.first_sequence <= 1
     if not is_whole:
         try:
             await connection.forget_stream(state)
         except BrokerError as exc:
-            await connection.stream_state()  # or the broker is away, and has refused nothing
+            # Raises if the broker is away: then it has refused nothing.
+            await connection.stream_state()
             raise StreamRolledBackError(state.name, str(exc)) from exc
-    highest = known.highest
+    highest = record.highest
     facts = {
         "stream": state.name,
         "stream_created": str(state.created),
-        "was_created": str(known.created),
+        "was_created": str(record.created),
         "read_up_to": highest.sequence if highest else 0,
-        "purged_up_to": known.purged,
+        "purged_up_to": record.purged,
         "begins_at": state.first_sequence,
         "ends_at": state.last_sequence,
     }
@@ -84,14 +85,14 @@ async def guard_stream(connection: MailConnection, rows: MailStore) -> StreamRec
         "and no host had read is only as safe as the broker's disk",
         extra=facts,
     )
-    return await rows.next_stream_epoch(known, state.created)
+    return await rows.next_stream_epoch(record, state.created)
 
 
-async def _fits(connection: MailConnection, state: StreamState, known: StreamRecord) -> bool:
+async def _fits(connection: MailConnection, state: StreamState, record: StreamRecord) -> bool:
     """Return True if the stream has all that the store has not read, and the message that it read last."""
-    if state.first_sequence > known.purged:
+    if state.first_sequence > record.purged:
         return False
-    highest = known.highest
+    highest = record.highest
     if highest is None or highest.at is None:
         return True
     return await connection.stored_at(highest.sequence) == highest.at

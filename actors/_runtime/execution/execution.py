@@ -28,14 +28,14 @@ from actors._runtime.execution.start import (
     write_mark,
 )
 from actors._runtime.execution.suspects import Standing
-from actors._runtime.journal.amendments import Refused
+from actors._runtime.journal.amendments import Refusal
 from actors._runtime.journal.run_log import RunLog
 from actors._runtime.loop.tasks import start_task
 from actors._runtime.loop.timers import FEW, LEAD_S, idle_limit_s
 from actors._runtime.replay.branch_scheduler import BranchScheduler
 from actors._runtime.replay.failures import presentable
 from actors._runtime.replay.history import History
-from actors._runtime.replay.verdict import late, parked
+from actors._runtime.replay.verdict import late_verdict, parked_verdict
 from actors._runtime.verbs.buffers import AnswerBuffer, SignalBuffer
 from actors._runtime.verbs.call import RunState
 from actors._runtime.verbs.conversation.sessions import Sessions
@@ -63,7 +63,7 @@ class Execution:
     mail: tuple[Arrived, ...] = ()
     standing: Standing = field(default_factory=Standing)
     refusals: Refusals = field(default_factory=dict)
-    refused: Refused | None = None
+    refusal: Refusal | None = None
     """Reason to park the run without its code: the store refuses every next entry, or a row is unreadable."""
     blocking: Blocking | None = None
     token: CancellationToken = field(default_factory=CancellationToken)
@@ -76,11 +76,11 @@ class Execution:
     _ending: Ending = field(init=False)
     known_seq: int = -1
     """Least end of the log, in a store that has not lost any of it; see `invalidate`."""
-    _suspend: asyncio.TimerHandle | None = None
+    _suspend_timer: asyncio.TimerHandle | None = None
     _is_idle: bool = False
     _may_stay: bool = True
     _stays_until: float | None = None
-    _over: asyncio.Future[None] | None = None
+    _end_future: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
         env, row, history = self.env, self.loaded.row, History.of_run(self.loaded)
@@ -113,7 +113,7 @@ class Execution:
             results=env.results,
             counters=env.counters,
             # A later attempt writes nothing before its first effect: it may have begun already.
-            recovering=history.started and row.status is not RunStatus.SUSPENDED,
+            recovering=history.has_started and row.status is not RunStatus.SUSPENDED,
             mode=mode,
         )
         waits = self._waits = Waits(run, env.mail_of(row.agent_id))
@@ -134,7 +134,7 @@ class Execution:
             self.standing.mark is not None,
             sessions,
         )
-        if history.started:
+        if history.has_started:
             run.answers.invalidate()
         was_waiting = row.parked is not None or (row.wake is not None and row.wake.runs)
         if self.standing.was_running or was_waiting:
@@ -142,17 +142,17 @@ class Execution:
         log.waits_of = waits.rows
 
     def notify_mail(self) -> bool:
-        """The agent has new messages; False when the run is being evicted and did not see them."""
+        """Notify the run of new messages; return False if it is being evicted and did not see them."""
         self._waits.notify_mail()
         return self._ending.wake is None
 
     def notify_signals(self) -> bool:
-        """Notify the run of new signals; False if it is being evicted and did not see them."""
+        """Notify the run of new signals; return False if it is being evicted and did not see them."""
         self._waits.notify_signals()
         return self._ending.wake is None
 
     def fail_wait(self, cycle: WaitCycle) -> bool:
-        """Fail a wait that can never end; False if the run is being evicted and does not see that."""
+        """Fail a wait that can never end; return False if the run is being evicted and does not see that."""
         self._waits.fail(cycle.position, wait_cycle_error(cycle))
         return self._ending.wake is None
 
@@ -162,18 +162,18 @@ class Execution:
             self.token.cancel(reason)
             self._interrupt(asyncio.CancelledError())
 
-    def drop(self, why: str) -> None:
+    def drop(self, reason: str) -> None:
         """Leave memory now without writing anything. The run's owner replays it."""
         self._ending.is_dropped = True
         self._scheduler.cancel_running()
-        self._runlog.break_off(CancellationError(why))
+        self._runlog.break_off(CancellationError(reason))
         self._arm_abandoning()
 
     def invalidate(self) -> bool:
-        """Check the log again, as the store may have lost commits; False if the execution has no durable entry.
+        """Check the log again, because the store may have lost commits.
 
-        Otherwise the execution continues and writes its waits again. That write fails if the log ends
-        elsewhere than expected.
+        Return False if the execution has no durable entry. Otherwise it continues and writes its waits again.
+        That write fails if the log ends elsewhere than expected.
         """
         self.known_seq = self._runlog.durable_seq
         if self.known_seq < 0:
@@ -187,7 +187,7 @@ class Execution:
     def hand_over(self) -> None:
         """Leave memory now and suspend the run. Its next owner continues by replay; no crash is counted."""
         is_ending = self._ending.wake is not None or self._scheduler.live.unwinding is not None
-        if not is_ending and not (self._over is not None and self._over.done()):
+        if not is_ending and not (self._end_future is not None and self._end_future.done()):
             self._ending.is_handed_over = True
             keys = self._waits.paused.wake_set().runs
             self._ending.wake = Suspend(WakeSet(at=self.env.clock.now(), runs=keys))
@@ -202,7 +202,7 @@ class Execution:
     @property
     def leftovers(self) -> tuple[list[NewEntry], str | None]:
         """The recorded entries that are not written, and the position of a recorded call that was not made."""
-        return self._runlog.writes.entries, self._run_state.history.never_asked()
+        return self._runlog.writes.entries, self._run_state.history.first_unmet_position()
 
     def _wake_set(self) -> WakeSet:
         """Return what the run waits for now; at its deadline it goes on in any case."""
@@ -215,36 +215,36 @@ class Execution:
         self._arm_abandoning()
 
     def _arm_abandoning(self) -> None:
-        if self._over is not None and not self._over.done():
+        if self._end_future is not None and not self._end_future.done():
             loop = asyncio.get_running_loop()
             loop.call_later(UNWIND_LIMIT_S, self._abandon)
 
     def _abandon(self) -> None:
-        if self._over is not None and not self._over.done():
+        if self._end_future is not None and not self._end_future.done():
             _log.error(
                 "agent code does not stop; it is left behind and can write nothing any more",
                 extra={"agent": str(self.lease.agent_id), "run": self.lease.run_id},
             )
-            self._over.set_result(None)
+            self._end_future.set_result(None)
 
     async def run(self) -> ExecutionResult:
         """Replay, go on live, and write what became of the run."""
-        self.env.counters.began(recovered=self.standing.was_running)
+        self.env.counters.count_start(recovered=self.standing.was_running)
         spans = self._run_state.spans = spans_of(
             self.env, self.loaded, self.lease, self.mail, was_running=self.standing.was_running
         )
         try:
             if self.loaded.unreadable is None:
-                ended = await self._run()
+                result = await self._run()
             else:
-                ended = await self._ending.write_unreadable(self.refused, self.create)
-            self.env.counters.ended(ended.then)
+                result = await self._ending.write_unreadable(self.refusal, self.create)
+            self.env.counters.count_end(result.then)
             if spans is not None:
-                is_left = ended.lost or self._ending.is_dropped
-                spans.end(ended.then, upto=self._runlog.durable_seq, is_left=is_left)
-            return ended
+                is_left = result.lost or self._ending.is_dropped
+                spans.end(result.then, upto=self._runlog.durable_seq, is_left=is_left)
+            return result
         finally:
-            self._on_move()  # one that was dropped is still counted as idle
+            self._on_move()  # an execution that was dropped is still counted as idle
             # Freed at once, not by the garbage collector: of many short runs that is half of the time.
             self._scheduler.detach()
             self._runlog.detach()
@@ -258,18 +258,18 @@ class Execution:
             while await run.signals.take(RETRY) is not None:
                 pass  # they have had their effect: the run executes
         if ending.misfit is not None:
-            return await ending.write(parked("version", ending.misfit))
+            return await ending.write(parked_verdict("version", ending.misfit))
         mark, sessions = self.standing.mark, ending.sessions
         inbox = begin(
             run, loaded, self.agent, self.mail, create=self.create, mark=mark, sessions=sessions
         )
         ending.beginning = self._runlog.last_seq
-        if (verdict := verdict_without_code(run, self.refused, self.blocking)) is not None:
+        if (verdict := verdict_without_code(run, self.refusal, self.blocking)) is not None:
             return await ending.write(verdict)
         if ending.deadline.has_passed and not self.token.is_cancelled:
-            return await ending.write(late(ending.deadline.error(), run.history.attempt))
+            return await ending.write(late_verdict(ending.deadline.error(), run.history.attempt))
         if mark is not None and not await write_mark(self._runlog, self.standing):
-            return ending.broken_off()
+            return ending.result_without_write()
         self._runlog.on_progress = self.standing.on_clear
         return await self._execute(inbox)
 
@@ -281,18 +281,18 @@ class Execution:
         self.standing.log = self._runlog
         error = await self._call(inbox)
         self.standing.log = None
-        ended = await ending.close(error, is_in_doubt=self.known_seq >= 0)
+        result = await ending.close(error, is_in_doubt=self.known_seq >= 0)
         if hooks:
             if isinstance(error, MiddlewareTermination):
                 await hooks.dispatch(HookKind.GUARDRAIL_TRIP, name=str(error))
-            status = type(ended.then).__name__.lower() if ended.then else "dropped"
+            status = type(result.then).__name__.lower() if result.then else "dropped"
             await hooks.dispatch(HookKind.RUN_END, data={"status": status})
-        return ended
+        return result
 
     async def _call(self, inbox: list[Message]) -> BaseException | None:
         """Run the agent's code in its own task; return what escaped it."""
-        self._over = asyncio.get_running_loop().create_future()
-        over = self._over
+        self._end_future = asyncio.get_running_loop().create_future()
+        end_future = self._end_future
         outcome: list[BaseException | None] = []
 
         async def body() -> None:
@@ -307,21 +307,22 @@ class Execution:
                 self._scheduler.end_root()
 
         def done(task: asyncio.Task[Any]) -> None:
-            if not over.done():
-                over.set_result(None)
+            if not end_future.done():
+                end_future.set_result(None)
 
+        # The code has a task of its own: if it ignores its cancellation, this one leaves it behind.
         self._ending.deadline.arm(self._interrupt)
         task = start_task(body(), name=f"run {self.lease.run_id}", done=done)
         try:
-            await over
+            await end_future
         except asyncio.CancelledError:
             self.drop("the worker stops")
             task.cancel()
             raise
         finally:
             self._ending.deadline.disarm()
-            if self._suspend is not None:
-                self._suspend.cancel()
+            if self._suspend_timer is not None:
+                self._suspend_timer.cancel()
         # Taken out: else the error is in what its own traceback holds.
         return outcome.pop() if outcome else asyncio.CancelledError()
 
@@ -338,9 +339,9 @@ class Execution:
             self.cancel(committed.cancel_requested)
 
     def _on_closed(self, branch: Any) -> None:
-        for position, verb in branch.begun.items():
+        for position, verb in branch.open_effects.items():
             self._runlog.record(EntryKind.EFFECT_ABANDONED, position, {"effect": verb})
-        branch.begun.clear()
+        branch.open_effects.clear()
 
     def _on_move(self) -> None:
         if self._is_idle:
@@ -348,8 +349,8 @@ class Execution:
             self.env.idle.leave()
 
     def _on_idle(self) -> None:
-        paused = self._waits.paused
-        awaits_others = bool(paused.first("answer") or paused.first("mail"))
+        paused_waits = self._waits.paused
+        awaits_others = bool(paused_waits.first("answer") or paused_waits.first("mail"))
         if not self._is_idle:
             self._is_idle = True
             self._ending.sessions.forget()
@@ -364,11 +365,13 @@ class Execution:
         loop = asyncio.get_running_loop()
         now = loop.time()
         idle_s = self._idle_limit_s(hot_s, now)
-        if self._suspend is not None:
-            if self._suspend.when() <= now + idle_s:
+        if self._suspend_timer is not None:
+            if self._suspend_timer.when() <= now + idle_s:
                 return
-            self._suspend.cancel()
-        self._suspend = loop.call_later(idle_s, self._leave_memory, self._scheduler.live.moves)
+            self._suspend_timer.cancel()
+        self._suspend_timer = loop.call_later(
+            idle_s, self._leave_memory, self._scheduler.live.moves
+        )
 
     def _idle_limit_s(self, idle_s: float, now: float) -> float:
         """Return the seconds of idling until the run is evicted from memory.
@@ -376,23 +379,25 @@ class Execution:
         A run whose timer is due within `LEAD_S` stays for it, if its log has no unwritten entries. It stays
         only once, because the timer never comes if the clock stands still.
         """
-        unwritten = self._runlog.writes.entries
-        if idle_s >= 2 * LEAD_S or any(e.kind != EntryKind.RUN_RESUMED for e in unwritten):
+        unwritten_entries = self._runlog.writes.entries
+        if idle_s >= 2 * LEAD_S or any(e.kind != EntryKind.RUN_RESUMED for e in unwritten_entries):
             return idle_s
-        due = self._wake_set().at
-        early_s = 0.0 if due is None else (due - self.env.clock.now()).total_seconds()
+        wake_at = self._wake_set().at
+        early_s = 0.0 if wake_at is None else (wake_at - self.env.clock.now()).total_seconds()
         if not 0 < early_s <= LEAD_S:
             return idle_s
         self._stays_until = self._stays_until or now + early_s + LEAD_S
         return max(idle_s, self._stays_until - now)
 
     def _leave_memory(self, moves: int) -> None:
-        self._suspend = None
+        self._suspend_timer = None
         if not self._scheduler.is_idle:
             return
+        # The run has moved since the timer was set: it is idle anew, and its time begins again.
         if moves != self._scheduler.live.moves:
             self._on_idle()
             return
+        # An eviction would lose a time limit of asyncio: its branch gets an error instead.
         if self._scheduler.refuse_time_limit():
             return
         self._ending.wake = Suspend(self._wake_set())

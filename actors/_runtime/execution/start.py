@@ -36,12 +36,12 @@ from actors._kernel.runtime.scheduler import Lease, RunStatus
 from actors._kernel.stores.runs import Blocking
 from actors._kernel.tracing import trace_id_of
 from actors._runtime.execution.suspects import Standing
-from actors._runtime.journal.amendments import Refused
+from actors._runtime.journal.amendments import Refusal
 from actors._runtime.journal.run_log import RunLog
 from actors._runtime.registry import retry_of, version_of
 from actors._runtime.replay.branches import Branch
 from actors._runtime.replay.history import History, retry_in
-from actors._runtime.replay.verdict import Verdict, parked
+from actors._runtime.replay.verdict import Verdict, parked_verdict
 from actors._runtime.telemetry.span_attributes import executing
 from actors._runtime.telemetry.spans import ExecutionSpans
 from actors._runtime.verbs.call import RunState
@@ -90,33 +90,31 @@ def begin(
 
 
 def verdict_without_code(
-    run: RunState, refused: Refused | None, blocking: Blocking | None
+    run: RunState, refusal: Refusal | None, blocking: Blocking | None
 ) -> Verdict | None:
-    """Return what becomes of a run whose code must not be called; None: it may be.
+    """Return what becomes of a run whose code must not be called, or None if it may be called.
 
     Args:
         run: The run.
-        refused: Reason to park the run, for example because the store refuses every next entry; None: none.
+        refusal: Reason to park the run, for example because the store refuses every next entry.
         blocking: How often hosts gave the run up because its code blocked them.
     """
-    if refused is not None:
-        return parked(refused.reason, refused.detail)
-    blocked = 0 if blocking is None else run.history.without_progress(blocking.seqs)
-    if blocking is None or blocked < MAX_BLOCKED:
+    if refusal is not None:
+        return parked_verdict(refusal.reason, refusal.detail)
+    blocked_count = 0 if blocking is None else run.history.without_progress(blocking.seqs)
+    if blocking is None or blocked_count < MAX_BLOCKED:
         return None
-    detail = f"{blocked} hosts gave it up because it blocked them: {blocking.place}"
-    return parked("blocked", detail)
+    detail = f"{blocked_count} hosts gave it up because it blocked them: {blocking.place}"
+    return parked_verdict("blocked", detail)
 
 
 async def write_mark(log: RunLog, standing: Standing) -> bool:
-    """Make durable how an execution begins, before its code is called; False if it was broken off.
+    """Make durable how an execution begins, before its code is called; return False if it was broken off.
 
     Else a death in the code would leave no trace, and the run would be tried for ever.
     """
-    waits_of, log.waits_of = (
-        log.waits_of,
-        lambda _: log.known_waits,
-    )  # the code is not at its waits yet
+    # The code is not at its waits yet: the rows of an earlier execution stay as they are.
+    waits_of, log.waits_of = log.waits_of, lambda _: log.known_waits
     try:
         await log.durable(Branch(""), log.last_seq)
     except RunSuspended:
@@ -133,7 +131,7 @@ def spans_of(
     *,
     was_running: bool,
 ) -> ExecutionSpans | None:
-    """Return the spans of an execution; None if there are none."""
+    """Return the spans of an execution, or None if the host makes none."""
     if env.tracing is None:
         return None
     mail = mail or loaded.messages
@@ -160,11 +158,11 @@ def inbox_of(
         agent: The agent that executes.
         mail: The messages that start it.
         create: The run, when waiting messages start it.
-        mark: Payload of the entry that counts an execution which was broken off before; None: none was.
+        mark: Payload of the entry that counts an execution which was broken off before, or None if none was.
     """
     log, history = run.log, run.history
-    if not history.started:
-        payload = {"agent": str(loaded.row.agent_id), **pinned(agent, loaded.row)}
+    if not history.has_started:
+        payload = {"agent": str(loaded.row.agent_id), **facts_of_agent(agent, loaded.row)}
         history.retry = retry_in(payload)
         arrived = mail or loaded.messages
         parent_agent = loaded.row.parent_agent
@@ -199,9 +197,9 @@ def _record_mark(run: RunState, mark: dict[str, JsonValue] | None) -> None:
 
 
 def session_named_in(inbox: Sequence[Message]) -> str | None:
-    """Return the conversation that a run's first message names, None if it names none.
+    """Return the conversation that a run's first message names, or None if it names none.
 
-    One of an external client names a conversation of its publisher: no publisher writes into another's.
+    A message of an external client names a conversation of its publisher: no publisher writes into another's.
     """
     marks = inbox[0].metadata if inbox else {}
     name, publisher = marks.get("session"), marks.get("publisher")
@@ -218,7 +216,7 @@ def begin_session(run: RunState, sessions: Sessions, inbox: Sequence[Message]) -
     The sender of a run's first message names the agent that spawned it. If there is none, or the log of
     that message is history, the first entry of the generation does.
     """
-    run.client_tools = tuple(tool for one in inbox for tool in client_tools_in(one.payload))
+    run.client_tools = tuple(tool for message in inbox for tool in client_tools_in(message.payload))
     run.parent_agent = run.history.parent_agent
     if run.parent_agent is None and _tells_parent(inbox):
         run.parent_agent = str(inbox[0].sender).removeprefix(_SPAWNED_BY)
@@ -240,33 +238,33 @@ def _tells_parent(inbox: Sequence[Message]) -> bool:
     return bool(inbox) and (inbox[0].sender or "").startswith(_SPAWNED_BY)
 
 
-def pinned(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
+def facts_of_agent(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
     """Return what a run keeps of the agent that begins it, whatever is registered later."""
-    found: dict[str, JsonValue] = {}
+    facts: dict[str, JsonValue] = {}
     if (version := version_of(agent)) is not None:
-        found["version"] = version
+        facts["version"] = version
     if run.retry_policy is None and (policy := retry_of(agent)) is not None:
-        found["retry"] = policy.model_dump(mode="json")
-    return found
+        facts["retry"] = policy.model_dump(mode="json")
+    return facts
 
 
 def recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
     """Return the messages with which the run's current generation started, as its log has them."""
-    continued = history.continued
-    if continued is not None:
-        row, session = loaded.row, continued.payload.get("session")
+    continuation = history.continuation
+    if continuation is not None:
+        row, session = loaded.row, continuation.payload.get("session")
         return [
             Message(
                 id=derive_id("continued", row.run_id, history.generation),
                 target=row.agent_id,
-                payload=continued.payload["input"],
+                payload=continuation.payload["input"],
                 sender=f"agent:{row.agent_id}",
-                created_at=continued.ts,
+                created_at=continuation.ts,
                 metadata={} if session is None else {"session": str(session)},
             )
         ]
-    found = (message_of(entry.payload) for entry in history.inputs)
-    return [message for message in found if message is not None]
+    messages = (message_of(entry.payload) for entry in history.inputs)
+    return [message for message in messages if message is not None]
 
 
 def key_of_input(entry: RunLogEntry, agent_id: AgentId) -> MessageKey:
@@ -294,18 +292,18 @@ def row_of(run: NewRun) -> RunRow:
     )
 
 
-def place_of_child(child: Spawned, arrival: int) -> Arrived:
-    """Return what stands in its agent's queue for a run that was spawned just now."""
+def queue_item_of_child(child: Spawned, arrival: int) -> Arrived:
+    """Return the item of its agent's queue for a run that was spawned just now."""
     run, boot = child.run, child.boot
     if boot is None:
-        return place_of(replace(row_of(run), arrival=arrival))
+        return queue_item_of(replace(row_of(run), arrival=arrival))
     return Arrived(boot, boot.sender or "", run.agent_id, arrival, run.run_id)
 
 
-def place_of(run: RunRow) -> Arrived:
-    """Return what stands in its agent's queue for a run that has no message."""
-    nothing = Message(run.run_id, run.agent_id, None)
-    return Arrived(nothing, f"submit:{run.run_id}", run.agent_id, run.arrival, run.run_id)
+def queue_item_of(run: RunRow) -> Arrived:
+    """Return the item of its agent's queue for a run that has no message."""
+    empty_message = Message(run.run_id, run.agent_id, None)
+    return Arrived(empty_message, f"submit:{run.run_id}", run.agent_id, run.arrival, run.run_id)
 
 
 ENDED: Final = SessionChange(("ended",))
@@ -332,7 +330,7 @@ def agent_of_run(
 
 def _mode_of(history: History, loaded: LoadedRun, mail: Sequence[Arrived]) -> str | None:
     """Return the mode that the run has begun in, else the one that its first message names."""
-    if history.started:
+    if history.has_started:
         return history.mode
     arrived = mail or loaded.messages
     return arrived[0].message.metadata.get(MODE_KEY) if arrived else None
@@ -349,8 +347,8 @@ def is_session(agent: Agent | None) -> TypeGuard[ModalAgent]:
     return getattr(agent, "of_mode", None) is not None
 
 
-def with_heard(
-    verdict: Verdict, loaded: LoadedRun, history: History, given: Sequence[Arrived] = ()
+def with_inbox_turns(
+    verdict: Verdict, loaded: LoadedRun, history: History, mail: Sequence[Arrived] = ()
 ) -> tuple[Verdict, tuple[NewTurn, ...]]:
     """Return the verdict on a run of a session that ends without success, and the turns its end writes.
 
@@ -364,21 +362,23 @@ def with_heard(
     ):
         return verdict, ()
     run = loaded.row
-    messages = recorded_inbox(history, loaded) or [one.message for one in given or loaded.messages]
-    heard: list[ChatMessage] = []
+    messages = recorded_inbox(history, loaded) or [
+        arrived.message for arrived in mail or loaded.messages
+    ]
+    user_turns: list[ChatMessage] = []
     for message in messages:
         with suppress(ValueError):  # no client of sessions makes such blocks
-            heard.append(turn_of(message.payload))
+            user_turns.append(turn_of(message.payload))
     turns = tuple(
         NewTurn(run.agent_id.key, turn_id(run.run_id, "in", n), turn)
-        for n, turn in enumerate(heard)
+        for n, turn in enumerate(user_turns)
     )
     if not turns:
         return verdict, ()
-    *before, end = verdict.entries
+    *other_entries, end = verdict.entries
     ids: list[JsonValue] = [turn.id for turn in turns]
-    told = replace(end, payload={**end.payload, "turns": ids})
-    return replace(verdict, entries=(*before, told)), turns
+    end_with_ids = replace(end, payload={**end.payload, "turns": ids})
+    return replace(verdict, entries=(*other_entries, end_with_ids)), turns
 
 
 class _NoAgent:

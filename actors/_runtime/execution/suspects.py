@@ -22,7 +22,7 @@ from actors._kernel.runtime.rows import RunRow
 from actors._kernel.runtime.scheduler import RunStatus
 from actors._runtime.journal.run_log import RunLog
 from actors._runtime.replay.history import History
-from actors._runtime.replay.verdict import Verdict, parked
+from actors._runtime.replay.verdict import Verdict, parked_verdict
 
 E = TypeVar("E")
 
@@ -45,7 +45,7 @@ class Legacy:
     """The state in which a host that died left a shard.
 
     Attributes:
-        arrival: Number of the next arrival at the take-over: what is younger was never executed before.
+        arrival: Number of the next arrival at the take-over: later ones were never executed before.
         at: The time of the take-over.
         awake: Agents whose run had something to do at the take-over, as its row said.
         settled: Agents that have executed since, with a mark.
@@ -82,11 +82,11 @@ class Standing:
     """The deaths of hosts that may have been the work of one run, as its execution knows them.
 
     Attributes:
-        was_running: Whether an execution before this one was broken off.
-        broken: Whether the owner before died, and may have been executing this run.
+        was_running: True if an execution before this one was broken off.
+        broken: True if the owner before died, and may have been executing this run.
         deaths: Number of such deaths in a row, without progress between.
         turns: Number of turns among suspects that its hosts have outlived since then.
-        is_marked: Whether a mark of the last one is durable.
+        is_marked: True if a mark of the last one is durable.
         on_clear: Called when a suspect has made progress, or its host has outlived its turn.
         log: The run's log while its code executes.
     """
@@ -118,7 +118,7 @@ class Standing:
 
     @property
     def mark(self) -> dict[str, JsonValue] | None:
-        """Payload of the entry that says that the execution before was broken off; None: it was not."""
+        """Payload of the entry that says that the execution before was broken off, or None if it was not."""
         if self._is_death:
             return {"reason": "recovered"}
         is_mark = self.broken or self.was_running
@@ -131,10 +131,12 @@ class Standing:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The parking of a run that has killed too many hosts; None: its code is called."""
+        """The parking of a run that has killed too many hosts, or None if its code may be called."""
         if not self._is_death or self.deaths < MAX_DEATHS:
             return None
-        return parked("poison", f"{self.deaths} hosts in a row died while executing this run")
+        return parked_verdict(
+            "poison", f"{self.deaths} hosts in a row died while executing this run"
+        )
 
     def end_turn(self) -> None:
         """Write that the host has outlived the run's turn: from then on its death counts for another run."""
@@ -150,11 +152,11 @@ class Standing:
 class _Suspect(Generic[E]):
     item: E
     standing: Standing
-    place: int
+    number: int
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        return self.standing.turns, self.standing.deaths, self.place
+        return self.standing.turns, self.standing.deaths, self.number
 
 
 class SuspectLane(Generic[E]):
@@ -174,7 +176,7 @@ class SuspectLane(Generic[E]):
         self._turn: tuple[float, Standing] | None = None
         """When the turn of the holder ends, once it executes."""
         self._waiting: dict[int, _Suspect[E]] = {}
-        self._places = itertools.count()
+        self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
 
     def admits(self, item: E, standing: Standing) -> bool:
@@ -183,7 +185,7 @@ class SuspectLane(Generic[E]):
             self._turn = asyncio.get_running_loop().time() + standing.turn_s, standing
             standing.on_clear = partial(self.leave, item)
             return True
-        self._waiting[id(item)] = _Suspect(item, standing, next(self._places))
+        self._waiting[id(item)] = _Suspect(item, standing, next(self._numbers))
         self._arm()
         return False
 
@@ -215,10 +217,10 @@ class SuspectLane(Generic[E]):
 
     def _choose(self) -> None:
         self._holder = self._turn = None
-        for one in sorted(self._waiting.values(), key=lambda one: one.rank):
-            self._holder = one.item
-            del self._waiting[id(one.item)]
-            self._wake(one.item)
-            if self._is_coming(one.item):
+        for suspect in sorted(self._waiting.values(), key=lambda suspect: suspect.rank):
+            self._holder = suspect.item
+            del self._waiting[id(suspect.item)]
+            self._wake(suspect.item)
+            if self._is_coming(suspect.item):
                 return
             self._holder = None

@@ -37,24 +37,26 @@ class Amendments:
     Attributes:
         refusable: Calls that the tree's budget may refuse, by position. Each function returns the
             payload that records the refusal.
-        refused: Payloads of the calls that were refused, by position.
-        received: Messages that a call takes, with the call's position and a function. The function is called
-            if the store has an older unread message of the same sender, which must be taken first.
+        refusals: Payloads of the calls that were refused, by position.
+        received_messages: Messages that a call takes, with the call's position and a function. The function is
+            called if the store has an older unread message of the same sender, which must be taken first.
     """
 
     refusable: dict[str, Callable[[str], dict[str, JsonValue]]] = field(default_factory=dict)
-    refused: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
-    received: dict[MessageKey, tuple[str, Callable[[], None]]] = field(default_factory=dict)
+    refusals: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
+    received_messages: dict[MessageKey, tuple[str, Callable[[], None]]] = field(
+        default_factory=dict
+    )
 
     def without_refused(self, commit: Commit, outcome: CommitOutcome) -> Commit | None:
         """Return the commit without the refused parts, if that affects only the calls that asked for them."""
         match outcome:
             case OverBudget(positions, limit) if self.refusable.keys() >= set(positions):
-                refused = {p: self.refusable[p](limit) for p in positions}
-                self.refused.update(refused)
-                return _without(commit, refused)
-            case OutOfOrder(keys) if self.received.keys() >= set(keys):
-                calls = {key: self.received.pop(key) for key in keys}
+                refusals = {p: self.refusable[p](limit) for p in positions}
+                self.refusals.update(refusals)
+                return _without_calls(commit, refusals)
+            case OutOfOrder(keys) if self.received_messages.keys() >= set(keys):
+                calls = {key: self.received_messages.pop(key) for key in keys}
                 for _, put_back in calls.values():
                     put_back()
                 return _without_messages(
@@ -66,28 +68,32 @@ class Amendments:
 def with_answers(commit: Commit, ends: Iterable[LateEnd], answers: Iterable[Answer]) -> Commit:
     """Return the commit with answers instead of ends that were too late.
 
-    Who waits for the commit reads the payload that it has recorded: that becomes the answer's.
+    The branch that waits for the commit reads the payload that it has recorded, which becomes the answer's.
     """
-    found = {answer.key: answer for answer in answers}
-    entries, taken, left = list(commit.entries), list(commit.take_answers), []
+    answer_of = {answer.key: answer for answer in answers}
+    entries, taken_keys, unanswered_keys = list(commit.entries), list(commit.take_answers), []
     for end in ends:
-        answer = found.get(end.key)
+        answer = answer_of.get(end.key)
         if answer is None:
-            left.append(end.key)
+            unanswered_keys.append(end.key)
             continue
+        # Changed in place: `WaitResult` of the waiting branch has this very payload.
         kind, position, payload = end.entry_of(answer)
-        at = next(n for n, entry in enumerate(entries) if entry.payload is end.payload)
+        index = next(n for n, entry in enumerate(entries) if entry.payload is end.payload)
         end.payload.clear()
         end.payload.update(payload)
-        entries[at] = NewEntry(kind, position, end.payload)
-        if not (end.keep or end.key in taken):
-            taken.append(end.key)
+        entries[index] = NewEntry(kind, position, end.payload)
+        if not (end.keep or end.key in taken_keys):
+            taken_keys.append(end.key)
     return replace(
-        commit, entries=tuple(entries), take_answers=tuple(taken), unless_answered=tuple(left)
+        commit,
+        entries=tuple(entries),
+        take_answers=tuple(taken_keys),
+        unless_answered=tuple(unanswered_keys),
     )
 
 
-def _without(commit: Commit, refusals: Mapping[str, dict[str, JsonValue]]) -> Commit:
+def _without_calls(commit: Commit, refusals: Mapping[str, dict[str, JsonValue]]) -> Commit:
     """Return the commit with calls that were over budget replaced by their refusals, by position."""
     begins = (EntryKind.CHILD_SPAWNED, EntryKind.EFFECT_INTENT)
     entries = tuple(
@@ -101,8 +107,8 @@ def _without(commit: Commit, refusals: Mapping[str, dict[str, JsonValue]]) -> Co
         budget = replace(budget, turns=0, position="")
         if not (budget.tokens or budget.cost_usd):
             budget = None
-    spawned = tuple(child for child in commit.spawned if child.position not in refusals)
-    return replace(commit, entries=entries, spawned=spawned, budget=budget)
+    children = tuple(child for child in commit.spawned if child.position not in refusals)
+    return replace(commit, entries=entries, spawned=children, budget=budget)
 
 
 def _without_messages(commit: Commit, calls: Mapping[MessageKey, str]) -> Commit:
@@ -138,7 +144,7 @@ class Setback:
 
     Attributes:
         at: The last seq of the log at that time.
-        refusal: What the store said of what it was given; None: it was something else.
+        refusal: What the store said of what it was given, or None if it was something else.
         is_unreadable: True if a row of the run is there and cannot be read.
     """
 
@@ -148,7 +154,7 @@ class Setback:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refusal:
     """The reason to park a run without its code, and the detail for its operator."""
 
     reason: Literal["store_refused", "unreadable"]
@@ -160,7 +166,7 @@ class _Count:
     at: int
     setbacks: int = 0
     refusals: int = 0
-    said: str = ""
+    refusal_text: str = ""
     is_unreadable: bool = False
 
     @property
@@ -188,49 +194,54 @@ class Setbacks:
         count.setbacks += 1
         if setback.refusal is not None:
             count.refusals += 1
-            count.said, count.is_unreadable = setback.refusal, setback.is_unreadable
+            count.refusal_text, count.is_unreadable = setback.refusal, setback.is_unreadable
             if count.refusals == count.limit:
                 return 0.0  # it is parked now; if that is refused, too, the next pause is longer
         elif count.setbacks == 1:
             return 0.0
-        before = count.setbacks - (2 if setback.refusal is None else 1)
-        pause_s = min(FIRST_PAUSE_S * 2 ** min(max(before, 0), 9), LONGEST_PAUSE_S)
+        earlier_count = count.setbacks - (2 if setback.refusal is None else 1)
+        pause_s = min(FIRST_PAUSE_S * 2 ** min(max(earlier_count, 0), 9), LONGEST_PAUSE_S)
         return float(pause_s * (1 + JITTER * self._chance()))
 
-    def refused(self, run_id: RunId, at: int) -> Refused | None:
+    def refusal(self, run_id: RunId, at: int) -> Refusal | None:
         """Return why the run has to be parked, if its log ends there."""
         count = self._counts.get(run_id)
         if count is None or count.at != at or count.refusals < count.limit:
             return None
-        again = f"run it again: callboard runs resolve {run_id} - --retry"
+        remedy = f"run it again: callboard runs resolve {run_id} - --retry"
         if count.is_unreadable:
-            tried = f"a row of the run could not be read {count.refusals} times"
-            return Refused(
-                "unreadable", f"{tried}: {count.said}. Restore or cancel the run, or {again}"
+            problem = f"a row of the run could not be read {count.refusals} times"
+            return Refusal(
+                "unreadable",
+                f"{problem}: {count.refusal_text}. Restore or cancel the run, or {remedy}",
             )
-        return Refused(
+        return Refusal(
             "store_refused",
             f"the store refused {count.refusals} times what the run writes next, and will again: "
-            f"{count.said}. Correct the code, then {again}",
+            f"{count.refusal_text}. Correct the code, then {remedy}",
         )
 
     def forget(self, run_id: RunId) -> None:
-        """The run was suspended or ended, or is another host's."""
+        """Forget the setbacks of a run that was suspended, has ended, or is another host's."""
         self._counts.pop(run_id, None)
 
 
-def refusal_of(why: object) -> str | None:
+def refusal_of(reason: object) -> str | None:
     """Return what was refused, if an execution was broken off for what it wanted to write or read."""
-    match why:
+    match reason:
         case StoreRefusedError(sqlstate=str(code)) if code[:2] in PASSING:
             return None
         case UnknownRunError() | IllegalTransitionError():
             return None  # the run has ended meanwhile
         case StoreRefusedError() | ContractError():
-            return f"{why.doing}: {why.problem}" if is_unreadable_row(why) else text_of(why)
+            return (
+                f"{reason.doing}: {reason.problem}"
+                if is_unreadable_row(reason)
+                else text_of(reason)
+            )
         case ActorsError():
             return None
         case Exception():
-            return clean_text(f"{type(why).__name__}: {text_of(why)}")
+            return clean_text(f"{type(reason).__name__}: {text_of(reason)}")
         case _:
             return None

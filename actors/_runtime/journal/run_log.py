@@ -32,7 +32,7 @@ from actors.errors import ActorsError, RunSuspended, StoreRefusedError, StoreUnr
 
 T = TypeVar("T")
 _log = logging.getLogger("callboard.journal")
-SHOWN_S: Final = 0.1
+SHOW_AFTER_S: Final = 0.1
 """Seconds after which the intent of a graph's effect is flushed while it executes, with the steps before it."""
 LONG_LOG: Final = 1000
 """At so many entries, and again at as many more, a run that suspends is named in the host's log."""
@@ -65,42 +65,43 @@ class RunLog:
         self.history = history
         self.last_seq = self.durable_seq = history.last_seq
         """`last_seq`: seq of the last entry, written or not. `durable_seq`: seq of the last durable entry."""
-        self.given_seq: int = history.last_seq
+        self.base_seq: int = history.last_seq
         """Seq of the last entry that is not a step of a graph: steps are decided from the entries before."""
         self.writes: WriteSet = WriteSet(first=True)
         """The rows of the next flush. They are replaced when that flush begins."""
         self.amendments: Amendments = Amendments()
-        self.broken: BaseException | CommitOutcome | None = None
+        self.break_reason: BaseException | CommitOutcome | None = None
         """The reason why nothing can be written any more. The run is dropped and loaded again."""
         self._commits, self._reads = store.commits, store.reads
         self._scheduler = scheduler
         self._on_committed = on_committed
         self._in_flight = False
-        self._behind: asyncio.Task[Any] | None = None
-        self._showing: asyncio.Task[Any] | None = None
+        self._flush_task: asyncio.Task[Any] | None = None
+        self._waits_task: asyncio.Task[Any] | None = None
         self._is_ending = False
         self.on_progress: Callable[[], None] | None = None
-        """Called when progress, or the end of its turn as a suspect, is durable; None: nobody asks."""
+        """Called when progress, or the end of its turn as a suspect, is durable. None if nobody asks."""
         self._waiters: list[asyncio.Future[None]] = []
         self._branches: list[tuple[int, int, asyncio.Future[None]]] = []
         """A heap of the branches that wait for a flush under way, by the entry they wait for."""
         self.waits_of: Callable[[bool], tuple[Wait, ...] | None] = lambda _: ()
-        """Returns the run's open asks, joins and approvals; whether it is idle is given. None: as rows are."""
+        """Returns the run's open asks, joins and approvals, or None to leave the rows as they are. The argument
+        says whether the run is idle."""
         self.known_waits: tuple[Wait, ...] | None = ()
-        """The waits that are rows; None: perhaps some of an execution that was broken off."""
+        """The waits that are rows, or None if an execution that was broken off may have left some."""
 
     def record(self, kind: EntryKind, position: str, payload: dict[str, JsonValue]) -> int:
         """Put an entry at the end of the log, in memory, and return its seq."""
         self.writes.entries.append(NewEntry(kind, position, payload))
         self.last_seq += 1
         if kind is not EntryKind.GRAPH_STEP:
-            self.given_seq = self.last_seq
+            self.base_seq = self.last_seq
         return self.last_seq
 
     async def durable_unless_refused(
         self, branch: Branch, position: str, refusal: Callable[[str], dict[str, JsonValue]]
     ) -> dict[str, JsonValue] | None:
-        """Return when all is durable; what `refusal(limit)` gave if the call at `position` was refused.
+        """Wait until all is durable; return what `refusal(limit)` gave if the call at `position` was refused.
 
         Its own entry has become that refusal, so nothing else is disturbed.
         """
@@ -109,7 +110,7 @@ class RunLog:
             await self.durable(branch, self.last_seq)
         finally:
             del self.amendments.refusable[position]
-        return self.amendments.refused.pop(position, None)
+        return self.amendments.refusals.pop(position, None)
 
     async def durable(self, branch: Branch, seq: int) -> None:
         """Wait until the log is durable up to `seq`. Meanwhile the branch counts as working.
@@ -120,16 +121,16 @@ class RunLog:
         branch.flushing = True
         try:
             while self.durable_seq < seq:
-                if self.broken is not None:
+                if self.break_reason is not None:
                     raise RunSuspended
                 if self._in_flight:
-                    await self._covered(seq)
+                    await self._await_durable(seq)
                 else:
                     await self._flush()
         finally:
             branch.flushing = False
 
-    async def _covered(self, seq: int) -> None:
+    async def _await_durable(self, seq: int) -> None:
         """Return when the log is durable up to `seq`, or when the caller has to flush."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._branches, (seq, id(waiter), waiter))
@@ -149,11 +150,11 @@ class RunLog:
             if waiter.done():
                 continue
             self._scheduler.live.pace.let(waiter)
-            if seq > self.durable_seq and self.broken is None:
+            if seq > self.durable_seq and self.break_reason is None:
                 return
 
     async def _flush(self, *, idle: bool = False) -> None:
-        if self._in_flight or self.broken is not None:
+        if self._in_flight or self.break_reason is not None:
             return  # another task flushed before this task had its first step
         writes, waits = self.writes, self._new_waits(self.waits_of(idle))
         entries = writes.entries
@@ -163,6 +164,7 @@ class RunLog:
                 self.writes = WriteSet()
                 await self._commit(writes, CONTINUE, waits)
             else:
+                # Entries alone change no other row, and an append is the cheaper statement.
                 writes.entries = []  # of a set that has nothing else
                 expected = self.durable_seq
                 await self._commits.append(self.lease, entries, expected_seq=expected)
@@ -176,6 +178,7 @@ class RunLog:
         except RunSuspended:
             raise
         except BaseException as exc:
+            # The store may have written or not, and only it can tell: the run is loaded again.
             self.break_off(exc)
             if isinstance(exc, ActorsError | asyncio.CancelledError):
                 raise RunSuspended from exc
@@ -190,7 +193,7 @@ class RunLog:
                 self._let_branches_go()
         self._scheduler.durable_upto(self.durable_seq)
 
-    async def _flight_over(self) -> None:
+    async def _await_flight(self) -> None:
         """Return when the flush that is under way has ended, well or not."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -215,20 +218,21 @@ class RunLog:
             attempt=attempt,
             orphans=orphans,
         )
+        # The store refuses a part at a time, and nothing of the commit is written then: try again without it.
         while True:
             outcome = await self._commits.commit(commit)
             if isinstance(outcome, Committed):
                 break
             if isinstance(outcome, Answered):
-                found = await self._reads.answers(self.lease.run_id)
-                commit = with_answers(commit, writes.unless_answered, found)
-            elif (less := self.amendments.without_refused(commit, outcome)) is not None:
-                commit = less
+                answers = await self._reads.answers(self.lease.run_id)
+                commit = with_answers(commit, writes.unless_answered, answers)
+            elif (smaller_commit := self.amendments.without_refused(commit, outcome)) is not None:
+                commit = smaller_commit
             else:
                 break
-        if self.amendments.received:
+        if self.amendments.received_messages:
             for key in commit.bind:
-                self.amendments.received.pop(key, None)
+                self.amendments.received_messages.pop(key, None)
         if not isinstance(outcome, Committed):
             self.break_off(outcome)
             raise RunSuspended
@@ -254,9 +258,9 @@ class RunLog:
         ones of a run that suspends; None leaves the rows as they are.
 
         Raises:
-            RunSuspended: The write failed; see `broken`.
+            RunSuspended: The write failed; see `break_reason`.
         """
-        if not await self.over():
+        if not await self.finish_writes():
             raise RunSuspended
         writes, self.writes = self.writes, WriteSet()
         new_waits = None if waits is None else self._new_waits(waits)
@@ -264,67 +268,73 @@ class RunLog:
             committed = await self._commit(
                 writes, then, new_waits, attempt=attempt, orphans=orphans
             )
+        # As in `_flush`: whatever was raised, only the store can tell whether the end was written.
         except Exception as exc:
             self.break_off(exc)
             raise RunSuspended from exc
         self.durable_seq = committed.last_seq
         return committed
 
-    async def over(self) -> bool:
+    async def finish_writes(self) -> bool:
         """Return, when no write is under way any more, whether the execution can still write.
 
         Its code has ended, and nothing is flushed any more but by `commit_end`.
         """
         self._is_ending = True
         while self._in_flight:
-            await self._flight_over()
-        return self.broken is None
+            await self._await_flight()
+        return self.break_reason is None
 
     def forget_calls(self, beginning: int, release: Sequence[MessageKey]) -> None:
-        """Leave of what is not written how the run began, up to seq `beginning`, without some messages.
+        """Drop what is not written, but for how the run began, up to seq `beginning`, without some messages.
 
         Nothing of the other entries has left this process.
         """
-        writes, gone = self.writes, set(release)
+        writes, released_keys = self.writes, set(release)
         entries = writes.entries[: max(beginning - self.durable_seq, 0)]
         self.last_seq = self.durable_seq + len(entries)
-        bound = [key for key in writes.bind if entries and key not in gone]
+        bound_keys = [key for key in writes.bind if entries and key not in released_keys]
         self.writes = WriteSet(
-            entries, writes.create, bound, facts=writes.facts, head=writes.head, first=writes.first
+            entries,
+            writes.create,
+            bound_keys,
+            facts=writes.facts,
+            head=writes.head,
+            first=writes.first,
         )
-        self.amendments.received.clear()
+        self.amendments.received_messages.clear()
 
     def flush_behind(self, *, idle: bool = True) -> None:
         """Make durable what was recorded, beside the run: every branch waits for something outside.
 
-        Without `idle` an effect of it takes its time.
+        Without `idle` an effect of the run executes meanwhile.
         """
         is_new = bool(self.writes.entries) or self._new_waits(self.waits_of(idle)) is not None
-        if is_new and not (self._in_flight or self._is_ending) and self.broken is None:
-            self._behind = start_task(
+        if is_new and not (self._in_flight or self._is_ending) and self.break_reason is None:
+            self._flush_task = start_task(
                 self._flush(idle=idle), name=f"flush {self.lease.run_id}", done=_ignore_failure
             )
 
     def show_waits(self) -> None:
         """Make open waits, and the questions asked, durable beside the run while others in it work."""
-        if self._showing is None or self._showing.done():
-            self._showing = start_task(
+        if self._waits_task is None or self._waits_task.done():
+            self._waits_task = start_task(
                 self._show_waits(), name=f"show {self.lease.run_id}", done=_ignore_failure
             )
 
     async def _show_waits(self) -> None:
-        while self.broken is None and self._new_waits(self.waits_of(False)) is not None:
+        while self.break_reason is None and self._new_waits(self.waits_of(False)) is not None:
             if self._in_flight:
-                await self._flight_over()
+                await self._await_flight()
             elif self._is_ending:
                 return
             else:
                 await self._flush()
 
-    def break_off(self, why: BaseException | CommitOutcome) -> None:
+    def break_off(self, reason: BaseException | CommitOutcome) -> None:
         """Give up this execution: nothing more is written, and all branches unwind."""
-        if self.broken is None:
-            self.broken = why
+        if self.break_reason is None:
+            self.break_reason = reason
             self._let_branches_go()
             self._scheduler.unwind(RunSuspended())
 
@@ -336,15 +346,15 @@ class RunLog:
             self.waits_of = lambda _: ()
 
 
-def warn_of_length(log: RunLog, known: Sequence[RunLogEntry]) -> None:
-    """Warn of a log that costs at every wake, when it is a thousand entries longer than `known`."""
-    count = log.durable_seq + 1 - (known[0].seq if known else 0)
-    if count // LONG_LOG > len(known) // LONG_LOG:
-        where = {"agent": str(log.lease.agent_id), "run": log.lease.run_id, "entries": count}
+def warn_of_length(log: RunLog, loaded_entries: Sequence[RunLogEntry]) -> None:
+    """Warn of a log that costs at every wake, when it is a thousand entries longer than `loaded_entries`."""
+    count = log.durable_seq + 1 - (loaded_entries[0].seq if loaded_entries else 0)
+    if count // LONG_LOG > len(loaded_entries) // LONG_LOG:
+        facts = {"agent": str(log.lease.agent_id), "run": log.lease.run_id, "entries": count}
         _log.warning(
             "a run's log is long, and each wake replays all of it: let its code go on by "
             "ctx.continue_as_new, which begins an empty one",
-            extra=where,
+            extra=facts,
         )
 
 
@@ -353,13 +363,14 @@ def _ignore(committed: Committed) -> None:
 
 
 def _ignore_failure(task: asyncio.Task[Any]) -> None:
-    """A flush beside the run that failed has broken the run off already."""
+    """Take the error of a flush beside the run, which has broken the run off already."""
+    # Else asyncio logs an exception that was never retrieved.
     if not task.cancelled():
         task.exception()
 
 
-async def shown(log: RunLog, waiting: Awaitable[T]) -> T:
-    """Await a part of an effect. If it takes `SHOWN_S`, call `flush_behind` meanwhile.
+async def flush_if_slow(log: RunLog, part: Awaitable[T]) -> T:
+    """Await a part of an effect. If it takes `SHOW_AFTER_S`, call `flush_behind` meanwhile.
 
     The timer is made in the loop's next turn, so what waits for nothing needs none.
     """
@@ -368,11 +379,11 @@ async def shown(log: RunLog, waiting: Awaitable[T]) -> T:
 
     def begin() -> None:
         nonlocal handle
-        handle = loop.call_later(SHOWN_S, partial(log.flush_behind, idle=False))
+        handle = loop.call_later(SHOW_AFTER_S, partial(log.flush_behind, idle=False))
 
     handle = loop.call_soon(begin)
     try:
-        return await waiting
+        return await part
     finally:
         handle.cancel()
 
@@ -395,7 +406,7 @@ async def reading(log: RunLog, rows: Callable[[], Awaitable[T]]) -> T:
         try:
             return await rows()
         except ActorsError as exc:
-            if log.broken is not None or not isinstance(exc, StoreUnreachableError):
+            if log.break_reason is not None or not isinstance(exc, StoreUnreachableError):
                 log.break_off(exc)
                 raise RunSuspended from exc
         await asyncio.sleep(ASK_AGAIN_S)

@@ -92,18 +92,18 @@ class WriteSet:
 
     def spend(self, delta: BudgetDelta) -> None:
         """Add to what this commit spends."""
-        known = self.budget or BudgetDelta()
+        previous = self.budget or BudgetDelta()
         self.budget = BudgetDelta(
-            known.tokens + delta.tokens,
-            known.cost_usd + delta.cost_usd,
-            known.turns + delta.turns,
-            known.position or delta.position,
+            previous.tokens + delta.tokens,
+            previous.cost_usd + delta.cost_usd,
+            previous.turns + delta.turns,
+            previous.position or delta.position,
         )
 
     def commit(
         self,
         lease: Lease,
-        expected: int,
+        expected_seq: int,
         then: Then,
         *,
         waits: tuple[Wait, ...] | None,
@@ -114,7 +114,7 @@ class WriteSet:
         """Return the commit that writes all of it."""
         return Commit(
             lease=lease,
-            expected_seq=expected,
+            expected_seq=expected_seq,
             entries=tuple(self.entries),
             then=then,
             create=self.create,

@@ -9,24 +9,24 @@ from datetime import UTC, datetime
 
 
 class SystemClock:
-    """See `Clock`."""
+    """The `Clock` of the machine."""
 
     def now(self) -> datetime:
-        """See `Clock.now`."""
+        """Return the machine's time, aware UTC. It may step."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`."""
+        """Return seconds since some instant; never less than before."""
         return time.monotonic()
 
 
 class SystemEntropy:
-    """See `Entropy`."""
+    """The `Entropy` of the machine."""
 
     def random(self) -> float:
-        """See `Entropy.random`."""
+        """Return a random number in [0, 1)."""
         return random.random()
 
     def token(self) -> str:
-        """See `Entropy.token`."""
+        """Return 32 random hexadecimal digits."""
         return uuid.uuid4().hex

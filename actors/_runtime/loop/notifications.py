@@ -14,7 +14,7 @@ class Notifications:
     """Passes hints on, by their kind. Made before all parts that publish or subscribe.
 
     Attributes:
-        is_open: Whether the host executes: there are no notifications before.
+        is_open: True while the host executes; hints that come before are dropped.
     """
 
     def __init__(self) -> None:

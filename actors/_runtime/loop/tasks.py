@@ -56,7 +56,7 @@ def run_loop(
 
     Args:
         main: The program.
-        make: Function that makes the loop; None: asyncio's own loop.
+        make: Function that makes the loop, or None for asyncio's own loop.
     """
     with asyncio.Runner(loop_factory=make) as runner:
         loop = runner.get_loop()
@@ -83,7 +83,7 @@ async def until_free(lock: asyncio.Lock, *, limit_s: float) -> None:
 
 
 async def happens(event: asyncio.Event, *, within_s: float) -> bool:
-    """Wait for an event; False when that takes too long."""
+    """Wait for an event; return False if that takes too long."""
     try:
         async with asyncio.timeout(within_s):
             return await event.wait()
@@ -106,7 +106,7 @@ class TaskScope:
     def start(self, coro: Coroutine[Any, Any, Any], *, name: str) -> None:
         """Start `coro`; it is cancelled when the scope ends.
 
-        An execution may be what starts it; its log lines and spans are not that run's.
+        If an execution starts it, its log lines and spans are not that run's.
         """
         context = None if executing.get() is None else Context()
         task = start_task(coro, name=name, done=self._done, context=context)
@@ -115,9 +115,9 @@ class TaskScope:
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
         """Start `work()` and, after an error that it did not expect, again until the scope ends.
 
-        For what no host may go on without: ending silently would look like nothing to do.
+        For work that no host may go on without: a silent end would look as if there was nothing to do.
         """
-        self.start(_kept(work, name), name=name)
+        self.start(_repeat_on_error(work, name), name=name)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -136,6 +136,7 @@ class TaskScope:
 
     async def close(self) -> None:
         """Cancel all tasks and wait until they have ended."""
+        # Repeated, because a task that is cancelled may start others while it ends.
         while pending := self._tasks - {asyncio.current_task()}:
             for task in pending:
                 task.cancel()
@@ -153,7 +154,7 @@ class TaskScope:
         await self.close()
 
 
-async def _kept(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+async def _repeat_on_error(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
     while True:
         try:
             return await work()
@@ -162,7 +163,7 @@ async def _kept(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> Non
         await asyncio.sleep(BEGIN_AGAIN_S)
 
 
-_ENDED: Final[contextvars.ContextVar[asyncio.Future[Any] | None]] = contextvars.ContextVar(
+_OUTCOME: Final[contextvars.ContextVar[asyncio.Future[Any] | None]] = contextvars.ContextVar(
     "ended", default=None
 )
 """The future that the caller of `in_thread` waits for, in its thread."""
@@ -181,43 +182,42 @@ def refuse_coroutines(fn: Callable[..., Any], what: str) -> None:
 
 def is_abandoned() -> bool:
     """Return True in a thread of `in_thread` whose caller was cancelled: its value is dropped."""
-    ended = _ENDED.get()
-    return ended is not None and ended.done()
+    outcome = _OUTCOME.get()
+    return outcome is not None and outcome.done()
 
 
-async def in_thread(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
+async def in_thread(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return what ``fn`` returns or raise what it raises; the event loop goes on meanwhile.
 
     It has the caller's context variables. Cancelling this returns at once: the thread goes on to its
     end, and what it returns is dropped. It keeps no process from ending.
     """
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[Any] = loop.create_future()
+    outcome: asyncio.Future[Any] = loop.create_future()
 
     def complete(value: Any, exc: BaseException | None) -> None:
-        if ended.done():
+        if outcome.done():
             return  # no caller waits any more
         if exc is None:
-            ended.set_result(value)
-        elif isinstance(
-            exc, StopIteration
-        ):  # no future takes one; a coroutine would end the same way
-            ended.set_exception(RuntimeError(f"{fn!r} raised StopIteration"))
+            outcome.set_result(value)
+        # No future takes a StopIteration; a coroutine that raises one ends in the same way.
+        elif isinstance(exc, StopIteration):
+            outcome.set_exception(RuntimeError(f"{fn!r} raised StopIteration"))
         else:
-            ended.set_exception(exc)
+            outcome.set_exception(exc)
 
     def body() -> None:
-        value, raised = None, None
-        _ENDED.set(ended)
+        value, error = None, None
+        _OUTCOME.set(outcome)
         try:
-            value = fn(*args, **named)
+            value = fn(*args, **kwargs)
         except BaseException as exc:  # noqa: BLE001 - raised where it is waited for
-            raised = exc
+            error = exc
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(complete, value, raised)
+            loop.call_soon_threadsafe(complete, value, error)
 
     start_thread(partial(contextvars.copy_context().run, body))
-    return await ended
+    return await outcome
 
 
 def start_thread(call: Callable[[], object]) -> None:
@@ -240,8 +240,8 @@ class Pulled(Generic[T]):
         handed: The rows.
         news: Is set when there are more rows.
         read: Function that begins to read the store from `handed.begin` on. It is called once.
-        quiet_s: Seconds without a row after which the reader reads the store, too. None: the store looks for
-            rows of other processes.
+        quiet_s: Seconds without a row after which the reader reads the store, too; None if the store itself
+            looks for rows of other processes.
     """
 
     def __init__(

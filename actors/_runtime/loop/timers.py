@@ -37,9 +37,9 @@ class Alarm:
     """Calls once when an instant of a clock has come; never early. Armed as soon as it is made.
 
     Args:
-        clock: Decides. However far it steps, that is noticed within `MAX_ARM_S`.
+        clock: The clock that decides. However far it steps, that is noticed within `MAX_ARM_S`.
         at: The instant.
-        ring: What is called, on the running event loop.
+        ring: Function that is called on the running event loop.
     """
 
     __slots__ = ("_at", "_clock", "_handle", "_ring")
@@ -49,12 +49,13 @@ class Alarm:
         self._handle = self._arm()
 
     def _arm(self) -> asyncio.TimerHandle:
-        left_s = (self._at - self._clock.now()).total_seconds()
+        remaining_s = (self._at - self._clock.now()).total_seconds()
         return asyncio.get_running_loop().call_later(
-            min(max(left_s, 0.0), MAX_ARM_S), self._fire_due
+            min(max(remaining_s, 0.0), MAX_ARM_S), self._fire_due
         )
 
     def _fire_due(self) -> None:
+        # The loop's timer counts another clock, and was set for `MAX_ARM_S` at most.
         if self._clock.now() < self._at:
             self._handle = self._arm()
         else:
@@ -73,15 +74,15 @@ class Timers:
         self._clock = clock
         self._fire = fire
         self._heap: list[tuple[datetime, AgentId]] = []
-        self._known: set[tuple[datetime, AgentId]] = set()
+        self._pending: set[tuple[datetime, AgentId]] = set()
         self._alarm: Alarm | None = None
 
     def add(self, at: datetime, agent_id: AgentId) -> None:
         """Remember a timer, unless it is beyond the horizon or known."""
         item = (at, agent_id)
-        if item in self._known or (at - self._clock.now()).total_seconds() > HORIZON_S:
+        if item in self._pending or (at - self._clock.now()).total_seconds() > HORIZON_S:
             return
-        self._known.add(item)
+        self._pending.add(item)
         heapq.heappush(self._heap, item)
         if self._heap[0] is item:
             self._arm()
@@ -98,14 +99,14 @@ class Timers:
         now = self._clock.now()
         while self._heap and self._heap[0][0] <= now:
             item = heapq.heappop(self._heap)
-            self._known.discard(item)
+            self._pending.discard(item)
             self._fire(item[1])
         self._arm()
 
     def close(self) -> None:
         """Drop all timers."""
         self._heap.clear()
-        self._known.clear()
+        self._pending.clear()
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -140,10 +141,10 @@ class Sleepers:
 
     def update(self, agents: Mapping[str, int]) -> None:
         """Put in many agents at once."""
-        found = dict(zip(self._hashes, self._priorities, strict=True))
-        found.update((hash(agent), priority) for agent, priority in agents.items())
-        self._hashes = array("q", sorted(found))
-        self._priorities = array("i", map(found.__getitem__, self._hashes))
+        priorities = dict(zip(self._hashes, self._priorities, strict=True))
+        priorities.update((hash(agent), priority) for agent, priority in agents.items())
+        self._hashes = array("q", sorted(priorities))
+        self._priorities = array("i", map(priorities.__getitem__, self._hashes))
 
     def pop(self, agent: str) -> int | None:
         """Take out an agent and return its priority; None if it is not there."""
@@ -221,11 +222,11 @@ def has_time_limit(task: asyncio.Task[Any]) -> bool:
 
 def _is_limited(code: object) -> bool:
     """Return True if one of the frames from here to the innermost has a block with a time limit."""
-    awaited: object = code
-    while awaited is not None:
-        if any(map(_limits, gc.get_referents(awaited))):
+    awaitable: object = code
+    while awaitable is not None:
+        if any(map(_limits, gc.get_referents(awaitable))):
             return True
-        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+        awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "gi_yieldfrom", None)
     return False
 
 

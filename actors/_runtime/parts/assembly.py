@@ -41,7 +41,7 @@ class Foreign:
         """Return the given store, one composed of these parts, or one in memory.
 
         Raises:
-            ContractError: Both a store and parts of one.
+            ContractError: Both a store and parts of one are given.
         """
         rows = (self.event_log, self.inbox, self.journal, self.scheduler, self.signal_bus)
         if not any(part is not None for part in rows):

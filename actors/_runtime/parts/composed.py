@@ -65,7 +65,7 @@ class SchedulerMirror:
         self._held: dict[RunId, Lease] = {}
 
     async def queued(self, row: RunRow) -> None:
-        """A run was created or woken."""
+        """Queue a run that was created or woken."""
         self._scheduler.register_run(row.run_id, row.agent_id)
         try:
             await self._scheduler.enqueue(
@@ -78,9 +78,9 @@ class SchedulerMirror:
             _log.debug("the scheduler refused a run", extra={"run": row.run_id}, exc_info=exc)
 
     async def executing(self, row: RunRow, worker_id: str) -> None:
-        """The run executes: take its lease, and those of the runs before it in the queue."""
-        held = self._held.get(row.run_id)
-        if held is not None and await self._scheduler.heartbeat(held) != "lost":
+        """Take the lease of a run that executes, and those of the runs before it in the queue."""
+        held_lease = self._held.get(row.run_id)
+        if held_lease is not None and await self._scheduler.heartbeat(held_lease) != "lost":
             return
         self._held.pop(row.run_id, None)
         await self.queued(row)
@@ -91,7 +91,7 @@ class SchedulerMirror:
             self._held.update({lease.run_id: lease for lease in leases})
 
     async def became(self, run_id: RunId, then: Then) -> None:
-        """A commit ended: give the lease back with the run's new status."""
+        """Give the lease back with the new status that a commit gave the run."""
         status, wake_on = _release_of(then)
         lease = None if status is None else self._held.pop(run_id, None)
         if lease is None or status is None:
@@ -133,12 +133,12 @@ _ALL: Final = 100_000
 
 @dataclass(slots=True)
 class GivenParts:
-    """Foreign parts beside rows in memory; None: none was given.
+    """Foreign parts beside rows in memory; None for a part that was not handed in.
 
     Attributes:
-        rows: What no part keeps.
-        arrivals: Writes rows of messages, and notifies no part.
-        backlog: Reads them.
+        rows: The rows that no part keeps.
+        arrivals: The store role that writes rows of messages, and notifies no part.
+        backlog: The store role that reads them.
     """
 
     rows: MemoryRows
@@ -158,11 +158,11 @@ class GivenParts:
         """
         if self.inbox is None:
             return await self.backlog.pending_mail(agent=agent, after=after, limit=limit)
-        kept = await self.take_up(agent)
+        messages = await self.take_up(agent)
         return [
-            replace(row, message=replace(kept[key], sender=row.sender))
+            replace(row, message=replace(messages[key], sender=row.sender))
             for row in await self.backlog.pending_mail(agent=agent, after=after, limit=limit)
-            if (key := key_kept(row, kept)) is not None
+            if (key := key_kept(row, messages)) is not None
         ]
 
     async def take_up(self, agent: AgentId) -> dict[tuple[str, str], Message]:
@@ -172,14 +172,14 @@ class GivenParts:
         """
         if self.inbox is None:
             return {}
-        kept = {
+        messages = {
             (message.sender or "", message.id): message
             for message in await self.inbox.drain(agent, max=_ALL)
         }
         await self.arrivals.deliver(
-            [replace(m, target=agent, sender=m.sender or VIEW_SENDER) for m in kept.values()]
+            [replace(m, target=agent, sender=m.sender or VIEW_SENDER) for m in messages.values()]
         )
-        return kept
+        return messages
 
     async def keep(self, arrived: Sequence[Arrived]) -> None:
         """Put messages that are rows now into the inbox, and note which run has which."""
@@ -210,7 +210,7 @@ class GivenParts:
                 await self.log.append(run_id, entry, expected_seq=expected_seq + n)
 
     async def queue(self, run_id: RunId) -> None:
-        """Tell the scheduler of a new run."""
+        """Notify the scheduler of a new run."""
         record = self.rows.runs.get(run_id)
         if self.mirror is not None and record is not None:
             await self.mirror.queued(record.row())
@@ -222,7 +222,7 @@ class GivenParts:
             await self.mirror.executing(record.row(), lease.owner)
 
     async def notify(self, commit: Commit) -> None:
-        """Tell scheduler, signal bus and inbox of a commit that was written."""
+        """Notify scheduler, signal bus and inbox of a commit that was written."""
         run_id, then = commit.lease.run_id, commit.then
         for child in commit.spawned:
             await self.queue(child.run.run_id)
@@ -240,10 +240,10 @@ class GivenParts:
             row = self.rows.inbox.get(key)
             if row is not None and row.state == "done":
                 await inbox.ack(key.agent, key.message_id)
-        bound = [*self._bound.pop(run_id, ()), *commit.bind]
+        bound_keys = [*self._bound.pop(run_id, ()), *commit.bind]
         if isinstance(then, Retry):
-            bound = [key for key in bound if key not in then.release]
-        for key in bound:
+            bound_keys = [key for key in bound_keys if key not in then.release]
+        for key in bound_keys:
             error = then.error if isinstance(then, Retry | Finish) else None
             if error is not None:
                 text = str(error.get("message", ""))
@@ -251,8 +251,8 @@ class GivenParts:
             if isinstance(then, Finish):
                 # Also one that was given up: the dead letter is a row of the store.
                 await inbox.ack(key.agent, key.message_id)
-        if bound and not isinstance(then, Finish):
-            self._bound[run_id] = bound
+        if bound_keys and not isinstance(then, Finish):
+            self._bound[run_id] = bound_keys
 
 
 class _OfParts(MemoryRole):
@@ -269,6 +269,7 @@ class ComposedCommits(_OfParts, MemoryCommits):
     @override
     async def append(self, lease: Lease, entries: Sequence[NewEntry], *, expected_seq: int) -> int:
         check_entries(entries)
+        # Checked before any part is written: no part can take an entry back.
         self._appendable(lease, expected_seq)
         await self._parts.record(lease.run_id, entries, expected_seq)
         last_seq = await super().append(lease, entries, expected_seq=expected_seq)
@@ -278,16 +279,17 @@ class ComposedCommits(_OfParts, MemoryCommits):
     @override
     async def commit(self, commit: Commit) -> CommitOutcome:
         check_entries(commit.entries)
-        refused = refusal(self._rows, commit)
-        if isinstance(refused, OutOfOrder) and not await self._has_older(commit):
+        reason = refusal(self._rows, commit)
+        if isinstance(reason, OutOfOrder) and not await self._has_older(commit):
             commit = replace(commit, any_order=True)
-            refused = refusal(self._rows, commit)
-        if refused is not None:
-            return refused
+            reason = refusal(self._rows, commit)
+        if reason is not None:
+            return reason
         try:
             await self._parts.record(commit.lease.run_id, commit.entries, commit.expected_seq)
         except ConcurrentAppendError as exc:
             return Conflict(exc.actual)
+        # Messages that others have put into the inboxes of receivers came first, and become rows first.
         targets = [out.target for out in commit.outgoing if isinstance(out.target, AgentId)]
         for agent in dict.fromkeys(targets):
             await self._parts.take_up(agent)
@@ -307,12 +309,12 @@ class ComposedCommits(_OfParts, MemoryCommits):
 
         A message that others have taken from it holds nothing back.
         """
-        taken: set[str] = set()
+        senders: set[str] = set()
         for item in reversed(await self._parts.pending(commit.lease.agent_id)):
             key = MessageKey(item.agent_id, item.sender, item.message.id)
             if key in commit.bind:
-                taken.add(item.sender)
-            elif item.sender in taken:
+                senders.add(item.sender)
+            elif item.sender in senders:
                 return True
         return False
 
@@ -349,8 +351,8 @@ class ComposedArrivals(_OfParts, MemoryArrivals):
     async def signal(
         self, run_id: RunId, name: str, payload: JsonValue, *, message_id: str, sender: str
     ) -> SignalOutcome:
-        """The bus gets a payload that is no object as ``{"value": …}``."""
         outcome = await super().signal(run_id, name, payload, message_id=message_id, sender=sender)
+        # The bus takes objects only.
         if outcome.accepted and self._parts.bus is not None:
             data: dict[str, JsonValue] = (
                 payload if isinstance(payload, dict) else {"value": payload}
@@ -374,11 +376,11 @@ class ComposedReads(_OfParts, MemoryReads):
 
     @override
     async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
-        loaded = await super().load(run_ids)
+        loaded_runs = await super().load(run_ids)
         if self._parts.log is None:
-            return loaded
+            return loaded_runs
         runs = []
-        for run in loaded:
+        for run in loaded_runs:
             first = run.entries[0].seq if run.entries else 0
             log = self._parts.log.read(run.row.run_id, from_seq=first)
             runs.append(replace(run, entries=tuple([entry async for entry in log])))
@@ -452,12 +454,12 @@ class ComposedStore(MemoryStore):
     memory are gone in any case. For runs that survive use a store that commits everything at once.
 
     Args:
-        clock: For the rows in memory.
-        event_log: The store of logs; None: in memory.
-        inbox: The store of messages; None: in memory.
-        journal: A journal that gets every result; None: the log is enough.
-        scheduler: Notified of every change of status; None: there is none.
-        signal_bus: Notified of every signal and timer; None: there is none.
+        clock: The clock of the rows in memory.
+        event_log: The store of logs; by default in memory.
+        inbox: The store of messages; by default in memory.
+        journal: A journal that gets every result, or None if the log is enough.
+        scheduler: A scheduler that is notified of every change of status, or None.
+        signal_bus: A bus that is notified of every signal and timer, or None.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ from actors._kernel.stores.run_store import RunStore
 from actors.errors import ConcurrentAppendError, IllegalTransitionError, LeaseLostError, SpawnDenied
 
 LeaseOf: TypeAlias = "Callable[[AgentId], ShardLease | None]"
-"""Function: the shard lease that this host holds for an agent; None if another host owns the shard."""
+"""Function that returns this host's lease on the shard of an agent, or None if another host owns it."""
 
 
 class StoreView:
@@ -76,8 +76,8 @@ class StoreView:
             **parts,  # type: ignore[arg-type]
         )
         match await self._store.commits.commit(commit):
-            case Committed() as done:
-                return done
+            case Committed() as committed:
+                return committed
             case LeaseLost():
                 raise LeaseLostError(lease.shard, lease.owner, lease.epoch)
             case Conflict(actual):
@@ -121,7 +121,7 @@ _PAGE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _WaitingMessage:
     """A waiting message: with the run that failed on it, or still without any."""
 
     message: Message
@@ -131,7 +131,7 @@ class _Found:
 
 
 class InboxView(StoreView):
-    """See `Inbox`. Durable when the store is.
+    """The `Inbox` of a store. Durable when the store is.
 
     Where a worker runs, it starts a run for what is delivered; draining, acknowledging and giving
     back are for callers that handle messages themselves. They write, so they need the agent's shard.
@@ -152,90 +152,104 @@ class InboxView(StoreView):
         self._hook: Callable[[AgentId], None] | None = None
 
     async def deliver(self, agent_id: AgentId, msg: Message, *, notify: bool = True) -> bool:
-        """See `Inbox.deliver`. A message without sender is from ``client:inbox``."""
-        sent = replace(msg, target=agent_id, sender=msg.sender or VIEW_SENDER)
-        is_new = bool(await self._store.arrivals.deliver([sent]))
+        """Store a message for an agent; return False if its id is known from its sender.
+
+        A message without sender is from ``client:inbox``.
+        """
+        stored_message = replace(msg, target=agent_id, sender=msg.sender or VIEW_SENDER)
+        is_new = bool(await self._store.arrivals.deliver([stored_message]))
         if is_new and notify and self._hook is not None:
             self._hook(agent_id)
         return is_new
 
     async def drain(self, agent_id: AgentId, *, max: int = 100) -> list[Message]:  # noqa: A002
-        """See `Inbox.drain`. Includes messages whose last attempt failed."""
+        """Return waiting messages, oldest first. Includes messages whose last attempt failed."""
         arrived = await self._store.backlog.pending_mail(agent=agent_id, limit=max)
-        found = [_waiting(item) for item in arrived] + await self._given_back(agent_id)
-        found.sort(key=lambda item: item.arrival)
-        return [item.message for item in found[:max]]
+        waiting_messages = [
+            _waiting_message(item) for item in arrived
+        ] + await self._returned_messages(agent_id)
+        waiting_messages.sort(key=lambda item: item.arrival)
+        return [item.message for item in waiting_messages[:max]]
 
     async def ack(self, agent_id: AgentId, msg_id: str) -> None:
-        """See `Inbox.ack`. Unknown and handled ids are ignored."""
-        found = await self._find(agent_id, msg_id)
-        if found is not None:
-            done = NewEntry(EntryKind.RUN_COMPLETED, "", {"output": None})
-            await self._attempt(agent_id, found, done, Finish(RunStatus.COMPLETED))
+        """Note that a message was handled. Unknown and handled ids are ignored."""
+        waiting_message = await self._find(agent_id, msg_id)
+        if waiting_message is not None:
+            entry = NewEntry(EntryKind.RUN_COMPLETED, "", {"output": None})
+            await self._attempt(agent_id, waiting_message, entry, Finish(RunStatus.COMPLETED))
 
     async def nack(self, agent_id: AgentId, msg_id: str, *, error: str = "") -> None:
-        """See `Inbox.nack`. Unknown and handled ids are ignored."""
-        found = await self._find(agent_id, msg_id)
-        if found is None:
+        """Return a message that could not be handled, or bury it. Unknown and handled ids are ignored."""
+        waiting_message = await self._find(agent_id, msg_id)
+        if waiting_message is None:
             return
-        attempt, problem = _attempt_of(found), failure(error)
+        attempt, problem = _attempt_of(waiting_message), failure(error)
         if attempt >= self._max_retries:
             entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "nack", "error": problem})
             then: Then = Finish(RunStatus.FAILED, error=problem, dead_letter="max_retries")
         else:
-            retry_from = found.row.last_seq if found.row else 1
+            retry_from = waiting_message.row.last_seq if waiting_message.row else 1
             entry, then = attempt_failed(attempt, problem, retry_from, at=self._clock.now())
-        await self._attempt(agent_id, found, entry, then)
+        await self._attempt(agent_id, waiting_message, entry, then)
 
     async def dead_letters(self, agent_id: AgentId) -> list[DeadLetter]:
-        """See `Inbox.dead_letters`. Newest first, at most 1,000."""
+        """Return dead letters of an agent. Newest first, at most 1,000."""
         return await self._store.lists.dead_letters(agent=agent_id, limit=_PAGE)
 
     async def redrive(self, agent_id: AgentId, msg_id: str) -> bool:
-        """See `Inbox.redrive`. The message waits under a new id, derived from the old one."""
-        for letter in await self.dead_letters(agent_id):
-            if letter.message.id == msg_id and await self._store.operators.redrive([letter.id]):
+        """Deliver a dead letter again; return False if there is none of this id.
+
+        The message waits under a new id, derived from the old one.
+        """
+        for dead_letter in await self.dead_letters(agent_id):
+            if dead_letter.message.id == msg_id and await self._store.operators.redrive(
+                [dead_letter.id]
+            ):
                 if self._hook is not None:
                     self._hook(agent_id)
                 return True
         return False
 
     async def pending_count(self, agent_id: AgentId) -> int:
-        """See `Inbox.pending_count`."""
+        """Return the number of messages that wait for an agent."""
         return await self._store.lists.pending_count(agent_id)
 
     def set_deliver_hook(self, hook: Callable[[AgentId], None] | None) -> None:
-        """See `Inbox.set_deliver_hook`. Deliveries by other processes come as nudges instead."""
+        """Call `hook` with the agent of each new message; other processes' deliveries come as nudges."""
         self._hook = hook
 
-    async def _attempt(self, agent_id: AgentId, found: _Found, entry: NewEntry, then: Then) -> None:
+    async def _attempt(
+        self, agent_id: AgentId, waiting_message: _WaitingMessage, entry: NewEntry, then: Then
+    ) -> None:
         """Write a whole attempt of the message's run: its start, and `entry`, which ends it."""
-        key = MessageKey(agent_id, found.sender, found.message.id)
+        key = MessageKey(agent_id, waiting_message.sender, waiting_message.message.id)
         run_id = _run_of(key)
-        lease = self._lease(run_id, agent_id, attempt=_attempt_of(found))
-        if found.row is not None:
-            await self._write(lease, found.row.last_seq, run_resumed("retry"), entry, then=then)
+        lease = self._lease(run_id, agent_id, attempt=_attempt_of(waiting_message))
+        if waiting_message.row is not None:
+            await self._write(
+                lease, waiting_message.row.last_seq, run_resumed("retry"), entry, then=then
+            )
             return
-        new = NewRun(run_id, agent_id)
+        new_run = NewRun(run_id, agent_id)
         payload: dict[str, JsonValue] = {
-            "message": found.message.to_json(),
-            "arrival": found.arrival,
+            "message": waiting_message.message.to_json(),
+            "arrival": waiting_message.arrival,
         }
-        received = NewEntry(EntryKind.MSG_RECEIVED, "in.0", payload)
+        received_entry = NewEntry(EntryKind.MSG_RECEIVED, "in.0", payload)
         await self._write(
             lease,
             -1,
             run_started(agent_id),
-            received,
+            received_entry,
             entry,
             then=then,
-            create=new,
+            create=new_run,
             bind=(key,),
             any_order=True,
         )
 
-    async def _find(self, agent_id: AgentId, msg_id: str) -> _Found | None:
-        page, after = await self._given_back(agent_id), -1
+    async def _find(self, agent_id: AgentId, msg_id: str) -> _WaitingMessage | None:
+        page, after = await self._returned_messages(agent_id), -1
         while True:
             for item in page:
                 if item.message.id == msg_id:
@@ -245,12 +259,12 @@ class InboxView(StoreView):
             )
             if not arrived:
                 return None
-            page, after = [_waiting(item) for item in arrived], arrived[-1].arrival
+            page, after = [_waiting_message(item) for item in arrived], arrived[-1].arrival
 
-    async def _given_back(self, agent_id: AgentId) -> list[_Found]:
+    async def _returned_messages(self, agent_id: AgentId) -> list[_WaitingMessage]:
         rows = await self._store.lists.runs(agent=agent_id, status=[RunStatus.PENDING], limit=_PAGE)
         runs = await self._store.reads.load([row.run_id for row in rows if row.attempt > 0])
-        found = []
+        returned_messages = []
         for run in runs:
             for entry in run.entries:
                 body = entry.payload.get("message")
@@ -259,15 +273,17 @@ class InboxView(StoreView):
                 message = Message.from_json(body)
                 key = MessageKey(agent_id, message.sender or "", message.id)
                 if run.row.run_id == _run_of(key):
-                    found.append(_Found(message, key.sender, run.row.arrival, run.row))
-        return found
+                    returned_messages.append(
+                        _WaitingMessage(message, key.sender, run.row.arrival, run.row)
+                    )
+        return returned_messages
 
 
 class InMemoryInbox(InboxView):
-    """See `Inbox`. Nothing survives the process.
+    """An `Inbox` in memory. Nothing survives the process.
 
     Args:
-        clock: Stamps dead letters.
+        clock: The clock that stamps dead letters.
         max_retries: After so many nacks a message becomes a dead letter.
     """
 
@@ -279,10 +295,10 @@ class InMemoryInbox(InboxView):
         super().__init__(store, lease_of=store.lease_of, clock=clock, max_retries=max_retries)
 
 
-def key_kept(row: Arrived, kept: Mapping[tuple[str, str], Message]) -> tuple[str, str] | None:
-    """Return where the inbox's copy of a row is; one without sender is there under no name."""
+def key_kept(row: Arrived, messages: Mapping[tuple[str, str], Message]) -> tuple[str, str] | None:
+    """Return the key of the inbox's copy of a row. A copy without a sender is there under no name."""
     for sender in (row.sender, ""):
-        if (sender, row.message.id) in kept:
+        if (sender, row.message.id) in messages:
             return sender, row.message.id
     return None
 
@@ -291,9 +307,9 @@ def _run_of(key: MessageKey) -> RunId:
     return run_id_of_mail(key.agent, key.sender, key.message_id)
 
 
-def _waiting(item: Arrived) -> _Found:
-    return _Found(item.message, item.sender, item.arrival)
+def _waiting_message(item: Arrived) -> _WaitingMessage:
+    return _WaitingMessage(item.message, item.sender, item.arrival)
 
 
-def _attempt_of(found: _Found) -> int:
-    return 1 if found.row is None else found.row.attempt + 1
+def _attempt_of(waiting_message: _WaitingMessage) -> int:
+    return 1 if waiting_message.row is None else waiting_message.row.attempt + 1

@@ -24,10 +24,10 @@ from actors._runtime.replay.verdict import row_of
 
 
 class EventLogView(StoreView):
-    """See `EventLog`. Appends go through the store's fence, to runs that exist."""
+    """The `EventLog` of a store. Appends go through the store's fence, to runs that exist."""
 
     async def append(self, run_id: RunId, entry: NewEntry, *, expected_seq: int) -> int:
-        """See `EventLog.append`. An ended run takes no entry.
+        """Append an entry and return its seq. An ended run takes no entry.
 
         Raises:
             UnknownRunError: There is no such run.
@@ -39,21 +39,21 @@ class EventLogView(StoreView):
         return await self._store.commits.append(lease, [entry], expected_seq=expected_seq)
 
     def read(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
-        """See `EventLog.read`."""
+        """Yield the entries of a log from `from_seq` to its present end."""
         return self._store.reads.entries(run_id, from_seq=from_seq)
 
     def tail(self, run_id: RunId, *, from_seq: int = 0) -> AsyncIterator[RunLogEntry]:
-        """See `EventLog.tail`."""
+        """Yield the entries of a log from `from_seq`, then new ones as they come."""
         return self._store.reads.tail(run_id, from_seq=from_seq)
 
     async def last_seq(self, run_id: RunId) -> int:
-        """See `EventLog.last_seq`."""
+        """Return the last seq of a log, -1 if it is empty."""
         row = await self._store.reads.run(run_id)
         return -1 if row is None else row.last_seq
 
 
 class InMemoryEventLog(EventLogView):
-    """See `EventLog`. Nothing survives the process."""
+    """An `EventLog` in memory. Nothing survives the process."""
 
     def __init__(self, *, clock: Clock) -> None:
         from actors._inmemory.runs.store import PrivateStore  # noqa: PLC0415 - a store in memory
@@ -63,7 +63,7 @@ class InMemoryEventLog(EventLogView):
 
     @override
     async def append(self, run_id: RunId, entry: NewEntry, *, expected_seq: int) -> int:
-        """See `EventLog.append`. The first entry makes its run; a log has no end."""
+        """Append an entry and return its seq. The first entry makes its run; a log has no end."""
         run = NewRun(run_id, AgentId("log", derive_id(run_id)))
         lease = self._lease(run_id, run.agent_id, attempt=1)
         commit = await self._write(lease, expected_seq, entry, then=CONTINUE, create=run)
@@ -77,24 +77,24 @@ _PAGE: Final = 200
 
 
 class InMemoryJournal:
-    """See `Journal`. Nothing survives the process."""
+    """A `Journal` in memory. Nothing survives the process."""
 
     def __init__(self) -> None:
         self._results: dict[EffectId, tuple[EffectResult, bytes]] = {}
 
     async def lookup(self, effect_id: EffectId) -> EffectResult | None:
-        """See `Journal.lookup`."""
-        found = self._results.get(effect_id)
-        return replace(found[0], value=unpack(found[1])) if found else None
+        """Return the result of an effect, or None if there is none."""
+        entry = self._results.get(effect_id)
+        return replace(entry[0], value=unpack(entry[1])) if entry else None
 
     async def record(self, result: EffectResult) -> None:
-        """See `Journal.record`."""
+        """Keep the result of an effect; the first one counts."""
         shell = replace(result, value=None)
         self._results.setdefault(result.effect_id, (shell, pack(result.value)))
 
 
 class JournalView(InMemoryJournal):
-    """See `Journal`. The log is the journal of record: results are found in the logs of open runs.
+    """The `Journal` of a store. The log is the journal of record: results are found in the logs of open runs.
 
     A lookup reads those logs, newest run first: it is for recovery and for people, not for the path
     of an effect. `record` alone lasts as long as the process; durable is what is in the log.
@@ -106,12 +106,11 @@ class JournalView(InMemoryJournal):
 
     @override
     async def lookup(self, effect_id: EffectId) -> EffectResult | None:
-        """See `Journal.lookup`."""
         return await super().lookup(effect_id) or await self._logged(effect_id)
 
     @override
     async def record(self, result: EffectResult) -> None:
-        """See `Journal.record`. What the log says comes first."""
+        """Keep the result of an effect; the first one counts. What the log says comes first."""
         await super().record(await self._logged(result.effect_id) or result)
 
     async def _logged(self, effect_id: EffectId) -> EffectResult | None:

@@ -61,7 +61,7 @@ class _Run:
 
 
 class InMemoryScheduler:
-    """See `Scheduler`. Nothing survives the process; time is the clock's, so tests need not sleep.
+    """A `Scheduler` in memory. Nothing survives the process; time is the clock's, so tests need not sleep.
 
     It is no view: here each run's lease ends by itself, and a run that failed for good may be queued
     once more under its id; a store's leases end with their shard's, and its ended runs stay ended.
@@ -79,7 +79,7 @@ class InMemoryScheduler:
         self._orders, self._epochs = count(), count(1)
 
     def register_run(self, run_id: RunId, agent_id: AgentId) -> None:
-        """See `Scheduler.register_run`. A second call for the same run does nothing."""
+        """Note the agent of a run. A second call for the same run does nothing."""
         if run_id not in self._runs:
             self._runs[run_id] = _Run(run_id, agent_id, next(self._orders))
 
@@ -92,7 +92,7 @@ class InMemoryScheduler:
         wake: Wakeup | None = None,
         retry_policy: RetryPolicy | None = None,
     ) -> None:
-        """See `Scheduler.enqueue`. A run that has begun keeps its priority, tenant and policy.
+        """Queue a run, or wake it. A run that has begun keeps its priority, tenant and policy.
 
         Raises:
             UnknownRunError: The run was not registered.
@@ -112,7 +112,7 @@ class InMemoryScheduler:
             self._make_ready(run)
 
     async def lease(self, *, worker_id: str, capacity: int) -> list[Lease]:
-        """See `Scheduler.lease`. `Lease.attempt` grows with each retry and each lost lease."""
+        """Take up to `capacity` queued runs. `Lease.attempt` grows with each retry and each lost lease."""
         self._catch_up()
         leases = []
         for run_id in self._ready.take(capacity):
@@ -134,7 +134,7 @@ class InMemoryScheduler:
     async def heartbeat(
         self, lease: Lease
     ) -> Literal["ok", "cancel_requested", "deadline", "lost"]:
-        """See `Scheduler.heartbeat`. Never raises; a lease past its time is lost."""
+        """Extend a lease, and say what its holder has to know. Never raises; a lease past its time is lost."""
         self._catch_up()
         run = self._holder_of(lease)
         if run is None or run.lease is None:
@@ -147,7 +147,7 @@ class InMemoryScheduler:
     async def release(
         self, lease: Lease, *, status: RunStatus, wake_on: Wakeup | None = None
     ) -> None:
-        """See `Scheduler.release`."""
+        """Give a lease back with the new status of its run."""
         self._catch_up()
         run = self._holder_of(lease)
         if run is None:
@@ -165,7 +165,7 @@ class InMemoryScheduler:
             self._timed[run.run_id] = run
 
     async def find_run_for_agent(self, agent_id: AgentId) -> tuple[RunId, RunStatus] | None:
-        """See `Scheduler.find_run_for_agent`."""
+        """Return the run that holds an agent, else its next one, with its status; None if it has none."""
         self._catch_up()
         runs = [run for run in self._open() if run.agent_id == agent_id]
         if not runs:
@@ -174,7 +174,7 @@ class InMemoryScheduler:
         return run.run_id, run.status
 
     async def wake_suspended(self, run_id: RunId) -> bool:
-        """See `Scheduler.wake_suspended`."""
+        """Queue a suspended run; return False if it is not suspended."""
         run = self._runs.get(run_id)
         if run is None or run.status is not RunStatus.SUSPENDED:
             return False
@@ -182,19 +182,19 @@ class InMemoryScheduler:
         return True
 
     async def wake_agent(self, agent_id: AgentId) -> bool:
-        """See `Scheduler.wake_agent`."""
+        """Queue the suspended run of an agent; return False if there is none."""
         for run in self._open():
             if run.agent_id == agent_id and run.status is RunStatus.SUSPENDED:
                 return await self.wake_suspended(run.run_id)
         return False
 
     async def pending_runs(self, *, tenant: str | None = None) -> list[RunId]:
-        """See `Scheduler.pending_runs`. Runs in back-off are left out until it is over."""
+        """Return the queued runs, the next one first. Runs in back-off are left out until it is over."""
         self._catch_up()
         return self._ready.waiting(tenant=tenant)
 
     async def get_status(self, run_id: RunId) -> RunStatus | None:
-        """See `Scheduler.get_status`."""
+        """Return the status of a run, or None if it is not known."""
         run = self._runs.get(run_id)
         return run.status if run else None
 
@@ -243,13 +243,14 @@ class InMemoryScheduler:
 
     def _catch_up(self) -> None:
         now = self._clock.now()
+        # A copy: a run whose lease has expired leaves the dictionary.
         for run in list(self._leased.values()):
             if run.lease is not None and run.lease.expires_at <= now:
                 del self._leased[run.run_id]
                 run.lease, run.attempt = None, run.attempt + 1
                 self._make_ready(run)
-        due = [run for run in self._timed.values() if run.not_before and run.not_before <= now]
-        for run in sorted(due, key=lambda run: (run.not_before or now, run.order)):
+        due_runs = [run for run in self._timed.values() if run.not_before and run.not_before <= now]
+        for run in sorted(due_runs, key=lambda run: (run.not_before or now, run.order)):
             self._make_ready(run)
 
     def _expiry(self) -> datetime:
@@ -260,7 +261,7 @@ _PAGE = 1000
 
 
 class SchedulerView(StoreView):
-    """See `Scheduler`. Statuses are durable when the store is; the queue is this host's.
+    """The `Scheduler` of a store. Statuses are durable when the store is; the queue is this host's.
 
     A lease lasts as long as its shard's. A run that waits to be leased after a suspension is
     SUSPENDED in the store until then, and PENDING here.
@@ -295,7 +296,7 @@ class SchedulerView(StoreView):
         self._seen: set[ShardId] = set()
 
     def register_run(self, run_id: RunId, agent_id: AgentId) -> None:
-        """See `Scheduler.register_run`."""
+        """Note the agent of a run."""
         self._registered[run_id] = agent_id
 
     async def enqueue(
@@ -307,7 +308,7 @@ class SchedulerView(StoreView):
         wake: Wakeup | None = None,
         retry_policy: RetryPolicy | None = None,
     ) -> None:
-        """See `Scheduler.enqueue`.
+        """Queue a run, or wake it.
 
         A registered run without a row gets one, with one message that holds `wake`. Runs that have
         a row keep their priority and policy.
@@ -329,7 +330,7 @@ class SchedulerView(StoreView):
             self._offer(row)
 
     async def lease(self, *, worker_id: str, capacity: int) -> list[Lease]:
-        """See `Scheduler.lease`. The holder is this host, whatever `worker_id` says."""
+        """Take up to `capacity` queued runs. The holder is this host, whatever `worker_id` says."""
         del worker_id
         await self._catch_up()
         leases: list[Lease] = []
@@ -343,6 +344,7 @@ class SchedulerView(StoreView):
             entry = begin if row.last_seq < 0 else run_resumed("leased")
             try:
                 await self._store.commits.append(lease, [entry], expected_seq=row.last_seq)
+            # The run went on, or another host has leased it, since its row was read.
             except ConflictError:
                 continue
             self._leased[run_id] = lease
@@ -352,7 +354,7 @@ class SchedulerView(StoreView):
     async def heartbeat(
         self, lease: Lease
     ) -> Literal["ok", "cancel_requested", "deadline", "lost"]:
-        """See `Scheduler.heartbeat`. The shard's own heartbeat is what extends it."""
+        """Extend a lease, and say what its holder has to know. The shard's own heartbeat is what extends it."""
         if not self._is_held(lease):
             return "lost"
         row = await row_of(self._store, lease.run_id)
@@ -365,7 +367,7 @@ class SchedulerView(StoreView):
     async def release(
         self, lease: Lease, *, status: RunStatus, wake_on: Wakeup | None = None
     ) -> None:
-        """See `Scheduler.release`."""
+        """Give a lease back with the new status of its run."""
         if not self._is_held(lease):
             raise LeaseLostError(lease.shard, lease.owner, lease.epoch)
         if status not in TRANSITIONS[RunStatus.RUNNING]:
@@ -380,29 +382,29 @@ class SchedulerView(StoreView):
             self._offer(row)
 
     async def find_run_for_agent(self, agent_id: AgentId) -> tuple[RunId, RunStatus] | None:
-        """See `Scheduler.find_run_for_agent`."""
+        """Return the run that holds an agent, else its next one, with its status; None if it has none."""
         row = await self._store.lists.find_run_for_agent(agent_id)
         return None if row is None else (row.run_id, self._status(row))
 
     async def wake_suspended(self, run_id: RunId) -> bool:
-        """See `Scheduler.wake_suspended`. A parked run waits for its operator."""
+        """Queue a suspended run; return False if it is not suspended. A parked run waits for its operator."""
         row = await self._store.reads.run(run_id)
         if row is None or row.status is not RunStatus.SUSPENDED or row.parked is not None:
             return False
         return self._offer(row)
 
     async def wake_agent(self, agent_id: AgentId) -> bool:
-        """See `Scheduler.wake_agent`."""
+        """Queue the suspended run of an agent; return False if there is none."""
         row = await self._store.lists.find_run_for_agent(agent_id)
         return row is not None and await self.wake_suspended(row.run_id)
 
     async def pending_runs(self, *, tenant: str | None = None) -> list[RunId]:
-        """See `Scheduler.pending_runs`. Of this host."""
+        """Return the queued runs, the next one first. Of this host."""
         await self._catch_up()
         return self._queue.waiting(tenant=tenant)
 
     async def get_status(self, run_id: RunId) -> RunStatus | None:
-        """See `Scheduler.get_status`."""
+        """Return the status of a run, or None if it is not known."""
         row = await self._store.reads.run(run_id)
         if row is None:
             return RunStatus.PENDING if run_id in self._registered else None
@@ -417,8 +419,8 @@ class SchedulerView(StoreView):
         payload: JsonValue = wake.model_dump(mode="json") if wake is not None else None
         # Each run has a sender of its own: the lessee decides in which order they begin.
         message = Message(run_id, agent, payload, f"submit:{run_id}", created_at=self._clock.now())
-        new = NewRun(run_id, agent, priority=priority, retry_policy=policy)
-        await self._store.arrivals.submit(new, message)
+        new_run = NewRun(run_id, agent, priority=priority, retry_policy=policy)
+        await self._store.arrivals.submit(new_run, message)
         return await row_of(self._store, run_id)
 
     async def _catch_up(self) -> None:
@@ -427,16 +429,16 @@ class SchedulerView(StoreView):
             row = await self._store.reads.run(timer.run_id)
             if row is not None:
                 self._offer(row)
-        fresh = [shard for shard in shards if shard not in self._seen]
+        new_shards = [shard for shard in shards if shard not in self._seen]
         after: RunId | None = None
-        while fresh and (
-            page := await self._store.backlog.open_runs(fresh, after=after, limit=_PAGE)
+        while new_shards and (
+            page := await self._store.backlog.open_runs(new_shards, after=after, limit=_PAGE)
         ):
             for row in sorted(page, key=lambda row: row.arrival):
                 if row.status is RunStatus.PENDING and row.wake_at is None:
                     self._offer(row)
             after = page[-1].run_id
-        self._seen.update(fresh)
+        self._seen.update(new_shards)
 
     def _offer(self, row: RunRow) -> bool:
         tenant = self._tenants.get(row.run_id, row.agent_id.tenant)

@@ -33,10 +33,10 @@ TIMER_SIGNAL: Final = "__timer__"
 
 
 class InMemorySignalBus:
-    """See `SignalBus`. Nothing survives the process.
+    """A `SignalBus` in memory. Nothing survives the process.
 
     Args:
-        clock: Decides when timers are due. On a clock that is moved by hand call `fire_due`.
+        clock: The clock that decides when timers are due. On a clock that is moved by hand call `fire_due`.
         wake: Called for each signal without a waiter in memory, so that a suspended run goes on.
     """
 
@@ -49,11 +49,11 @@ class InMemorySignalBus:
         self._alarm: Alarm | None = None
 
     async def signal(self, run_id: RunId, name: str, payload: dict[str, JsonValue]) -> None:
-        """See `SignalBus.signal`."""
+        """Buffer a signal for a run."""
         self._give(run_id, name, pack(payload))
 
     async def timer(self, run_id: RunId, at: datetime) -> None:
-        """See `SignalBus.timer`."""
+        """Set a timer of a run."""
         self._timers.append((at, run_id))
         self._timers.sort()
         self.fire_due()
@@ -68,10 +68,10 @@ class InMemorySignalBus:
         Args:
             run_id: The waiting run.
             name: The signal's; a timer's is ``__timer__``.
-            timeout: Seconds; None waits for ever.
+            timeout: Seconds; by default it waits for ever.
 
         Raises:
-            TimeoutError: None came in time.
+            TimeoutError: No signal came in time.
         """
         slot = (run_id, name)
         buffer = self._buffers.get(slot)
@@ -87,7 +87,7 @@ class InMemorySignalBus:
                 return unpack(await future)
         except BaseException:
             if future.done() and not future.cancelled():
-                # It was given the signal but its caller is gone: the next one gets it first.
+                # The future got the signal but its caller is gone: the next caller gets it first.
                 self._buffers.setdefault(slot, deque()).appendleft(future.result())
             raise
         finally:
@@ -98,13 +98,13 @@ class InMemorySignalBus:
 
     def fire_due(self) -> list[RunId]:
         """Give the timers whose time has come, and return their runs, earliest first."""
-        now, fired = self._clock.now(), []
+        now, run_ids = self._clock.now(), []
         while self._timers and self._timers[0][0] <= now:
             at, run_id = self._timers.pop(0)
             self._give(run_id, TIMER_SIGNAL, pack({"at": at.isoformat()}))
-            fired.append(run_id)
+            run_ids.append(run_id)
         self._arm()
-        return fired
+        return run_ids
 
     def forget(self, run_id: RunId) -> None:
         """Drop the signals and timers of a run that has ended."""
@@ -131,13 +131,13 @@ class InMemorySignalBus:
 
 
 class SignalBusView(StoreView):
-    """See `SignalBus`. Signals are rows; a timer is part of a suspended run's wake set.
+    """The `SignalBus` of a store. Signals are rows; a timer is part of a suspended run's wake set.
 
     Args:
         store: The store of the rows.
         lease_of: This host's shard leases.
-        clock: What a timer is compared with.
-        entropy: Names each signal; sending one again is a new one here.
+        clock: The clock that a timer is compared with.
+        entropy: The source of a signal's id: a signal that is sent again is a new one here.
         wake: Called when something came for a run of this process.
     """
 
@@ -155,7 +155,7 @@ class SignalBusView(StoreView):
         self._wake = wake
 
     async def signal(self, run_id: RunId, name: str, payload: dict[str, JsonValue]) -> None:
-        """See `SignalBus.signal`. Dropped when the run has ended.
+        """Buffer a signal for a run. Dropped when the run has ended.
 
         Raises:
             UnknownRunError: There is no such run.
@@ -167,7 +167,7 @@ class SignalBusView(StoreView):
             self._wake(outcome.agent_id, run_id)
 
     async def timer(self, run_id: RunId, at: datetime) -> None:
-        """See `SignalBus.timer`. An earlier timer of the run stays; an ended run has none.
+        """Set a timer of a run. An earlier timer of the run stays; an ended run has none.
 
         Raises:
             UnknownRunError: There is no such run.

@@ -33,7 +33,7 @@ _TRIES: Final = 10
 
 
 class SupervisorView(StoreView):
-    """See `Supervisor`. Children, budgets and results are rows: they survive this process.
+    """The `Supervisor` of a store. Children, budgets and results are rows: they survive this process.
 
     Args:
         store: The store of the rows.
@@ -55,7 +55,7 @@ class SupervisorView(StoreView):
         supervision: Supervision,
         boot: Message | None = None,
     ) -> RunHandle:
-        """See `Supervisor.spawn`. The same `boot` for the same agent is the same child.
+        """Start a child of a run, and return its handle. The same `boot` for the same agent is the same child.
 
         Without `boot` the child's id depends on how many children the parent has. The child's position
         in the tree is the parent's doing, whatever `supervision` says about it.
@@ -79,7 +79,7 @@ class SupervisorView(StoreView):
                     raise
 
     async def join(self, handle: RunHandle) -> RunResult:
-        """See `Supervisor.join`.
+        """Wait for the end of a run, and return how it ended.
 
         Raises:
             UnknownRunError: There is no such run.
@@ -95,7 +95,7 @@ class SupervisorView(StoreView):
         return result_of_row(replace(row, cancel_requested=reason))
 
     async def cancel(self, handle: RunHandle, *, reason: str = "") -> None:
-        """See `Supervisor.cancel`.
+        """Ask a run and its subtree to stop.
 
         Raises:
             UnknownRunError: There is no such run.
@@ -106,12 +106,12 @@ class SupervisorView(StoreView):
             self._notify(Nudge("cancel", agent_id, run_id))
 
     async def children_of(self, run_id: RunId) -> list[RunHandle]:
-        """See `Supervisor.children_of`."""
+        """Return the children of a run."""
         rows = await self._store.lists.children(run_id)
         return [RunHandle(row.run_id, row.agent_id, run_id) for row in rows]
 
     async def record_completion(self, run_id: RunId, result: RunResult) -> None:
-        """See `Supervisor.record_completion`. A run's own end does the same, in its last commit.
+        """Give the parent of a run the result of it. A run's own end does the same, in its last commit.
 
         Raises:
             UnknownRunError: There is no such run.
@@ -189,17 +189,17 @@ class SupervisorView(StoreView):
 
 
 def _child_of(parent: RunRow, run_id: RunId, agent: AgentId, supervision: Supervision) -> NewRun:
-    root, above, depth = parent.root or parent.run_id, parent.run_id, parent.depth + 1
-    place = {"run_id": run_id, "root_id": root, "parent_id": above, "depth": depth}
+    root, parent_id, depth = parent.root or parent.run_id, parent.run_id, parent.depth + 1
+    terms_of_tree = {"run_id": run_id, "root_id": root, "parent_id": parent_id, "depth": depth}
     return NewRun(
         run_id,
         agent,
         priority=supervision.priority,
-        parent=above,
+        parent=parent_id,
         root=root,
         depth=depth,
         deadline_at=parent.deadline_at,
-        supervision=supervision.model_copy(update=place),
+        supervision=supervision.model_copy(update=terms_of_tree),
         parent_agent=parent.agent_id,
     )
 

@@ -31,14 +31,14 @@ _log = logging.getLogger("callboard.parts")
 
 
 class PushAllFanout:
-    """See `FanoutStrategy`. Costs the publisher one delivery per follower."""
+    """The `FanoutStrategy` with one delivery per follower, all by the publisher."""
 
     async def publish(
         self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
     ) -> FanoutReport:
-        """See `FanoutStrategy.publish`. Lazy followers get the post without being woken."""
-        delivered = known = 0
-        failed: list[tuple[AgentId, str]] = []
+        """Bring a post to the followers of a topic. Lazy followers get the post without being woken."""
+        new_count = repeated_count = 0
+        failures: list[tuple[AgentId, str]] = []
         post = replace(msg, target=topic, sender=msg.sender or sender_of("topic", topic))
         async for subscription in graph.followers_of(topic):
             follower = subscription.follower
@@ -48,15 +48,15 @@ class PushAllFanout:
             except (ActorsError, OSError) as exc:
                 # Publishing the same post again reaches those that are left out now.
                 _log.warning("post not delivered", extra={"follower": str(follower)}, exc_info=exc)
-                failed.append((follower, str(exc)))
+                failures.append((follower, str(exc)))
                 continue
-            delivered += is_new
-            known += not is_new
-        return FanoutReport(delivered, known, tuple(failed))
+            new_count += is_new
+            repeated_count += not is_new
+        return FanoutReport(new_count, repeated_count, tuple(failures))
 
 
 class StoreFanout:
-    """See `FanoutStrategy`. One write, however many follow: owners of followers' shards do the rest.
+    """The `FanoutStrategy` of a store. One write, however many follow: owners of followers' shards do the rest.
 
     Who follows is what the store says in that moment, so the graph and the inbox are not asked.
 
@@ -73,7 +73,7 @@ class StoreFanout:
     async def publish(
         self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
     ) -> FanoutReport:
-        """See `FanoutStrategy.publish`. Followers get it after this returns."""
+        """Bring a post to the followers of a topic. Followers get it after this returns."""
         del graph, inbox
         post = replace(msg, target=topic, sender=msg.sender or sender_of("topic", topic))
         _, nudges = await self._posts.publish(post)
@@ -84,7 +84,7 @@ class StoreFanout:
 
 
 class HybridFanout:
-    """See `FanoutStrategy`. A topic with few followers uses one strategy, a topic with many another.
+    """A `FanoutStrategy` of two: topics with few followers use one, topics with many the other.
 
     If a post is published again and the number of followers has crossed the threshold meanwhile, each
     follower still gets it once.
@@ -103,7 +103,7 @@ class HybridFanout:
     async def publish(
         self, topic: TopicId, msg: Message, *, graph: FollowGraph, inbox: Inbox
     ) -> FanoutReport:
-        """See `FanoutStrategy.publish`."""
+        """Bring a post to the followers of a topic."""
         strategy = self._few
         count = 0
         async for _ in graph.followers_of(topic):
@@ -115,7 +115,7 @@ class HybridFanout:
 
 
 class InMemoryFollowGraph:
-    """See `FollowGraph`. Nothing survives the process; topics of two tenants are two topics."""
+    """A `FollowGraph` in memory. Nothing survives the process; topics of two tenants are two topics."""
 
     def __init__(self) -> None:
         self._by_topic: dict[TopicId, dict[AgentId, Subscription]] = {}
@@ -125,17 +125,17 @@ class InMemoryFollowGraph:
     async def follow(
         self, follower: AgentId, topic: TopicId, *, mode: FollowMode = "eager"
     ) -> Subscription:
-        """See `FollowGraph.follow`."""
+        """Let an agent follow a topic, or change the mode in which it does."""
         check_follow(follower, topic)
         subscriptions = self._by_topic.setdefault(topic, {})
-        known = subscriptions.get(follower)
-        since = known.since if known else next(self._numbers)
+        previous = subscriptions.get(follower)
+        since = previous.since if previous else next(self._numbers)
         subscriptions[follower] = Subscription(follower, topic, mode, since)
         self._by_follower.setdefault(follower, set()).add(topic)
         return subscriptions[follower]
 
     async def unfollow(self, follower: AgentId, topic: TopicId) -> bool:
-        """See `FollowGraph.unfollow`."""
+        """End a subscription; return False if there is none."""
         subscriptions = self._by_topic.get(topic, {})
         if subscriptions.pop(follower, None) is None:
             return False
@@ -148,10 +148,10 @@ class InMemoryFollowGraph:
         return True
 
     async def followers_of(self, topic: TopicId) -> AsyncIterator[Subscription]:
-        """See `FollowGraph.followers_of`. In the order they followed, as it is at the call."""
+        """Yield the subscriptions to a topic. In the order they followed, as it is at the call."""
         for subscription in list(self._by_topic.get(topic, {}).values()):
             yield subscription
 
     async def following(self, agent_id: AgentId) -> list[TopicId]:
-        """See `FollowGraph.following`."""
+        """Return the topics that an agent follows, sorted."""
         return sorted(self._by_follower.get(agent_id, ()))

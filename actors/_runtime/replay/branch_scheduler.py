@@ -44,7 +44,7 @@ class BranchScheduler:
         on_closed: Called when the code of a closed branch has ended, before any branch continues.
 
     Attributes:
-        root: The first branch; None: it has not begun.
+        root: The first branch, or None before it begins.
         groups: The open groups.
         live: The branches that do something, and their common end.
     """
@@ -95,6 +95,7 @@ class BranchScheduler:
         for branch in self._queue.new or ():
             branch.drop_code()
         for task, branch in self._by_task.items():
+            # A write is never cut off: a branch that flushes sees the end when the flush is over.
             if task is not None and not branch.flushing:
                 task.cancel()
 
@@ -151,8 +152,8 @@ class BranchScheduler:
     async def resume_at(self, branch: Branch, seq: int, verb: str) -> None:
         """Return when the entry `seq` is durable and the branch is next to go on."""
         live, queue = self.live, self._queue
-        others = queue.new or self.groups or queue.hits or live.running > 1
-        is_next = not others and seq <= self._durable and live.unwinding is None
+        has_others = queue.new or self.groups or queue.hits or live.running > 1
+        is_next = not has_others and seq <= self._durable and live.unwinding is None
         if is_next and live.pace.may_go():  # alone, as in most of a replay
             live.moves += 1
             return
@@ -170,14 +171,14 @@ class BranchScheduler:
         branch.state = BranchState.HIT
 
     def go_on_working(self, branch: Branch) -> bool:
-        """Take back `queue_resume`; False when the branch was interrupted meanwhile and goes on with that."""
+        """Take back `queue_resume`; return False if the branch was interrupted, and goes on with that."""
         if branch.state is not BranchState.HIT:
             return False
         branch.state, branch.resume_seq = BranchState.WORK, -1
         return True
 
     async def await_resume(self, branch: Branch, verb: str) -> None:
-        """Second half of `queue_resume`."""
+        """Wait until the branch that `queue_resume` has queued is next to go on."""
         self.live.leave_work(branch, branch.state)
         self.raise_if_interrupted(branch)
         self._resume_next()
@@ -264,7 +265,7 @@ class BranchScheduler:
             pass  # a branch that had not begun has ended: no branch runs yet
 
     def _quiet(self) -> bool:
-        """Do the first thing that applies; see docs/replay.md, "Order". False when no branch goes on."""
+        """Do the first thing that applies (docs/replay.md, "Order"); return False if no branch goes on."""
         live, queue = self.live, self._queue
         if live.unwinding is not None:
             if self.root is None or self.root.is_done:
@@ -279,10 +280,12 @@ class BranchScheduler:
         if queue.hits and (branch := queue.next_hit(self._durable)) is not None:
             live.release(branch)
             return True
-        beginning = queue.next_misses() or (not queue.hits and queue.next_takers())
-        for branch in beginning or ():
+        # A branch that would consume a signal or a message waits for all recorded entries: one of them may
+        # close it, and what it had consumed would be lost.
+        beginners = queue.next_misses() or (not queue.hits and queue.next_takers())
+        for branch in beginners or ():
             live.set_to_work(branch)
-        if not (beginning or queue.hits or live.working):
+        if not (beginners or queue.hits or live.working):
             self._on_idle()
         return False
 
@@ -322,15 +325,14 @@ class BranchScheduler:
             self._resume_next()
 
     def refuse_time_limit(self) -> bool:
-        """Raise `ForeignCancellationError` in a branch that waits within `asyncio.timeout`; False: none does.
+        """Raise `ForeignCancellationError` in a branch that waits within `asyncio.timeout`, if there is one.
 
-        To be called before the run is evicted, which would lose the limit.
+        To be called before the run is evicted, which would lose the limit. Returns False if there is none.
         """
         for task, branch in self._by_task.items():
             if task is not None and branch.state in _WAITING and has_time_limit(task):
-                self.live.interrupt(
-                    branch, asyncio.CancelledError()
-                )  # as the limit does when it is over
+                # As the limit itself does when it is over.
+                self.live.interrupt(branch, asyncio.CancelledError())
                 return True
         return False
 
@@ -370,7 +372,7 @@ class LiveBranches:
         running: Number of branches that run agent code and await nothing that is unknown to the runtime.
         working: Number of branches that execute, record or flush: the run cannot be suspended now.
         moves: Grows whenever any branch continues.
-        unwinding: The signal that ends all branches; None: the run goes on.
+        unwinding: The signal that ends all branches, or None while the run goes on.
     """
 
     moves: int
@@ -401,7 +403,7 @@ class LiveBranches:
             self.running -= 1
 
     def leave_work(self, branch: Branch, state: BranchState) -> None:
-        """The branch works no more, and waits."""
+        """Note that the branch works no more, and waits."""
         branch.state = state
         self.working -= 1
 
@@ -421,7 +423,7 @@ class LiveBranches:
         self._let_go(branch)
 
     def _to_code(self, branch: Branch) -> None:
-        """The branch runs agent code again, out of order, because something went wrong."""
+        """Note that the branch runs agent code again, out of order, because something went wrong."""
         if branch.state is BranchState.WORK:
             self.working -= 1
         if branch.state is not BranchState.CODE:
@@ -436,9 +438,9 @@ class LiveBranches:
             BaseException: What it was interrupted with.
         """
         if branch.go:
-            branch.go, thrown, branch.thrown = False, branch.thrown, None
-            if thrown is not None:
-                raise thrown
+            branch.go, interruption, branch.thrown = False, branch.thrown, None
+            if interruption is not None:
+                raise interruption
             if self.pace.may_go():
                 return
             future = self.pace.hold()
@@ -508,12 +510,12 @@ class LiveBranches:
             branch.overdue = False
             branch.task.cancel()
             return
-        was, branch.state = branch.state, BranchState.CODE
-        if was is BranchState.WORK:
+        previous_state, branch.state = branch.state, BranchState.CODE
+        if previous_state is BranchState.WORK:
             self.working -= 1
         if branch.flushing:
             return  # it sees that it is closed when the flush is over: a write is never cut off
-        if was is BranchState.WORK and branch.task is not None:
+        if previous_state is BranchState.WORK and branch.task is not None:
             branch.task.cancel()
         else:
             self._let_go(branch, signal)
@@ -538,7 +540,7 @@ class Pace:
             self._held.append((future, exc))
 
     def hold(self) -> asyncio.Future[None]:
-        """Return what to await where one may not go on at once."""
+        """Return the future that a branch awaits if it may not go on at once."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._held.append((future, None))
         return future
@@ -554,8 +556,8 @@ class Pace:
 
     def _begin_again(self) -> None:
         self._left = MOVES
-        held, self._held = self._held[:MOVES], self._held[MOVES:]
-        for future, exc in held:
+        batch, self._held = self._held[:MOVES], self._held[MOVES:]
+        for future, exc in batch:
             self.let(future, exc)
 
 

@@ -40,7 +40,6 @@ class Branch:
     """A line of control: the root of a run, or a coroutine given to gather, select or scope."""
 
     __slots__ = (
-        "begun",
         "closed",
         "coro",
         "error",
@@ -52,6 +51,7 @@ class Branch:
         "has_input",
         "next_index",
         "on_begin",
+        "open_effects",
         "overdue",
         "prefix",
         "resume_seq",
@@ -76,13 +76,14 @@ class Branch:
         self.overdue: bool = False
         """True if the branch awaits something unknown to the runtime, and the other branches go on."""
         self.resume_seq: int = -1
+        """Seq of the entry that the branch continues with, if it waits for one."""
         self.has_input: bool = False
-        """The entry that it goes on with, if it waits for that."""
+        """True if the branch continues before that entry is durable."""
         self.group: Group | None = None
-        """Group whose child it is; None: the root, or a branch of its own."""
+        """Group whose child it is, or None for the root and a branch of its own."""
         self.groups: list[Group] = []
         """The groups that the branch has opened, the innermost last."""
-        self.begun: dict[str, str] = {}
+        self.open_effects: dict[str, str] = {}
         """Effects begun here without a result yet: position to name."""
         self.value: Any = None
         self.error: BaseException | None = None
@@ -117,8 +118,8 @@ class Branch:
 def innermost(branch: Branch) -> Branch:
     """Return the deepest open descendant, or the branch itself."""
     while True:
-        found = (group.first_open() for group in reversed(branch.groups))
-        child = next(filter(None, found), None)
+        open_children = (group.first_open() for group in reversed(branch.groups))
+        child = next(filter(None, open_children), None)
         if child is None:
             return branch
         branch = child
@@ -153,7 +154,7 @@ class Group:
         self._ended_upto = 0
         """Number of the first children that have all ended."""
         self._failures: deque[Branch] = deque()
-        """Children that have ended, in the order in which they ended."""
+        """Children that failed, in the order in which they ended."""
 
     def add(self, child: Branch) -> None:
         """Take a child in."""
@@ -162,7 +163,7 @@ class Group:
         self._open_count += 1
 
     def child_ended(self, child: Branch) -> None:
-        """The code of a child has ended; it has its value or its error."""
+        """Note that the code of a child has ended; the child has its value or its error."""
         self._open_count -= 1
         if child.error is not None and not child.closed:
             self._failures.append(child)
@@ -182,7 +183,7 @@ class Group:
         return self._failures[0] if self._failures else None
 
     def step(self, scheduler: BranchControl) -> bool:
-        """Do the next thing the group has to do when the run is quiet; False when it is nothing."""
+        """Do the next thing that the group has to do when the run is quiet; return False if there is none."""
         if not self.is_awaited or self.parent.state is not BranchState.GROUP:
             return False
         return self._step(scheduler)
@@ -191,7 +192,7 @@ class Group:
         raise NotImplementedError
 
     def _close_one(self, scheduler: BranchControl) -> bool:
-        """Close the next open child; True while there is one."""
+        """Close the next open child; return False if there is none."""
         child = self.first_open()
         if child is not None:
             scheduler.close(child)
@@ -219,7 +220,6 @@ class Select(Group):
 
     @override
     def child_ended(self, child: Branch) -> None:
-        """See `Group.child_ended`."""
         super().child_ended(child)
         if self.winner is None and not child.closed:
             self.winner = child
@@ -291,23 +291,21 @@ class OpenGroups:
         group.parent.groups.remove(group)
 
     def end(self, branch: Branch) -> None:
-        """The code of a branch has ended, or never begins."""
+        """Note that the code of a branch has ended, or never begins."""
         branch.state = BranchState.DONE
-        group, branch.group = (
-            branch.group,
-            None,
-        )  # breaks a reference cycle that only the GC would free
+        # Break a reference cycle that only the garbage collector would free.
+        group, branch.group = branch.group, None
         if group is not None:
             group.child_ended(branch)
             self.touch(group)
 
     def touch(self, group: Group) -> None:
         """Mark a group as changed, so that it is checked again."""
-        if (place := self._places.get(group)) is not None:
-            heapq.heappush(self.due, (-place, group))
+        if (number := self._places.get(group)) is not None:
+            heapq.heappush(self.due, (-number, group))
 
     def step(self, scheduler: BranchControl) -> bool:
-        """Do the next thing that a group has to do, the innermost first; False when it is nothing."""
+        """Do the next thing that a group has to do, the innermost first; return False if there is none."""
         while self.due:
             group = self.due[0][1]
             is_open = group in self._places and not group.parent.closed
@@ -348,6 +346,7 @@ class BranchQueue:
     def hit(self, branch: Branch, seq: int, *, is_input: bool = False) -> None:
         """Queue a branch that goes on with the entry `seq`."""
         branch.resume_seq, branch.has_input = seq, is_input
+        # An interrupted branch leaves its item behind, so two items may have one seq: their ids decide.
         heapq.heappush(self.hits, (seq, id(branch), branch))
 
     def miss(self, branch: Branch, on_begin: Callable[[], None] | None) -> None:
@@ -382,16 +381,17 @@ class BranchQueue:
 
     def next_misses(self) -> list[Branch]:
         """Remove and return all that begin something."""
+        # A branch that was interrupted since it was queued is not in this state any more.
         misses = [branch for branch in self._misses if branch.state is BranchState.MISS]
         self._misses.clear()
         return misses
 
     def next_takers(self) -> list[Branch]:
         """Remove and return branches that consume something: all that do so together, or else one."""
-        together = [branch for branch in self._takers_together if branch.state is BranchState.TAKE]
+        takers = [branch for branch in self._takers_together if branch.state is BranchState.TAKE]
         self._takers_together.clear()
-        while self._takers and not together:
+        while self._takers and not takers:
             branch = self._takers.popleft()
             if branch.state is BranchState.TAKE:
-                together.append(branch)
-        return together
+                takers.append(branch)
+        return takers

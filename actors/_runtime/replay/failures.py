@@ -35,7 +35,7 @@ def record_error(exc: BaseException) -> dict[str, JsonValue]:
     if issubclass(type(exc), EffectError):
         return record
     try:
-        # Reads the slot of BaseException: a subclass may define `args` as a property, which is code.
+        # Read the slot of BaseException: a subclass may define `args` as a property, which is code.
         args = as_data(list(BaseException.args.__get__(exc)))  # type: ignore[attr-defined]
         if args != [record["message"]]:
             record["args"] = args
@@ -52,12 +52,12 @@ def record_failure(exc: BaseException) -> dict[str, JsonValue]:
     """
     record, cls = record_error(exc), type(exc)
     if issubclass(cls, RecordedError):
-        recorded = cast("RecordedError", exc)
+        recorded_exc = cast("RecordedError", exc)
         record["rebuilt"] = False
-        if recorded.arguments:
-            record["args"] = recorded.arguments
-        if recorded.attributes:
-            record["attributes"] = recorded.attributes
+        if recorded_exc.arguments:
+            record["args"] = recorded_exc.arguments
+        if recorded_exc.attributes:
+            record["attributes"] = recorded_exc.attributes
         return record
     if issubclass(cls, EffectError) or not issubclass(cls, Exception):
         return record
@@ -75,11 +75,11 @@ def _add_facts(record: dict[str, JsonValue], exc: BaseException) -> None:
         args = as_data(list(facts.args))
         if args != [record["message"]]:
             record["args"] = args
-    if (again := _built(record)) is not None and facts_of(again).equal(facts):
+    if (rebuilt := _built(record)) is not None and facts_of(rebuilt).equal(facts):
         return
     if attributes := data_of(facts.attributes):
         record["attributes"] = attributes
-        if (again := _built(record)) is not None and facts_of(again).equal(facts):
+        if (rebuilt := _built(record)) is not None and facts_of(rebuilt).equal(facts):
             return
     record["rebuilt"] = False
 
@@ -96,8 +96,8 @@ def type_of(exc: BaseException) -> str:
 
 def is_named(exc: BaseException, names: Collection[str]) -> bool:
     """Return True if an error's class, or that of the error which it tells of, has one of these names."""
-    recorded = type_of(exc).rpartition(":")[2].rpartition(".")[2]
-    return type(exc).__name__ in names or recorded in names
+    recorded_name = type_of(exc).rpartition(":")[2].rpartition(".")[2]
+    return type(exc).__name__ in names or recorded_name in names
 
 
 def text_of(exc: BaseException) -> str:
@@ -118,7 +118,7 @@ def presentable(exc: BaseException) -> BaseException:
 
 
 def rebuild_error(record: dict[str, JsonValue]) -> Exception:
-    """Return the recorded error: its own class where that is loaded and makes the same error.
+    """Return the recorded error, of its own class if that is loaded and makes the same error.
 
     Else a `RecordedError` with the name and the text, also if no release has a class of that name. No module is
     imported because a log names it.
@@ -154,11 +154,12 @@ def _recorded(record: dict[str, JsonValue]) -> RecordedError:
 
 
 def _built(record: dict[str, JsonValue]) -> Exception | None:
-    """Return the error as its own class makes it from the record; None: it does not, or is not loaded."""
+    """Return the error as its own class makes it from the record; None if it does not, or is not loaded."""
     cls, message = _loaded_class(str(record.get("type"))), str(record.get("message"))
     if cls is None:
         return None
     args, attributes = record.get("args"), record.get("attributes")
+    # A record leaves `args` out if they are the text alone.
     candidates: list[list[JsonValue]] = [[message]]
     if isinstance(args, list):
         candidates.insert(0, args)
@@ -185,11 +186,11 @@ def _build(
 
 def _loaded_class(name: str) -> type[Exception] | None:
     module, _, qualname = wire_names.path_of(name).partition(":")
-    found: object = sys.modules.get(module)
+    target: object = sys.modules.get(module)
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    if isinstance(found, type) and issubclass(found, Exception):
-        return found
+        target = getattr(target, part, None)
+    if isinstance(target, type) and issubclass(target, Exception):
+        return target
     return None
 
 
@@ -250,16 +251,16 @@ def mark_recorded(exc: Exception, seq: int, *, may_repeat: bool) -> Exception:
 
 def origin_of(exc: BaseException) -> Provenance | None:
     """Return the origin of the first recorded error along ``__cause__`` and ``__context__``."""
-    seen: set[int] = set()
-    todo: list[BaseException | None] = [exc]
-    while todo:
-        error = todo.pop(0)
-        if error is None or id(error) in seen:
+    seen_ids: set[int] = set()
+    pending: list[BaseException | None] = [exc]
+    while pending:
+        error = pending.pop(0)
+        if error is None or id(error) in seen_ids:
             continue
-        seen.add(id(error))
+        seen_ids.add(id(error))
         try:
             origin = getattr(error, ORIGIN, None)
-            todo += [error.__cause__, error.__context__]
+            pending += [error.__cause__, error.__context__]
         except Exception:  # noqa: BLE001, S112 - attributes of the author's class
             continue
         if isinstance(origin, Provenance):
@@ -305,9 +306,8 @@ def facts_of(exc: BaseException) -> ErrorFacts:
         case (cls, tuple() as arguments, *rest) if cls is type(exc):
             args, state = arguments, rest[0] if rest else None
     if len(args) == 1 and isinstance(args[0], BaseException):
-        args = (
-            str(args[0]),
-        )  # of an error that an error was made of, its text is all that is kept
+        # Of an error that an error was made of, its text is all that is kept.
+        args = (str(args[0]),)
     attributes = {**vars(exc)}
     if isinstance(state, Mapping):
         attributes |= state
@@ -349,14 +349,15 @@ def data_of(attributes: Mapping[str, Any]) -> dict[str, JsonValue]:
 def set_attributes(exc: BaseException, attributes: Mapping[str, JsonValue]) -> None:
     """Give an error that was built again the attributes that were recorded, past what its class does."""
     for name, value in attributes.items():
+        # Past the class's own `__setattr__`, which may refuse or change a value.
         object.__setattr__(exc, name, value)
 
 
-def _same(left: object, right: object) -> bool:
+def _same(first: object, second: object) -> bool:
     try:
-        if left is right or (type(left) is type(right) and bool(left == right)):
+        if first is second or (type(first) is type(second) and bool(first == second)):
             return True
-        return recordable(left, where="error") == recordable(right, where="error")
+        return recordable(first, where="error") == recordable(second, where="error")
     except Exception:  # noqa: BLE001 - comparisons of the author's objects
         return False
 

@@ -42,13 +42,13 @@ NO_PROGRESS: Final = EXECUTES | {K.RUN_RESUMED, K.RUN_SUSPENDED}
 
 
 @dataclass(slots=True)
-class Place:
+class CallEntries:
     """Everything recorded at one position; the latest entry of each part counts."""
 
     begin: RunLogEntry | None = None
     end: RunLogEntry | None = None
-    abandoned: RunLogEntry | None = None
-    resolved: RunLogEntry | None = None
+    abandonment: RunLogEntry | None = None
+    decision: RunLogEntry | None = None
     sent_count: int = 0
     """Number of messages and children that this position has made."""
     ends_void: bool = False
@@ -56,7 +56,7 @@ class Place:
 
     @property
     def result(self) -> RunLogEntry | None:
-        """The entry with the call's result. None: the call is made anew, also if it ended an attempt."""
+        """The entry with the call's result, or None if the call is made anew, also if it ended an attempt."""
         return None if self.ends_void else self.end
 
 
@@ -65,7 +65,7 @@ class History:
     """The replay map of one run.
 
     Attributes:
-        places: Places by position; entries of the run itself have none.
+        calls: The entries of each call, by position. Entries of the run itself are in none.
         last_seq: The last seq of the log, -1 when empty.
         generation: Number of times that the run continued as new.
         attempt: The attempt that replays now, 1 for the first of this generation.
@@ -76,21 +76,22 @@ class History:
         has_outlived: True if the execution that wrote last had outlived its turn.
         progress_seq: The last entry that shows progress: one of a kind outside `NO_PROGRESS`.
         pool_keys: State keys that pool entries set, with the seq of the last one.
-        strict_left: Positions with strict entries that the code has not asked for yet.
+        unmet_positions: Positions with strict entries that the code has not asked for yet.
         children: Runs spawned in this generation, in order, with their agents.
-        joined: Recorded ends of the runs that were joined in this generation, by id.
+        continuation: The entry that began this generation, or None in the first one.
+        joined_runs: Recorded ends of the runs that were joined in this generation, by id.
         failures: When the attempts of this generation failed, but for those that took the run's messages
             apart: they count for none of them.
-        refused: Number of refusals of a question, by its idempotency key, in this generation and before.
-        version: Version of the agent that began this generation; None: it has none.
-        mode: Its agent's mode, from the generation's first entry; None: the agent has none.
+        refusal_counts: Number of refusals of a question, by its idempotency key, in this generation and before.
+        version: Version of the agent that began this generation, or None if it has none.
+        mode: Its agent's mode, from the generation's first entry, or None if the agent has none.
         retry: That agent's policy, if the call that started the run gave none.
         parent_agent: The agent that spawned the run, as far as the generation's first entry says.
         is_at_beginning: True if the log, as it was read, holds only starts and failures of executions, and
             no call of the code.
     """
 
-    places: dict[str, Place] = field(default_factory=dict)
+    calls: dict[str, CallEntries] = field(default_factory=dict)
     last_seq: int = -1
     generation: int = 0
     attempt: int = 1
@@ -99,23 +100,23 @@ class History:
     turns: int = 0
     has_outlived: bool = False
     progress_seq: int = -1
-    started: bool = False
+    has_started: bool = False
     pool_keys: dict[str, int] = field(default_factory=dict)
-    strict_left: set[str] = field(default_factory=set)
+    unmet_positions: set[str] = field(default_factory=set)
     inputs: list[RunLogEntry] = field(default_factory=list)
-    continued: RunLogEntry | None = None
+    continuation: RunLogEntry | None = None
     children: dict[str, str] = field(default_factory=dict)
-    joined: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
+    joined_runs: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
     failures: list[datetime] = field(default_factory=list)
-    refused: dict[str, int] = field(default_factory=dict)
+    refusal_counts: dict[str, int] = field(default_factory=dict)
     version: str | None = None
     mode: str | None = None
     retry: RetryPolicy | None = None
     parent_agent: str | None = None
     is_at_beginning: bool = True
     _limits: list[tuple[int, int]] = field(default_factory=list)
-    _closed: list[Place] = field(default_factory=list)
-    """The places of the last entries, if they abandon effects."""
+    _abandoned_calls: list[CallEntries] = field(default_factory=list)
+    """The calls of the last entries, if these abandon effects."""
 
     @classmethod
     def of(cls, entries: Sequence[RunLogEntry]) -> History:
@@ -128,23 +129,26 @@ class History:
         current = entries[start:]
         if not current:
             return history
-        history.started = True
+        history.has_started = True
         first = current[0].payload
         history.version, history.mode = _text_in(first, "version"), _text_in(first, "mode")
         history.parent_agent = _text_in(first, "parent")
         history.retry = retry_in(first)
-        failed = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
-        history.attempt = 1 + len(failed)
-        history.failures = [e.ts for e in failed if "kept" not in e.payload]
-        history._limits = [(e.seq, int(str(e.payload["retry_from"]))) for e in failed]
-        void = {
-            int(str(e.payload["retry_from"])) for e in failed if e.payload.get("ending") is not None
+        failed_attempts = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
+        history.attempt = 1 + len(failed_attempts)
+        history.failures = [e.ts for e in failed_attempts if "kept" not in e.payload]
+        history._limits = [(e.seq, int(str(e.payload["retry_from"]))) for e in failed_attempts]
+        # The error that ended an attempt is not met again: its effect executes anew in the next attempt.
+        void_seqs = {
+            int(str(e.payload["retry_from"]))
+            for e in failed_attempts
+            if e.payload.get("ending") is not None
         }
         for entry in current:
-            history._add(entry, is_void=entry.seq in void)
+            history._add(entry, is_void=entry.seq in void_seqs)
         history._find_strict()
-        begun = history.places or history.children or history.generation
-        history.is_at_beginning = not begun
+        has_begun = history.calls or history.children or history.generation
+        history.is_at_beginning = not has_begun
         return history
 
     @classmethod
@@ -166,10 +170,11 @@ class History:
 
     def _add(self, entry: RunLogEntry, *, is_void: bool) -> None:
         if entry.kind == K.RUN_PARKED:
-            for place in self._closed:  # by the parking, not by the code: it comes here again
-                place.abandoned = None
+            # The parking closed these branches, not the code: the next execution comes to these calls again.
+            for entries in self._abandoned_calls:
+                entries.abandonment = None
         if entry.kind != K.EFFECT_ABANDONED:
-            self._closed.clear()
+            self._abandoned_calls.clear()
         if not entry.position:
             self._add_own(entry)
             return
@@ -183,9 +188,9 @@ class History:
         if kind == K.CHILD_SPAWNED:
             self.children[str(entry.payload["child"])] = str(entry.payload["agent"])
         elif kind == K.CHILD_COMPLETED:
-            self.joined[str(entry.payload["child"])] = entry.payload
+            self.joined_runs[str(entry.payload["child"])] = entry.payload
         if not position.startswith(SUPERVISOR):  # else spawned for the run, not by its code
-            self._place(entry, is_void=is_void)
+            self._add_call_entry(entry, is_void=is_void)
 
     def _clear(self) -> None:
         self.deaths, self.turns, self.has_outlived = 0, 0, False
@@ -207,42 +212,47 @@ class History:
             self._clear()
             self.progress_seq = entry.seq
         if kind == K.RUN_CONTINUED:
-            self.continued = entry
+            self.continuation = entry
             self.generation = int(str(entry.payload["generation"]))
-            self.refused = cast("dict[str, int]", entry.payload.get("refused", {})).copy()
+            self.refusal_counts = cast("dict[str, int]", entry.payload.get("refused", {})).copy()
         elif kind == K.RUN_ATTEMPT_FAILED and "kept" in entry.payload:
             del self.inputs[int(str(entry.payload["kept"])) :]
 
-    def _place(self, entry: RunLogEntry, *, is_void: bool) -> None:
+    def _add_call_entry(self, entry: RunLogEntry, *, is_void: bool) -> None:
         kind = entry.kind
-        place = self.places.get(entry.position)
-        if place is None:
-            place = self.places[entry.position] = Place()
+        entries = self.calls.get(entry.position)
+        if entries is None:
+            entries = self.calls[entry.position] = CallEntries()
         if kind in COUNTED:
-            place.sent_count += 1
+            entries.sent_count += 1
         if kind in BEGINS:
-            place.begin, place.end, place.abandoned, place.resolved = entry, None, None, None
+            entries.begin, entries.end, entries.abandonment, entries.decision = (
+                entry,
+                None,
+                None,
+                None,
+            )
         elif kind == K.IN_DOUBT_RESOLVED:
-            place.resolved = entry
+            entries.decision = entry
         elif kind == K.EFFECT_ABANDONED:
-            place.abandoned = entry
-            self._closed.append(place)
+            entries.abandonment = entry
+            self._abandoned_calls.append(entries)
         else:
-            if place.begin is not None and not _belongs(place.begin, entry):
-                place.begin = None
-            place.end, place.ends_void = entry, is_void
+            if entries.begin is not None and not _belongs(entries.begin, entry):
+                entries.begin = None
+            entries.end, entries.ends_void = entry, is_void
             if kind == K.STATE_SET and not self.is_strict(entry.seq):
                 self.pool_keys[str(entry.payload["key"])] = entry.seq
 
     def _find_strict(self) -> None:
-        for position, place in self.places.items():
+        for position, entries in self.calls.items():
             if PATCH in position or PAID in position:
                 continue  # code without the call `patched` takes its path in any case
-            entry = place.end or place.begin
-            if entry is None or place.ends_void:
+            entry = entries.end or entries.begin
+            if entry is None or entries.ends_void:
                 continue
             if not self._limits or self.is_strict(entry.seq):
-                self.strict_left.add(position)
+                self.unmet_positions.add(position)
 
     def is_strict(self, seq: int) -> bool:
         """Return True if an entry must be met again exactly: no attempt failed before it, seen from later."""
@@ -250,9 +260,11 @@ class History:
 
     def is_replaying(self) -> bool:
         """Return True if the code has not reached the end of what must be met again."""
-        return bool(self.strict_left)
+        return bool(self.unmet_positions)
 
-    def meet(self, position: str, kinds: Iterable[str], what: str, digest: str) -> Place | None:
+    def meet(
+        self, position: str, kinds: Iterable[str], what: str, digest: str
+    ) -> CallEntries | None:
         """Return what is recorded at `position` for this call, or None for a miss.
 
         Args:
@@ -264,40 +276,42 @@ class History:
         Raises:
             NonDeterminismError: A strict entry is of another kind or hash.
         """
-        place = self.places.get(position)
-        if place is None:
+        entries = self.calls.get(position)
+        if entries is None:
             return None
-        self.strict_left.discard(position)
-        entry = place.end or place.begin
+        self.unmet_positions.discard(position)
+        entry = entries.end or entries.begin
         if entry is None:
             return None
         payload = entry.payload
         if entry.kind in kinds:
             recorded_digest = payload.get("hash")
-            if recorded_digest is None and place.begin is not None:
+            if recorded_digest is None and entries.begin is not None:
                 # An end without a hash (a timer that fired) has that of its beginning.
-                recorded_digest = place.begin.payload.get("hash")
+                recorded_digest = entries.begin.payload.get("hash")
             if recorded_digest in (digest, None):
-                return place
-        if self.is_strict(entry.seq) and not place.ends_void:
+                return entries
+        if self.is_strict(entry.seq) and not entries.ends_void:
             name = payload.get("name") or payload.get("verb") or payload.get("key") or ""
-            recorded = f"{entry.kind} {name} (hash {payload.get('hash', '-')})".replace("  ", " ")
-            raise NonDeterminismError(position, recorded, f"{what} (hash {digest})")
+            recorded_call = f"{entry.kind} {name} (hash {payload.get('hash', '-')})".replace(
+                "  ", " "
+            )
+            raise NonDeterminismError(position, recorded_call, f"{what} (hash {digest})")
         return None
 
     @property
-    def left_behind(self) -> tuple[str, ...]:
+    def unjoined_children(self) -> tuple[str, ...]:
         """Children of this generation that were not joined, in the order in which they were spawned."""
-        return tuple(child for child in self.children if child not in self.joined)
+        return tuple(child for child in self.children if child not in self.joined_runs)
 
-    def sent_at(self, position: str) -> int:
-        """Return how many messages and children were made at `position`: the next one's number."""
-        place = self.places.get(position)
-        return place.sent_count if place is not None else 0
+    def next_number_at(self, position: str) -> int:
+        """Return the number of the next message or child of `position`: how many were made there."""
+        entries = self.calls.get(position)
+        return entries.sent_count if entries is not None else 0
 
-    def never_asked(self) -> str | None:
+    def first_unmet_position(self) -> str | None:
         """Return the first strict position the code did not ask for, if it has ended without it."""
-        return min(self.strict_left, default=None)
+        return min(self.unmet_positions, default=None)
 
 
 def policy_of(run: RunRow, entries: Iterable[RunLogEntry]) -> RetryPolicy:
@@ -310,14 +324,14 @@ def policy_of(run: RunRow, entries: Iterable[RunLogEntry]) -> RetryPolicy:
 
 
 def retry_in(payload: dict[str, JsonValue]) -> RetryPolicy | None:
-    """Return the policy that the first entry of a generation keeps; None: it keeps none."""
-    found = payload.get("retry")
-    return None if found is None else RetryPolicy.model_validate(found)
+    """Return the policy that the first entry of a generation keeps, or None if it keeps none."""
+    data = payload.get("retry")
+    return None if data is None else RetryPolicy.model_validate(data)
 
 
 def _text_in(payload: dict[str, JsonValue], key: str) -> str | None:
-    found = payload.get(key)
-    return None if found is None else str(found)
+    value = payload.get(key)
+    return None if value is None else str(value)
 
 
 def _generation_start(entries: Sequence[RunLogEntry]) -> int:

@@ -63,7 +63,7 @@ class Attempt:
         chance: A random number in [0, 1), for the jitter of the wait.
         failures: The instants at which earlier attempts failed.
         deadline: The deadline of the run.
-        others: Messages of the run beside its first that can go back: no call of its code is durable.
+        other_messages: Messages of the run beside its first that can go back: no call of its code is durable.
     """
 
     number: int
@@ -73,10 +73,10 @@ class Attempt:
     chance: float
     failures: tuple[datetime, ...] = ()
     deadline: datetime | None = None
-    others: tuple[MessageKey, ...] = ()
+    other_messages: tuple[MessageKey, ...] = ()
 
     @property
-    def recent(self) -> int:
+    def failure_count(self) -> int:
         """The number of failures that count, this one included: all, or those of the policy's last seconds."""
         if self.policy.within_s is None:
             return 1 + len(self.failures)
@@ -84,29 +84,29 @@ class Attempt:
         return 1 + sum(at >= since for at in self.failures)
 
 
-def completed(output: JsonValue) -> Verdict:
+def completed_verdict(output: JsonValue) -> Verdict:
     """Return the verdict on code that returned."""
     entry = NewEntry(EntryKind.RUN_COMPLETED, "", {"output": output})
     return Verdict((entry,), Finish(RunStatus.COMPLETED, result=output))
 
 
-def cancelled(reason: str) -> Verdict:
+def cancelled_verdict(reason: str) -> Verdict:
     """Return the verdict on a run that was asked to stop."""
     # The agent's code may have asked, in any words.
     entry = NewEntry(EntryKind.RUN_CANCELLED, "", {"reason": clean_text(str(reason))})
     return Verdict((entry,), Finish(RunStatus.CANCELLED))
 
 
-def parked(reason: str, detail: str, position: str = "") -> Verdict:
+def parked_verdict(reason: str, detail: str, position: str = "") -> Verdict:
     """Return the verdict that parks the run until an operator decides."""
     position = clean_text(position)
     payload: dict[str, JsonValue] = {"reason": reason, "detail": detail, "at": position}
     return Verdict((NewEntry(EntryKind.RUN_PARKED, "", payload),), Park(reason, position))
 
 
-def late(exc: DeadlineExceededError, number: int) -> Verdict:
+def late_verdict(exc: DeadlineExceededError, number: int) -> Verdict:
     """Return the verdict on a run whose deadline, or its tree's, has passed."""
-    return _failed("deadline_exceeded", exc, number)
+    return _failed_verdict("deadline_exceeded", exc, number)
 
 
 def with_orphans(verdict: Verdict, policy: HistoryRetention, children: tuple[str, ...]) -> Verdict:
@@ -122,34 +122,35 @@ def judge(exc: BaseException, attempt: Attempt) -> Verdict:
     """Return what follows from an error that escaped `run()`; the table of docs/replay.md."""
     match exc:
         case NonDeterminismError():
-            verdict = parked(exc.parked_as, text_of(exc), exc.position)
+            verdict = parked_verdict(exc.parked_as, text_of(exc), exc.position)
         case EffectInDoubtError():
-            verdict = parked("in_doubt", text_of(exc), exc.position)
-        case _ if attempt.others:
-            verdict = _taken_apart(exc, attempt)
+            verdict = parked_verdict("in_doubt", text_of(exc), exc.position)
+        case _ if attempt.other_messages:
+            verdict = _split_verdict(exc, attempt)
         case MiddlewareTermination():
-            verdict = _failed("guardrail_tripped", exc, attempt.number)
+            verdict = _failed_verdict("guardrail_tripped", exc, attempt.number)
         case BudgetExhaustedError():
             status = str(getattr(exc, "status", "budget_exhausted"))
-            verdict = _failed(status, exc, attempt.number)
+            verdict = _failed_verdict(status, exc, attempt.number)
         case TerminalError() | ContractError():
-            verdict = _failed("terminal", exc, attempt.number, dead_letter="explicit")
+            verdict = _failed_verdict("terminal", exc, attempt.number, dead_letter="explicit")
         case _:
-            verdict = _crashed(exc, attempt)
+            verdict = _crash_verdict(exc, attempt)
     return verdict
 
 
-def _taken_apart(exc: BaseException, attempt: Attempt) -> Verdict:
+def _split_verdict(exc: BaseException, attempt: Attempt) -> Verdict:
     """Return a verdict that splits a run of several messages: it keeps its first, the others wait.
 
     One of the messages may be the cause; each of the others then gets a run of its own.
 
     This failure counts for none of them. An error that no wait mends has none.
     """
-    entry, then = _attempt_failed(exc, attempt)
+    entry, then = _attempt_failure(exc, attempt)
     at, error = then.at, then.error
-    is_policys = is_named(exc, attempt.policy.non_retryable)
-    if isinstance(exc, FINAL) or is_policys or _is_final_for_models(exc):
+    is_named_by_policy = is_named(exc, attempt.policy.non_retryable)
+    if isinstance(exc, FINAL) or is_named_by_policy or _is_final_for_models(exc):
+        # A wait does not mend such an error, so the run with its first message begins at once.
         at = attempt.now
     payload: dict[str, JsonValue] = {
         "attempt": attempt.number,
@@ -158,32 +159,32 @@ def _taken_apart(exc: BaseException, attempt: Attempt) -> Verdict:
         "at": at.isoformat(),
         "kept": 1,
     }
-    failed = NewEntry(entry.kind, "", payload)
-    return Verdict((failed,), Retry(at, error, attempt.last_seq, attempt.others))
+    failed_entry = NewEntry(entry.kind, "", payload)
+    return Verdict((failed_entry,), Retry(at, error, attempt.last_seq, attempt.other_messages))
 
 
-def _crashed(exc: BaseException, attempt: Attempt) -> Verdict:
+def _crash_verdict(exc: BaseException, attempt: Attempt) -> Verdict:
     """Return the verdict on an error of the agent's code: a retry while the policy has retries left."""
     origin = origin_of(exc)
     is_final = origin is not None and not origin.may_repeat
     if is_final or is_named(exc, attempt.policy.non_retryable):
-        return _failed("terminal", exc, attempt.number, dead_letter="explicit")
+        return _failed_verdict("terminal", exc, attempt.number, dead_letter="explicit")
     # The policy decides what becomes of the run, so that it may wait until a person has corrected a key.
     is_hopeless = _is_final_for_models(exc)
-    exhausted = is_hopeless or attempt.recent > attempt.policy.max_retries
-    if not exhausted:
-        entry, then = _attempt_failed(exc, attempt)
+    is_exhausted = is_hopeless or attempt.failure_count > attempt.policy.max_retries
+    if not is_exhausted:
+        entry, then = _attempt_failure(exc, attempt)
         return Verdict((entry,), then)
     if attempt.policy.on_exhausted == "pause":
-        entry, _ = _attempt_failed(exc, attempt)
-        stop = parked("retries", f"{type(exc).__name__}: {text_of(exc)}")
-        return Verdict((entry, *stop.entries), stop.then)
-    dead = "explicit" if is_hopeless else "max_retries"
-    return _failed(
+        entry, _ = _attempt_failure(exc, attempt)
+        parking = parked_verdict("retries", f"{type(exc).__name__}: {text_of(exc)}")
+        return Verdict((entry, *parking.entries), parking.then)
+    dead_letter = "explicit" if is_hopeless else "max_retries"
+    return _failed_verdict(
         "terminal" if is_hopeless else "agent_crashed",
         exc,
         attempt.number,
-        dead_letter=dead if attempt.policy.on_exhausted == "dead_letter" else None,
+        dead_letter=dead_letter if attempt.policy.on_exhausted == "dead_letter" else None,
     )
 
 
@@ -192,7 +193,7 @@ def _is_final_for_models(exc: BaseException) -> bool:
     return isinstance(exc, OutputError) or (isinstance(exc, ModelError) and not exc.retryable)
 
 
-def _failed(
+def _failed_verdict(
     status: str, exc: BaseException, number: int, dead_letter: str | None = None
 ) -> Verdict:
     error = record_error(exc)
@@ -205,12 +206,13 @@ def _failed(
     )
 
 
-def _attempt_failed(exc: BaseException, attempt: Attempt) -> tuple[NewEntry, Retry]:
+def _attempt_failure(exc: BaseException, attempt: Attempt) -> tuple[NewEntry, Retry]:
     origin = origin_of(exc)
     delay = exc.delay_s if isinstance(exc, RetryAfter) else None
     if delay is None:
-        delay = attempt.policy.delay_s(attempt.recent, attempt.chance)
+        delay = attempt.policy.delay_s(attempt.failure_count, attempt.chance)
     at = attempt.now + timedelta(seconds=bounded_s(delay))
+    # The run ends at its deadline in any state, so no wait reaches beyond it.
     if attempt.deadline is not None:
         at = min(at, max(attempt.deadline, attempt.now))
     error = record_error(exc)

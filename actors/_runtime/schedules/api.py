@@ -101,7 +101,7 @@ class Schedules:
             ScheduleExistsError: One of this name has other values, and `replace` is not set.
             InvalidScheduleError: The expression, the zone or the instant makes no sense.
         """
-        wanted = _Wanted.of(
+        new_schedule = _NewSchedule.of(
             name,
             agent_id,
             payload,
@@ -112,13 +112,13 @@ class Schedules:
             catch_up=catch_up,
         )
 
-        def change(known: Schedule | None, now: datetime) -> Schedule | None:
-            if known is None:
-                return wanted.begin(now)
-            differences = wanted.differences(known)
+        def change(existing: Schedule | None, now: datetime) -> Schedule | None:
+            if existing is None:
+                return new_schedule.begin(now)
+            differences = new_schedule.differences(existing)
             if differences and not replace:
                 raise ScheduleExistsError(name, differences)
-            return wanted.in_place_of(known, now) if differences else None
+            return new_schedule.replace_existing(existing, now) if differences else None
 
         return await self._change(agent_id.tenant, name, change)
 
@@ -128,10 +128,10 @@ class Schedules:
         Raises:
             UnknownScheduleError: There is none of this name.
         """
-        found = await self._store.schedules.get(tenant, name) if is_name(name) else None
-        if found is None:
+        schedule = await self._store.schedules.get(tenant, name) if is_name(name) else None
+        if schedule is None:
             raise UnknownScheduleError(name, tenant)
-        return found
+        return schedule
 
     async def pause(self, name: str, *, tenant: str = DEFAULT_TENANT) -> Schedule:
         """Stop a schedule until `resume`; no tick of the time between is fired.
@@ -140,10 +140,10 @@ class Schedules:
             UnknownScheduleError: There is none of this name.
         """
 
-        def change(known: Schedule | None, now: datetime) -> Schedule | None:
+        def change(existing: Schedule | None, now: datetime) -> Schedule | None:
             del now
-            one = _there(known, name, tenant)
-            return None if one.state != "active" else replace(one, is_paused=True)
+            schedule = _require(existing, name, tenant)
+            return None if schedule.state != "active" else replace(schedule, is_paused=True)
 
         return await self._change(tenant, name, change)
 
@@ -156,9 +156,13 @@ class Schedules:
             UnknownScheduleError: There is none of this name.
         """
 
-        def change(known: Schedule | None, now: datetime) -> Schedule | None:
-            one = _there(known, name, tenant)
-            return None if one.state != "paused" else _planned(replace(one, is_paused=False), now)
+        def change(existing: Schedule | None, now: datetime) -> Schedule | None:
+            schedule = _require(existing, name, tenant)
+            return (
+                None
+                if schedule.state != "paused"
+                else _with_plan(replace(schedule, is_paused=False), now)
+            )
 
         return await self._change(tenant, name, change)
 
@@ -172,11 +176,11 @@ class Schedules:
         Raises:
             UnknownScheduleError: There is none of this name.
         """
-        one = await self.get(name, tenant=tenant)
+        schedule = await self.get(name, tenant=tenant)
         check_name_of("id of a request", request_id or "")
         now = await self._store.schedules.now()
-        check_readable(one.payload, f"the payload of schedule {name!r}")
-        message = extra_message(one, request_id or self._entropy.token(), now)
+        check_readable(schedule.payload, f"the payload of schedule {name!r}")
+        message = extra_message(schedule, request_id or self._entropy.token(), now)
         arrived = await self._store.arrivals.deliver([message])
         self._on_arrived(tuple(arrived))
         return bool(arrived)
@@ -192,37 +196,42 @@ class Schedules:
 
     async def list(self, *, tenant: str | None = None) -> Sequence[Schedule]:
         """Return all schedules, or those of one tenant, by tenant and name."""
-        found: deque[Schedule] = deque()
+        schedules: deque[Schedule] = deque()
         while True:
-            after = (found[-1].tenant, found[-1].name) if found else None
+            after = (schedules[-1].tenant, schedules[-1].name) if schedules else None
             page = await self._store.schedules.find(tenant=tenant, after=after, limit=PAGE)
-            found.extend(page)
+            schedules.extend(page)
             if len(page) < PAGE:
-                return tuple(found)
+                return tuple(schedules)
 
     async def _change(
         self, tenant: str, name: str, change: Callable[[Schedule | None, datetime], Schedule | None]
     ) -> Schedule:
-        """Write what `change` makes of the schedule; None leaves it as it is."""
+        """Write what `change` makes of the schedule, unless that is None."""
+        # Another process may change the schedule between the read and the write: read it and try again.
         for _ in range(_TRIES):
-            known = await self._store.schedules.get(tenant, name) if is_name(name) else None
-            new = change(known, await self._store.schedules.now())
-            if new is None:
-                assert known is not None
-                return known
-            check_readable(new.payload, f"the payload of schedule {name!r}: create it anew")
-            expected = None if known is None else known.revision
-            made = await self._store.schedules.put(new, expected=expected)
-            if made is not None:
+            existing = await self._store.schedules.get(tenant, name) if is_name(name) else None
+            new_schedule = change(existing, await self._store.schedules.now())
+            if new_schedule is None:
+                assert existing is not None
+                return existing
+            check_readable(
+                new_schedule.payload, f"the payload of schedule {name!r}: create it anew"
+            )
+            expected_revision = None if existing is None else existing.revision
+            stored_schedule = await self._store.schedules.put(
+                new_schedule, expected=expected_revision
+            )
+            if stored_schedule is not None:
                 self._on_change()
-                return made
+                return stored_schedule
         msg = f"schedule {name!r} was changed by others {_TRIES} times meanwhile"
         raise ConflictError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """The arguments of `Schedules.create`, looked through."""
+class _NewSchedule:
+    """The schedule that the arguments of `Schedules.create` describe, checked."""
 
     schedule: Schedule
     """Without a plan: its base is not set."""
@@ -240,9 +249,9 @@ class _Wanted:
         at: datetime | None,
         delay_s: float | None,
         catch_up: CatchUp,
-    ) -> _Wanted:
+    ) -> _NewSchedule:
         check_name("schedule name", name)
-        if sum(one is not None for one in (cron, at, delay_s)) != 1:
+        if sum(moment is not None for moment in (cron, at, delay_s)) != 1:
             raise InvalidScheduleError("a schedule takes one of cron, at and delay_s")
         if catch_up not in ("one", "all"):
             raise InvalidScheduleError(f"catch_up is 'one' or 'all', not {catch_up!r}")
@@ -271,54 +280,56 @@ class _Wanted:
         Raises:
             InvalidScheduleError: There is no tick after now.
         """
-        wanted = self.schedule
+        schedule = self.schedule
         if self.delay_s is not None:
             try:
-                wanted = replace(wanted, at=now + timedelta(seconds=self.delay_s))
+                schedule = replace(schedule, at=now + timedelta(seconds=self.delay_s))
             except (OverflowError, TypeError, ValueError) as exc:
                 raise InvalidScheduleError(
                     f"a delay of {self.delay_s} s is none, or too long"
                 ) from exc
-        elif wanted.at is not None and wanted.at <= now:
-            text = f"instant {wanted.at.isoformat()} has passed: it is {now.isoformat()} now"
+        elif schedule.at is not None and schedule.at <= now:
+            text = f"instant {schedule.at.isoformat()} has passed: it is {now.isoformat()} now"
             raise InvalidScheduleError(text)
-        return _planned(wanted, now)
+        return _with_plan(schedule, now)
 
-    def differences(self, known: Schedule) -> list[str]:
+    def differences(self, existing: Schedule) -> list[str]:
         """Return what is other than in the schedule that is there."""
         parts = ["agent_id", "payload", "cron", "timezone", "catch_up"]
-        if self.delay_s is None or known.at is None:
+        if self.delay_s is None or existing.at is None:
             parts.append("at")
-        pairs = [(part, getattr(known, part), getattr(self.schedule, part)) for part in parts]
+        pairs = [(part, getattr(existing, part), getattr(self.schedule, part)) for part in parts]
         return [
-            f"{part}: {_said(there)} there / {_said(wanted)} wanted"
-            for part, there, wanted in pairs
-            if there != wanted
+            f"{part}: {_value_text(old_value)} there / {_value_text(new_value)} wanted"
+            for part, old_value, new_value in pairs
+            if old_value != new_value
         ]
 
-    def in_place_of(self, known: Schedule, now: datetime) -> Schedule:
+    def replace_existing(self, existing: Schedule, now: datetime) -> Schedule:
         """Return the new schedule; the old one's plan goes on if it is the same plan."""
-        wanted = self.schedule
+        schedule = self.schedule
         times = ("cron", "timezone", "at")
-        if all(getattr(known, part) == getattr(wanted, part) for part in times):
-            new = replace(wanted, base_at=known.base_at, next_at=known.next_at)
+        if all(getattr(existing, part) == getattr(schedule, part) for part in times):
+            new_schedule = replace(schedule, base_at=existing.base_at, next_at=existing.next_at)
         else:
-            new = self.begin(now if known.last_at is None else max(now, known.last_at))
-        return replace(new, is_paused=known.is_paused, last_at=known.last_at)
+            new_schedule = self.begin(
+                now if existing.last_at is None else max(now, existing.last_at)
+            )
+        return replace(new_schedule, is_paused=existing.is_paused, last_at=existing.last_at)
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     text = value.isoformat() if isinstance(value, datetime) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004
 
 
-def _there(known: Schedule | None, name: str, tenant: str) -> Schedule:
-    if known is None:
+def _require(existing: Schedule | None, name: str, tenant: str) -> Schedule:
+    if existing is None:
         raise UnknownScheduleError(name, tenant)
-    return known
+    return existing
 
 
-def _planned(schedule: Schedule, base_at: datetime) -> Schedule:
+def _with_plan(schedule: Schedule, base_at: datetime) -> Schedule:
     """Return the schedule with its first tick after `base_at`; a single message keeps its instant."""
     return replace(schedule, base_at=base_at, next_at=tick_after(schedule, base_at))
 
@@ -357,6 +368,7 @@ def next_tick(cron: str, timezone: str, after: datetime) -> datetime:
     return at
 
 
+# Each tick of each schedule asks for its zone, which is read from a file.
 @lru_cache(maxsize=1024)
 def zone_of(name: str) -> ZoneInfo:
     """Return the time zone of this IANA name.
@@ -384,10 +396,10 @@ def _next_elapsed(cron: str, zone: ZoneInfo, after: datetime) -> datetime | None
         at = (wall - offset).replace(tzinfo=UTC)
         # A clock that goes back within the day may show again what it has passed before `at`.
         ends = (min(at, start + timedelta(days=1)), at)
-        end = next((one for one in ends if _offset(zone, one) != offset), None)
+        end = next((instant for instant in ends if _offset(zone, instant) != offset), None)
         if end is None:
             return at
-        start = _first(start, end, lambda one, offset=offset: _offset(zone, one) != offset)  # type: ignore[misc]
+        start = _first(start, end, lambda moment, offset=offset: _offset(zone, moment) != offset)  # type: ignore[misc]
         since = start - timedelta(seconds=1)
 
 
@@ -425,7 +437,9 @@ def _instant_of(wall: datetime, zone: ZoneInfo) -> datetime:
         return at
     # The clock jumped over it: the jump is where the local time stops being earlier than `wall`.
     far = timedelta(days=1, hours=2)
-    return _first(at - far, at + far, lambda one: one.astimezone(zone).replace(tzinfo=None) >= wall)
+    return _first(
+        at - far, at + far, lambda instant: instant.astimezone(zone).replace(tzinfo=None) >= wall
+    )
 
 
 def _first(before: datetime, behind: datetime, holds: Callable[[datetime], bool]) -> datetime:

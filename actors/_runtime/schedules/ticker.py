@@ -61,17 +61,16 @@ class ScheduleService:
     def __init__(self, worker: Worker, notifications: Notifications) -> None:
         self._store, self._worker, self._clock = worker.env.store, worker, worker.env.clock
         self._notified = asyncio.Event()
-        self._reviewed: set[tuple[ShardId, int]] = set()
-        self._complained: set[tuple[str, str, int]] = set()
+        self._reviewed_shards: set[tuple[ShardId, int]] = set()
+        self._logged_problems: set[tuple[str, str, int]] = set()
         self._forget_at = 0.0
         notifications.subscribe(self._follow, "schedule", "held", "incarnation")
 
     def _follow(self, nudge: Nudge) -> None:
         """Poll at once, because a schedule was written or this host has claimed shards."""
-        if (
-            nudge.kind == "incarnation"
-        ):  # zones are reviewed again, and nothing read before is fired
-            self._reviewed.clear()
+        # The database may have lost commits: zones are reviewed again, and nothing read before is fired.
+        if nudge.kind == "incarnation":
+            self._reviewed_shards.clear()
         self._notified.set()
 
     async def run(self) -> None:
@@ -99,17 +98,17 @@ class ScheduleService:
         page = await self._store.schedules.due(shards, within_s=HORIZON_S, limit=PAGE)
         read_at = self._clock.monotonic()
         poll_at = read_at + POLL_S
-        waiting = deque((read_at + one.in_s, one.schedule) for one in page)
+        waiting = deque((read_at + entry.in_s, entry.schedule) for entry in page)
         while not self._notified.is_set():
             now = self._clock.monotonic()
-            ripe = []
+            due_schedules = []
             while waiting and waiting[0][0] <= now:
-                ripe.append(waiting.popleft())
-            if ripe:
-                again_s = await self._fire(leases, ripe, now)
-                if again_s is None:
+                due_schedules.append(waiting.popleft())
+            if due_schedules:
+                next_due_s = await self._fire(leases, due_schedules, now)
+                if next_due_s is None:
                     return REFUSED_PAUSE_S
-                poll_at = min(poll_at, now + again_s)
+                poll_at = min(poll_at, now + next_due_s)
             elif now >= poll_at or (not waiting and len(page) == PAGE):
                 break
             else:
@@ -125,14 +124,17 @@ class ScheduleService:
         await happens(self._notified, within_s=max(deadline - self._clock.monotonic(), 0.0))
 
     async def _fire(
-        self, leases: Sequence[ShardLease], ripe: Sequence[tuple[float, Schedule]], monotonic: float
+        self,
+        leases: Sequence[ShardLease],
+        due_schedules: Sequence[tuple[float, Schedule]],
+        monotonic: float,
     ) -> float | None:
-        """Fire them in one commit; return in how many seconds one of them is due again.
+        """Fire them in one commit; return the seconds until one of them is due again.
 
-        None: not all were moved, so the store has to be asked how things are.
+        Returns None if not all were moved, so that the store has to be read again.
         """
-        ticks, again_s = [], math.inf
-        for due_at, schedule in ripe:
+        ticks, next_due_s = [], math.inf
+        for due_at, schedule in due_schedules:
             assert schedule.next_at is not None
             now = schedule.next_at + timedelta(seconds=monotonic - due_at)
             try:
@@ -143,31 +145,35 @@ class ScheduleService:
                 continue
             ticks.append(tick)
             if tick.next_at is not None:
-                again_s = min(again_s, (tick.next_at - now).total_seconds())
+                next_due_s = min(next_due_s, (tick.next_at - now).total_seconds())
         if not ticks:
             return math.inf
-        fired = await self._store.schedules.fire(leases, ticks)
-        self._worker.intake.routed(fired.arrived)
-        return again_s if fired.moved_count == len(ticks) else None
+        outcome = await self._store.schedules.fire(leases, ticks)
+        self._worker.intake.routed(outcome.arrived)
+        return next_due_s if outcome.moved_count == len(ticks) else None
 
     async def _review(self, leases: Sequence[ShardLease]) -> None:
         """Move ticks of shards that are new here if their zone has other rules than when they were set."""
-        held = {(lease.shard, lease.epoch) for lease in leases}
-        new = [lease for lease in leases if (lease.shard, lease.epoch) not in self._reviewed]
-        self._reviewed &= held
+        held_keys = {(lease.shard, lease.epoch) for lease in leases}
+        new_leases = [
+            lease for lease in leases if (lease.shard, lease.epoch) not in self._reviewed_shards
+        ]
+        self._reviewed_shards &= held_keys
         after: tuple[str, str] | None = None
-        shards = [lease.shard for lease in new]
+        shards = [lease.shard for lease in new_leases]
         while shards:
             page = await self._store.schedules.zoned(shards, after=after, limit=PAGE)
-            moved = [tick for one in page if (tick := self._moved(one)) is not None]
-            if moved:
-                await self._store.schedules.fire(leases, moved)
+            moved_ticks = [
+                tick for schedule in page if (tick := self._moved_tick(schedule)) is not None
+            ]
+            if moved_ticks:
+                await self._store.schedules.fire(leases, moved_ticks)
             if len(page) < PAGE:
                 break
             after = (page[-1].tenant, page[-1].name)
-        self._reviewed |= held
+        self._reviewed_shards |= held_keys
 
-    def _moved(self, schedule: Schedule) -> Tick | None:
+    def _moved_tick(self, schedule: Schedule) -> Tick | None:
         try:
             at = tick_after(schedule, schedule.base_at)
         except ContractError as exc:
@@ -180,7 +186,7 @@ class ScheduleService:
     def _complain(self, schedule: Schedule, exc: ContractError | StoreRefusedError) -> None:
         """Log once that this host cannot compute when a schedule is due; another one may."""
         key = (schedule.tenant, schedule.name, schedule.revision)
-        if key not in self._complained:
-            self._complained.add(key)
+        if key not in self._logged_problems:
+            self._logged_problems.add(key)
             facts = {"tenant": schedule.tenant, "schedule": schedule.name, "problem": str(exc)}
             _log.error("a schedule cannot be fired by this host", extra=facts)

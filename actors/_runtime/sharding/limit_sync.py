@@ -32,8 +32,8 @@ class Limiting:
     Args:
         store: The limits of the deployment.
         owner: The host that claims.
-        dispatcher: Its admission is supplied; starts runs that waited and are back in the ready queue.
-        notifications: Hints of changes, and of slots that are free or wanted elsewhere.
+        dispatcher: The dispatcher whose admission is supplied; starts runs that are back in the ready queue.
+        notifications: The source of hints of changes, and of slots that are free or wanted elsewhere.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Limiting:
         notifications.subscribe(self._follow, "limits", "slots", "incarnation")
 
     async def start(self) -> None:
-        """Know all limits: nothing is executed before."""
+        """Read all limits. Nothing is executed before."""
         self._is_started = True
         await self._read()
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Read limits and exchange claims when due, until cancelled."""
         while True:
             await self._until_due()
             try:
@@ -72,15 +72,14 @@ class Limiting:
             await asyncio.sleep(PAUSE_S)
 
     def _follow(self, nudge: Nudge) -> None:
-        if (
-            nudge.kind != "slots"
-        ):  # limits changed, or the store lost commits: report the used slots again
+        # Limits changed, or the store lost commits: the used slots are reported again.
+        if nudge.kind != "slots":
             self._read_at = 0.0
             self._changed.set()
         self._admission.refresh()
 
     async def read_now(self) -> None:
-        """Know the limits as they are now, if anything is executed here."""
+        """Read the limits as they are now, if anything is executed here."""
         if self._is_started:
             await self._read()
 
@@ -93,7 +92,7 @@ class Limiting:
         await until_free(self._asking, limit_s=LEAVE_LIMIT_S)
 
     async def stop(self) -> None:
-        """Give back what is held, when nothing executes any more; else it goes with the lease."""
+        """Release all slots, when nothing executes any more; if that fails they go with the lease."""
         claims = self._admission.release_all()
         if not claims:
             return
@@ -128,6 +127,7 @@ class Limiting:
         self._on_admitted()
 
     async def _exchange(self) -> None:
+        # `ask_no_more` waits for this lock: an exchange that is cut off may still be executed.
         async with self._asking:
             claims = () if self._is_stopping else self._admission.claims()
             if not claims:
@@ -185,14 +185,14 @@ class Limits:
         return limit
 
     async def delete(self, scope: str) -> bool:
-        """Take the limit of a scope away; False when there is none.
+        """Delete the limit of a scope; return False if there is none.
 
         Raises:
             ContractError: No such scope.
         """
-        is_gone = await self._store.delete(LimitScope.parse(scope))
+        is_deleted = await self._store.delete(LimitScope.parse(scope))
         await self._on_change()
-        return is_gone
+        return is_deleted
 
     async def list(self) -> list[LimitUse]:
         """Return all limits with their use, by scope."""

@@ -96,6 +96,7 @@ class Ownership:
 
     async def start(self) -> None:
         """Claim what this host serves and keep it; hints of other processes are heard from now on."""
+        # Hints first: one that comes between the reads and the hook would be lost.
         self._notifications.is_open = True
         self._store.set_nudge_hook(self._notifications.publish)
         await self.claim()
@@ -104,7 +105,7 @@ class Ownership:
             self._tasks.keep(partial(self._beat_for_ever, self._heartbeat_s), name="heartbeat")
 
     async def leave(self) -> None:
-        """Want no shards any more: heartbeats then name them all as surplus, idle ones go at once."""
+        """Serve no shards any more: heartbeats then name them all as surplus, and idle ones go at once."""
         await self.claim_no_more(limit_s=LEAVE_LIMIT_S)
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):
@@ -124,7 +125,7 @@ class Ownership:
         await until_free(self._claiming, limit_s=limit_s)
 
     async def stop(self) -> None:
-        """Give all shards up. Other hosts no longer count on this one, also if it had none."""
+        """Release all shards. Other hosts no longer count on this one, also if it had none."""
         self._store.set_nudge_hook(None)
         if self._declared is not None:
             await self._serve_nothing()
@@ -155,8 +156,11 @@ class Ownership:
 
     def _meet(self, serves: Serves) -> None:
         """Read anew what this host owned because no host served it, and serves itself now."""
-        known, self._declared = self._declared or Serves(), serves
-        types, agents = set(serves.types) - set(known.types), set(serves.agents) - set(known.agents)
+        previous, self._declared = self._declared or Serves(), serves
+        types, agents = (
+            set(serves.types) - set(previous.types),
+            set(serves.agents) - set(previous.agents),
+        )
         for lease in self._worker.held.leases:
             scope = known_scope_of(lease.shard)
             if scope is not None and (scope.type in types or scope.agent in agents):
@@ -189,9 +193,9 @@ class Ownership:
 
     def on_report(self, report: HostReport) -> None:
         """Act on what a heartbeat said: stop acting for lost shards first."""
-        lost = self._worker.adoption.give_up(report.lost)
-        if lost:
-            shards = [lease.shard for lease in lost]
+        lost_leases = self._worker.adoption.give_up(report.lost)
+        if lost_leases:
+            shards = [lease.shard for lease in lost_leases]
             _log.warning("shards were lost to other hosts", extra={"shards": shards})
         if not self._notifications.is_open:
             return
@@ -201,7 +205,7 @@ class Ownership:
             self._rebalancer.follow(report.surplus, self._tasks)
 
     def _follow(self, nudge: Nudge) -> None:
-        """Look for shards; also said when hints are heard again: some were lost while there was no listener."""
+        """Claim shards and read again: hints were lost while there was no listener, or shards are free."""
         if nudge.kind == "incarnation":  # nothing that is remembered of rows is trusted
             self._declared = None
             self._recovery.begin_anew()
@@ -216,9 +220,9 @@ class Rebalancer:
     """Gives the surplus of one host back.
 
     Args:
-        worker: Has the executions.
-        release: Stops acting for shards, then lets other hosts take them. A lost one is ignored.
-        drain_s: See `DRAIN_S`.
+        worker: The worker, which has the executions.
+        release: Function that stops acting for shards, then lets other hosts take them. A lost one is ignored.
+        drain_s: Seconds as of `DRAIN_S`.
     """
 
     def __init__(
@@ -237,77 +241,83 @@ class Rebalancer:
         idle: list[ShardLease] = []
         busy: list[ShardLease] = []
         for group in surplus:
-            held = self._worker.held.among(group.shards)
-            stay = [lease for lease in held if lease.shard not in self._leaving]
-            count = group.count - (len(group.shards) - len(stay))
-            is_busy = {s.shard: bool(self._worker.executing_in(s.shard)) for s in stay}
+            leases = self._worker.held.among(group.shards)
+            staying_leases = [lease for lease in leases if lease.shard not in self._leaving]
+            count = group.count - (len(group.shards) - len(staying_leases))
+            is_busy = {s.shard: bool(self._worker.executing_in(s.shard)) for s in staying_leases}
             # False sorts first: idle shards go before busy ones.
-            chosen = sorted(stay, key=lambda lease: is_busy[lease.shard])[: max(count, 0)]
-            for lease in chosen:
+            leases_to_release = sorted(staying_leases, key=lambda lease: is_busy[lease.shard])[
+                : max(count, 0)
+            ]
+            for lease in leases_to_release:
                 (busy if is_busy[lease.shard] else idle).append(lease)
         if idle:
-            self._start(self._give(idle), idle, tasks)
+            self._start(self._release_leases(idle), idle, tasks)
         if busy and not self._is_draining:
             self._is_draining = True
             self._start(self._drain(busy), busy, tasks)
 
     def _start(
-        self, giving: Awaitable[None], leases: Sequence[ShardLease], tasks: TaskScope
+        self, releasing: Awaitable[None], leases: Sequence[ShardLease], tasks: TaskScope
     ) -> None:
         shards = [lease.shard for lease in leases]
         self._leaving.update(shards)
         self._worker.held.draining.update(shards)
-        tasks.start(self._until_given(giving, shards), name="giving shards back")
+        tasks.start(self._await_release(releasing, shards), name="giving shards back")
 
-    async def _until_given(self, giving: Awaitable[None], shards: Sequence[ShardId]) -> None:
+    async def _await_release(self, releasing: Awaitable[None], shards: Sequence[ShardId]) -> None:
         try:
-            await giving
+            await releasing
         except ActorsError as exc:
             _log.warning("shards were given up without telling the store", exc_info=exc)
         finally:
             self._leaving.difference_update(shards)
 
-    async def _give(self, leases: Sequence[ShardLease]) -> None:
+    async def _release_leases(self, leases: Sequence[ShardLease]) -> None:
         await self._release(leases)
         _log.info("shards were released", extra={"shards": [lease.shard for lease in leases]})
 
     async def _drain(self, leases: Sequence[ShardLease]) -> None:
         """Release each shard once nothing executes in it; after a time limit evict its executions."""
         try:
-            left = await self._give_idle(leases, limit_s=self._drain_s)
-            leaving = [lease for lease in left if self._hand_over_runs(lease)]
-            kept = [lease.shard for lease in left if lease not in leaving]
-            if kept:
-                self._leaving.difference_update(kept)
-                self._worker.keep(kept)
-            left = await self._give_idle(leaving, limit_s=LEAVE_S)
-            if left:
-                await self._give(left)
+            busy_leases = await self._release_idle(leases, limit_s=self._drain_s)
+            leaving_leases = [lease for lease in busy_leases if self._hand_over_runs(lease)]
+            kept_shards = [lease.shard for lease in busy_leases if lease not in leaving_leases]
+            if kept_shards:
+                self._leaving.difference_update(kept_shards)
+                self._worker.keep(kept_shards)
+            busy_leases = await self._release_idle(leaving_leases, limit_s=LEAVE_S)
+            if busy_leases:
+                await self._release_leases(busy_leases)
         finally:
             self._is_draining = False
 
-    async def _give_idle(self, leases: Sequence[ShardLease], *, limit_s: float) -> list[ShardLease]:
+    async def _release_idle(
+        self, leases: Sequence[ShardLease], *, limit_s: float
+    ) -> list[ShardLease]:
         """Give those back in which nothing executes, or ends to within the time; return the others."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + limit_s
-        left = list(leases)
-        while left := [lease for lease in left if self._worker.held.holds(lease)]:
-            idle = [lease for lease in left if not self._worker.executing_in(lease.shard)]
-            if idle:
-                left = [lease for lease in left if lease not in idle]
-                await self._give(idle)
+        busy_leases = list(leases)
+        while busy_leases := [lease for lease in busy_leases if self._worker.held.holds(lease)]:
+            idle_leases = [
+                lease for lease in busy_leases if not self._worker.executing_in(lease.shard)
+            ]
+            if idle_leases:
+                busy_leases = [lease for lease in busy_leases if lease not in idle_leases]
+                await self._release_leases(idle_leases)
             if loop.time() >= ends_at:
                 break
-            if left:
+            if busy_leases:
                 await asyncio.sleep(POLL_S)
-        return left
+        return busy_leases
 
     def _hand_over_runs(self, lease: ShardLease) -> bool:
         """Hand over the executions of a shard; return False if that would leave an effect in doubt."""
-        executing = self._worker.executing_in(lease.shard)
-        if any(execution.has_unrepeatable_effect for execution in executing):
+        executions = self._worker.executing_in(lease.shard)
+        if any(execution.has_unrepeatable_effect for execution in executions):
             return False
-        for execution in executing:
+        for execution in executions:
             execution.hand_over()
         return True
 
@@ -316,8 +326,8 @@ class Recovery:
     """Reads rows and notifies the worker of them.
 
     Args:
-        worker: Is notified.
-        notifications: Hints say what to read; those that may have been lost are published again.
+        worker: The worker, which is notified.
+        notifications: The source of hints, which say what to read; lost ones are published again.
         tasks: The scope of tasks that read while agents start.
     """
 
@@ -329,7 +339,7 @@ class Recovery:
         self._is_scanning_messages = self._is_scanning_cycles = False
         self._may_have_cycles: set[ShardId] = set()
         self._incarnations = 0
-        self._left: list[Callable[[], Awaitable[None]]] = []
+        self._failed_reads: list[Callable[[], Awaitable[None]]] = []
         """Reads that failed when a hint asked for them."""
         notifications.subscribe(self._follow, "run", "cancel")
 
@@ -365,9 +375,9 @@ class Recovery:
 
     async def read_again(self) -> None:
         """Read what hints announced while there was no listener."""
-        held = [lease.shard for lease in self._worker.held.loaded]
-        await self._read_runs(held, is_new=False)
-        await self._read_messages(held, self._before)
+        shards = [lease.shard for lease in self._worker.held.loaded]
+        await self._read_runs(shards, is_new=False)
+        await self._read_messages(shards, self._before)
 
     async def scan(self, shards: Sequence[ShardId]) -> None:
         """Read of these shards what no hint may have announced: the backstop of the nudges.
@@ -375,8 +385,8 @@ class Recovery:
         Messages are read again from where the scan before the last one ended: numbers are drawn before
         they commit, and no transaction lives as long as two scans.
         """
-        left, self._left = self._left, []
-        for read in left:
+        failed_reads, self._failed_reads = self._failed_reads, []
+        for read in failed_reads:
             self.soon(read, name="what a hint left")
         await self._read_timers(shards)
         await self._scan_cycles(shards, younger_than_s=CYCLE_AGE_S)
@@ -400,7 +410,7 @@ class Recovery:
         try:
             await read()
         except ActorsError as exc:
-            self._left.append(read)
+            self._failed_reads.append(read)
             _log.warning("a hint is left to the next scan", extra={"problem": str(exc)})
 
     def _follow(self, nudge: Nudge) -> None:
@@ -412,8 +422,8 @@ class Recovery:
             return
         if nudge.kind == "run":
             reading = self._worker.held.readings
-            for found in await self._store.reads.load([run_id]):
-                self._adoption.adopt(found.row, found.messages, reading=reading)
+            for loaded in await self._store.reads.load([run_id]):
+                self._adoption.adopt(loaded.row, loaded.messages, reading=reading)
         elif agent_id is not None:
             row = await self._store.reads.run(run_id)
             if row is not None and row.cancel_requested is not None:
@@ -422,11 +432,11 @@ class Recovery:
     async def _read_sleepers(self, shards: Sequence[ShardId]) -> None:
         """Read which agents sleep: of one shard at first, then of more while they have few."""
         begin, count = 0, 1
-        while some := shards[begin : begin + count]:
-            found = await self._store.backlog.sleepers(some)
-            self._adoption.sleep(found)
+        while shard_group := shards[begin : begin + count]:
+            sleepers = await self._store.backlog.sleepers(shard_group)
+            self._adoption.sleep(sleepers)
             begin += count
-            count = count * 2 if sum(map(len, found.values())) < MANY_SLEEPERS else 1
+            count = count * 2 if sum(map(len, sleepers.values())) < MANY_SLEEPERS else 1
 
     async def _read_runs(self, shards: Sequence[ShardId], *, is_new: bool = True) -> None:
         """Read open runs that do not sleep: all of new shards, else those that no hint may have announced."""
@@ -436,19 +446,20 @@ class Recovery:
             page = await self._store.backlog.open_runs(
                 shards, after=after, limit=PAGE, asleep=False
             )
-            queued = [
+            queued_ids = [
                 run.run_id
                 for run in page
                 if run.status is RunStatus.PENDING and run.last_seq < 0
                 if self._registry.is_served(run.agent_id)
             ]
-            boot = {
-                found.row.run_id: found.messages for found in await self._store.reads.load(queued)
+            boot_messages = {
+                loaded.row.run_id: loaded.messages
+                for loaded in await self._store.reads.load(queued_ids)
             }
             for row in page:
                 # A run that this worker holds already may be further than its row says.
-                if is_new or row.run_id in boot:
-                    self._adoption.adopt(row, boot.get(row.run_id, ()), reading=reading)
+                if is_new or row.run_id in boot_messages:
+                    self._adoption.adopt(row, boot_messages.get(row.run_id, ()), reading=reading)
                 elif row.cancel_requested is not None:
                     self._intake.cancel(row.run_id, row.agent_id, row.cancel_requested)
             await self._read_signals(page)
@@ -467,17 +478,21 @@ class Recovery:
 
     async def _check_signals(self, run: RunRow) -> None:
         wake = run.wake or WakeSet()
-        awaited = (*wake.signals, *wake.runs)
+        awaited_names = (*wake.signals, *wake.runs)
         try:
-            found = []
+            names = []
             if wake.signals or run.parked is not None:
-                found += [signal.name for signal in await self._store.reads.signals(run.run_id)]
+                names += [signal.name for signal in await self._store.reads.signals(run.run_id)]
             if wake.runs:
-                found += [answer.key for answer in await self._store.reads.answers(run.run_id)]
+                names += [answer.key for answer in await self._store.reads.answers(run.run_id)]
         except ActorsError:
-            found = list(awaited)  # a replay polls again, and writes nothing when there is none
+            names = list(
+                awaited_names
+            )  # a replay polls again, and writes nothing when there is none
         is_parked = run.parked is not None
-        if any(name in awaited or (is_parked and name.startswith(RESERVED)) for name in found):
+        if any(
+            name in awaited_names or (is_parked and name.startswith(RESERVED)) for name in names
+        ):
             self._intake.signalled(run.run_id, run.agent_id)
 
     async def _scan_cycles(self, shards: Sequence[ShardId], *, younger_than_s: float) -> None:
@@ -546,7 +561,7 @@ class Recovery:
 
 
 def known_scope_of(shard: ShardId) -> ShardScope | None:
-    """Return which agents a shard is for, None where its store does not say."""
+    """Return which agents a shard is for, or None if its store does not say."""
     try:
         return scope_of(shard)
     except ContractError:

@@ -44,15 +44,17 @@ async def sweep_all(store: RunStore, *, older_than_s: float | None, pause_s: flo
 
     Args:
         store: The store of the runs.
-        older_than_s: Age of what goes; None: what needs no age alone (see `RunStore`).
-        pause_s: Between two batches.
+        older_than_s: Seconds since the end of runs that go; None for what needs no age alone (see `RunStore`).
+        pause_s: Seconds between two batches.
     """
     total = 0
     while True:
-        swept = await store.retention.sweep(older_than_s=older_than_s, limit=BATCH)
-        forgotten = await store.retention.forget_old(older_than_s=older_than_s, limit=FORGET_BATCH)
-        total += swept
-        if not swept and forgotten < FORGET_BATCH:
+        swept_count = await store.retention.sweep(older_than_s=older_than_s, limit=BATCH)
+        forgotten_count = await store.retention.forget_old(
+            older_than_s=older_than_s, limit=FORGET_BATCH
+        )
+        total += swept_count
+        if not swept_count and forgotten_count < FORGET_BATCH:
             return total
         await asyncio.sleep(pause_s)
 
@@ -60,9 +62,9 @@ async def sweep_all(store: RunStore, *, older_than_s: float | None, pause_s: flo
 async def forget_agent(
     store: RunStore, agent_id: AgentId, *, cancel: bool = False, wait_s: float = 30.0
 ) -> Forgotten:
-    """Take away what is the agent's, see `RetentionStore.forget_agent`; return how much that was.
+    """Delete what belongs to an agent (see `RetentionStore.forget_agent`); return how much that was.
 
-    Broken off in between it is done in part; begin again.
+    If it is broken off it is done in part; call it again.
 
     Raises:
         ContractError: A run of it is open; with `cancel`: still open after `wait_s`.
@@ -87,15 +89,15 @@ async def sweep_for_ever(store: RunStore, *, older_than_s: float | None) -> None
     """Sweep once a minute until cancelled. Several hosts may do it: each row is taken once."""
     while True:
         try:
-            swept = await sweep_all(store, older_than_s=older_than_s, pause_s=PAUSE_S)
-            if swept:
-                _log.info("old runs were swept", extra={"runs": swept})
+            swept_count = await sweep_all(store, older_than_s=older_than_s, pause_s=PAUSE_S)
+            if swept_count:
+                _log.info("old runs were swept", extra={"runs": swept_count})
         except PersistenceError as exc:
             _log.warning("sweeping is tried again", exc_info=exc)
         await asyncio.sleep(EVERY_S)
 
 
-NAMED: Final = 10
+MAX_NAMED: Final = 10
 """Number of open runs that a refusal names."""
 AT_ONCE: Final = 100
 """Number of open runs that are cancelled at once."""
@@ -164,16 +166,16 @@ _ANY_PLACES: Final = (
 def unreached(what: EraseRequest, now: datetime) -> tuple[Unreached, ...]:
     """Return the locations that an erase does not reach, those with a date first."""
     scope = what.scope
-    dated = () if scope is EraseScope.SUBJECT else _BROKER_PLACES
-    special = {
+    dated_places = () if scope is EraseScope.SUBJECT else _BROKER_PLACES
+    special_places = {
         EraseScope.SUBJECT: _SUBJECT_PLACES,
         EraseScope.SESSION: (*_SHARED_PLACES, *_SESSION_PLACES),
         EraseScope.AGENT: (*_SHARED_PLACES, *_AGENT_PLACES),
         EraseScope.TENANT: (),
     }[scope]
     return (
-        *(Unreached(name, why, now + timedelta(days=days)) for name, why, days in dated),
-        *(Unreached(name, why) for name, why in (*special, *_ANY_PLACES)),
+        *(Unreached(name, why, now + timedelta(days=days)) for name, why, days in dated_places),
+        *(Unreached(name, why) for name, why in (*special_places, *_ANY_PLACES)),
     )
 
 
@@ -185,9 +187,9 @@ class Erasing:
         store: The rows.
         what: The request.
         also: Stores beside it.
-        cancel: Asks a run to stop; None: open runs are refused.
+        cancel: Function that asks a run to stop, or None to refuse while runs are open.
         wait_s: Seconds until cancelled runs must have ended.
-        on_progress: See `EraseProgress`.
+        on_progress: Called with the number of rows that are gone; see `EraseProgress`.
     """
 
     store: RunStore
@@ -231,12 +233,12 @@ class Erasing:
         for part in self._parts:
             cursor, is_done = None, False
             while not is_done:
-                done = await part.erase(self.what, cursor=cursor, limit=ERASE_BATCH)
-                self._counts[part.erased_as].update(done.rows)
+                batch = await part.erase(self.what, cursor=cursor, limit=ERASE_BATCH)
+                self._counts[part.erased_as].update(batch.rows)
                 self._batches += 1
                 if self.on_progress is not None:
                     self.on_progress(sum(kinds.total() for kinds in self._counts.values()))
-                cursor, is_done = done.cursor, done.cursor is None
+                cursor, is_done = batch.cursor, batch.cursor is None
 
     async def _end_open_runs(self, end: float) -> None:
         """Wait until the session's runs that were open at this call have ended.
@@ -244,31 +246,35 @@ class Erasing:
         If more than a session is erased, wait until no run is open.
         """
         erasure, what = self.store.data.erasure, self.what
-        found = await erasure.open_runs(what, limit=AT_ONCE)
+        open_runs = await erasure.open_runs(what, limit=AT_ONCE)
         is_session = what.scope is EraseScope.SESSION
-        first = {run_id for run_id, _ in found}
-        while found:
+        first_ids = {run_id for run_id, _ in open_runs}
+        while open_runs:
             if self.cancel is None:
                 remedy = "wait for their end, or say cancel=True (--cancel) to stop them first"
-                raise _refusal(what, found, remedy)
-            for run_id, agent in found:
+                raise _refusal(what, open_runs, remedy)
+            for run_id, agent in open_runs:
                 if run_id not in self._cancelled:
                     await self.cancel(run_id)
                     self._cancelled[run_id] = None
                 if not is_session:
                     # Waiting messages would begin runs when the open ones have ended.
-                    gone = await self.store.retention.forget_agent(
+                    forgotten = await self.store.retention.forget_agent(
                         agent, cancel=True, limit=ERASE_BATCH
                     )
-                    rows = {"messages": gone.messages, "state": gone.state, "follows": gone.follows}
+                    rows = {
+                        "messages": forgotten.messages,
+                        "state": forgotten.state,
+                        "follows": forgotten.follows,
+                    }
                     self._counts["agents"].update(rows)
             if asyncio.get_running_loop().time() > end:
                 problem = f"they were cancelled and are still open after {self.wait_s:g} s"
-                raise _refusal(what, found, f"{problem}: does a host serve them? Erase again")
+                raise _refusal(what, open_runs, f"{problem}: does a host serve them? Erase again")
             await asyncio.sleep(ERASE_AGAIN_S)
-            found = await erasure.open_runs(what, limit=AT_ONCE)
+            open_runs = await erasure.open_runs(what, limit=AT_ONCE)
             if is_session:
-                found = [one for one in found if one[0] in first]
+                open_runs = [run for run in open_runs if run[0] in first_ids]
 
     def _report(self, now: datetime, *, is_dry_run: bool) -> EraseReport:
         return EraseReport(
@@ -282,9 +288,9 @@ class Erasing:
 
 
 def _refusal(
-    what: EraseRequest, found: Sequence[tuple[RunId, AgentId]], remedy: str
+    what: EraseRequest, open_runs: Sequence[tuple[RunId, AgentId]], remedy: str
 ) -> OpenRunsError:
-    names = ", ".join(run_id for run_id, _ in found[:NAMED])
-    more = ", …" if len(found) > NAMED else ""
+    names = ", ".join(run_id for run_id, _ in open_runs[:MAX_NAMED])
+    more = ", …" if len(open_runs) > MAX_NAMED else ""
     name = f"tenant {what.tenant}" if what.agent is None else f"agent {what.agent}"
     return OpenRunsError(name, names + more, remedy)

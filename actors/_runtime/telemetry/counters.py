@@ -61,9 +61,10 @@ class ModelCounters:
     models: dict[tuple[str, str], ModelMeters] = field(default_factory=dict)
     compactions: dict[str, int] = field(default_factory=dict)
 
-    def called(self, model: str, payload: Mapping[str, JsonValue], took_s: float) -> None:
+    def count_call(self, model: str, payload: Mapping[str, JsonValue], took_s: float) -> None:
         """Count a call that was made; `payload` is that of its entry in the log."""
         key = provider_and_model(model)
+        # Each name is a time series of the metrics page, and an agent may name any model.
         if key not in self.models and len(self.models) >= MAX_NAMES:
             key = ("", OTHER)
         meters = self.models.get(key)
@@ -75,11 +76,11 @@ class ModelCounters:
         meters.duration_s.observe(took_s)
         usage = payload.get("usage")
         if isinstance(usage, dict):
-            given = number_of(usage.get("input"))
-            meters.input.observe(given)
+            input_tokens = number_of(usage.get("input"))
+            meters.input.observe(input_tokens)
             meters.output.observe(number_of(usage.get("output")))
-            if given:
-                meters.cache_share.observe(number_of(usage.get("cached")) / given)
+            if input_tokens:
+                meters.cache_share.observe(number_of(usage.get("cached")) / input_tokens)
         receipt = payload.get("receipt")
         if isinstance(receipt, dict):
             meters.window.observe(number_of(receipt.get("tokens")))
@@ -106,8 +107,8 @@ class Counters:
         broken_off: Executions that could not be written: lease lost, or the store away.
         dead_letters: Runs that failed here and left their messages as dead letters.
         effects: Effects that executed, by verb and status (``ok``, ``error``); no replayed ones.
-        input_tokens: What models were given, as their usage says.
-        output_tokens: What they answered.
+        input_tokens: Tokens that models were given, as their usage says.
+        output_tokens: Tokens that they answered.
         calls: Calls of models, by model.
         received: Messages that came from the broker and were new.
         undecodable: Messages from the broker that were none.
@@ -140,13 +141,13 @@ class Counters:
         sizes = getattr(store, "group_size", None)
         return cls(group_size=sizes) if isinstance(sizes, Histogram) else cls()
 
-    def began(self, *, recovered: bool) -> None:
+    def count_start(self, *, recovered: bool) -> None:
         """Count an execution."""
         self.executions += 1
         self.recovered += recovered
 
-    def ended(self, then: Then | None) -> None:
-        """Count how an execution ended; None: it could not be written."""
+    def count_end(self, then: Then | None) -> None:
+        """Count how an execution ended, or with None that its end could not be written."""
         match then:
             case None:
                 self.broken_off += 1
@@ -164,13 +165,15 @@ class Counters:
             case _:
                 pass  # it goes on at once
 
-    def effect(self, call: EffectCall, payload: dict[str, JsonValue], *, now_s: float) -> None:
+    def count_effect(
+        self, call: EffectCall, payload: dict[str, JsonValue], *, now_s: float
+    ) -> None:
         """Count an effect that executed until now; `payload` is that of its entry."""
         key = (call.verb, str(payload["status"]))
         self.effects[key] = self.effects.get(key, 0) + 1
         if call.asked_at is None:
             return
-        self.calls.called(call.name, payload, now_s - call.asked_at)
+        self.calls.count_call(call.name, payload, now_s - call.asked_at)
         usage = payload.get("usage")
         if isinstance(usage, dict):
             self.input_tokens += int(number_of(usage.get("input")))

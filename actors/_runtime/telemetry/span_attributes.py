@@ -61,18 +61,18 @@ _REASONS: Final[dict[str, str]] = {K.RUN_ATTEMPT_FAILED: "retry", K.RUN_CONTINUE
 
 
 def of_run(row: RunRow, status: str, *, session: str | None) -> Attributes:
-    """Return what a run's root span says; None: no session is known but that of the run's row."""
+    """Return the attributes of a run's root span. Without `session` the one of the run's row counts."""
     terms = row.supervision
-    of_row = terms.session_id if terms is not None else None
+    session_of_row = terms.session_id if terms is not None else None
     return {
-        **_agent(row, session or of_row),
+        **_agent(row, session or session_of_row),
         "gen_ai.operation.name": "invoke_agent",
         "callboard.run.status": status,
     }
 
 
 def of_message(operation: str, *, system: str, kind: str, target: str, run_id: str) -> Attributes:
-    """Return what the span of a message that is sent or received says."""
+    """Return the attributes of the span of a message that is sent or received."""
     return {
         "messaging.system": system,
         "messaging.operation.type": operation,
@@ -83,7 +83,7 @@ def of_message(operation: str, *, system: str, kind: str, target: str, run_id: s
 
 
 def of_wait(row: RunRow, verb: str, *, system: str) -> Attributes:
-    """Return what the span of a wait says at its start."""
+    """Return the attributes of the span of a wait at its start."""
     if verb != "receive":
         return {RUN_ID: row.run_id}
     agent = row.agent_id
@@ -101,7 +101,7 @@ def name_of(call: EffectCall) -> str:
 
 
 def provider_and_model(name: str) -> tuple[str, str]:
-    """Return both of ``provider:model``, as OpenTelemetry and the provider name them; "": no provider."""
+    """Return both of ``provider:model``, as OpenTelemetry and the provider name them; "" for no provider."""
     provider, colon, model = name.partition(":")
     if not colon:
         return "", name
@@ -111,15 +111,15 @@ def provider_and_model(name: str) -> tuple[str, str]:
 
 def of_effect(row: RunRow, call: EffectCall, *, session: str | None) -> Attributes:
     """Return the attributes of an effect's span at its start. `session` is for calls that name no session."""
-    found: Attributes = {RUN_ID: row.run_id, "callboard.position": call.position}
+    attributes: Attributes = {RUN_ID: row.run_id, "callboard.position": call.position}
     if call.verb == "llm":
-        found |= _agent(row, call.session or session)
+        attributes |= _agent(row, call.session or session)
         provider, model = provider_and_model(call.name)
-        found |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
+        attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
         if provider:
-            found["gen_ai.provider.name"] = provider
+            attributes["gen_ai.provider.name"] = provider
     elif call.verb == "tool":
-        found |= {
+        attributes |= {
             **_agent(row, session),
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.name,
@@ -127,8 +127,8 @@ def of_effect(row: RunRow, call: EffectCall, *, session: str | None) -> Attribut
             "gen_ai.tool.call.id": call.tool_call_id or call.id,
         }
     elif (operation := _MEMORY.get(call.name)) is not None:
-        found |= {**_agent(row, session), "gen_ai.operation.name": operation}
-    return found
+        attributes |= {**_agent(row, session), "gen_ai.operation.name": operation}
+    return attributes
 
 
 def of_hits(call: EffectCall, value: object) -> Attributes:
@@ -139,32 +139,32 @@ def of_hits(call: EffectCall, value: object) -> Attributes:
 
 
 def of_embedding(row: RunRow, model: str, *, session: str | None) -> tuple[str, Attributes]:
-    """Return the name of the span of a request to an embedder, and what it says; "": the model is not known."""
-    found: Attributes = {**_agent(row, session), "gen_ai.operation.name": "embeddings"}
+    """Return the name and attributes of the span of a request to an embedder; `model` is "" if unknown."""
+    attributes: Attributes = {**_agent(row, session), "gen_ai.operation.name": "embeddings"}
     provider, name = provider_and_model(model)
     if name:
-        found["gen_ai.request.model"] = name
+        attributes["gen_ai.request.model"] = name
     if provider:
-        found["gen_ai.provider.name"] = provider
-    return f"embeddings {name}".rstrip(), found
+        attributes["gen_ai.provider.name"] = provider
+    return f"embeddings {name}".rstrip(), attributes
 
 
 def of_window(receipt: Mapping[str, JsonValue]) -> Attributes:
     """Return the facts of a window's receipt: numbers and names, no content."""
-    found: Attributes = {}
+    attributes: Attributes = {}
     for name in ("head", "cut", "turns", "tokens"):
         if isinstance(value := receipt.get(name), int):
-            found[f"callboard.window.{name}"] = value
+            attributes[f"callboard.window.{name}"] = value
     parts = receipt.get("parts")
     for name, tokens in parts.items() if isinstance(parts, dict) else ():
         if isinstance(tokens, int):
-            found[f"callboard.window.tokens.{name}"] = tokens
+            attributes[f"callboard.window.tokens.{name}"] = tokens
     for step in receipt_steps(receipt):
         name = f"callboard.window.dropped.{step.get('strategy')}"
-        before, dropped = found.get(name, 0), step.get("dropped")
-        if isinstance(dropped, int) and isinstance(before, int):
-            found[name] = before + dropped
-    return found
+        dropped_before, dropped_turns = attributes.get(name, 0), step.get("dropped")
+        if isinstance(dropped_turns, int) and isinstance(dropped_before, int):
+            attributes[name] = dropped_before + dropped_turns
+    return attributes
 
 
 def receipt_steps(receipt: Mapping[str, JsonValue]) -> Iterator[dict[str, JsonValue]]:
@@ -181,8 +181,8 @@ def input_of(call: EffectCall) -> tuple[str, JsonValue]:
         words = None
     words = words if isinstance(words, list) else []
     # What a model is given stands in front of the options; there may be a session in front of it.
-    given = words[-2:-1] if call.verb == "llm" else words[1:2]
-    return _INPUTS.get(call.verb, "callboard.effect.arguments"), given[0] if given else None
+    content = words[-2:-1] if call.verb == "llm" else words[1:2]
+    return _INPUTS.get(call.verb, "callboard.effect.arguments"), content[0] if content else None
 
 
 def of_answer(answer: Mapping[str, object]) -> Iterator[tuple[str, AttributeValue]]:
@@ -242,7 +242,7 @@ def reason_of(loaded: LoadedRun, *, was_running: bool) -> str:
 
 
 def end_of(then: Then | None) -> str:
-    """Return how the execution ended; None: that could not be written."""
+    """Return how the execution ended; `then` is None if that could not be written."""
     if then is None:
         return "broken_off"
     if isinstance(then, Finish):
@@ -251,18 +251,18 @@ def end_of(then: Then | None) -> str:
 
 
 wanted_ids: ContextVar[SpanPlace | None] = ContextVar("callboard_wanted_ids", default=None)
-"""Trace and span id of the span that is being started here and now; None: any."""
+"""Trace and span id of the span that is being started here and now, or None for any."""
 
 executing: ContextVar[RunMeta | None] = ContextVar("callboard_run", default=None)
-"""The run whose code executes here; None: none. For log lines."""
+"""The run whose code executes here, or None. For log lines."""
 
 
 def current_traceparent() -> str | None:
     """Return the span that is current in OpenTelemetry's context, as a ``traceparent``."""
-    here = trace.get_current_span().get_span_context()
-    if not here.is_valid:
+    span_context = trace.get_current_span().get_span_context()
+    if not span_context.is_valid:
         return None
-    return SpanPlace(here.trace_id, here.span_id, here.trace_flags).header()
+    return SpanPlace(span_context.trace_id, span_context.span_id, span_context.trace_flags).header()
 
 
 def traceparent_for(message: Message) -> str | None:
@@ -272,29 +272,32 @@ def traceparent_for(message: Message) -> str | None:
 
 def with_traceparent(message: Message) -> Message:
     """Return the message with the current span as its cause. It stays as it is if it names a cause already."""
-    if TRACE_PARENT in message.metadata or (here := current_traceparent()) is None:
+    if TRACE_PARENT in message.metadata or (traceparent := current_traceparent()) is None:
         return message
-    return replace(message, metadata={**message.metadata, TRACE_PARENT: here})
+    return replace(message, metadata={**message.metadata, TRACE_PARENT: traceparent})
 
 
-def context_of(place: SpanPlace) -> SpanContext:
+def context_of(span_ids: SpanPlace) -> SpanContext:
     """Return a span of another process, as OpenTelemetry names it."""
     return SpanContext(
-        place.trace_id, place.span_id, is_remote=True, trace_flags=TraceFlags(place.flags & 1)
+        span_ids.trace_id,
+        span_ids.span_id,
+        is_remote=True,
+        trace_flags=TraceFlags(span_ids.flags & 1),
     )
 
 
-def below(place: SpanPlace | None) -> Context:
-    """Return a context whose current span is `place`, and which holds nothing else of this task's."""
-    if place is None:
+def below(span_ids: SpanPlace | None) -> Context:
+    """Return a context whose current span is `span_ids`, and which holds nothing else of this task's."""
+    if span_ids is None:
         return Context()
-    return trace.set_span_in_context(trace.NonRecordingSpan(context_of(place)), Context())
+    return trace.set_span_in_context(trace.NonRecordingSpan(context_of(span_ids)), Context())
 
 
 def link_to(traceparent: str | None) -> tuple[Link, ...]:
     """Return a link to the span that a ``traceparent`` names, or none."""
-    place = parse_traceparent(traceparent)
-    return () if place is None else (Link(context_of(place)),)
+    span_ids = parse_traceparent(traceparent)
+    return () if span_ids is None else (Link(context_of(span_ids)),)
 
 
 def nanoseconds(at: datetime) -> int:

@@ -60,8 +60,8 @@ class Tracing:
         provider: The source of tracers; OpenTelemetry's global one when left out.
         system: What moves messages, ``nats`` or ``callboard``.
         ratio: Share of the traces that begin here and are recorded. The same on all hosts.
-        show: Turns content into the text of an attribute; None: no content is shown, and no
-            message of an error.
+        show: Function that turns content into the text of an attribute, or None if no content is shown, and
+            no message of an error.
     """
 
     system: str
@@ -81,7 +81,7 @@ class Tracing:
 
     @classmethod
     def configured(cls) -> Tracing | None:
-        """Return it when this process has a tracer provider of its own choice, else None."""
+        """Return the tracing of this process if it has chosen a tracer provider, else None."""
         provider = trace.get_tracer_provider()
         is_default = isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
         return None if is_default else cls(provider)
@@ -93,12 +93,12 @@ class Tracing:
         *,
         attributes: Attributes,
         parent: Context | None = None,
-        place: SpanPlace | None = None,
+        ids: SpanPlace | None = None,
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[Link] = (),
     ) -> Span:
-        """Start a span, with the ids of `place` if that is given; below the current one by default."""
-        token = wanted_ids.set(place) if place is not None else None
+        """Start a span, with the ids of `ids` if that is given; below the current one by default."""
+        token = wanted_ids.set(ids) if ids is not None else None
         try:
             return self._tracer.start_span(
                 name,
@@ -112,23 +112,23 @@ class Tracing:
             if token is not None:
                 wanted_ids.reset(token)
 
-    def content(self, span: Span, key: str, value: JsonValue) -> None:
+    def show_content(self, span: Span, key: str, value: JsonValue) -> None:
         """Show content, where that is wanted."""
         if self.show is not None and span.is_recording():
             span.set_attribute(key, self.show(value))
 
-    def failed(self, span: Span, kind: str, message: str) -> None:
+    def mark_failed(self, span: Span, kind: str, message: str) -> None:
         """Mark a span as failed; its message is content."""
         span.set_attribute("error.type", kind)
-        shown = self.show(message) if self.show is not None else None
-        span.set_status(Status(StatusCode.ERROR, shown))
+        text = self.show(message) if self.show is not None else None
+        span.set_status(Status(StatusCode.ERROR, text))
 
-    def refused(self, span: Span, record: JsonValue) -> None:
+    def mark_error(self, span: Span, record: JsonValue) -> None:
         """Mark a span as failed with a recorded error."""
         error = record if isinstance(record, dict) else {}
-        self.failed(span, str(error.get("type") or "error"), str(error.get("message") or ""))
+        self.mark_failed(span, str(error.get("type") or "error"), str(error.get("message") or ""))
 
-    def run_ended(
+    def export_run(
         self,
         row: RunRow,
         entries: Sequence[RunLogEntry],
@@ -138,29 +138,29 @@ class Tracing:
         begin: datetime | None = None,
         session: str | None = None,
     ) -> None:
-        """Tell a run's root span; its end is durable.
+        """Export a run's root span; the run's end is durable.
 
         Args:
             row: The run.
-            entries: Number of entries of its log.
+            entries: The entries of its log, as they were loaded.
             then: The outcome of the run.
             at: The instant of the end.
             begin: The start of the execution that ended it.
-            session: Its conversation; None: not known to this execution.
+            session: Its conversation, or None if this execution does not know it.
         """
-        place = root_span(row, self.ratio)
-        if not place.is_sampled:
+        ids = root_span(row, self.ratio)
+        if not ids.is_sampled:
             return
         span = self.start(
             f"invoke_agent {row.agent_id.type}",
             facts.started_at(row, entries, begin=begin) or at,
             attributes=facts.of_run(row, then.status.value, session=session),
-            parent=below(parent_span(row, place)),
-            place=place,
+            parent=below(parent_span(row, ids)),
+            ids=ids,
             kind=SpanKind.CONSUMER if row.parent is None else SpanKind.INTERNAL,
         )
         if then.error:
-            self.refused(span, then.error)
+            self.mark_error(span, then.error)
         span.end(nanoseconds(at))
 
 
@@ -192,24 +192,26 @@ class ExecutionSpans:
         if self._root.is_sampled:
             self._span = self._begin_span(lease, was_running=was_running, mail=mail)
         else:
-            self._span = NonRecordingSpan(context_of(self._place(self._seq)))
+            self._span = NonRecordingSpan(context_of(self._ids(self._seq)))
         self._context = trace.set_span_in_context(self._span, Context())
         self._interrupted: deque[tuple[Span, int]] = deque(maxlen=MAX_INTERRUPTED)
 
-    def _place(self, seq: int) -> SpanPlace:
+    def _ids(self, seq: int) -> SpanPlace:
         span_id = execution_span_id(self._loaded.row.run_id, seq)
         return SpanPlace(self._root.trace_id, span_id, self._root.flags)
 
     def _begin_span(self, lease: Lease, *, was_running: bool, mail: Sequence[Arrived]) -> Span:
         links = [link for item in mail[1:] for link in link_to(caused_by(item.message.metadata))]
-        before = facts.execution_before(self._loaded.entries, self._seq)
-        if before is not None:
-            links.append(Link(context_of(self._place(before))))
+        previous_seq = facts.execution_before(self._loaded.entries, self._seq)
+        if previous_seq is not None:
+            links.append(Link(context_of(self._ids(previous_seq))))
             if was_running:
                 # The host of that execution was lost: its span is made from its entries in the log.
-                entries = [entry for entry in self._loaded.entries if entry.seq > before]
-                span = self._start_span(before, entries[0].ts, (), {"callboard.turn.end": "lost"})
-                self._tracing.failed(span, "host_lost", "")
+                entries = [entry for entry in self._loaded.entries if entry.seq > previous_seq]
+                span = self._start_span(
+                    previous_seq, entries[0].ts, (), {"callboard.turn.end": "lost"}
+                )
+                self._tracing.mark_failed(span, "host_lost", "")
                 span.end(nanoseconds(entries[-1].ts))
         reason = facts.reason_of(self._loaded, was_running=was_running)
         return self._start_span(
@@ -232,7 +234,7 @@ class ExecutionSpans:
             at,
             attributes={facts.RUN_ID: run_id, "callboard.turn.seq": seq, **attributes},
             parent=below(self._root),
-            place=self._place(seq),
+            ids=self._ids(seq),
             links=links,
         )
 
@@ -241,12 +243,12 @@ class ExecutionSpans:
         attach(self._context)
 
     def end(self, then: Then | None, *, upto: int, is_left: bool) -> None:
-        """Tell the execution, and the run if it ended with it.
+        """Export the execution's span, and the run's if the run ended with it.
 
         Args:
-            then: What became of the run; None: that could not be written.
-            upto: Where the log ends for sure. One that wrote nothing was none.
-            is_left: The host that goes on with the run exports this execution.
+            then: The outcome of the execution, or None if it could not be written.
+            upto: Seq of the last durable entry. An execution that wrote nothing has no span.
+            is_left: True if the host that goes on with the run exports this execution.
         """
         if not self._root.is_sampled:
             return
@@ -256,20 +258,20 @@ class ExecutionSpans:
                 span.end(ended_at)
             self._span.set_attribute("callboard.turn.end", facts.end_of(then))
             if isinstance(then, Finish) and then.error:
-                self._tracing.refused(self._span, then.error)
+                self._tracing.mark_error(self._span, then.error)
             elif isinstance(then, Retry):
-                self._tracing.failed(self._span, "attempt_failed", "")
+                self._tracing.mark_failed(self._span, "attempt_failed", "")
             self._span.end(nanoseconds(now))
         if isinstance(then, Finish):
             row, entries = self._loaded.row, self._loaded.entries
-            self._tracing.run_ended(
+            self._tracing.export_run(
                 row, entries, then, at=now, begin=self._begin, session=self.session
             )
 
     def point(
         self, verb: str, kind: str, *, target: str, message_id: str | None, payload: JsonValue
     ) -> None:
-        """Tell something that takes no time of its own: a message leaves with the next flush."""
+        """Export the span of a message that leaves with the next flush. It takes no time of its own."""
         if not self._span.is_recording():
             return
         attributes = facts.of_message(
@@ -285,7 +287,7 @@ class ExecutionSpans:
         span = self._tracing.start(
             f"{verb} {kind}", now, attributes=attributes, kind=SpanKind.PRODUCER
         )
-        self._tracing.content(span, "callboard.message.payload", payload)
+        self._tracing.show_content(span, "callboard.message.payload", payload)
         span.end(nanoseconds(now))
 
     async def effect(self, call: EffectCall) -> Any:
@@ -301,12 +303,12 @@ class ExecutionSpans:
         token = attach(trace.set_span_in_context(span))
         try:
             if self._tracing.show is not None:
-                self._tracing.content(span, *facts.input_of(call))
+                self._tracing.show_content(span, *facts.input_of(call))
             value = await call.execute()
             span.set_attributes(facts.of_hits(call, value))
             self._show_result(span, call.verb, value)
         except BaseException as exc:
-            self._tracing.failed(span, type(exc).__qualname__, str(exc))
+            self._tracing.mark_failed(span, type(exc).__qualname__, str(exc))
             raise
         finally:
             detach(token)
@@ -318,17 +320,19 @@ class ExecutionSpans:
 
     @contextmanager
     def embedding(self, model: str) -> Iterator[None]:
-        """Tell a request to an embedder, below the effect that makes it."""
+        """Make a span of a request to an embedder, below the effect that makes it."""
         if not self._span.is_recording():
             yield
             return
-        name, said = facts.of_embedding(self._loaded.row, model, session=self.session)
-        span = self._tracing.start(name, self._clock.now(), attributes=said, kind=SpanKind.CLIENT)
+        name, attributes = facts.of_embedding(self._loaded.row, model, session=self.session)
+        span = self._tracing.start(
+            name, self._clock.now(), attributes=attributes, kind=SpanKind.CLIENT
+        )
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield
         except BaseException as exc:
-            self._tracing.failed(span, type(exc).__qualname__, str(exc))
+            self._tracing.mark_failed(span, type(exc).__qualname__, str(exc))
             raise
         finally:
             span.end(nanoseconds(self._clock.now()))
@@ -337,27 +341,27 @@ class ExecutionSpans:
         if verb == "llm" and isinstance(value, dict):
             for name, fact in facts.of_answer(value):
                 span.set_attribute(name, fact)
-            self._tracing.content(span, "gen_ai.output.messages", value.get("content"))
+            self._tracing.show_content(span, "gen_ai.output.messages", value.get("content"))
         elif verb == "tool" and isinstance(value, dict):
             if value.get("status") != "ok":
                 kind = value.get("error_type") or value.get("status") or "error"
-                self._tracing.failed(span, str(kind), str(value.get("text") or ""))
-            self._tracing.content(span, "gen_ai.tool.call.result", value)
+                self._tracing.mark_failed(span, str(kind), str(value.get("text") or ""))
+            self._tracing.show_content(span, "gen_ai.tool.call.result", value)
         elif value is None or isinstance(value, str | int | float | bool | list | dict):
-            self._tracing.content(span, "callboard.effect.result", value)
+            self._tracing.show_content(span, "callboard.effect.result", value)
 
     @contextmanager
     def waiting(self, verb: str) -> Iterator[WaitSpan]:
-        """A span for the part of a wait that lies in this execution; the rest is in those to come."""
-        seen = WaitSpan(self._tracing, verb, self._start_wait(verb))
+        """Make a span of the part of a wait that lies in this execution; the rest is in later ones."""
+        wait_span = WaitSpan(self._tracing, verb, self._start_wait(verb))
         try:
-            yield seen
+            yield wait_span
         except BaseException:
             # Exported with the execution's span: an execution that is woken in vain exports no spans.
-            seen.span.set_attribute("callboard.wait.end", "interrupted")
-            self._interrupted.append((seen.span, nanoseconds(self._clock.now())))
+            wait_span.span.set_attribute("callboard.wait.end", "interrupted")
+            self._interrupted.append((wait_span.span, nanoseconds(self._clock.now())))
             raise
-        seen.span.end(nanoseconds(self._clock.now()))
+        wait_span.span.end(nanoseconds(self._clock.now()))
 
     def _start_wait(self, verb: str) -> Span:
         if not self._span.is_recording():
@@ -376,24 +380,24 @@ class WaitSpan:
     def __init__(self, tracing: Tracing, verb: str, span: Span) -> None:
         self._tracing, self._verb, self.span = tracing, verb, span
 
-    def names(self, row: Wait | None) -> None:
-        """Note whom it waits for, if that is known by now."""
+    def note_target(self, row: Wait | None) -> None:
+        """Note the agent that it waits for, if that is known by now."""
         if row is not None and row.agent is not None:
             self.span.update_name(f"{self._verb} {row.agent.type}")
             self.span.set_attribute("callboard.target", str(row.agent))
 
-    def ended(self, mail: Arrived | None, payload: dict[str, JsonValue]) -> None:
-        """Note what came."""
+    def note_end(self, mail: Arrived | None, payload: dict[str, JsonValue]) -> None:
+        """Note what ended the wait."""
         if not self.span.is_recording():
             return
         if "outcome" in payload or "status" in payload:
             outcome = payload.get("outcome") or payload.get("status")
             self.span.set_attribute("callboard.wait.end", str(outcome))
         if payload.get("status") == "error":
-            self._tracing.refused(self.span, payload.get("error"))
+            self._tracing.mark_error(self.span, payload.get("error"))
         if mail is not None:
             message = mail.message
             self.span.set_attribute("messaging.message.id", message.id)
             for link in link_to(caused_by(message.metadata)):
                 self.span.add_link(link.context)
-            self._tracing.content(self.span, "callboard.message.payload", message.payload)
+            self._tracing.show_content(self.span, "callboard.message.payload", message.payload)

@@ -75,6 +75,7 @@ class Buffer(Generic[F]):
         """Return when all is read that was there at the last `invalidate`."""
         async with self._reading:
             while not self.is_current:
+                # Set before the read: a hint that comes during it asks for another one.
                 self.is_current = True
                 try:
                     self.on_found(await self._read())
@@ -99,16 +100,17 @@ class SignalBuffer(Buffer[tuple[str, int]]):
         super().__init__(store, run_id, log)
         self._waiting: dict[str, deque[BufferedSignal]] = {}
         """Unconsumed signals by name, the oldest first."""
-        self._taken: set[SignalKey] = set()
+        self._taken_keys: set[SignalKey] = set()
 
     @override
     async def _read(self) -> Iterable[tuple[str, int]]:
-        found = await reading(self._log, lambda: self._store.reads.signals(self._run_id))
+        signals = await reading(self._log, lambda: self._store.reads.signals(self._run_id))
         self._waiting = {}
-        for signal in found:
-            if SignalKey(signal.name, signal.n) not in self._taken:
+        for signal in signals:
+            # A signal that was taken is a row until the next flush.
+            if SignalKey(signal.name, signal.n) not in self._taken_keys:
                 self._waiting.setdefault(signal.name, deque()).append(signal)
-        return ((name, len(signals)) for name, signals in self._waiting.items())
+        return ((name, len(waiting_signals)) for name, waiting_signals in self._waiting.items())
 
     async def take(self, name: str) -> BufferedSignal | None:
         """Consume and return the oldest signal of this name, or None."""
@@ -120,12 +122,12 @@ class SignalBuffer(Buffer[tuple[str, int]]):
 
         What is about another entry came too late, or from a release that did not say: it is dropped.
         """
-        found = None
+        decision = None
         while (signal := await self.take(f"{RESOLVE}{position}")) is not None:
-            found = signal if signal.about == seq else found
-        if found is not None:
-            refuse_unreadable(self._log, found.payload, f"the decision on {position}")
-        return found
+            decision = signal if signal.about == seq else decision
+        if decision is not None:
+            refuse_unreadable(self._log, decision.payload, f"the decision on {position}")
+        return decision
 
     def first(self, name: str) -> BufferedSignal | None:
         """Return what `take_now` would return."""
@@ -145,7 +147,7 @@ class SignalBuffer(Buffer[tuple[str, int]]):
         if not signals:
             del self._waiting[name]
         key = SignalKey(signal.name, signal.n)
-        self._taken.add(key)
+        self._taken_keys.add(key)
         self._log.writes.take_signals.append(key)
         return signal
 
@@ -159,17 +161,17 @@ class AnswerBuffer(Buffer[str]):
     def __init__(self, store: RunStore, run_id: RunId, log: RunLog) -> None:
         super().__init__(store, run_id, log)
         self._waiting: dict[str, Answer] = {}
-        self._taken: dict[str, Answer] = {}
+        self._taken_answers: dict[str, Answer] = {}
 
     @override
     async def _read(self) -> Iterable[str]:
-        found = await reading(self._log, lambda: self._store.reads.answers(self._run_id))
-        self._waiting = {a.key: a for a in found if a.key not in self._taken}
+        answers = await reading(self._log, lambda: self._store.reads.answers(self._run_id))
+        self._waiting = {a.key: a for a in answers if a.key not in self._taken_answers}
         return self._waiting
 
     def first(self, key: str) -> Answer | None:
         """Return what `take_now` would return."""
-        return self._taken.get(key) or self._waiting.get(key)
+        return self._taken_answers.get(key) or self._waiting.get(key)
 
     def take_now(self, key: str, *, keep: bool = False) -> Answer | None:
         """Consume and return the answer with this key, or None.
@@ -177,24 +179,24 @@ class AnswerBuffer(Buffer[str]):
         Branches that wait for the same get the same. With `keep` it stays for callers that wait for it
         again, in a later generation of the run too.
         """
-        answer = self._taken.get(key)
+        answer = self._taken_answers.get(key)
         if answer is None:
             answer = self._waiting.pop(key, None)
             if answer is None:
                 return None
-            self._taken[key] = answer
+            self._taken_answers[key] = answer
             if not keep:
                 self._log.writes.take_answers.append(key)
         return answer
 
 
-def is_readable(log: RunLog, found: BufferedSignal | Answer | Arrived | None) -> bool:
+def is_readable(log: RunLog, event: BufferedSignal | Answer | Arrived | None) -> bool:
     """Return whether there is anything, and the run's code may get it.
 
     Raises:
         RunSuspended: It cannot be decoded: see `refuse_unreadable`.
     """
-    match found:
+    match event:
         case BufferedSignal(name=name, payload=payload):
             refuse_unreadable(log, payload, f"signal {name!r}")
         case Answer(key=key, result=result, error=error):

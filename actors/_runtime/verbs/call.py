@@ -26,7 +26,7 @@ from actors._runtime.journal.run_log import RunLog, reading
 from actors._runtime.replay.branch_scheduler import BranchScheduler
 from actors._runtime.replay.branches import Branch
 from actors._runtime.replay.failures import record_error
-from actors._runtime.replay.history import History, Place
+from actors._runtime.replay.history import CallEntries, History
 from actors._runtime.telemetry.counters import Counters
 from actors._runtime.telemetry.spans import ExecutionSpans
 from actors._runtime.verbs.buffers import AnswerBuffer, SignalBuffer
@@ -63,12 +63,12 @@ class RunState:
     store: RunStore
     """Rows of all agents. What a run writes goes through `log`."""
     embedder: EmbeddingClient | None = None
-    """The agent's; None: its memories are found by their words."""
+    """The agent's embedder, or None if its memories are found by their words."""
     results: ResultCache | None = None
     """Cache of results that survives a crash before their commit."""
     recovering: bool = False
-    """An execution before this one may have been broken off, its last results missing in the log. Until
-    this one has recorded a result of its own; what comes behind that was never begun before."""
+    """True while results of an execution that was broken off may be missing in the log: until this execution
+    has recorded a result of its own. Later calls were never begun."""
     unrepeatable: int = 0
     """Number of at-most-once effects that were begun and have no durable result yet."""
     begun_calls: set[str] = field(default_factory=set)
@@ -80,19 +80,19 @@ class RunState:
     parent_agent: str | None = None
     """The agent that spawned the run."""
     mode: str | None = None
-    """The mode of a session's run; None: its agent is no session."""
+    """The mode of a session's run, or None if its agent is no session."""
     client_tools: tuple[ToolSpec, ...] = ()
     """Tools that came with the run's first messages: the client calls them."""
-    one_model_call: asyncio.Lock = field(default_factory=asyncio.Lock)
+    model_call_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a model call is counted against the tree's budget: a commit begins one at most."""
-    diverged: NonDeterminismError | None = None
-    """Set once the code asked for something else than what the log has; nothing executes then."""
+    divergence: NonDeterminismError | None = None
+    """Set once the code made another call than the log has; nothing executes then."""
     senders: dict[str, set[str]] = field(default_factory=dict)
     """Senders of the messages that the code was given, by the messages' ids."""
     spans: ExecutionSpans | None = None
-    """Called with live progress; None: there is no listener."""
+    """The spans of this execution, or None if the host makes none."""
     counters: Counters = field(default_factory=Counters)
-    """Counts it."""
+    """The counters of the host."""
 
     @property
     def run_id(self) -> RunId:
@@ -136,21 +136,23 @@ class RunState:
             metadata=carrier,
         )
 
-    def refused_key(self, key: str) -> None:
-        """A question with this key was refused, and taken back."""
-        refused = self.history.refused
-        refused[key] = refused.get(key, 0) + 1
+    def count_refusal(self, key: str) -> None:
+        """Note that a question with this key was refused, and taken back."""
+        counts = self.history.refusal_counts
+        counts[key] = counts.get(key, 0) + 1
 
     def bequest(self) -> Payload:
         """Return the facts that the next generation has to know of this one."""
-        known: Payload = {"refused": {**self.history.refused}} if self.history.refused else {}
+        facts: Payload = (
+            {"refused": {**self.history.refusal_counts}} if self.history.refusal_counts else {}
+        )
         if self.session is not None:
-            known["session"] = self.session
+            facts["session"] = self.session
         if self.parent_agent is not None:
-            known["parent"] = self.parent_agent
+            facts["parent"] = self.parent_agent
         if self.mode is not None:
-            known["mode"] = self.mode
-        return known
+            facts["mode"] = self.mode
+        return facts
 
     def give(self, message: Message) -> None:
         """Note that the code is given this message."""
@@ -185,7 +187,7 @@ class RunState:
 
 
 async def tokens_left(run: RunState) -> int | None:
-    """Return how many tokens the run's tree may still use; None: its budget limits none."""
+    """Return how many tokens the run's tree may still use, or None if its budget does not limit them."""
     terms = run.row.supervision
     if terms is None or terms.execution_budget.max_tokens is None:
         return None
@@ -196,21 +198,21 @@ executing: ContextVar[tuple[EffectCall, RunState]] = ContextVar("callboard_effec
 """The effect that executes here, and its run."""
 
 
-def entered(run: RunState, verb: str) -> Branch:
+def enter_verb(run: RunState, verb: str) -> Branch:
     """Return the branch that calls a verb of the run. See `BranchScheduler.enter`.
 
     Raises:
         CallInEffectError: An effect of this run makes the call, in whatever task or thread. Its function is not
             called on a replay, which would not meet the verb at its position.
     """
-    inside = executing.get(None)
-    if inside is not None and inside[1] is run:
-        raise CallInEffectError(verb, inside[0].verb, inside[0].name)
+    current = executing.get(None)
+    if current is not None and current[1] is run:
+        raise CallInEffectError(verb, current[0].verb, current[0].name)
     return run.scheduler.enter(verb)
 
 
-def executing_effect(asker: str) -> tuple[EffectCall, RunState]:
-    """Return the effect that executes here, and its run; `asker`: the function that an author called.
+def executing_effect(function_name: str) -> tuple[EffectCall, RunState]:
+    """Return the effect that executes here, and its run; `function_name`: the function that an author called.
 
     Raises:
         ContractError: No effect is executing here.
@@ -218,7 +220,7 @@ def executing_effect(asker: str) -> tuple[EffectCall, RunState]:
     try:
         return executing.get()
     except LookupError:
-        msg = f"{asker}() is only known inside a function called by ctx.step or a tool"
+        msg = f"{function_name}() is only known inside a function called by ctx.step or a tool"
         raise ContractError(msg) from None
 
 
@@ -244,22 +246,22 @@ class Call:
     position among others matters; what is not recorded is done, after `begin` if that takes time, and recorded.
 
     Attributes:
-        digest: Hash of the arguments; set by `meet`, like `place`.
-        place: What the log has for this call; None: nothing.
+        digest: Hash of the arguments; set by `meet`, like `entries`.
+        entries: The entries that the log has for this call, or None if it has none.
     """
 
     branch: Branch
     run: RunState
     verb: str
 
-    __slots__ = ("branch", "digest", "place", "position", "run", "verb")
+    __slots__ = ("branch", "digest", "entries", "position", "run", "verb")
 
     def __init__(self, run: RunState, verb: str, *, beside: str | None = None) -> None:
         self.run, self.verb = run, verb
-        self.branch = branch = entered(run, verb)
+        self.branch = branch = enter_verb(run, verb)
         self.position: str = branch.take_position() if beside is None else beside
         self.digest: str
-        self.place: Place | None
+        self.entries: CallEntries | None
 
     def meet(
         self,
@@ -269,7 +271,7 @@ class Call:
         *,
         digest: str | None = None,
     ) -> RunLogEntry | None:
-        """Return the entry that holds what such a call with these arguments gave; None: it is to be done.
+        """Return the entry that holds what such a call with these arguments gave, or None if it is to be done.
 
         Args:
             kinds: Kinds of the entries that record such a call.
@@ -284,27 +286,27 @@ class Call:
         run = self.run
         self.digest = digest = args_hash(words) if digest is None else digest
         try:
-            self.place = place = run.history.meet(self.position, kinds, what, digest)
+            self.entries = entries = run.history.meet(self.position, kinds, what, digest)
         except NonDeterminismError as exc:
-            run.diverged = exc
+            run.divergence = exc
             run.scheduler.unwind(exc)
             raise
-        return None if place is None or place.ends_void else place.end
+        return None if entries is None or entries.ends_void else entries.end
 
     @property
-    def begun(self) -> RunLogEntry | None:
+    def begin_entry(self) -> RunLogEntry | None:
         """The entry that says an execution before this one has begun the call."""
-        return None if self.place is None else self.place.begin
+        return None if self.entries is None else self.entries.begin
 
     @property
     def message_id(self) -> str:
         """The id of the next message that is sent here."""
         run, position = self.run, self.position
-        return message_id_of_run(run.run_id, position, run.history.sent_at(position))
+        return message_id_of_run(run.run_id, position, run.history.next_number_at(position))
 
-    def in_order(self, known: RunLogEntry) -> Awaitable[None]:
+    def in_order(self, entry: RunLogEntry) -> Awaitable[None]:
         """Await that the branch is next to go on, with what is recorded."""
-        return self.run.scheduler.resume_at(self.branch, known.seq, self.verb)
+        return self.run.scheduler.resume_at(self.branch, entry.seq, self.verb)
 
     def begin(self) -> Awaitable[None]:
         """Await the moment when something new may begin; see `BranchScheduler.begin`."""
@@ -320,7 +322,7 @@ class Call:
         payload["hash"] = self.digest
         return self.run.log.record(kind, self.position, payload)
 
-    def returned(self, value: JsonValue) -> Payload:
+    def result_payload(self, value: JsonValue) -> Payload:
         """Return the payload of the entry that keeps what the call returned."""
         return {"effect": self.verb, "hash": self.digest, "status": "ok", "value": value}
 
@@ -333,14 +335,15 @@ class Call:
 def instant(run: RunState, verb: str, produce: Callable[[], JsonValue]) -> JsonValue:
     """Return a recorded value, or produce and record one."""
     call = Call(run, verb)
-    known = call.meet((EntryKind.EFFECT_RESULT,), verb, None, digest=_digest_of(verb))
-    if known is not None:
-        return known.payload.get("value")
+    entry = call.meet((EntryKind.EFFECT_RESULT,), verb, None, digest=_digest_of(verb))
+    if entry is not None:
+        return entry.payload.get("value")
     value = produce()
-    run.log.record(EntryKind.EFFECT_RESULT, call.position, call.returned(value))
+    run.log.record(EntryKind.EFFECT_RESULT, call.position, call.result_payload(value))
     return value
 
 
+# The verbs without arguments are few and called often: each hash is computed once.
 @cache
 def _digest_of(verb: str) -> str:
     """Return the hash of the arguments of a verb that has none."""
@@ -356,20 +359,22 @@ def post(run: RunState, verb: str, message: Message) -> None:
 def tell(run: RunState, verb: str, target: AgentId | TopicId, message: Message | None) -> None:
     """Tell spans of what leaves with the next flush: a message, or a child without one."""
     if run.spans is not None:
-        sent, payload = (message.id, message.payload) if message is not None else (None, None)
-        run.spans.point(verb, target.type, target=str(target), message_id=sent, payload=payload)
+        message_id, payload = (message.id, message.payload) if message is not None else (None, None)
+        run.spans.point(
+            verb, target.type, target=str(target), message_id=message_id, payload=payload
+        )
 
 
-def refuse_tenant(run: RunState, what: AgentId | TopicId) -> None:
+def refuse_tenant(run: RunState, address: AgentId | TopicId) -> None:
     """Check that the agent or topic belongs to the run's tenant.
 
     Raises:
         OtherTenantError: It does not.
     """
     tenant = run.agent_id.tenant
-    if what.tenant != tenant:
-        kind = "topic" if isinstance(what, TopicId) else "agent"
-        raise OtherTenantError(f"{kind} {what}", tenant)
+    if address.tenant != tenant:
+        kind = "topic" if isinstance(address, TopicId) else "agent"
+        raise OtherTenantError(f"{kind} {address}", tenant)
 
 
 def content_of(payload: Message | Any, what: str) -> tuple[JsonValue, int]:

@@ -29,7 +29,7 @@ from actors._kernel.text import check_name_of
 from actors._runtime.loop.tasks import in_thread, refuse_coroutines
 from actors._runtime.replay.branches import Branch
 from actors._runtime.replay.failures import outcome_of, record_error, record_failure
-from actors._runtime.replay.history import Place
+from actors._runtime.replay.history import CallEntries
 from actors._runtime.verbs.call import (
     Call,
     Payload,
@@ -107,7 +107,7 @@ class Effects:
         thread: bool,
         key: Message | str | None,
     ) -> Awaitable[JsonValue]:
-        """See `RunContext.step`."""
+        """Return the value of a step, for which `RunContext.step` has the rules."""
         run, what = self._run, f"step {name!r}"
         mode = EffectMode(effect)
         if mode is EffectMode.AT_MOST_ONCE and retry is not None:
@@ -119,13 +119,20 @@ class Effects:
             fn = partial(in_thread, fn)
 
         chance = run.entropy.random
-        limited = partial(bounded, fn, what=what, timeout_s=timeout_s, retry=retry, chance=chance)
-        sealed = self._secrets.sealed_args(args)
-        words: list[JsonValue] = [name, list(args) if sealed is None else [*sealed.shown.values()]]
-        if sealed is None:
-            execute = limited(args)
+        limited_call = partial(
+            bounded, fn, what=what, timeout_s=timeout_s, retry=retry, chance=chance
+        )
+        sealed_call = self._secrets.seal_args(args)
+        words: list[JsonValue] = [
+            name,
+            list(args) if sealed_call is None else [*sealed_call.recorded_arguments.values()],
+        ]
+        if sealed_call is None:
+            execute = limited_call(args)
         else:
-            execute = sealed.execute(lambda opened: limited(tuple(opened.values()))(), what=what)
+            execute = sealed_call.execute(
+                lambda values: limited_call(tuple(values.values()))(), what=what
+            )
         call = EffectCall(
             "step",
             K.EFFECT_INTENT,
@@ -144,7 +151,7 @@ class Effects:
 
         Args:
             call: The effect.
-            beside: A position that belongs to another call (`PAID`); None: it takes the next one.
+            beside: A position that belongs to another call (`PAID`), or None to take the next one.
 
         Raises:
             EffectInDoubtError: It was begun before a crash, at most once, and its outcome is unknown.
@@ -157,25 +164,25 @@ class Effects:
             call.close()
 
     async def _perform(self, call: EffectCall, beside: str | None) -> JsonValue:
-        run, met = self._run, Call(self._run, call.verb, beside=beside)
-        branch, call.position = met.branch, met.position
+        run, verb_call = self._run, Call(self._run, call.verb, beside=beside)
+        branch, call.position = verb_call.branch, verb_call.position
         check_name_of(f"name of ctx.{call.verb}", call.name)
         # A call that was over budget left a refusal in place of its intent.
         kinds = (call.begin, call.end, K.EFFECT_RESULT)
-        known = met.meet(kinds, f"{call.verb} {call.name}", None, digest=call.digest)
-        place = met.place
-        if place is not None and (known is None or place.resolved is not None):
-            known = await self._unsettled(branch, call, place)
-        if known is not None:
-            await run.scheduler.resume_at(branch, known.seq, call.verb)
-            call.payload = known.payload
-            return outcome_of(known.seq, known.payload, call.mode)
+        entry = verb_call.meet(kinds, f"{call.verb} {call.name}", None, digest=call.digest)
+        entries = verb_call.entries
+        if entries is not None and (entry is None or entries.decision is not None):
+            entry = await self._decision_or_end(branch, call, entries)
+        if entry is not None:
+            await run.scheduler.resume_at(branch, entry.seq, call.verb)
+            call.payload = entry.payload
+            return outcome_of(entry.seq, entry.payload, call.mode)
         call.id = Effect.id_of_text(run.run_id, call.position, call.verb, call.words)
         call.key = call.key or call.id
-        is_open = place is not None and place.begin is not None and place.end is None
-        if place is not None and place.begin is not None:
-            call.intent = place.begin.seq
-        is_decided = place is not None and place.resolved is not None
+        is_open = entries is not None and entries.begin is not None and entries.end is None
+        if entries is not None and entries.begin is not None:
+            call.intent = entries.begin.seq
+        is_decided = entries is not None and entries.decision is not None
         if call.mode is EffectMode.IDEMPOTENT:
             return await self._settle(branch, call, intent=not is_open)
         run.unrepeatable += 1
@@ -186,19 +193,19 @@ class Effects:
         finally:
             run.unrepeatable -= 1
 
-    async def _unsettled(
-        self, branch: Branch, call: EffectCall, place: Place
+    async def _decision_or_end(
+        self, branch: Branch, call: EffectCall, entries: CallEntries
     ) -> RunLogEntry | None:
-        """Return what an operator decided instead of the result; None: the effect goes on, or begins anew."""
-        resolved, abandoned = place.resolved, place.abandoned
-        if resolved is not None and resolved.payload.get("action") != "retry":
-            return resolved
-        if place.end is not None and not place.ends_void:
-            return place.end
-        if abandoned is not None and self._run.history.is_strict(abandoned.seq):
+        """Return an operator's decision or the result, or None if the effect goes on, or begins anew."""
+        decision, abandonment = entries.decision, entries.abandonment
+        if decision is not None and decision.payload.get("action") != "retry":
+            return decision
+        if entries.end is not None and not entries.ends_void:
+            return entries.end
+        if abandonment is not None and self._run.history.is_strict(abandonment.seq):
             await self._run.scheduler.stay(branch, call.verb)
-        if place.begin is not None and place.end is None:
-            branch.begun[call.position] = call.verb
+        if entries.begin is not None and entries.end is None:
+            branch.open_effects[call.position] = call.verb
         return None
 
     async def _settle(
@@ -206,37 +213,39 @@ class Effects:
     ) -> JsonValue:
         """Execute the effect, or find out whether it happened; wait until that is durable."""
         run = self._run
-        before, may_be_kept = run.log.last_seq, False
+        needed_seq, may_be_cached = run.log.last_seq, False
 
         def on_begin() -> None:
-            nonlocal before, may_be_kept
-            before = run.log.given_seq if call.rides else run.log.last_seq
-            may_be_kept = run.recovering and call.mode is EffectMode.IDEMPOTENT
+            nonlocal needed_seq, may_be_cached
+            needed_seq = run.log.base_seq if call.rides else run.log.last_seq
+            may_be_cached = run.recovering and call.mode is EffectMode.IDEMPOTENT
             if intent and not call.counted:
                 self._begin(branch, call)
 
         await run.scheduler.begin(branch, call.verb, on_begin)
         try:
             if in_doubt:
-                decided = await self._in_doubt(branch, call)
-                if decided is not None:
-                    return await self._conclude(branch, call, *decided)
+                decision = await self._in_doubt(branch, call)
+                if decision is not None:
+                    return await self._conclude(branch, call, *decision)
                 self._begin(branch, call)
-            elif may_be_kept:
-                kept = await self._kept(branch, call)
-                if kept is not None:
-                    return await self._conclude(branch, call, *kept)
+            elif may_be_cached:
+                cached_result = await self._cached_result(branch, call)
+                if cached_result is not None:
+                    return await self._conclude(branch, call, *cached_result)
             if intent and call.counted:
-                refused = await self._begin_counted(branch, call)
-                if refused is not None:
-                    return await self._conclude(branch, call, call.intent, refused)
+                refusal = await self._begin_counted(branch, call)
+                if refusal is not None:
+                    return await self._conclude(branch, call, call.intent, refusal)
             is_idempotent = call.mode is EffectMode.IDEMPOTENT
-            # Nothing outside is touched before what was recorded is durable.
-            await run.log.durable(branch, before if is_idempotent else run.log.last_seq)
+            # Nothing outside is touched before what was recorded is durable. An at-most-once effect waits for
+            # its intent, too: without it a crash would let it execute again.
+            await run.log.durable(branch, needed_seq if is_idempotent else run.log.last_seq)
             if call.counted:
                 call.tokens_left = await tokens_left(run)
             if not run.may_act():
                 await run.until_may_act()
+            # A flush is never cut off, so a branch that was closed meanwhile sees it here.
             run.scheduler.raise_if_interrupted(branch)
             return await self._execute(branch, call)
         except BaseException as exc:
@@ -244,7 +253,7 @@ class Effects:
             raise
 
     def _begin(self, branch: Branch, call: EffectCall) -> None:
-        branch.begun[call.position] = call.verb
+        branch.open_effects[call.position] = call.verb
         call.intent = self._run.log.record(
             call.begin, call.position, call.entry(mode=call.mode.value)
         )
@@ -253,16 +262,16 @@ class Effects:
         """Begin a call durably if the tree's budget allows it; else return the refusal."""
         run = self._run
 
-        def refused(limit: str) -> Payload:
-            text = f"the tree of run {run.run_id} has used up its budget ({limit})"
-            return call.entry(status="error", error=record_error(BudgetExhaustedError(text)))
+        def refuse(limit: str) -> Payload:
+            problem = f"the tree of run {run.run_id} has used up its budget ({limit})"
+            return call.entry(status="error", error=record_error(BudgetExhaustedError(problem)))
 
-        async with run.one_model_call:
+        async with run.model_call_lock:
             await run.log.durable(branch, run.log.last_seq)
             run.scheduler.raise_if_interrupted(branch)
             self._begin(branch, call)
             run.log.writes.spend(BudgetDelta(turns=1, position=call.position))
-            return await run.log.durable_unless_refused(branch, call.position, refused)
+            return await run.log.durable_unless_refused(branch, call.position, refuse)
 
     async def _execute(self, branch: Branch, call: EffectCall) -> JsonValue:
         hooks = self._run.hooks
@@ -284,11 +293,13 @@ class Effects:
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - recorded, and raised again from there
             payload["error"], payload["status"] = record_failure(exc), "error"
         finally:
+            # A call of a model that failed has its receipt, too.
             if call.receipt is not None or call.cap is not None:
                 payload |= call.described()
             executing.reset(token)
-        self._run.counters.effect(call, payload, now_s=self._run.clock.monotonic())
+        self._run.counters.count_effect(call, payload, now_s=self._run.clock.monotonic())
         results = self._run.results
+        # The error of an interrupted effect may only show how the code handles its cancellation.
         if results is not None and not self._is_late(branch):
             key = call.result_key(self._run.history.attempt)
             if key is not None:
@@ -296,6 +307,7 @@ class Effects:
         if hooks and call.verb in ENDS:
             data = {"status": payload["status"]}
             await hooks.dispatch(ENDS[call.verb], name=call.name, position=call.position, data=data)
+        # Effects that end without ever waiting would keep the event loop from all other tasks.
         if not self._run.scheduler.live.pace.may_go():
             await self._run.scheduler.live.pace.hold()
         if self._is_late(branch):
@@ -306,18 +318,15 @@ class Effects:
         """Record a result and what is to be durable with it."""
         seq = self._run.log.record(call.end, call.position, payload)
         if call.counted:
-            used = spent_on(payload.get("value"))  # of a model call; it counts with its result
-            if used.tokens or used.cost_usd:
-                self._run.log.writes.spend(used)
+            cost = spent_on(payload.get("value"))  # of a model call; it counts with its result
+            if cost.tokens or cost.cost_usd:
+                self._run.log.writes.spend(cost)
         if call.on_recorded is not None:
             call.on_recorded(payload)
         return seq
 
     def _is_late(self, branch: Branch) -> bool:
-        """Return True if a result came after its execution was interrupted, and is dropped.
-
-        It may say no more than how the author's function reacts to its cancellation.
-        """
+        """Return True if a result came after its execution was interrupted, and is dropped."""
         return branch.closed or self._run.scheduler.live.unwinding is not None
 
     async def _conclude(
@@ -325,23 +334,23 @@ class Effects:
     ) -> JsonValue:
         run = self._run
         run.recovering, call.payload = False, payload
-        branch.begun.pop(call.position, None)
+        branch.open_effects.pop(call.position, None)
         run.scheduler.queue_resume(branch, seq)
         await run.log.durable(branch, seq)
         await run.scheduler.await_resume(branch, call.verb)
         return outcome_of(seq, payload, call.mode)
 
     async def _in_doubt(self, branch: Branch, call: EffectCall) -> tuple[int, Payload] | None:
-        """Return the decision as recorded now, None to execute; raise when it is unknown."""
+        """Return the outcome as recorded now, or None to execute; raise if it is unknown."""
         run = self._run
         signal = await run.signals.decision(call.position, call.intent)
         if signal is not None:
             payload = dict(signal.payload) if isinstance(signal.payload, dict) else {}
             seq = run.log.record(K.IN_DOUBT_RESOLVED, call.position, payload)
             return None if payload.get("action") == "retry" else (seq, payload)
-        kept = await self._kept(branch, call)
-        if kept is not None:
-            return kept
+        cached_result = await self._cached_result(branch, call)
+        if cached_result is not None:
+            return cached_result
         if call.reconcile is None:
             raise EffectInDoubtError(run.run_id, call.position, call.name)
         token = executing.set((call, run))
@@ -356,7 +365,7 @@ class Effects:
         payload = call.entry(status="ok", value=value)
         return run.log.record(call.end, call.position, payload), payload
 
-    async def _kept(self, branch: Branch, call: EffectCall) -> tuple[int, Payload] | None:
+    async def _cached_result(self, branch: Branch, call: EffectCall) -> tuple[int, Payload] | None:
         """Record and return the result of a lost execution, if it outlived it; as if just executed."""
         run, key = self._run, call.result_key(self._run.history.attempt)
         if run.results is None or key is None:
@@ -403,7 +412,7 @@ def bounded(
     Each try gets arguments of its own: a replay does not call `fn`, so what it does to them must not be seen.
     """
 
-    async def once() -> Any:
+    async def call_once() -> Any:
         if timeout_s is None:
             result = fn(*fresh(args))
             return await result if inspect.isawaitable(result) else result
@@ -421,7 +430,7 @@ def bounded(
         attempt = 1
         while True:
             try:
-                return await once()
+                return await call_once()
             except Exception as exc:
                 wait = _retry_wait(exc, retry, attempt, chance())
                 if wait is None:
@@ -429,7 +438,7 @@ def bounded(
                 await asyncio.sleep(wait)
                 attempt += 1
 
-    return once if retry is None else with_retries
+    return call_once if retry is None else with_retries
 
 
 def _retry_wait(

@@ -27,7 +27,7 @@ from actors._kernel.runtime.log_entry import EntryKind as K
 from actors._kernel.runtime.rows import BufferedSignal
 from actors._kernel.runtime.waits import Wait, WaitKind, event_id
 from actors._kernel.stores.runs import emit_to_all
-from actors._runtime.journal.run_log import shown
+from actors._runtime.journal.run_log import flush_if_slow
 from actors._runtime.verbs.call import Call, Entry, Payload, RunState
 from actors._runtime.verbs.effects import Effects, Reconcile
 from actors._runtime.verbs.model_calls import LiveOutput, ask_model, capped, is_counted
@@ -43,8 +43,8 @@ class GraphStep:
     """A position in the log for records of a graph.
 
     Attributes:
-        known: The records that the log has here; None: it has none yet.
-        seq: Seq of their entry; -1: there is no entry yet.
+        known: The records that the log has here, or None if it has none yet.
+        seq: Seq of their entry, or -1 if there is no entry yet.
     """
 
     known: list[dict[str, Any]] | None
@@ -53,8 +53,8 @@ class GraphStep:
 
     def record(self, records: list[dict[str, Any]]) -> int:
         """Record what was decided here; it rides with the next flush. Returns the seq of the entry."""
-        told: list[JsonValue] = [*records]
-        payload: Payload = {"records": told, "hash": _DIGEST}
+        record_data: list[JsonValue] = [*records]
+        payload: Payload = {"records": record_data, "hash": _DIGEST}
         return self._call.run.log.record(K.GRAPH_STEP, self._call.position, payload)
 
 
@@ -80,9 +80,9 @@ class GraphVerbs:
         on_nudges: Callable[[Sequence[Nudge]], None],
     ) -> None:
         self._run, self._effects, self._waits, self._on_nudges = run, effects, waits, on_nudges
-        self._live, self.store, self.shown = live, run.store, partial(shown, run.log)
+        self._live, self.store, self.shown = live, run.store, partial(flush_if_slow, run.log)
         self.boundaries = BoundaryVerbs(run, waits)
-        self._asked: set[str] | None = None
+        self._wait_keys: set[str] | None = None
 
     @property
     def is_replaying(self) -> bool:
@@ -95,13 +95,17 @@ class GraphVerbs:
         return self._run.history.generation > 0
 
     def last_record(self) -> dict[str, Any] | None:
-        """Return the last record that the log has of this generation; None: it has none."""
-        ends = (place.end for place in self._run.history.places.values())
-        steps = [one for one in ends if one and one.kind == K.GRAPH_STEP and one.payload["records"]]
+        """Return the last record that the log has of this generation, or None if it has none."""
+        ends = (entries.end for entries in self._run.history.calls.values())
+        steps = [
+            entry
+            for entry in ends
+            if entry and entry.kind == K.GRAPH_STEP and entry.payload["records"]
+        ]
         if not steps:
             return None
-        found: Any = max(steps, key=lambda one: one.seq).payload["records"]
-        return dict(found[-1])
+        records: Any = max(steps, key=lambda step: step.seq).payload["records"]
+        return dict(records[-1])
 
     def now(self) -> datetime:
         """Return the instant, aware UTC. It is not recorded: for what goes into a record."""
@@ -110,9 +114,9 @@ class GraphVerbs:
     def step(self) -> GraphStep:
         """Return the next position for records, with those that it has."""
         call = Call(self._run, _STEP)
-        known = call.meet((K.GRAPH_STEP,), _STEP, None, digest=_DIGEST)
-        found: Any = None if known is None else known.payload["records"]
-        return GraphStep(found, -1 if known is None else known.seq, call)
+        entry = call.meet((K.GRAPH_STEP,), _STEP, None, digest=_DIGEST)
+        records: Any = None if entry is None else entry.payload["records"]
+        return GraphStep(records, -1 if entry is None else entry.seq, call)
 
     async def rest(self) -> None:
         """Let everything else in the process run, when it is time for that."""
@@ -141,12 +145,12 @@ class GraphVerbs:
             mode: What may happen when a crash leaves it without a result.
             execute: Function that executes the effect; it returns checked JSON data, which nothing changes any
                 more, and raises nothing.
-            rides: See `EffectCall`.
-            reconcile: See `RunContext.step`. It returns checked JSON data as `execute` does.
+            rides: True if it may execute before the steps that led to it are durable: see `EffectCall`.
+            reconcile: As for `RunContext.step`. It returns checked JSON data as `execute` does.
             told: Facts of a model call, shown with pieces of its answer. The tree's budget counts the call.
 
         Raises:
-            EffectInDoubtError: See `RunContext.step`.
+            EffectInDoubtError: It may have happened before a crash, and `reconcile` does not know.
             BudgetExhaustedError: It is a call of a model, and the tree has used up its budget.
         """
         words = canonical_json([name, key, attempt])
@@ -175,9 +179,12 @@ class GraphVerbs:
         self._run.log.writes.spend(spent_on(payload))
 
     async def _asking(
-        self, call: EffectCall, told: Mapping[str, str], execute: Callable[[], Awaitable[JsonValue]]
+        self,
+        call: EffectCall,
+        facts: Mapping[str, str],
+        execute: Callable[[], Awaitable[JsonValue]],
     ) -> JsonValue:
-        token = asking.set(ModelAnswers(self._live, call, {**told}))
+        token = asking.set(ModelAnswers(self._live, call, {**facts}))
         try:
             return await execute()
         finally:
@@ -185,36 +192,40 @@ class GraphVerbs:
 
     async def emit(self, name: str, payload: JsonValue) -> list[RunId]:
         """Answer the waits of the tenant for an event, as `Approvals.emit` does; called within an effect."""
-        event, heard = event_id(self._run.agent_id.tenant, name), list[RunId]()
-        async for found in emit_to_all(self._run.store.arrivals, event, payload):
-            self._on_nudges([Nudge("signal", agent, run_id) for run_id, agent in found])
-            heard += [run_id for run_id, _ in found]
-        return heard
+        event, run_ids = event_id(self._run.agent_id.tenant, name), list[RunId]()
+        async for answered_runs in emit_to_all(self._run.store.arrivals, event, payload):
+            self._on_nudges(
+                [Nudge("signal", agent_id, run_id) for run_id, agent_id in answered_runs]
+            )
+            run_ids += [run_id for run_id, _ in answered_runs]
+        return run_ids
 
-    def wait_key(self, first: str, *, is_taken: bool) -> str:
+    def wait_key(self, first_key: str, *, is_taken: bool) -> str:
         """Return the key of a wait that begins here: `first`, unless the run has waited for that.
 
         Args:
-            first: The key of the first wait with a name.
+            first_key: The key of the first wait with a name.
             is_taken: Whether a generation before has waited for it.
         """
-        if self._asked is None:
-            begun = (place.begin for place in self._run.history.places.values())
-            asked = (one for one in begun if one is not None and one.kind == K.ASK_SENT)
-            self._asked = {str(one.payload["message_id"]) for one in asked}
+        if self._wait_keys is None:
+            begin_entries = (entries.begin for entries in self._run.history.calls.values())
+            ask_entries = (
+                entry for entry in begin_entries if entry is not None and entry.kind == K.ASK_SENT
+            )
+            self._wait_keys = {str(entry.payload["message_id"]) for entry in ask_entries}
         position = self._run.scheduler.enter("wait").next_position
-        is_other = is_taken or first in self._asked
-        key = derive_id("wait", first, position) if is_other else first
-        self._asked.add(key)
+        is_other = is_taken or first_key in self._wait_keys
+        key = derive_id("wait", first_key, position) if is_other else first_key
+        self._wait_keys.add(key)
         return key
 
     def next_is_wait(self) -> bool | None:
-        """Return whether the log has another wait here; None: it has nothing."""
+        """Return whether the log has another wait here, or None if it has nothing."""
         position = self._run.scheduler.enter("wait").next_position
-        place = self._run.history.places.get(position)
-        if place is None:
+        entries = self._run.history.calls.get(position)
+        if entries is None:
             return None
-        return place.begin is not None and place.begin.kind == K.ASK_SENT
+        return entries.begin is not None and entries.begin.kind == K.ASK_SENT
 
     async def wait(
         self, kind: WaitKind, key: str, request: JsonValue, until: datetime | None
@@ -225,17 +236,18 @@ class GraphVerbs:
             kind: The kind of party that answers.
             key: Key of the answer; see `wait_key`.
             request: What others see of the wait: JSON data.
-            until: The instant at which the wait ends without an answer; None: never.
+            until: The instant at which the wait ends without an answer, or None if it never does.
         """
         call = Call(self._run, "wait")
         words: JsonValue = ["wait", kind]  # a replay has the key from the log
-        known = call.meet(ENDS, f"wait for {kind}", words)
-        if known is not None:
-            await call.in_order(known)
-            return known.kind == K.ASK_REPLIED, known.payload.get("result")
+        entry = call.meet(ENDS, f"wait for {kind}", words)
+        if entry is not None:
+            await call.in_order(entry)
+            return entry.kind == K.ASK_REPLIED, entry.payload.get("result")
         wait = OutsideWait(call, kind, key, request, until)
         if not wait.resume():
             wait.ask(request)
+        # An answer may be stored before the wait begins, without a hint for this execution.
         self._run.answers.invalidate()
         await call.begin()
         _, payload = await self._waits.answer(wait)
@@ -243,7 +255,7 @@ class GraphVerbs:
 
 
 T = TypeVar("T")
-_HELD: Final = args_hash(["hold"])
+_HOLD_DIGEST: Final = args_hash(["hold"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +263,9 @@ class Boundary:
     """A boundary of steps, as the log has it.
 
     Attributes:
-        is_known: False: nothing.
-        is_held: Whether the branch was held there, or took a signal.
-        signal: The payload of that.
+        is_known: False if the log has nothing there.
+        is_held: True if the branch was held there, or took a signal.
+        signal: The payload of that signal.
     """
 
     is_known: bool = True
@@ -271,24 +283,24 @@ class BoundaryVerbs:
         """Return True if the log has nothing at a boundary of steps, and no signal of this name waits there."""
         run = self._run
         position = run.scheduler.enter("boundary").next_position
-        is_new = position not in run.history.places and not run.history.is_replaying()
+        is_new = position not in run.history.calls and not run.history.is_replaying()
         return is_new and run.signals.is_current and not run.signals.count(name)
 
     async def boundary(self) -> Boundary:
         """Return what the log has at a boundary of steps: where it has something, nothing else decides."""
         branch = self._run.scheduler.enter("boundary")
-        place = self._run.history.places.get(branch.next_position)
-        if place is None:
+        entries = self._run.history.calls.get(branch.next_position)
+        if entries is None:
             return Boundary(is_known=False)
-        known = place.end
-        if known is None or known.payload.get("hash") != _HELD:
+        entry = entries.end
+        if entry is None or entry.payload.get("hash") != _HOLD_DIGEST:
             return Boundary()
-        call = self._held_call()
-        await call.in_order(known)
-        return Boundary(is_held=True, signal=known.payload.get("payload"))
+        call = self._hold_call()
+        await call.in_order(entry)
+        return Boundary(is_held=True, signal=entry.payload.get("payload"))
 
     async def take_signal(self, name: str) -> JsonValue:
-        """Return the payload of the oldest signal of this name, consumed; None: there is none now.
+        """Consume the oldest signal of this name and return its payload, or None if there is none now.
 
         Nothing is taken while the run replays: what the log has comes first.
         """
@@ -305,24 +317,24 @@ class BoundaryVerbs:
         signal = run.signals.take_now(name)
         if signal is None:
             return None
-        run.log.record(*_received(self._held_call(), signal))
+        run.log.record(*_received(self._hold_call(), signal))
         return signal.payload
 
     async def hold(self, may_go: Callable[[], bool], signal: str | None) -> JsonValue:
         """Wait until `may_go()`, which is called again after each `release`, or return a signal's payload.
 
         Args:
-            may_go: Whether the branch may go on.
-            signal: The name of signals that this branch takes; None: another branch does.
+            may_go: Function that returns whether the branch may go on.
+            signal: The name of signals that this branch takes, or None if another branch does.
         """
-        call = self._held_call()
+        call = self._hold_call()
         await call.begin()
-        held: Entry = (K.GRAPH_STEP, call.position, {"records": [], "hash": _HELD})
+        hold_entry: Entry = (K.GRAPH_STEP, call.position, {"records": [], "hash": _HOLD_DIGEST})
         wait = PendingWait(call.branch, "hold", signal=signal)
-        found = await self._waits.hold(wait, may_go, held, partial(_received, call))
-        return found.payload if found is not None else None
+        taken_signal = await self._waits.hold(wait, may_go, hold_entry, partial(_received, call))
+        return taken_signal.payload if taken_signal is not None else None
 
-    async def beside(self, waiting: Awaitable[T]) -> T:
+    async def beside(self, computation: Awaitable[T]) -> T:
         """Await a computation of a node beside the event loop.
 
         No branch of the run goes on meanwhile, so records have the order of a computation on the loop.
@@ -335,26 +347,26 @@ class BoundaryVerbs:
         branch = scheduler.enter("node")
         branch.flushing = True
         try:
-            value = await shown(self._run.log, waiting)
+            value = await flush_if_slow(self._run.log, computation)
         finally:
             branch.flushing = False
         scheduler.raise_if_interrupted(branch)
         return value
 
-    def _held_call(self) -> Call:
+    def _hold_call(self) -> Call:
         call = Call(self._run, "hold")
-        call.meet((K.GRAPH_STEP, K.SIGNAL_RECEIVED), "hold", None, digest=_HELD)
+        call.meet((K.GRAPH_STEP, K.SIGNAL_RECEIVED), "hold", None, digest=_HOLD_DIGEST)
         return call
 
     def release(self) -> None:
         """Have the branches that hold check again."""
-        for wait in self._waits.held:
+        for wait in self._waits.holding_waits:
             self._run.scheduler.woken(wait.branch)
 
 
 def _received(call: Call, signal: BufferedSignal) -> Entry:
-    told: Payload = {"name": signal.name, "payload": signal.payload, "n": signal.n}
-    return call.entry(K.SIGNAL_RECEIVED, told)
+    payload: Payload = {"name": signal.name, "payload": signal.payload, "n": signal.n}
+    return call.entry(K.SIGNAL_RECEIVED, payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,24 +376,24 @@ class ModelAnswers:
     Attributes:
         live: Shows the pieces of answers.
         call: The effect.
-        told: JSON data that each piece has, too.
+        facts: JSON data that each piece has, too.
     """
 
     live: LiveOutput
     call: EffectCall
-    told: JsonValue
+    facts: JsonValue
 
     def limited(self, options: GenerationOptions) -> GenerationOptions:
         """Return the options, the answer limited to what the tree's budget leaves."""
-        limited = capped(self.call, options) or options
+        limited_options = capped(self.call, options) or options
         self.call.cap = None  # the entry of such an effect has no place for it
-        return limited
+        return limited_options
 
     async def ask(
         self, model: LLMClient, messages: Sequence[ChatMessage], options: GenerationOptions
     ) -> LLMResponse:
         """Return a model's answer; its pieces are live events of the run."""
-        on_piece, guards = partial(self.live.piece, self.call, self.told), self.live.guards
+        on_piece, guards = partial(self.live.piece, self.call, self.facts), self.live.guards
         try:
             return await ask_model(model, messages, self.limited(options), on_piece, guards=guards)
         finally:
@@ -390,18 +402,18 @@ class ModelAnswers:
 
 def spent_on(payload: Payload) -> BudgetDelta:
     """Return the cost of an effect of a graph, from the usage in its recorded result."""
-    found: Any = payload.get("value")
+    data: Any = payload.get("value")
     for name in ("result", "usage"):
-        found = found.get(name) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
+        data = data.get(name) if isinstance(data, dict) else None
+    if not isinstance(data, dict):
         return BudgetDelta()
-    used = number_of(found.get("input_tokens")) + number_of(found.get("output_tokens"))
-    tokens = used or number_of(found.get("total_tokens"))
-    return BudgetDelta(tokens=int(tokens), cost_usd=number_of(found.get("cost_usd")))
+    part_tokens = number_of(data.get("input_tokens")) + number_of(data.get("output_tokens"))
+    tokens = part_tokens or number_of(data.get("total_tokens"))
+    return BudgetDelta(tokens=int(tokens), cost_usd=number_of(data.get("cost_usd")))
 
 
 asking: Final[ContextVar[ModelAnswers | None]] = ContextVar("callboard_asking", default=None)
-"""The model calls of the LLM_CALL effect that executes here. None: no run on a host executes one."""
+"""The model calls of the LLM_CALL effect that executes here, or None if no run on a host executes one."""
 
 
 ENDS: Final = (K.ASK_SENT, K.ASK_REPLIED, K.ASK_TIMEOUT)
@@ -425,5 +437,5 @@ class OutsideWait(Question):
         )
 
     @override
-    async def timed_out(self) -> Entry:
+    async def entry_of_timeout(self) -> Entry:
         return self.call.entry(K.ASK_TIMEOUT, {"outcome": "timed_out"})

@@ -42,7 +42,7 @@ class HostServices:
     Attributes:
         agents: What is served here, in all versions.
         suspend_after: Seconds a run waits hot before it is evicted, if memory allows.
-        may_act: Whether the lease is good enough to touch the outside world.
+        may_act: Function that returns whether the lease is good enough to touch the outside world.
         mail_of: Returns the waiting messages of an agent that executes here. Set by the worker, with
             the next three.
         on_routed: Called with inbox rows that a commit wrote here and now.
@@ -50,15 +50,15 @@ class HostServices:
         on_cancel: Called with a run that `ctx.cancel` asked to stop, with agent and reason.
         on_delta: Called with live pieces of a run's output.
         on_said: Called with a model call of a run, by its position, whose pieces have ended.
-        results: Where results of model calls and at-most-once effects outlive a crash before the
-            commit; None: the log alone holds them.
+        results: Cache in which results of model calls and at-most-once effects outlive a crash before their
+            commit, or None if the log alone holds them.
         on_nudges: Function that gets the changes of a commit for other agents of this host.
         on_end: Called with runs without a parent that have ended here.
         foreign_topics: A follow graph and a fan-out that were handed in.
-        tracing: Makes spans; None: there are none.
-        counters: Counts what executions do.
-        idle: Knows how many of them wait hot.
-        secrets: Looked up at a call that names one.
+        tracing: Makes spans; None if there are none.
+        counters: Counters of what executions do.
+        idle: The count of the executions that wait hot.
+        secrets: The secrets of the host, which are looked up at a call that names one.
     """
 
     store: RunStore
@@ -88,13 +88,13 @@ class ExecutionResult:
     """The result of an execution, for the worker.
 
     Attributes:
-        then: What was written; None: nothing was, as the lease was lost (`lost`), or the run must be
-            loaded again.
-        lost: The shard belongs to another host.
-        again: Another execution is wanted at once.
-        refusals: What that execution has to refuse.
-        setback: Why it was broken off, unless it is wanted for what it has to refuse.
-        overtaken: The run is in the agent's queue again: something older waits there.
+        then: The outcome that was written, or None if nothing was: the lease was lost (`lost`), or the run must
+            be loaded again.
+        lost: True if the shard belongs to another host.
+        again: True if another execution has to begin at once.
+        refusals: The calls that the next execution has to refuse.
+        setback: The reason why it was broken off, unless the next execution is for the refusals.
+        overtaken: True if the run is in the agent's queue again, because something older waits there.
         answered: Sessions in which a model has answered, if the run has ended or suspended.
     """
 

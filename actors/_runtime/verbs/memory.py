@@ -87,59 +87,65 @@ class MemoryAccess:
     def __init__(self, run: RunState) -> None:
         self._run = run
 
-    async def remember(self, given: NewMemory) -> Memory:
+    async def remember(self, new_memory: NewMemory) -> Memory:
         """Keep a text, and return the memory that holds it. See `AgentMemory.remember`.
 
         Args:
-            given: Its scope is as an author writes it; id, run and turn are those of the effect that executes.
+            new_memory: Its scope is as an author writes it. The effect that executes gives id, run and turn.
         """
-        scope, fence = self.scope(given.about)
-        embedding = await self._embedding(given.text, is_query=False)
-        new = _stamped(given, scope)
-        return await self._asked(partial(self._store.put, new, embedding=embedding, fence=fence))
+        scope, fence = self.scope(new_memory.about)
+        embedding = await self._embedding(new_memory.text, is_query=False)
+        stamped_memory = _stamped(new_memory, scope)
+        return await self._ask_store(
+            partial(self._store.put, stamped_memory, embedding=embedding, fence=fence)
+        )
 
     async def recall(self, query: MemoryQuery) -> list[Memory]:
-        """Search. See `AgentMemory.recall`; the query has the author's scope and no embedding."""
-        is_meant = query.mode != "words" and bool(query.text.strip())
-        embedding = await self._embedding(query.text, is_query=True) if is_meant else None
-        asked = replace(query, about=self.scope(query.about)[0], embedding=embedding)
-        return await self._asked(partial(self._store.search, asked))
+        """Return the memories that match best. The query has the author's scope and no embedding."""
+        needs_embedding = query.mode != "words" and bool(query.text.strip())
+        embedding = await self._embedding(query.text, is_query=True) if needs_embedding else None
+        store_query = replace(query, about=self.scope(query.about)[0], embedding=embedding)
+        return await self._ask_store(partial(self._store.search, store_query))
 
     async def forget(self, key_or_id: str, *, about: str) -> int:
         """Remove a memory and return how many versions it had."""
         scope, fence = self.scope(about)
-        return await self._asked(partial(self._store.forget, key_or_id, about=scope, fence=fence))
+        return await self._ask_store(
+            partial(self._store.forget, key_or_id, about=scope, fence=fence)
+        )
 
     async def block(self, label: str) -> MemoryBlock:
         """Return the agent's block."""
         scope = blocks_of(self.scope(OWN)[0])
-        found = await self._asked(partial(self._store.versions, label, about=scope))
-        return _block(found[0]) if found else MemoryBlock(label=label)
+        versions = await self._ask_store(partial(self._store.versions, label, about=scope))
+        return _block(versions[0]) if versions else MemoryBlock(label=label)
 
     async def set_block(self, label: str, text: str, *, expected: int) -> MemoryBlock:
-        """Write the agent's block. See `AgentMemory.set_block`."""
+        """Write the agent's block if it has the expected version, and return it."""
         scope, fence = self.scope(OWN)
-        given = NewMemory(id="", about=OWN, text=text, key=label, source="model", expected=expected)
-        new = _stamped(given, blocks_of(scope))
-        return _block(await self._asked(partial(self._store.put, new, fence=fence)))
+        new_memory = NewMemory(
+            id="", about=OWN, text=text, key=label, source="model", expected=expected
+        )
+        stamped_memory = _stamped(new_memory, blocks_of(scope))
+        return _block(await self._ask_store(partial(self._store.put, stamped_memory, fence=fence)))
 
-    def check(self, given: NewMemory | MemoryQuery) -> None:
+    def check(self, request: NewMemory | MemoryQuery) -> None:
         """Check that this agent may keep this, or ask this.
 
         Raises:
             ContractError: See `AgentMemory`.
         """
-        scope, _ = self.scope(given.about)
-        if isinstance(given, NewMemory):
-            checked_memory(replace(given, about=scope), None)
+        scope, _ = self.scope(request.about)
+        if isinstance(request, NewMemory):
+            checked_memory(replace(request, about=scope), None)
             return
-        if given.mode == "meaning" and not given.text.strip():
+        if request.mode == "meaning" and not request.text.strip():
             raise ContractError("a search by meaning needs a query that is not empty")
-        is_meant = given.mode == "meaning" and self._run.embedder is not None
-        checked_query(replace(given, about=scope, embedding=(1.0,) if is_meant else None))
+        has_embedding = request.mode == "meaning" and self._run.embedder is not None
+        checked_query(replace(request, about=scope, embedding=(1.0,) if has_embedding else None))
 
     def scope(self, about: str) -> tuple[str, Lease | None]:
-        """Return the store's name of a scope, and the lease that fences it; None: others write there, too.
+        """Return the store's name of a scope, and the lease that fences it, or None if others write there, too.
 
         Raises:
             ContractError: It is another agent's, or no name.
@@ -173,19 +179,20 @@ class MemoryAccess:
             raise InvalidDocumentError("embedder", problem)
         return tuple(vectors[0])
 
-    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return what the store returns, or raise what is the caller's to know."""
+    async def _ask_store(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return what the store returns, or raise an error that the author's code has to see."""
 
+        # Returned, not raised: `reading` takes every error of the store for a reason to load the run again.
         async def answer() -> T | ContractError | MemoryConflictError:
             try:
                 return await ask()
             except (ContractError, MemoryConflictError) as exc:
                 return exc
 
-        found = await reading(self._run.log, answer)
-        if isinstance(found, ContractError | MemoryConflictError):
-            raise found
-        return found
+        result = await reading(self._run.log, answer)
+        if isinstance(result, ContractError | MemoryConflictError):
+            raise result
+        return result
 
 
 def memory_access() -> MemoryAccess:
@@ -200,12 +207,12 @@ def memory_access() -> MemoryAccess:
     return MemoryAccess(run)
 
 
-def _stamped(given: NewMemory, scope: str) -> NewMemory:
+def _stamped(memory: NewMemory, scope: str) -> NewMemory:
     """Return a text as the effect keeps it that executes now: the same on each repetition of it."""
     call, run = executing_effect("ctx.memory")
-    slot = slot_of(given.key, given.text)
-    id_ = derive_id("memory", call.key, scope, slot, given.text)
-    return replace(given, id=id_, about=scope, run_id=run.run_id, turn=call.position)
+    slot = slot_of(memory.key, memory.text)
+    id_ = derive_id("memory", call.key, scope, slot, memory.text)
+    return replace(memory, id=id_, about=scope, run_id=run.run_id, turn=call.position)
 
 
 def _block(memory: Memory) -> MemoryBlock:
@@ -244,7 +251,7 @@ class AgentMemory:
 
         Args:
             text: At most 64 KiB in UTF-8.
-            key: Name of the text in its scope, for example ``units``; None: the text is its own name.
+            key: Name of the text in its scope, for example ``units``; without it the text is its own name.
             about: The scope.
             metadata: JSON object for `recall(filter=)`, at most 64 KiB.
             source: The one whose words these are.
@@ -253,15 +260,15 @@ class AgentMemory:
             ContractError: A limit is exceeded, a text cannot be kept, or the scope is another agent's.
             Exception: What the embedder raised; nothing was kept.
         """
-        given = NewMemory(
+        new_memory = NewMemory(
             id="", about=about, text=text, key=key, source=source, metadata=metadata or {}
         )
-        self._access.check(given)
+        self._access.check(new_memory)
 
         async def remember() -> str:
-            return (await self._access.remember(given)).id
+            return (await self._access.remember(new_memory)).id
 
-        words: list[JsonValue] = [text, key, about, dict(given.metadata), source]
+        words: list[JsonValue] = [text, key, about, dict(new_memory.metadata), source]
         return str(await self._recorded("remember", words, remember))
 
     async def recall(
@@ -286,14 +293,14 @@ class AgentMemory:
             limit: Maximum number of hits, at most 100.
             mode: ``meaning``: by embeddings. ``words``: by words and their spelling. ``hybrid``: both.
             filter: Each key must be in a memory's metadata, with a value equal as JSON.
-            as_of: An aware instant, whose versions are searched; None: the present ones.
+            as_of: An aware instant, whose versions are searched; by default the present ones are.
             sources: Only memories of these origins.
 
         Raises:
             ContractError: The query cannot be meant, or means ``meaning`` and the agent has no `embedder`.
             MessageTooLargeError: The hits have more than 256 KiB as JSON: use a smaller `limit`.
         """
-        asked = MemoryQuery(
+        memory_query = MemoryQuery(
             text=query,
             about=about,
             limit=limit,
@@ -302,11 +309,11 @@ class AgentMemory:
             sources=None if sources is None else tuple(sources),
             as_of=as_of,
         )
-        self._access.check(asked)
+        self._access.check(memory_query)
 
         async def recall() -> list[Any]:
-            found = await self._access.recall(asked)
-            value = [memory.model_dump(mode="json") for memory in found]
+            memories = await self._access.recall(memory_query)
+            value = [memory.model_dump(mode="json") for memory in memories]
             size_bytes = sized(value, where="ctx.memory.recall")[1]
             if size_bytes > MAX_RECALL_BYTES:
                 what = "result of ctx.memory.recall, to be narrowed by limit=,"
@@ -318,8 +325,8 @@ class AgentMemory:
             None if as_of is None else as_of.isoformat(),
             None if sources is None else [*sources],
         ]
-        found: Any = await self._recorded("recall", words, recall)
-        return [Memory.model_validate(one) for one in found]
+        hits: Any = await self._recorded("recall", words, recall)
+        return [Memory.model_validate(hit) for hit in hits]
 
     async def forget(self, key_or_id: str, *, about: str = OWN) -> bool:
         """Remove a memory with all its versions; return False if there is none.
@@ -342,7 +349,7 @@ class AgentMemory:
         return bool(await self._recorded("forget", [key_or_id, about], forget))
 
     async def block(self, label: str) -> MemoryBlock:
-        """Return the agent's block of this label; version 0: there is none. The same on replay."""
+        """Return the agent's block of this label, with version 0 if there is none. The same on replay."""
         check_key(label)
 
         async def read() -> dict[str, Any]:
@@ -395,10 +402,10 @@ async def block_turns(
     if not labels:
         return []
     about = blocks_of(agent_scope(agent))
-    found = await memories.of(agent.tenant).page(about=about, keys=labels)
-    texts = {one.key: one.text for one in found}
-    shown = [{"label": label, "text": texts[label]} for label in labels if label in texts]
-    if not shown:
+    stored_blocks = await memories.of(agent.tenant).page(about=about, keys=labels)
+    texts = {block.key: block.text for block in stored_blocks}
+    block_data = [{"label": label, "text": texts[label]} for label in labels if label in texts]
+    if not block_data:
         return []
-    body = "\n".join(to_json(one).decode() for one in shown)
+    body = "\n".join(to_json(block).decode() for block in block_data)
     return [data_message("blocks", body, note=BLOCKS_NOTE, metadata={})]

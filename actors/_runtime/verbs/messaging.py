@@ -81,13 +81,13 @@ class Messaging:
         self._on_cancel = on_cancel
 
     async def send(self, target: AgentId, payload: Message | Any) -> None:
-        """See `RunContext.send`."""
+        """Record a message to an agent; it leaves with the next flush."""
         call = Call(self._run, "send")
         refuse_tenant(self._run, target)
         send(call, "send", target, payload, what=f"message to {target}")
 
     async def reply(self, to: Message, result: Any) -> None:
-        """See `RunContext.reply`."""
+        """Record an answer; it leaves with the next flush, if the message is a question."""
         run, call = self._run, Call(self._run, "reply")
         check_name_of("id of the message to reply to", to.id)
         check_name_of("reply_to of the message to reply to", to.reply_to or "")
@@ -96,51 +96,51 @@ class Messaging:
         if call.meet((K.EFFECT_RESULT,), what, ["reply", to.id, value]) is not None:
             return
         check_payload_size(size_bytes, what=what)
-        seq = call.record(K.EFFECT_RESULT, call.returned(asker is not None))
+        seq = call.record(K.EFFECT_RESULT, call.result_payload(asker is not None))
         if asker is not None:
             answer = Answer(asker, to.id, "replied", result=value, by=run.run_id, last_seq=seq)
             run.log.writes.answers.append(answer)
 
     async def join(self, target: RunHandle | str) -> RunResult:
-        """See `RunContext.join`."""
+        """Wait until a run has ended and return how."""
         call = Call(self._run, "join")
-        joined = known_id(target)
+        joined_id = known_id(target)
         kinds = (K.CHILD_COMPLETED, K.EFFECT_RESULT)
-        known = call.meet(kinds, f"join {joined}", ["join", joined])
-        if known is not None:
-            await call.in_order(known)
+        entry = call.meet(kinds, f"join {joined_id}", ["join", joined_id])
+        if entry is not None:
+            await call.in_order(entry)
             # A later join of this run returns the same.
-            return _run_result(known.seq, fresh(known.payload))
+            return _run_result(entry.seq, fresh(entry.payload))
         await call.begin()
-        return _run_result(*await self._waits.answer(_Join(call, joined, self._store)))
+        return _run_result(*await self._waits.answer(_Join(call, joined_id, self._store)))
 
     async def cancel(self, target: RunHandle | str, reason: str) -> None:
-        """See `RunContext.cancel`."""
-        run_id = self._named("cancel", target, reason)
+        """Ask a run, and all below it, to stop."""
+        run_id = self._checked_id("cancel", target, reason)
 
         async def execute() -> None:
-            await self._known(run_id)
+            await self._find_run(run_id)
             report = await reading(
                 self._run.log, lambda: self._store.arrivals.request_cancel(run_id, reason=reason)
             )
-            for asked, agent_id in report.runs:
-                self._on_cancel(asked, agent_id, reason)
+            for cancelled_id, agent_id in report.runs:
+                self._on_cancel(cancelled_id, agent_id, reason)
 
         await self._effects.perform(effect("cancel", run_id, ["cancel", run_id, reason], execute))
 
     async def status(self, target: RunHandle | str) -> RunStatusSummary:
-        """See `RunContext.status`."""
-        run_id = self._named("status", target)
+        """Return how far a run is, as an effect."""
+        run_id = self._checked_id("status", target)
 
         async def execute() -> JsonValue:
-            row = await self._known(run_id)
+            row = await self._find_run(run_id)
             summary = await reading(self._run.log, lambda: summary_of(self._store, row))
             return summary.model_dump(mode="json")
 
         value = await self._effects.perform(effect("status", run_id, ["status", run_id], execute))
         return RunStatusSummary.model_validate(value)
 
-    def _named(self, verb: str, target: RunHandle | str, reason: str = "") -> RunId:
+    def _checked_id(self, verb: str, target: RunHandle | str, reason: str = "") -> RunId:
         """Return the run that an effect is about; what its arguments alone decide takes a position, too."""
         try:
             check_text_of(f"reason of ctx.{verb}", reason)
@@ -149,7 +149,7 @@ class Messaging:
             Call(self._run, verb)
             raise
 
-    async def _known(self, run_id: RunId) -> RunRow:
+    async def _find_run(self, run_id: RunId) -> RunRow:
         row = await reading(self._run.log, lambda: self._store.reads.run(run_id))
         if row is None or row.agent_id.tenant != self._run.agent_id.tenant:
             raise UnknownRunError(run_id)
@@ -159,41 +159,41 @@ class Messaging:
 class _Join(AnswerWait):
     """A wait for the end of a run."""
 
-    def __init__(self, call: Call, joined: RunId, store: RunStore) -> None:
+    def __init__(self, call: Call, joined_id: RunId, store: RunStore) -> None:
         super().__init__(call)
-        self._joined, self._store = joined, store
+        self._joined_id, self._store = joined_id, store
 
     @override
     async def prepare(self) -> Wait | Answer | Exception:
-        joined, history = self._joined, self.run.history
-        agent = history.children.get(joined)
-        if joined in history.joined or agent is None:
-            found = await find(self.call, self._store, joined)
-            if not isinstance(found, RunRow):
-                return found
-            agent = str(found.agent_id)
+        joined_id, history = self._joined_id, self.run.history
+        agent = history.children.get(joined_id)
+        if joined_id in history.joined_runs or agent is None:
+            target = await find(self.call, self._store, joined_id)
+            if not isinstance(target, RunRow):
+                return target
+            agent = str(target.agent_id)
         position = self.call.position
-        return Wait(position, "join", joined, AgentId.parse(agent), target_run=joined)
+        return Wait(position, "join", joined_id, AgentId.parse(agent), target_run=joined_id)
 
     @override
-    def answered(self, answer: Answer) -> Entry:
-        entry: Payload = {"child": self._joined, "status": _STATUS_OF[answer.status].value}
+    def entry_of_answer(self, answer: Answer) -> Entry:
+        payload: Payload = {"child": self._joined_id, "status": _STATUS_OF[answer.status].value}
         if answer.result is not None:
-            entry["output"] = answer.result
+            payload["output"] = answer.result
         if answer.error is not None:
-            entry["error"] = answer.error
-        self.run.history.joined[self._joined] = entry
-        return self.call.entry(K.CHILD_COMPLETED, entry)
+            payload["error"] = answer.error
+        self.run.history.joined_runs[self._joined_id] = payload
+        return self.call.entry(K.CHILD_COMPLETED, payload)
 
 
 def send(
-    call: Call, spoken: str, target: AgentId | TopicId, payload: Message | Any, *, what: str
+    call: Call, span_name: str, target: AgentId | TopicId, payload: Message | Any, *, what: str
 ) -> None:
     """Let a payload leave with the next flush, unless it has.
 
     Args:
         call: The call that sends.
-        spoken: What spans call it.
+        span_name: What spans call it.
         target: The receiver: an agent, or a topic.
         payload: JSON data, or a message that has it.
         what: The message in words, for errors.
@@ -205,7 +205,7 @@ def send(
     check_payload_size(size_bytes, what=what)
     message_id = call.message_id
     call.record(K.MSG_SENT, {"message_id": message_id, "target": str(target)})
-    post(call.run, spoken, call.run.message(message_id, target, content))
+    post(call.run, span_name, call.run.message(message_id, target, content))
 
 
 def _run_result(seq: int, payload: Payload) -> RunResult:
@@ -228,9 +228,9 @@ def topic_of(topic: TopicId | str, tenant: str) -> TopicId:
     if isinstance(topic, TopicId):
         return topic
     head, slash, source = topic.partition("/")
-    named, colon, type_ = head.rpartition(":")
-    of = named if colon else tenant
-    return TopicId(type_, source, of) if slash else TopicId(type_, tenant=of)
+    named_tenant, colon, type_ = head.rpartition(":")
+    topic_tenant = named_tenant if colon else tenant
+    return TopicId(type_, source, topic_tenant) if slash else TopicId(type_, tenant=topic_tenant)
 
 
 class Topics:
@@ -306,7 +306,7 @@ class Following:
         self._run, self._effects, self._foreign = run, effects, foreign
 
     async def change(self, verb: str, topic: TopicId | str, mode: FollowMode | None) -> None:
-        """See `RunContext.follow`, and `RunContext.unfollow`: there is no mode."""
+        """Follow a topic in a mode, or with None unfollow it; return when that is durable."""
         run = self._run
         me = run.agent_id
         if self._foreign.graph is not None:
@@ -319,10 +319,10 @@ class Following:
         words: list[JsonValue] = [verb, str(topic), *([] if mode is None else [mode])]
         if call.meet((K.FOLLOW_CHANGED,), f"{verb} {topic}", words) is not None:
             return
-        entry: Payload = {"topic": str(topic), "following": mode is not None}
+        payload: Payload = {"topic": str(topic), "following": mode is not None}
         if mode is not None:
-            entry["mode"] = mode
-        seq = call.record(K.FOLLOW_CHANGED, entry)
+            payload["mode"] = mode
+        seq = call.record(K.FOLLOW_CHANGED, payload)
         run.log.writes.follows.append(FollowChange(topic, mode))
         await run.scheduler.live.hold(call.branch, run.log.durable(call.branch, seq))
 
@@ -340,7 +340,7 @@ class Following:
         await self._effects.perform(effect("step", name, [name, mode], execute))
 
     async def emit(self, topic: TopicId | str, payload: Message | Any) -> None:
-        """See `RunContext.emit`."""
+        """Record a post; it leaves with the next flush."""
         if self._foreign.fanout is not None:
             content = payload.payload if isinstance(payload, Message) else payload
             await self._emit_abroad(self._foreign.fanout, topic, content)

@@ -60,7 +60,7 @@ class LiveOutput:
 
     Args:
         run: What its verbs share.
-        env: Gets each piece, and of their end.
+        env: The host's services, which are called with each piece and at the end of the pieces.
         guards: The agent's guardrails. With any, an answer is shown in one piece, after it has passed them.
     """
 
@@ -69,7 +69,7 @@ class LiveOutput:
         self._counts: dict[str, int] = {}
 
     def emit(self, data: Any) -> None:
-        """See `RunContext.emit_delta`. It takes no position and leaves no entry: code may gain it, or lose it.
+        """Show a delta. It takes no position and leaves no entry: code may gain such a call, or lose it.
 
         What an effect shows is numbered at its position, as a model call's pieces are; what the code
         between them shows at the branch's, that of a replay included.
@@ -77,7 +77,7 @@ class LiveOutput:
         run = self._run
         branch = run.scheduler.enter("emit_delta")
         what = f"delta of run {run.run_id}"
-        clean, size_bytes = sized(data, where=what)
+        delta_data, size_bytes = sized(data, where=what)
         if size_bytes > MAX_DELTA_BYTES:
             raise MessageTooLargeError(what, size_bytes, MAX_DELTA_BYTES)
         is_effect = branch.state is BranchState.WORK
@@ -85,7 +85,7 @@ class LiveOutput:
         n = self._counts.get(position, 0)
         self._counts[position] = n + 1
         if is_effect or not run.history.is_replaying():
-            self._show(position, n, "custom.delta", clean)
+            self._show(position, n, "custom.delta", delta_data)
 
     def llm(
         self,
@@ -98,14 +98,14 @@ class LiveOutput:
             msg = f"agent {self._run.agent_id} has no `model`: set it on the agent to use ctx.llm"
             raise RuntimeError(msg)
         chat = [ChatMessage.of("user", messages)] if isinstance(messages, str) else [*messages]
-        dumped = [message.model_dump(mode="json") for message in chat]
-        chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
-        words: list[JsonValue] = [model.model, dumped, chosen]  # type: ignore[list-item]
+        message_data = [message.model_dump(mode="json") for message in chat]
+        option_data = options.model_dump(mode="json", exclude_defaults=True) if options else None
+        words: list[JsonValue] = [model.model, message_data, option_data]  # type: ignore[list-item]
 
         async def execute(on_piece: OnPiece) -> Any:
             call.asked_at = self._run.clock.monotonic()
-            limited = capped(call, options)
-            response = await ask_model(model, chat, limited, on_piece, guards=self.guards)
+            limited_options = capped(call, options)
+            response = await ask_model(model, chat, limited_options, on_piece, guards=self.guards)
             return response.model_dump(mode="json")
 
         call = self.call(model, words, execute)
@@ -131,14 +131,14 @@ class LiveOutput:
         self._env.on_said(self._run.run_id, call.position)
 
     def piece(
-        self, call: EffectCall, told: JsonValue, piece: TextDelta | ReasoningDelta, n: int
+        self, call: EffectCall, facts: JsonValue, piece: TextDelta | ReasoningDelta, n: int
     ) -> None:
-        """Show a piece of an answer, its number `n`; `told` comes with it."""
+        """Show a piece of an answer, its number `n`; `facts` comes with it."""
         kind: _Kind = "reasoning.delta" if isinstance(piece, ReasoningDelta) else "text.delta"
-        self._show(call.position, n, kind, piece.text, call.conversation or told)
+        self._show(call.position, n, kind, piece.text, call.conversation or facts)
 
     def _show(  # noqa: PLR0917 - the parts of a delta
-        self, position: str, n: int, kind: _Kind, shown: JsonValue, told: JsonValue = None
+        self, position: str, n: int, kind: _Kind, content: JsonValue, facts: JsonValue = None
     ) -> None:
         run = self._run
         self._env.on_delta(
@@ -149,8 +149,8 @@ class LiveOutput:
                 position=position,
                 n=n,
                 kind=kind,
-                text=shown if isinstance(shown, str) else "",
-                data=told if isinstance(shown, str) else shown,
+                text=content if isinstance(content, str) else "",
+                data=facts if isinstance(content, str) else content,
                 after=run.log.durable_seq,
             )
         )
@@ -170,10 +170,11 @@ def capped(call: EffectCall, options: GenerationOptions | None) -> GenerationOpt
 
     Replay compares the author's options, and has no use for these: it serves the recorded answer.
     """
-    asked, left = None if options is None else options.max_tokens, call.tokens_left
-    if left is None or left >= (CAP_BELOW if asked is None else asked):
+    author_limit, tokens_left = None if options is None else options.max_tokens, call.tokens_left
+    if tokens_left is None or tokens_left >= (CAP_BELOW if author_limit is None else author_limit):
         return options
-    call.cap = max(1, left)  # a neighbour may have used up the last one since the call began
+    # At least 1: a run beside this one may have used up the last token since the call began.
+    call.cap = max(1, tokens_left)
     return (options or GenerationOptions()).model_copy(update={"max_tokens": call.cap})
 
 
@@ -195,10 +196,11 @@ async def ask_model(
         MiddlewareTermination: A guard blocked the question or the answer.
     """
     if not guards:
-        return (await _streamed(model, messages, options, on_piece)).marked()
+        return (await _read_stream(model, messages, options, on_piece)).marked()
     if not is_checked:
         messages = await checked(guards, "input", messages)
-    response = await _streamed(model, messages, options, lambda *_: None)
+    # No piece is shown before the guards have seen the answer.
+    response = await _read_stream(model, messages, options, lambda *_: None)
     [answer] = await checked(guards, "output", [response.message()])
     response = response.model_copy(update={"content": answer.content})
     if response.text:
@@ -206,7 +208,7 @@ async def ask_model(
     return response.marked()
 
 
-async def _streamed(
+async def _read_stream(
     model: LLMClient,
     messages: Sequence[ChatMessage],
     options: GenerationOptions | None,
@@ -257,49 +259,49 @@ class Toolkit:
         At most once unless the tool is idempotent; a `Secret` among the arguments stands for its value.
         """
         arguments = fresh(arguments)  # what a person agrees to is what the tool gets
-        tool, sealed = self.find(name), secrets.sealed(arguments)
-        shown = arguments if sealed is None else sealed.shown
+        tool, sealed_call = self.find(name), secrets.seal(arguments)
+        recorded_arguments = arguments if sealed_call is None else sealed_call.recorded_arguments
 
         async def invoke(values: dict[str, Any]) -> Any:
             key = idempotency_key()
             call = ToolCall(id=key, name=name, arguments=values)
             if self.guards:
-                seen = ToolCall(id=key, name=name, arguments=shown)
-                result = await self._guarded(call, seen)
+                shown_call = ToolCall(id=key, name=name, arguments=recorded_arguments)
+                result = await self._invoke_guarded(call, shown_call)
             else:
                 result = await self.invoker.invoke(call, tools=self.tools, idempotency_key=key)
             return result.model_dump(mode="json", exclude_none=True)
 
         def call() -> EffectCall:
             execute: Callable[[], Awaitable[Any]] = partial(invoke, arguments)
-            if sealed is not None:
-                execute = sealed.execute(invoke, what=f"tool {name!r}")
+            if sealed_call is not None:
+                execute = sealed_call.execute(invoke, what=f"tool {name!r}")
             mode = tool.mode if tool is not None else EffectMode.IDEMPOTENT
-            words = canonical_json([name, shown])
+            words = canonical_json([name, recorded_arguments])
             return EffectCall("tool", K.TOOL_CALLED, K.TOOL_RESULT, name, words, mode, execute)
 
         if tool is None or not self.policy.asks_for(tool):
             return None, call
-        return {"risk": tool.risk.value, "arguments": shown}, call
+        return {"risk": tool.risk.value, "arguments": recorded_arguments}, call
 
-    async def _guarded(self, call: ToolCall, seen: ToolCall) -> InvocationResult:
+    async def _invoke_guarded(self, call: ToolCall, shown_call: ToolCall) -> InvocationResult:
         """Call a tool if the guards let call and result pass. They see no values of secrets.
 
         A call that is blocked, or its result, is one that the model reads.
         """
         try:
-            asked = ChatMessage(role="assistant", content=[seen.block()])
-            [passed] = await checked(self.guards, "tool_call", [asked])
-            if passed != asked:
-                call = ToolCall.of_block(passed.content[0])
-            found = await self.invoker.invoke(call, tools=self.tools, idempotency_key=call.id)
-            told = found.result(call).message()
-            [answer] = await checked(self.guards, "tool_result", [told])
+            call_message = ChatMessage(role="assistant", content=[shown_call.block()])
+            [checked_message] = await checked(self.guards, "tool_call", [call_message])
+            if checked_message != call_message:
+                call = ToolCall.of_block(checked_message.content[0])
+            result = await self.invoker.invoke(call, tools=self.tools, idempotency_key=call.id)
+            result_message = result.result(call).message()
+            [checked_result] = await checked(self.guards, "tool_result", [result_message])
         except MiddlewareTermination as exc:
             return InvocationResult(status="denied", text=str(exc))
-        if answer == told:
-            return found
-        return InvocationResult(status=found.status, text=answer.content[0].text or "")
+        if checked_result == result_message:
+            return result
+        return InvocationResult(status=result.status, text=checked_result.content[0].text or "")
 
 
 class ToolCalls:
@@ -308,7 +310,7 @@ class ToolCalls:
     Args:
         toolkit: What the agent declares.
         effects: Performs calls.
-        approval: See `RunContext.approval`.
+        approval: The verb that asks a person: `Questions.approval`.
         secrets: Looked up where an argument names one.
     """
 
@@ -330,23 +332,25 @@ class ToolCalls:
     async def call(
         self, name: str, arguments: dict[str, Any], call_id: str = ""
     ) -> InvocationResult:
-        """See `RunContext.tool`. `call_id`: by which a model knows the call; it is in spans."""
+        """Return the result of a tool. `call_id` is the id by which a model knows the call; spans have it."""
         request, call = self._toolkit.use(self._secrets, name, arguments)
         if request is not None:
             limit_s = self._toolkit.policy.timeout_s
             decision = await self._approval(f"tool {name}", request, limit_s, call_id)
             if not decision.is_approved:
                 return denied(name, decision)
-        made = call()
-        made.tool_call_id = call_id
-        return InvocationResult.model_validate(await self._effects.perform(made))
+        effect_call = call()
+        effect_call.tool_call_id = call_id
+        return InvocationResult.model_validate(await self._effects.perform(effect_call))
 
 
 def denied(name: str, decision: Approval) -> InvocationResult:
     """Return the result of a call that was not approved."""
     comment = f": {decision.comment}" if decision.comment else ""
-    said = f"{decision.by} denied it" if decision.by else "nobody decided in time"
-    return InvocationResult(status="denied", text=f"tool {name!r} was not called: {said}{comment}")
+    reason = f"{decision.by} denied it" if decision.by else "nobody decided in time"
+    return InvocationResult(
+        status="denied", text=f"tool {name!r} was not called: {reason}{comment}"
+    )
 
 
 class DirectToolInvoker:
@@ -363,25 +367,28 @@ class DirectToolInvoker:
         idempotency_key: str,
         approval: ApprovalHandler | None = None,
     ) -> InvocationResult:
-        """See `ToolInvoker.invoke`. The key is also `actors.idempotency_key()` inside the tool."""
+        """Return the result of the tool. The key is also `actors.idempotency_key()` inside the tool."""
         tool = next((t for t in tools if t.name == call.name), None)
         if tool is None:
-            known = ", ".join(sorted(t.name for t in tools)) or "none"
-            return _error(f"tool {call.name!r} is not declared by this agent (declared: {known})")
+            tool_names = ", ".join(sorted(t.name for t in tools)) or "none"
+            return _error(
+                f"tool {call.name!r} is not declared by this agent (declared: {tool_names})"
+            )
         limit = asyncio.timeout(tool.timeout_s)
         try:
             async with limit:
-                return await _called(tool, call)
+                return await _call_tool(tool, call)
+        # About the run, not the tool: a retry, or its end.
         except (RunError, ContractError):
             raise
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - a failed tool is an answer for the model
-            why = f"tool {call.name!r} took longer than {tool.timeout_s} s"
-            said = why if limit.expired() else text_of(exc)
+            timeout_text = f"tool {call.name!r} took longer than {tool.timeout_s} s"
+            problem = timeout_text if limit.expired() else text_of(exc)
             type_ = type_of(exc)
-            return _error(f"{type_.rpartition(':')[2].rpartition('.')[2]}: {said}", type_)
+            return _error(f"{type_.rpartition(':')[2].rpartition('.')[2]}: {problem}", type_)
 
 
-async def _called(tool: Tool, call: ToolCall) -> InvocationResult:
+async def _call_tool(tool: Tool, call: ToolCall) -> InvocationResult:
     arguments = tool.fitted(call.arguments)
     if tool.is_async:
         return InvocationResult.of(await tool.run(**arguments))

@@ -54,7 +54,7 @@ class Question(AnswerWait):
 
     Attributes:
         key: The question's id, and its answer's.
-        at: The time limit; None: it has no limit, or was not asked yet.
+        at: The time limit, or None if it has none, or was not asked yet.
     """
 
     key: str
@@ -66,35 +66,36 @@ class Question(AnswerWait):
         self.is_asked = False
 
     def resume(self) -> bool:
-        """Take over the question that an earlier execution of this run recorded; False if there is none."""
-        begun = self.call.begun
-        if begun is None:
+        """Take over the question that an earlier execution recorded, and return True if there is one."""
+        begin_entry = self.call.begin_entry
+        if begin_entry is None:
             return False
-        self.key, at = str(begun.payload["message_id"]), begun.payload.get("at")
+        self.key, at = str(begin_entry.payload["message_id"]), begin_entry.payload.get("at")
         self.at = None if at is None else instant_in(at)
         self.is_asked = True
+        # The answer may have come before this execution, which gets no hint of it.
         self.run.answers.invalidate()
         return True
 
     def ask(self, request: JsonValue = None, call_id: str = "") -> None:
         """Record that the question is asked. `request` and `call_id` describe one to a person or a client."""
-        entry: Payload = {"target": self.target, "message_id": self.key}
+        payload: Payload = {"target": self.target, "message_id": self.key}
         if call_id:
-            entry["call"] = call_id
+            payload["call"] = call_id
         if request is not None:
-            entry["request"] = request
+            payload["request"] = request
         if self._timeout_s is not None:
             self.at = self.run.clock.now() + timedelta(seconds=self._timeout_s)
-            entry["timeout_s"] = self._timeout_s
+            payload["timeout_s"] = self._timeout_s
         if self.at is not None:
-            entry["at"] = self.at.isoformat()
+            payload["at"] = self.at.isoformat()
         self.is_asked = True
-        self.call.record(K.ASK_SENT, entry)
+        self.call.record(K.ASK_SENT, payload)
 
     @override
-    def answered(self, answer: Answer) -> Entry:
-        entry: Payload = {"outcome": answer.status, "result": answer.result}
-        return self.call.entry(K.ASK_REPLIED, entry)
+    def entry_of_answer(self, answer: Answer) -> Entry:
+        payload: Payload = {"outcome": answer.status, "result": answer.result}
+        return self.call.entry(K.ASK_REPLIED, payload)
 
 
 class Ask(Question):
@@ -105,7 +106,7 @@ class Ask(Question):
         target: The agent or run that is asked.
         content: The question.
         timeout_s: Its limit.
-        key: Questions of the run with the same key are one question; None: a question of its own.
+        key: Questions of the run with the same key are one question; None for a question of its own.
         store: The store in which runs are looked up.
     """
 
@@ -119,7 +120,7 @@ class Ask(Question):
         key: str | None,
         store: RunStore,
     ) -> None:
-        super().__init__(call, _named(target), timeout_s)
+        super().__init__(call, _target_text(target), timeout_s)
         self._handle = target if isinstance(target, RunHandle) else None
         self._agent_id = target.agent_id if isinstance(target, RunHandle) else target
         self._content, self._key, self._store = content, key, store
@@ -128,8 +129,10 @@ class Ask(Question):
             self.key = call.message_id
         else:
             # A question that was refused was taken back: the next one with its key is another one.
-            again = self.run.history.refused.get(key, 0)
-            self.key = derive_id("ask", self.run.run_id, key, *([again] if again else []))
+            refusal_count = self.run.history.refusal_counts.get(key, 0)
+            self.key = derive_id(
+                "ask", self.run.run_id, key, *([refusal_count] if refusal_count else [])
+            )
 
     def open(self, size_bytes: int) -> None:
         """Go on with what was asked, or ask; a run is looked up before.
@@ -140,6 +143,7 @@ class Ask(Question):
         if self.resume():
             return
         check_payload_size(size_bytes, what=f"question to {self._agent_id}")
+        # A call that this execution refuses sends no question, which would have to be taken back.
         if self._handle is None and self.call.position not in self.run.refusals:
             self.ask()
 
@@ -154,7 +158,7 @@ class Ask(Question):
     def take_back(self) -> None:
         """A refused question has no effect, unless it was begun."""
         if self._key is not None:
-            self.run.refused_key(self._key)
+            self.run.count_refusal(self._key)
         if self.is_asked:
             key = MessageKey(self._agent_id, self.run.sender, self.key)
             self.run.log.writes.withdraw.append(key)
@@ -165,10 +169,10 @@ class Ask(Question):
         if self._handle is not None:
             target_run = self._handle.run_id
             if not self.is_asked:
-                found = await find(self.call, self._store, target_run)
-                if not isinstance(found, RunRow):
-                    return found
-                if found.agent_id != self._agent_id:
+                target = await find(self.call, self._store, target_run)
+                if not isinstance(target, RunRow):
+                    return target
+                if target.agent_id != self._agent_id:
                     return UnknownRunError(target_run)
                 self.ask()
         return Wait(
@@ -181,19 +185,19 @@ class Ask(Question):
         )
 
     @override
-    def answered(self, answer: Answer) -> Entry:
+    def entry_of_answer(self, answer: Answer) -> Entry:
         outcome = _OUTCOMES[answer.status]
         is_reply = outcome is AskKind.REPLIED
-        entry: Payload = {
+        payload: Payload = {
             "outcome": outcome.value,
             "result": answer.result if is_reply else answer.error,
             "handle": answer.by,
             "last_seq": answer.last_seq,
         }
-        return self.call.entry(K.ASK_REPLIED, entry)
+        return self.call.entry(K.ASK_REPLIED, payload)
 
     @override
-    async def timed_out(self) -> Entry:
+    async def entry_of_timeout(self) -> Entry:
         """Return the end of its time; a run that has ended is not reported as one that lives."""
         run, handle, store = self.run, self._handle, self._store
 
@@ -204,13 +208,13 @@ class Ask(Question):
 
         row = await reading(run.log, look_up)
         if row is not None and row.status.is_terminal:
-            return self.answered(answer_of_row(run.run_id, self.key, row))
-        entry: Payload = {
+            return self.entry_of_answer(answer_of_row(run.run_id, self.key, row))
+        payload: Payload = {
             "outcome": AskKind.TIMED_OUT.value,
             "handle": row.run_id if row is not None else None,
             "last_seq": row.last_seq if row is not None else -1,
         }
-        return self.call.entry(K.ASK_TIMEOUT, entry)
+        return self.call.entry(K.ASK_TIMEOUT, payload)
 
 
 class ApprovalQuestion(Question):
@@ -220,7 +224,7 @@ class ApprovalQuestion(Question):
         super().__init__(call, PERSON, timeout_s)
         self._request = request
         run, position = call.run, call.position
-        n = run.history.sent_at(position)
+        n = run.history.next_number_at(position)
         self.key = derive_id("approval", run.run_id, position, n, call.digest)
 
     @override
@@ -229,7 +233,7 @@ class ApprovalQuestion(Question):
         return Wait(position, "approval", self.key, request=self._request, expires_at=self.at)
 
     @override
-    async def timed_out(self) -> Entry:
+    async def entry_of_timeout(self) -> Entry:
         return self.call.entry(K.ASK_TIMEOUT, {"outcome": ApprovalStatus.EXPIRED.value})
 
 
@@ -239,7 +243,7 @@ class ClientQuestion(Question):
     def __init__(self, call: Call, request: JsonValue) -> None:
         super().__init__(call, CLIENT, None)
         self._request = request
-        n = call.run.history.sent_at(call.position)
+        n = call.run.history.next_number_at(call.position)
         self.key = derive_id("tool", call.run.run_id, call.position, n, call.digest)
 
     @override
@@ -256,23 +260,23 @@ class Questions:
     async def ask(
         self, target: AgentId | RunHandle, msg: Message | Any, *, timeout: float, key: str | None
     ) -> AskOutcome:
-        """See `RunContext.ask`."""
+        """Send a question and return its one end."""
         run, call = self._run, Call(self._run, "ask")
         agent_id = target.agent_id if isinstance(target, RunHandle) else target
         refuse_tenant(run, agent_id)
         if not _is_limit(timeout):
-            text = f"ctx.ask needs a time limit in seconds, above 0 and up to ten years: {str(timeout)[:40]}"
-            raise ContractError(text)
+            problem = f"ctx.ask needs a time limit in seconds, above 0 and up to ten years: {str(timeout)[:40]}"
+            raise ContractError(problem)
         if key is not None:
             check_name_of("idempotency_key of ctx.ask", key)
         content, size_bytes = content_of(msg, f"message to {agent_id}")
-        name, limit_s = _named(target), float(timeout)
-        known = call.meet(_KINDS, f"ask {name}", ["ask", name, content, limit_s])
-        if known is not None:
-            await call.in_order(known)
-            if key is not None and known.kind == K.EFFECT_RESULT:
-                run.refused_key(key)
-            return _outcome_of(known.seq, known.payload)
+        name, limit_s = _target_text(target), float(timeout)
+        entry = call.meet(_KINDS, f"ask {name}", ["ask", name, content, limit_s])
+        if entry is not None:
+            await call.in_order(entry)
+            if key is not None and entry.kind == K.EFFECT_RESULT:
+                run.count_refusal(key)
+            return _outcome_of(entry.seq, entry.payload)
         question = Ask(call, target, content, timeout_s=limit_s, key=key, store=self._store)
         question.open(size_bytes)
         await call.begin()
@@ -281,18 +285,18 @@ class Questions:
     async def approval(
         self, what: str, args: Any, timeout: float | None, call_id: str = ""
     ) -> Approval:
-        """See `RunContext.approval`. `call_id`: by which a model knows the call of a tool that it is about."""
+        """Ask a person and return the decision. `call_id` is the model's id of the call that it is about."""
         call = Call(self._run, "approval")
         check_text_of("what ctx.approval asks for", what)
         request: JsonValue = {"what": what, "args": recordable(args, where=f"approval {what!r}")}
         if timeout is not None and not _is_limit(timeout):
-            said = str(timeout)[:40]
-            msg = f"ctx.approval: timeout={said} is no time in seconds up to ten years; None: none"
+            timeout_text = str(timeout)[:40]
+            msg = f"ctx.approval: timeout={timeout_text} is no time in seconds up to ten years; None: none"
             raise ContractError(msg)
-        known = call.meet(_KINDS, f"approval {what}", [call.verb, request, timeout])
-        if known is not None:
-            await call.in_order(known)
-            return _approval_of(known.seq, known.payload)
+        entry = call.meet(_KINDS, f"approval {what}", [call.verb, request, timeout])
+        if entry is not None:
+            await call.in_order(entry)
+            return _approval_of(entry.seq, entry.payload)
         question = ApprovalQuestion(call, request, timeout)
         if not question.resume():
             question.ask(request, call_id)
@@ -304,10 +308,10 @@ class Questions:
         """Return what the run's client gave as the result of a tool's call."""
         call = Call(self._run, "client_tool")
         request: JsonValue = {"call": call_id, "name": name, "arguments": arguments}
-        known = call.meet(_KINDS, f"client's tool {name}", [call.verb, request])
-        if known is not None:
-            await call.in_order(known)
-            return known.payload.get("result")
+        entry = call.meet(_KINDS, f"client's tool {name}", [call.verb, request])
+        if entry is not None:
+            await call.in_order(entry)
+            return entry.payload.get("result")
         question = ClientQuestion(call, request)
         if not question.resume():
             question.ask(request)
@@ -316,7 +320,7 @@ class Questions:
         return (await self._waits.answer(question))[1].get("result")
 
 
-def _named(target: AgentId | RunHandle) -> str:
+def _target_text(target: AgentId | RunHandle) -> str:
     """Return the text by which a question names its target."""
     return target.run_id if isinstance(target, RunHandle) else str(target)
 
@@ -330,9 +334,9 @@ async def find(call: Call, store: RunStore, run_id: RunId) -> RunRow | Answer | 
     run = call.run
     if run_id == run.run_id:
         return WaitCycleError([str(run.agent_id)])
-    joined = run.history.joined.get(run_id)
-    if joined is not None:
-        return _answer_of(run.run_id, joined)
+    join_payload = run.history.joined_runs.get(run_id)
+    if join_payload is not None:
+        return _answer_of(run.run_id, join_payload)
     await run.log.durable(call.branch, run.log.last_seq)
     row = await reading(run.log, lambda: store.reads.run(run_id))
     if row is None or row.agent_id.tenant != run.agent_id.tenant:
@@ -368,10 +372,10 @@ def _outcome_of(seq: int, payload: Payload) -> AskOutcome:
 def _approval_of(seq: int, payload: Payload) -> Approval:
     raise_if_refused(seq, payload)
     result = payload.get("result")
-    said = result if isinstance(result, dict) else {}
-    by = said.get("by")
+    decision = result if isinstance(result, dict) else {}
+    by = decision.get("by")
     return Approval(
         status=ApprovalStatus(str(payload["outcome"])),
         by=None if by is None else str(by),
-        comment=str(said.get("comment") or ""),
+        comment=str(decision.get("comment") or ""),
     )

@@ -24,7 +24,7 @@ from actors._kernel.text import check_name_of
 from actors._runtime.journal.run_log import reading, refuse_unreadable
 from actors._runtime.replay.branches import Selected
 from actors._runtime.replay.history import PATCH
-from actors._runtime.verbs.call import Call, Payload, RunState, entered, instant
+from actors._runtime.verbs.call import Call, Payload, RunState, enter_verb, instant
 from actors._runtime.verbs.conversation.chat import ChatResult, Conversations, Output
 from actors._runtime.verbs.conversation.history import ConversationHistory
 from actors._runtime.verbs.conversation.sessions import Sessions
@@ -281,8 +281,8 @@ class RunContext:
             output: Type that the end has to fit: a pydantic model, a dataclass, or any type pydantic knows.
             max_turns: Model calls after which the chat stops with ``max_turns``.
             options: For the model; compared on replay.
-            tools: Names of the tools that the model is offered; None: all of them. An empty one offers none,
-                for example in a call that only classifies. Not compared on replay.
+            tools: Names of the tools that the model is offered; by default all of them. An empty one offers
+                none, for example in a call that only classifies. Not compared on replay.
 
         Raises:
             OutputError: The model was asked twice more because its output did not fit, and it still does not.
@@ -320,14 +320,14 @@ class RunContext:
 
         New runs, and runs that have not come this far, take the new path and remember it.
         """
-        run, known = self._run, self._patches
-        entered(run, "patched")
+        run, answers = self._run, self._patches
+        enter_verb(run, "patched")
         check_name_of("id of ctx.patched", patch_id)
-        if patch_id not in known:
+        if patch_id not in answers:
             position = f"{run.generation_prefix}{PATCH}{patch_id}"
-            is_recorded = run.history.places.get(position) is not None
-            known[patch_id] = is_recorded or not run.history.is_replaying()
-            if known[patch_id] and not is_recorded:
+            is_recorded = run.history.calls.get(position) is not None
+            answers[patch_id] = is_recorded or not run.history.is_replaying()
+            if answers[patch_id] and not is_recorded:
                 digest = args_hash(["patched", patch_id])
                 payload: Payload = {
                     "effect": "patched",
@@ -336,7 +336,7 @@ class RunContext:
                     "value": True,
                 }
                 run.log.record(K.EFFECT_RESULT, position, payload)
-        return known[patch_id]
+        return answers[patch_id]
 
     async def sleep(self, seconds: float) -> None:
         """Wait; never early, and across restarts. A long sleep costs nothing but rows."""
@@ -365,7 +365,7 @@ class RunContext:
         Args:
             what: Name of what is to be done.
             args: With what: JSON data, shown to the person.
-            timeout: Seconds after which the run goes on with ``expired``; None: it waits.
+            timeout: Seconds after which the run goes on with ``expired``; by default it waits for ever.
         """
         return await self._questions.approval(what, args, timeout)
 
@@ -494,7 +494,7 @@ class RunContext:
 
         Args:
             child: An agent, its id, or an agent type, of which `key` names the agent; else it is a new one.
-            boot: The child's first message: JSON data; None: it starts with an empty inbox.
+            boot: The child's first message: JSON data; by default it starts with an empty inbox.
             key: See `child`.
             supervision: The child's terms. Budgets are those of the tree's root whatever it says.
             priority: Lower first; the parent's by default.
@@ -559,13 +559,14 @@ class AgentState:
         """Return the value of `key`, or `default`; the same on replay."""
         run, call = self._run, Call(self._run, "state.get")
         check_name_of("key of ctx.state.get", key)
-        known = call.meet((K.EFFECT_RESULT,), f"state.get {key}", ["get", key])
+        entry = call.meet((K.EFFECT_RESULT,), f"state.get {key}", ["get", key])
         value: JsonValue | Deleted
-        if known is not None:
-            recorded = known.payload.get("value", DELETED)
-            is_strict = run.history.is_strict(known.seq)
-            if key not in self._own or is_strict or recorded == self._own[key]:
-                return default if isinstance(recorded, Deleted) else recorded
+        if entry is not None:
+            recorded_value = entry.payload.get("value", DELETED)
+            is_strict = run.history.is_strict(entry.seq)
+            # What this attempt has set counts: an entry of a failed attempt with another value is a miss.
+            if key not in self._own or is_strict or recorded_value == self._own[key]:
+                return default if isinstance(recorded_value, Deleted) else recorded_value
         if key in self._own:
             value = self._own[key]
         else:
@@ -575,7 +576,7 @@ class AgentState:
                 self._is_whole = part.is_whole
             value = self._stored.get(key, DELETED)
             refuse_unreadable(run.log, value, f"state {key!r} of {run.agent_id}")
-        payload = call.returned(None if isinstance(value, Deleted) else value)
+        payload = call.result_payload(None if isinstance(value, Deleted) else value)
         if isinstance(value, Deleted):
             del payload["value"]
         run.log.record(K.EFFECT_RESULT, call.position, payload)
@@ -583,8 +584,8 @@ class AgentState:
 
     async def set(self, key: str, value: Any) -> None:
         """Set `key`; part of the run's next commit."""
-        clean = recordable(value, where=f"state {str(key)[:60]!r}")
-        self._write("state.set", key, clean, ["set", key, clean])
+        data = recordable(value, where=f"state {str(key)[:60]!r}")
+        self._write("state.set", key, data, ["set", key, data])
 
     async def clear(self, key: str) -> None:
         """Remove `key`; part of the run's next commit."""
@@ -595,10 +596,12 @@ class AgentState:
     ) -> None:
         run, call = self._run, Call(self._run, verb)
         check_name_of(f"key of ctx.{verb}", key)
-        known = call.meet((K.STATE_SET,), f"{verb} {key}", words)
+        entry = call.meet((K.STATE_SET,), f"{verb} {key}", words)
         self._own[key] = value
-        found = known.seq if known is not None else -1
-        if found > run.history.pool_keys.get(key, -1) and run.history.is_strict(found):
+        recorded_seq = entry.seq if entry is not None else -1
+        if recorded_seq > run.history.pool_keys.get(key, -1) and run.history.is_strict(
+            recorded_seq
+        ):
             return  # recorded, and nothing that a failed attempt set came after it
         payload: Payload = {"key": key}
         if isinstance(value, Deleted):

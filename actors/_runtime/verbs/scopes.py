@@ -11,7 +11,7 @@ from actors._kernel.json import recordable
 from actors._kernel.runtime.log_entry import EntryKind as K
 from actors._runtime.replay.branches import Branch, Gather, Group, ScopeGroup, Select, Selected
 from actors._runtime.replay.failures import ContinueAsNew
-from actors._runtime.verbs.call import Call, RunState, entered
+from actors._runtime.verbs.call import Call, RunState, enter_verb
 from actors.errors import CancellationError, ContractError, NonDeterminismError
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Scopes:
             scheduler.groups.close(group)
 
     async def gather(self, *coros: Coroutine[Any, Any, T]) -> list[T]:
-        """See `RunContext.gather`."""
+        """Run branches at the same time and return their results in order."""
         call = self._enter("gather", coros)
         group = Gather(call.branch)
         if coros:
@@ -53,7 +53,7 @@ class Scopes:
         return [child.value for child in group.children]
 
     async def select(self, *coros: Coroutine[Any, Any, Any]) -> Selected:
-        """See `RunContext.select`."""
+        """Run branches at the same time and return the first end; the others are closed."""
         if not coros:
             msg = "ctx.select needs at least one branch"
             raise ContractError(msg)
@@ -63,24 +63,24 @@ class Scopes:
         winner = group.winner
         assert winner is not None
         index = group.children.index(winner)
-        recorded = call.place.end if call.place is not None else None
-        if recorded is None or not self._run.history.is_strict(recorded.seq):
+        entry = call.entries.end if call.entries is not None else None
+        if entry is None or not self._run.history.is_strict(entry.seq):
             self._run.log.record(K.SELECT_WON, call.position, {"index": index})
-        elif recorded.payload["index"] != index:
-            was = f"select.won {recorded.payload['index']}"
-            raise NonDeterminismError(call.position, was, f"branch {index}")
+        elif entry.payload["index"] != index:
+            recorded_call = f"select.won {entry.payload['index']}"
+            raise NonDeterminismError(call.position, recorded_call, f"branch {index}")
         if winner.error is not None:
             raise winner.error
         return Selected(index, winner.value)
 
-    def continue_as_new(self, given: Any) -> NoReturn:
-        """See `RunContext.continue_as_new`."""
+    def continue_as_new(self, new_input: Any) -> NoReturn:
+        """Unwind the run, so that its code starts again with one message."""
         scheduler = self._run.scheduler
-        branch = entered(self._run, "continue_as_new")
+        branch = enter_verb(self._run, "continue_as_new")
         if branch is not scheduler.root or branch.groups:
             msg = "ctx.continue_as_new is for the root branch, outside gather, select and scope"
             raise ContractError(msg)
-        signal = ContinueAsNew(recordable(given, where="continue_as_new"))
+        signal = ContinueAsNew(recordable(new_input, where="continue_as_new"))
         scheduler.unwind(signal)
         raise signal
 
@@ -127,7 +127,7 @@ class Scope:
 
     def _entered(self, *coros: Coroutine[Any, Any, Any]) -> ScopeGroup:
         with _closing_unless_done(coros):
-            branch = entered(self._run, "scope")
+            branch = enter_verb(self._run, "scope")
             if self._group is None or self._group.parent is not branch:
                 msg = "a scope is used by the branch that opened it, inside its `async with` block"
                 raise ContractError(msg)

@@ -26,7 +26,7 @@ class EnvSecrets:
     """Secrets from variables ``CALLBOARD_SECRET_<NAME>``; no other variable can be asked for."""
 
     async def get(self, name: str) -> str | None:
-        """See `SecretProvider.get`."""
+        """Return the variable's value, or None if it is not set."""
         return os.environ.get(f"{VARIABLE}{name}")
 
 
@@ -41,7 +41,7 @@ class FileSecrets:
         self._folder = folder
 
     async def get(self, name: str) -> str | None:
-        """See `SecretProvider.get`.
+        """Return the file's text, or None if there is no such file.
 
         Raises:
             InvalidNameError: The name cannot be that of a `Secret`: it could lead out of the folder.
@@ -64,44 +64,47 @@ class Secrets:
     def __init__(self, provider: SecretProvider | None = None) -> None:
         self.provider: SecretProvider = provider or EnvSecrets()
 
-    def sealed(self, arguments: Mapping[Any, Any]) -> SealedCall | None:
-        """Return what a call with these arguments needs; None where none of them is a `Secret`."""
-        used = {key: one for key, one in arguments.items() if type(one) is Secret}
-        return SealedCall(self, arguments, used) if used else None
+    def seal(self, arguments: Mapping[Any, Any]) -> SealedCall | None:
+        """Return what a call with these arguments needs, or None if none of them is a `Secret`."""
+        secret_of = {key: value for key, value in arguments.items() if type(value) is Secret}
+        return SealedCall(self, arguments, secret_of) if secret_of else None
 
-    def sealed_args(self, args: tuple[Any, ...]) -> SealedCall | None:
-        """See `sealed`; the arguments are named by their positions."""
+    def seal_args(self, args: tuple[Any, ...]) -> SealedCall | None:
+        """Do the same as `seal` for arguments that are named by their positions."""
         if Secret not in map(type, args):
             return None  # nearly always, and on the path of every step
-        return self.sealed(dict(enumerate(args)))
+        return self.seal(dict(enumerate(args)))
 
-    async def values(self, wanted: Iterable[Secret]) -> dict[str, str]:
+    async def values(self, secrets: Iterable[Secret]) -> dict[str, str]:
         """Return the values by name.
 
         Raises:
             UnknownSecretError: One is not known here, or empty.
         """
-        found: dict[str, str] = {}
-        for one in wanted:
-            value = await self.provider.get(one.name)
+        values: dict[str, str] = {}
+        for secret in secrets:
+            value = await self.provider.get(secret.name)
             if not value:
-                raise UnknownSecretError(one.name)
-            found[one.name] = value
-        return found
+                raise UnknownSecretError(secret.name)
+            values[secret.name] = value
+        return values
 
 
 class SealedCall:
-    """A call with secrets among its arguments. Made by `Secrets.sealed`.
+    """A call with secrets among its arguments. Made by `Secrets.seal`.
 
     Attributes:
-        shown: The arguments as they are recorded, with handles.
+        recorded_arguments: The arguments as they are recorded, with handles.
     """
 
     def __init__(
-        self, secrets: Secrets, arguments: Mapping[Any, Any], used: Mapping[Any, Secret]
+        self, secrets: Secrets, arguments: Mapping[Any, Any], secret_of: Mapping[Any, Secret]
     ) -> None:
-        self.shown: dict[Any, Any] = {**arguments, **{key: one.handle for key, one in used.items()}}
-        self._secrets, self._arguments, self._used = secrets, arguments, used
+        self.recorded_arguments: dict[Any, Any] = {
+            **arguments,
+            **{key: secret.handle for key, secret in secret_of.items()},
+        }
+        self._secrets, self._arguments, self._secret_of = secrets, arguments, secret_of
 
     def execute(
         self, call: Callable[[dict[Any, Any]], Awaitable[Any]], *, what: str
@@ -119,22 +122,25 @@ class SealedCall:
             Exception: What `execute` raised, made anew from its type and text without the values, and
                 without the errors that it came from.
         """
-        values = await self._secrets.values(self._used.values())
-        opened = {key: values[one.name] for key, one in self._used.items()}
+        values = await self._secrets.values(self._secret_of.values())
+        values_of_arguments = {key: values[secret.name] for key, secret in self._secret_of.items()}
         try:
-            value = recordable(await execute({**self._arguments, **opened}), where=what)
+            value = recordable(
+                await execute({**self._arguments, **values_of_arguments}), where=what
+            )
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - raised again below, without its secrets
-            clean = _clean_record(exc, values)
+            clean_record = _clean_record(exc, values)
         else:
             return redacted(value, values)
-        raise rebuild_error(clean)
+        # Outside of the handler: inside, the error with the secrets would be the context of this one.
+        raise rebuild_error(clean_record)
 
 
 def _clean_record(exc: BaseException, secrets: Mapping[str, str]) -> dict[str, JsonValue]:
     record = record_failure(exc)
-    kept = str(record["message"])
-    message = str(redacted(kept, secrets))
-    if len(kept) == MAX_ERROR:  # cut off, maybe inside of a value: without what is left of it
+    text = str(record["message"])
+    message = str(redacted(text, secrets))
+    if len(text) == MAX_ERROR:  # cut off, maybe inside of a value: without what is left of it
         longest = max(len(form) for value in secrets.values() for form in _forms(value))
         return {"type": record["type"], "message": message[:-longest]}
     record["message"] = message
@@ -160,8 +166,10 @@ def redacted(value: JsonValue, secrets: Mapping[str, str]) -> JsonValue:
     if not names:
         return value
     # All in one pass, the longest first: what one of them has replaced is no place to find another.
-    anyone = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
-    return _replaced(value, lambda text: anyone.sub(lambda m: f"[secret {names[m[0]]}]", text))
+    pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+    return _replace_texts(
+        value, lambda text: pattern.sub(lambda m: f"[secret {names[m[0]]}]", text)
+    )
 
 
 def _forms(secret: str) -> set[str]:
@@ -176,13 +184,13 @@ def _forms(secret: str) -> set[str]:
     return {secret, *urls, *lower, *(text[1:-1] for text in texts)}
 
 
-def _replaced(value: JsonValue, clean: Callable[[str], str]) -> JsonValue:
+def _replace_texts(value: JsonValue, clean: Callable[[str], str]) -> JsonValue:
     match value:
         case str():
             return clean(value)
         case list():
-            return [_replaced(one, clean) for one in value]
+            return [_replace_texts(item, clean) for item in value]
         case dict():
-            return {clean(key): _replaced(one, clean) for key, one in value.items()}
+            return {clean(key): _replace_texts(item, clean) for key, item in value.items()}
         case _:
             return value

@@ -51,9 +51,9 @@ class ChildTerms(NamedTuple):
 async def spawn(
     run: RunState, child: Child, boot: Any, *, key: str | None, terms: ChildTerms
 ) -> RunHandle:
-    """See `RunContext.spawn`."""
+    """Record a child run, which starts when the commit is durable, and return its handle."""
     call = Call(run, "spawn")
-    type_, key = _named(run, child, key)
+    type_, key = _type_and_key(run, child, key)
     content = boot.payload if isinstance(boot, Message) else boot
     if isinstance(boot, Message):
         check_metadata_texts(boot.metadata)
@@ -61,22 +61,23 @@ async def spawn(
     what = f"boot message of {type_}"
     content, size_bytes = sized(content, where=what)
     kinds = (K.CHILD_SPAWNED, K.EFFECT_RESULT)
-    known = call.meet(kinds, f"spawn {type_}", ["spawn", type_, key, content])
-    if known is not None:
-        raise_if_refused(known.seq, known.payload)
-        child_id = RunId(str(known.payload["child"]))
-        return RunHandle(child_id, AgentId.parse(str(known.payload["agent"])), run.run_id)
-    refused = run.refusals.get(call.position)
-    if refused is not None:
-        payload = call.refusal(refused)
+    entry = call.meet(kinds, f"spawn {type_}", ["spawn", type_, key, content])
+    if entry is not None:
+        raise_if_refused(entry.seq, entry.payload)
+        child_id = RunId(str(entry.payload["child"]))
+        return RunHandle(child_id, AgentId.parse(str(entry.payload["agent"])), run.run_id)
+    refusal = run.refusals.get(call.position)
+    if refusal is not None:
+        payload = call.refusal(refusal)
         raise_if_refused(call.record(K.EFFECT_RESULT, payload), payload)
     check_payload_size(size_bytes, what=what)
     if isinstance(boot, Message):
         check_metadata(boot.metadata, what=what)
-    n = run.history.sent_at(call.position)
+    # A failed attempt may have spawned another child here, which stays: the new one has an id of its own.
+    n = run.history.next_number_at(call.position)
     key = key or derive_id("agent", run.run_id, call.position, n)
     agent_id = AgentId(type_, key, run.agent_id.tenant)
-    new = _child_of(run.row, agent_id, f"{call.position}#{n}" if n else call.position, terms)
+    child_run = _child_of(run.row, agent_id, f"{call.position}#{n}" if n else call.position, terms)
     message = None
     if boot is not None:
         message = run.message(
@@ -86,12 +87,12 @@ async def spawn(
             sender=f"spawn:{run.agent_id}",
             metadata=boot.metadata if isinstance(boot, Message) else None,
         )
-    _record(call, new, message)
-    await _counted(call)
-    return RunHandle(new.run_id, agent_id, run.run_id)
+    _record(call, child_run, message)
+    await _check_budget(call)
+    return RunHandle(child_run.run_id, agent_id, run.run_id)
 
 
-def _named(run: RunState, child: Child, key: str | None) -> tuple[str, str | None]:
+def _type_and_key(run: RunState, child: Child, key: str | None) -> tuple[str, str | None]:
     if isinstance(child, str):
         if key is not None:
             AgentId(child, key)  # refuses a bad name before anything is recorded
@@ -126,7 +127,7 @@ def _record(call: Call, new: NewRun, message: Message | None) -> None:
     run.history.children[new.run_id] = str(new.agent_id)
 
 
-async def _counted(call: Call) -> None:
+async def _check_budget(call: Call) -> None:
     """Check the budget at once if effects of other branches execute.
 
     Else a refusal found later would break them off.
@@ -135,27 +136,28 @@ async def _counted(call: Call) -> None:
     if not run.scheduler.live.working:
         return
 
-    def refused(limit: str) -> Payload:
+    def refuse(limit: str) -> Payload:
         return call.refusal(SpawnDenied(run.run_id, limit))
 
     seq = run.log.last_seq
-    waiting = run.log.durable_unless_refused(call.branch, call.position, refused)
-    payload = await run.scheduler.live.hold(call.branch, waiting)
+    durable_wait = run.log.durable_unless_refused(call.branch, call.position, refuse)
+    payload = await run.scheduler.live.hold(call.branch, durable_wait)
     if payload is not None:
+        # No other branch runs code while this one is held, so its child is the last one.
         del run.history.children[next(reversed(run.history.children))]
         raise_if_refused(seq, payload)
 
 
-def _child_of(parent: RunRow, agent_id: AgentId, place: str, given: ChildTerms) -> NewRun:
+def _child_of(parent: RunRow, agent_id: AgentId, position: str, child_terms: ChildTerms) -> NewRun:
     """Return the child with its terms. Budgets are the tree's: the parent's copies count, not new ones."""
-    run_id, root = run_id_of_child(parent.run_id, place), parent.root or parent.run_id
-    wanted, priority, depth = given.supervision, given.priority, parent.depth + 1
-    if priority is None and wanted is not None and "priority" in wanted.model_fields_set:
-        priority = wanted.priority
+    run_id, root = run_id_of_child(parent.run_id, position), parent.root or parent.run_id
+    supervision, priority, depth = child_terms.supervision, child_terms.priority, parent.depth + 1
+    if priority is None and supervision is not None and "priority" in supervision.model_fields_set:
+        priority = supervision.priority
     priority = parent.priority if priority is None else priority
-    task = given.task or (wanted.task if wanted else None)
+    task = child_terms.task or (supervision.task if supervision else None)
     tree = parent.supervision or Supervision(run_id=parent.run_id, root_id=str(root))
-    terms = wanted or (parent.supervision if task is None else tree)
+    terms = supervision or (parent.supervision if task is None else tree)
     if terms is not None:
         terms = terms.model_copy(
             update={
@@ -165,17 +167,17 @@ def _child_of(parent: RunRow, agent_id: AgentId, place: str, given: ChildTerms) 
                 "depth": depth,
                 "priority": priority,
                 "task": task,
-                "session_id": (wanted.session_id if wanted else None) or tree.session_id,
+                "session_id": (supervision.session_id if supervision else None) or tree.session_id,
                 "spawn_budget": tree.spawn_budget,
                 "execution_budget": tree.execution_budget,
-                "retention": wanted.retention if wanted else HistoryRetention.RUN,
+                "retention": supervision.retention if supervision else HistoryRetention.RUN,
             }
         )
     return NewRun(
         run_id,
         agent_id,
         priority=priority,
-        retry_policy=given.retry_policy,
+        retry_policy=child_terms.retry_policy,
         parent=parent.run_id,
         root=root,
         depth=depth,

@@ -50,7 +50,7 @@ class Waits:
         mail: The agent's waiting messages.
 
     Attributes:
-        held: The waits of `hold`.
+        holding_waits: The waits of `hold`.
     """
 
     def __init__(self, run: RunState, mail: MessageQueue) -> None:
@@ -58,7 +58,7 @@ class Waits:
         self._mail = mail
         self.open_waits: OpenWaits = OpenWaits()
         self.paused: PausedWaits = self.open_waits.paused
-        self.held: list[PendingWait] = []
+        self.holding_waits: list[PendingWait] = []
         run.signals.on_found = self._signals_found
         run.answers.on_found = self._answers_found
 
@@ -72,78 +72,80 @@ class Waits:
         call = Call(self._run, verb)
         seconds = check_s(f"the time of ctx.{verb}", seconds)
         words: list[JsonValue] = ["sleep", seconds] if at is None else ["until", at.isoformat()]
-        known = call.meet((K.TIMER_SET, K.TIMER_FIRED), verb, words)
-        if known is not None:
-            await call.in_order(known)
+        entry = call.meet((K.TIMER_SET, K.TIMER_FIRED), verb, words)
+        if entry is not None:
+            await call.in_order(entry)
             return
         at = _timer(call, seconds, at)
         await call.begin()
-        fired: Entry = (K.TIMER_FIRED, call.position, {"at": at.isoformat()})
-        await self._end(PendingWait(call.branch, verb, at=at), lambda _: fired)
+        timer_entry: Entry = (K.TIMER_FIRED, call.position, {"at": at.isoformat()})
+        await self._end(PendingWait(call.branch, verb, at=at), lambda _: timer_entry)
 
     async def signal(self, name: str) -> JsonValue:
         """Return the payload of the oldest signal of this name."""
         call = Call(self._run, "sleep_until_signal")
         check_name_of("name of a signal", name)
         refuse_reserved(name)
-        known = call.meet((K.SIGNAL_RECEIVED,), f"signal {name}", ["signal", name])
-        if known is not None:
-            await call.in_order(known)
-            return known.payload["payload"]
+        entry = call.meet((K.SIGNAL_RECEIVED,), f"signal {name}", ["signal", name])
+        if entry is not None:
+            await call.in_order(entry)
+            return entry.payload["payload"]
         await call.begin()
 
-        def received(found: Trigger) -> Entry:
-            assert found.signal is not None
-            n, payload = found.signal.n, found.signal.payload
+        def entry_of(trigger: Trigger) -> Entry:
+            assert trigger.signal is not None
+            n, payload = trigger.signal.n, trigger.signal.payload
             return call.entry(K.SIGNAL_RECEIVED, {"name": name, "payload": payload, "n": n})
 
-        ended = await self._end(PendingWait(call.branch, call.verb, signal=name), received)
-        return fresh(ended.payload["payload"])
+        result = await self._end(PendingWait(call.branch, call.verb, signal=name), entry_of)
+        return fresh(result.payload["payload"])
 
     async def receive(self, timeout_s: float | None) -> Message | None:
         """Return the agent's next plain message, or None after `timeout_s` seconds."""
         run, call = self._run, Call(self._run, "receive")
         limit_s = 0.0 if timeout_s is None else check_s("timeout of ctx.receive", timeout_s)
         kinds = (K.MSG_RECEIVED, K.TIMER_SET, K.TIMER_FIRED)
-        known = call.meet(kinds, call.verb, ["receive", timeout_s])
-        if known is not None:
-            await call.in_order(known)
-            message = message_of(known.payload)
+        entry = call.meet(kinds, call.verb, ["receive", timeout_s])
+        if entry is not None:
+            await call.in_order(entry)
+            message = message_of(entry.payload)
             if message is not None:
                 run.give(message)
             return message
         at = None if timeout_s is None else _timer(call, limit_s)
         await call.begin()
 
-        def received(found: Trigger) -> Entry:
-            if found.mail is not None:
-                return call.entry(K.MSG_RECEIVED, message_payload(found.mail))
+        def entry_of(trigger: Trigger) -> Entry:
+            if trigger.mail is not None:
+                return call.entry(K.MSG_RECEIVED, message_payload(trigger.mail))
             return K.TIMER_FIRED, call.position, {"at": at.isoformat() if at is not None else ""}
 
         wait = PendingWait(call.branch, call.verb, at=at, mail=True)
-        found = (await self._end(wait, received)).found
-        if found.mail is None:
+        trigger = (await self._end(wait, entry_of)).trigger
+        if trigger.mail is None:
             return None
-        run.give(found.mail.message)
-        return found.mail.message.copied()
+        run.give(trigger.mail.message)
+        return trigger.mail.message.copied()
 
-    async def answer(self, wanted: AnswerWait) -> tuple[int, Payload]:
+    async def answer(self, answer_wait: AnswerWait) -> tuple[int, Payload]:
         """Return the entry that ended a wait for an answer, with its seq; the call has begun.
 
         Its payload says whether it is a refusal, and is a copy.
         """
-        run, call = self._run, wanted.call
-        wait = PendingWait(call.branch, call.verb, keep=wanted.keep)
+        run, call = self._run, answer_wait.call
+        wait = PendingWait(call.branch, call.verb, keep=answer_wait.keep)
 
-        def entry_of(found: Trigger) -> Entry:
-            entry = found.entry
+        def entry_of(trigger: Trigger) -> Entry:
+            entry = trigger.entry
             if entry is None:
-                assert found.answer is not None
-                entry = wanted.answered(found.answer)
-            if found.is_refusal:
-                wanted.take_back()
-            if found.is_unasked and wanted.key is not None:
-                end = LateEnd(wanted.key, entry[2], wanted.answered, wanted.keep)
+                assert trigger.answer is not None
+                entry = answer_wait.entry_of_answer(trigger.answer)
+            if trigger.is_refusal:
+                answer_wait.take_back()
+            if trigger.is_unasked and answer_wait.key is not None:
+                end = LateEnd(
+                    answer_wait.key, entry[2], answer_wait.entry_of_answer, answer_wait.keep
+                )
                 run.log.writes.unless_answered.append(end)
             return entry
 
@@ -151,50 +153,50 @@ class Waits:
             """Return what ends the wait without a new event: a refusal, a known answer, the end of time."""
             exc = run.refusals.get(call.position)
             if exc is None and wait.row is None:
-                known = await wanted.prepare()
-                if isinstance(known, Exception):
-                    exc = known
-                elif isinstance(known, Answer):
-                    return Trigger(answer=known, is_unasked=True)
+                outcome = await answer_wait.prepare()
+                if isinstance(outcome, Exception):
+                    exc = outcome
+                elif isinstance(outcome, Answer):
+                    return Trigger(answer=outcome, is_unasked=True)
                 else:
-                    wait.at = known.expires_at
-                    self.open_waits.show(wait, known)
+                    wait.at = outcome.expires_at
+                    self.open_waits.show(wait, outcome)
             if exc is None:
                 return None
             return Trigger(entry=call.entry(K.EFFECT_RESULT, call.refusal(exc)), is_refusal=True)
 
-        async def late() -> Trigger | None:
-            """A last poll comes before the end of its time is recorded."""
+        async def poll_at_end() -> Trigger | None:
+            """Poll once more before the end of the time is recorded: an answer that is there by then counts."""
             run.answers.invalidate()
             await run.answers.refresh()
-            if self._is_there(wait):
+            if self._has_event(wait):
                 return None
-            return Trigger(entry=await wanted.timed_out(), is_unasked=True)
+            return Trigger(entry=await answer_wait.entry_of_timeout(), is_unasked=True)
 
-        ended = await self._end(wait, entry_of, poll=poll, late=late)
-        return ended.seq, fresh(ended.payload)
+        result = await self._end(wait, entry_of, poll=poll, last_poll=poll_at_end)
+        return result.seq, fresh(result.payload)
 
     async def hold(
         self,
         wait: PendingWait,
         may_go: Callable[[], bool],
-        held: Entry,
-        received: Callable[[BufferedSignal], Entry],
+        hold_entry: Entry,
+        entry_of_signal: Callable[[BufferedSignal], Entry],
     ) -> BufferedSignal | None:
         """Return None when `may_go()`, asked when its branch is woken, or a signal that the wait is for.
 
-        The end is recorded as `held`, or as what `received` returns.
+        The end is recorded as `hold_entry`, or as what `entry_of_signal` returns.
         """
 
         async def poll() -> Trigger | None:
-            return Trigger(entry=held) if may_go() else None
+            return Trigger(entry=hold_entry) if may_go() else None
 
-        self.held.append(wait)
+        self.holding_waits.append(wait)
         try:
-            end = lambda found: received(found.signal) if found.signal else held  # noqa: E731
-            return (await self._end(wait, end, poll=poll)).found.signal
+            end = lambda trigger: entry_of_signal(trigger.signal) if trigger.signal else hold_entry  # noqa: E731
+            return (await self._end(wait, end, poll=poll)).trigger.signal
         finally:
-            self.held.remove(wait)
+            self.holding_waits.remove(wait)
 
     def fail(self, position: str, exc: Exception) -> None:
         """Let the wait for an answer at `position` raise an error, which is recorded."""
@@ -202,11 +204,11 @@ class Waits:
         self._wake(self.open_waits.at(position))
 
     def notify_mail(self) -> None:
-        """The agent has new messages."""
+        """Note that the agent has new messages."""
         self._wake(self.paused.first("mail"))
 
     def notify_signals(self) -> None:
-        """The run has new signals, or answers: one branch looks for all."""
+        """Note that the run has new signals, or answers: one branch reads for all."""
         self._run.signals.invalidate()
         self._run.answers.invalidate()
         self._wake(self.paused.first("signal"))
@@ -233,7 +235,7 @@ class Waits:
         """Forget a wait; if its branch was interrupted, let another one poll or take instead."""
         run = self._run
         self.open_waits.close(wait)
-        if wait.ended is not None or run.scheduler.live.unwinding is not None:
+        if wait.result is not None or run.scheduler.live.unwinding is not None:
             return
         if (name := wait.signal) is not None:
             if run.signals.is_current:
@@ -262,81 +264,83 @@ class Waits:
         entry_of: _EntryOf,
         *,
         poll: _Poll | None = None,
-        late: _Poll | None = None,
+        last_poll: _Poll | None = None,
     ) -> WaitResult:
-        ending = self._until_ended(wait, entry_of, poll=poll, late=late)
+        ending = self._until_ended(wait, entry_of, poll=poll, last_poll=last_poll)
         spans = self._run.spans
         if spans is None:
             return await ending
-        with spans.waiting(wait.verb) as seen:
+        with spans.waiting(wait.verb) as wait_span:
             try:
-                ended = await ending
+                result = await ending
             finally:
-                seen.names(wait.row)
-            seen.ended(ended.found.mail, ended.payload)
-        return ended
+                wait_span.note_target(wait.row)
+            wait_span.note_end(result.trigger.mail, result.payload)
+        return result
 
     async def _until_ended(
-        self, wait: PendingWait, entry_of: _EntryOf, *, poll: _Poll | None, late: _Poll | None
+        self, wait: PendingWait, entry_of: _EntryOf, *, poll: _Poll | None, last_poll: _Poll | None
     ) -> WaitResult:
         """Return what ended the wait, recorded and durable, when this branch is next to go on.
 
         A signal, message or answer is consumed only by a branch that goes on with it: see
-        `BranchScheduler.take`. `poll` and `late` find what ends it beside them, and at the end of its time.
+        `BranchScheduler.take`. `poll` finds what else ends the wait, `last_poll` the end of its time.
         """
         run, branch = self._run, wait.branch
 
         def on_taken() -> None:
-            found = self._consume(wait)
-            if found is not None:
-                self._record(wait, entry_of(found), found)
+            consumed_trigger = self._consume(wait)
+            if consumed_trigger is not None:
+                self._record(wait, entry_of(consumed_trigger), consumed_trigger)
 
         self.open_waits.open(wait)
         try:
-            while wait.ended is None:
+            while wait.result is None:
                 if wait.signal is not None:
                     await run.signals.refresh()
-                known = await poll() if poll is not None else None
+                trigger = await poll() if poll is not None else None
                 if wait.row is not None:
                     await run.answers.refresh()
-                if known is None and self._is_there(wait):
+                if trigger is None and self._has_event(wait):
                     is_own = wait.row is not None
                     await run.scheduler.take(branch, wait.verb, on_taken, together=is_own)
-                elif known is None and wait.at is not None and run.clock.now() >= wait.at:
-                    known = await late() if late is not None else Trigger()
-                elif known is None:
+                elif trigger is None and wait.at is not None and run.clock.now() >= wait.at:
+                    trigger = await last_poll() if last_poll is not None else Trigger()
+                elif trigger is None:
                     await self._pause(wait)
-                if known is not None:
-                    self._record(wait, entry_of(known), known)
-                if wait.ended is not None and not branch.has_input:
-                    await run.log.durable(branch, wait.ended.seq)
+                if trigger is not None:
+                    self._record(wait, entry_of(trigger), trigger)
+                # A branch that is alone need not wait for an input to be durable: if a crash keeps it from the
+                # log, it is given again, or something instead of it.
+                if wait.result is not None and not branch.has_input:
+                    await run.log.durable(branch, wait.result.seq)
             await run.scheduler.await_resume(branch, wait.verb)
         except BaseException as exc:
             run.scheduler.live.interrupted(branch, wait.verb, exc)
             raise
         finally:
             self._leave(wait)
-        return wait.ended
+        return wait.result
 
-    def _record(self, wait: PendingWait, entry: Entry, found: Trigger) -> None:
+    def _record(self, wait: PendingWait, entry: Entry, trigger: Trigger) -> None:
         """Record what ended a wait; nothing has, after all, if it was a message that has to wait."""
         run = self._run
         seq = run.log.record(*entry)
-        run.scheduler.queue_resume(wait.branch, seq, is_input=found.is_input)
+        run.scheduler.queue_resume(wait.branch, seq, is_input=trigger.is_input)
         self.open_waits.close(wait)
-        if (mail := found.mail) is not None:
+        if (mail := trigger.mail) is not None:
             key = MessageKey(mail.agent_id, mail.sender, mail.message.id)
             run.log.writes.bind.append(key)
             put_back = partial(self._put_back, wait, mail)
-            run.log.amendments.received[key] = entry[1], put_back
-        wait.ended = WaitResult(found, seq, entry[2])
+            run.log.amendments.received_messages[key] = entry[1], put_back
+        wait.result = WaitResult(trigger, seq, entry[2])
 
     def _put_back(self, wait: PendingWait, mail: Arrived) -> None:
         """Wait on: an older message of its sender has to be read first."""
         self._mail.put_back(mail)
         if self._run.scheduler.go_on_working(wait.branch):
             self.open_waits.open(wait)
-            wait.ended = None
+            wait.result = None
 
     async def _pause(self, wait: PendingWait) -> None:
         """Wait until a notification that there may be something, or the time has come."""
@@ -353,7 +357,7 @@ class Waits:
             if alarm is not None:
                 alarm.cancel()
 
-    def _is_there(self, wait: PendingWait) -> bool:
+    def _has_event(self, wait: PendingWait) -> bool:
         if wait.signal is not None:
             return is_readable(self._run.log, self._run.signals.first(wait.signal))
         if wait.row is not None:
@@ -377,9 +381,10 @@ _Poll: TypeAlias = "Callable[[], Awaitable[Trigger | None]]"
 
 
 def _timer(call: Call, seconds: float, at: datetime | None = None) -> datetime:
-    """Return when a wait ends, as an execution before this one has set it; else `at`, or so long from now."""
-    if call.begun is not None:
-        return instant_in(call.begun.payload["at"])
+    """Return when a wait ends: `at`, or so many seconds from now."""
+    # The instant that an earlier execution has set: the wait goes on, and does not begin anew.
+    if call.begin_entry is not None:
+        return instant_in(call.begin_entry.payload["at"])
     at = at or call.run.clock.now() + timedelta(seconds=seconds)
     call.record(K.TIMER_SET, {"at": at.isoformat(), "verb": call.verb})
     return at
@@ -401,7 +406,7 @@ def message_of(payload: Payload) -> Message | None:
     return Message.from_json(data) if isinstance(data, dict) else None
 
 
-_Place: TypeAlias = "list[tuple[int, ...]]"
+_OrderKey: TypeAlias = "list[tuple[int, ...]]"
 Source: TypeAlias = Literal["signal", "answer", "mail"]
 
 
@@ -430,7 +435,7 @@ class Trigger:
 class WaitResult(NamedTuple):
     """The event that ended a wait, and its entry."""
 
-    found: Trigger
+    trigger: Trigger
     seq: int
     payload: Payload
 
@@ -443,7 +448,7 @@ class PendingWait:
         row: What an answer ends, as others see it; set by `OpenWaits.show`.
         keep: Whether the answer stays for others who wait for it.
         n: Grows with each wait that paused for the first time.
-        place: The position of `row` among the others.
+        order_key: Its position in the run, by which rows are sorted.
     """
 
     branch: Branch
@@ -453,13 +458,13 @@ class PendingWait:
     mail: bool = False
     row: Wait | None = None
     keep: bool = False
-    ended: WaitResult | None = None
+    result: WaitResult | None = None
     n: int = -1
-    place: _Place = field(default_factory=list)
+    order_key: _OrderKey = field(default_factory=list)
 
     @property
     def source(self) -> tuple[Source, str] | None:
-        """The source of the awaited event; None: the clock alone."""
+        """The source of the awaited event, or None if it is the clock alone."""
         if self.signal is not None:
             return "signal", self.signal
         if self.row is not None:
@@ -485,19 +490,19 @@ class AnswerWait:
         self.call, self.run = call, call.run
 
     async def prepare(self) -> Wait | Answer | Exception:
-        """Return the wait as others see it, or what ends it at once."""
+        """Return the wait as others see it, or the answer or error that ends it at once."""
         raise NotImplementedError
 
-    def answered(self, answer: Answer) -> Entry:
+    def entry_of_answer(self, answer: Answer) -> Entry:
         """Return the entry that records an answer."""
         raise NotImplementedError
 
-    async def timed_out(self) -> Entry:
+    async def entry_of_timeout(self) -> Entry:
         """Return the entry that records the end of its time."""
         raise NotImplementedError
 
     def take_back(self) -> None:
-        """The refusal of the call is recorded."""
+        """Note that the refusal of the call is recorded."""
 
 
 class PausedWaits:
@@ -525,7 +530,7 @@ class PausedWaits:
             insort(self._by_source[kind].setdefault(name, []), wait, key=_n_of)
 
     def remove(self, wait: PendingWait) -> None:
-        """The wait polls again, or was broken off."""
+        """Remove a wait that polls again, or was broken off."""
         self._waits.remove(wait)
         if wait.source is not None:
             kind, name = wait.source
@@ -536,8 +541,8 @@ class PausedWaits:
 
     def first(self, kind: Source) -> PendingWait | None:
         """Return one that pauses for this: for messages the first, else any."""
-        found = self._by_source[kind]
-        return next(iter(found.values()))[0] if found else None
+        waits_by_name = self._by_source[kind]
+        return next(iter(waits_by_name.values()))[0] if waits_by_name else None
 
     def for_signals(self, counts: Iterable[tuple[str, int]]) -> list[PendingWait]:
         """Return the branches that can take signals of these names, given their counts, in order."""
@@ -569,7 +574,7 @@ class OpenWaits:
     def __init__(self) -> None:
         self.paused: PausedWaits = PausedWaits()
         self._open: set[PendingWait] = set()
-        self._shown: list[PendingWait] = []
+        self._visible_waits: list[PendingWait] = []
         """The open waits that have a row, by position."""
         self._by_position: dict[str, PendingWait] = {}
         self._outside_count = 0
@@ -586,11 +591,11 @@ class OpenWaits:
     def show(self, wait: PendingWait, row: Wait) -> None:
         """Let others see an open wait as this row."""
         wait.row = row
-        wait.place = [
+        wait.order_key = [
             tuple(int(part) for part in piece.split(".") if part)
             for piece in row.position.split(":")
         ]
-        insort(self._shown, wait, key=_place_of)
+        insort(self._visible_waits, wait, key=_order_key_of)
         self._by_position[row.position] = wait
         self._outside_count += row.kind in FROM_OUTSIDE
         self._rows.clear()
@@ -601,7 +606,9 @@ class OpenWaits:
             return
         self._open.remove(wait)
         if wait.row is not None:
-            del self._shown[bisect_left(self._shown, wait.place, key=_place_of)]
+            del self._visible_waits[
+                bisect_left(self._visible_waits, wait.order_key, key=_order_key_of)
+            ]
             del self._by_position[wait.row.position]
             self._outside_count -= wait.row.kind in FROM_OUTSIDE
             self._rows.clear()
@@ -620,10 +627,11 @@ class OpenWaits:
 
         The same tuple, until something changes.
         """
-        must = must and len(self._shown) == len(self._open) == len(self.paused)
+        must = must and len(self._visible_waits) == len(self._open) == len(self.paused)
         must = must and not self._outside_count
+        # A cache: every flush asks, and with many waits the tuple would be made anew each time.
         if must not in self._rows:
-            rows = [wait.row for wait in self._shown if wait.row is not None]
+            rows = [wait.row for wait in self._visible_waits if wait.row is not None]
             if must and rows:
                 rows[0] = replace(rows[0], must=True)
             self._rows[must] = tuple(rows)
@@ -631,4 +639,4 @@ class OpenWaits:
 
 
 _n_of: Callable[[PendingWait], int] = attrgetter("n")
-_place_of: Callable[[PendingWait], _Place] = attrgetter("place")
+_order_key_of: Callable[[PendingWait], _OrderKey] = attrgetter("order_key")

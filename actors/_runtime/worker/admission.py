@@ -34,7 +34,7 @@ class ReadyQueue(Generic[T]):
         self._lane_of: dict[T, tuple[str, int]] = {}
         self.weights: dict[str, int] = {}
         """Number of items that a tenant takes in each round, if it is not one."""
-        self._taken = 0
+        self._turn_count = 0
         """Number of those that the current tenant has had."""
         self._current: str | None = None
 
@@ -45,7 +45,7 @@ class ReadyQueue(Generic[T]):
         return item in self._lane_of
 
     def offer(self, item: T, *, priority: int, tenant: str, first: bool = False) -> bool:
-        """Put an item at the end of its lane; False (and no change) when it is there already.
+        """Put an item at the end of its lane; return False (and change nothing) if it is there already.
 
         `first` is for an item that was taken and could not be used: its tenant is the next one, and it
         is the next of its priority there.
@@ -63,22 +63,22 @@ class ReadyQueue(Generic[T]):
 
     def take(self, capacity: int) -> list[T]:
         """Remove and return up to `capacity` items, the next one first."""
-        taken: list[T] = []
-        while self._tenants and len(taken) < capacity:
+        items: list[T] = []
+        while self._tenants and len(items) < capacity:
             tenant, lanes = next(iter(self._tenants.items()))
             priority = min(lanes)
-            taken.append(lanes[priority].popleft())
-            del self._lane_of[taken[-1]]
+            items.append(lanes[priority].popleft())
+            del self._lane_of[items[-1]]
             if not self.weights or self._has_had_its_share(tenant):
                 self._tenants.move_to_end(tenant)
             self._drop_empty(tenant, priority)
-        return taken
+        return items
 
     def _has_had_its_share(self, tenant: str) -> bool:
         if self._current != tenant:
-            self._current, self._taken = tenant, 0
-        self._taken += 1
-        if self._taken < self.weights.get(tenant, 1):
+            self._current, self._turn_count = tenant, 0
+        self._turn_count += 1
+        if self._turn_count < self.weights.get(tenant, 1):
             return False
         self._current = None
         return True
@@ -100,12 +100,12 @@ class ReadyQueue(Generic[T]):
         self._lane_of.clear()
 
     def _in_order(self) -> Iterator[T]:
-        rest = [
+        queues = [
             list(chain.from_iterable(lanes[priority] for priority in sorted(lanes)))
             for lanes in self._tenants.values()
         ]
-        for n in range(max(map(len, rest), default=0)):
-            yield from (items[n] for items in rest if n < len(items))
+        for n in range(max(map(len, queues), default=0)):
+            yield from (items[n] for items in queues if n < len(items))
 
     def _drop_empty(self, tenant: str, priority: int) -> None:
         lanes = self._tenants[tenant]
@@ -168,9 +168,9 @@ class WaitQueue(Generic[E]):
 
     def notify(self, *, free: int) -> list[E]:
         """Return the items that may try now, the next one first."""
-        found = self.waiting.take(max(free - len(self.notified), 0))
-        self.notified.update(found)
-        return found
+        items = self.waiting.take(max(free - len(self.notified), 0))
+        self.notified.update(items)
+        return items
 
     def remove(self, item: E) -> None:
         """Forget an item: it was admitted, or is not to execute any more."""
@@ -179,9 +179,9 @@ class WaitQueue(Generic[E]):
 
     def take_all(self) -> list[E]:
         """Remove and return all waiting items, the next one first."""
-        found = self.waiting.take(len(self.waiting))
+        items = self.waiting.take(len(self.waiting))
         self.notified.clear()
-        return found
+        return items
 
 
 class Slots(Generic[E]):
@@ -195,9 +195,9 @@ class Slots(Generic[E]):
         self._usable = 0
         """Number of them that may be used: fewer than are held while some are being released."""
         self._share = 0
-        self._contended = False
-        self._asked = 0
-        self._asked_at = self._spare_since = 0.0
+        self._is_contended = False
+        self._last_demand = 0
+        self._last_claim_at = self._spare_since = 0.0
 
     @property
     def free(self) -> int:
@@ -216,49 +216,52 @@ class Slots(Generic[E]):
         """Note that an execution has ended, or was evicted: slots above the share are not used again."""
         self.used -= 1
         self._spare_since = now
+        # Other hosts want the slots above the share: they are given back one by one, as executions end.
         if self._usable > self._share:
             self._usable = max(self._share, self.used)
 
     def refresh(self, *, is_changed: bool) -> None:
         """Note that the limit was changed, or that slots may be free elsewhere, or be wanted there."""
         if is_changed or len(self.queue):
-            self._asked = 0
-        self._contended = self._contended or self.held > 0
+            self._last_demand = 0
+        self._is_contended = self._is_contended or self.held > 0
 
     def due_at(self, now: float) -> float | None:
-        """Return the instant of the next call of the store, for more slots or to release some; None: never."""
+        """Return the instant of the next call of the store, to claim or to release slots, or None."""
         if max(self.used, self._usable) < self.held or self.used > self.held:
             return now
-        found: list[float] = []
+        instants: list[float] = []
         if self._demand > self._usable:
-            found.append(now if self._demand > self._asked else self._asked_at + POLL_S)
+            instants.append(
+                now if self._demand > self._last_demand else self._last_claim_at + POLL_S
+            )
         elif self._demand < self._usable:
-            found.append(now if self._contended else self._spare_since + LINGER_S)
-        elif self._demand < self._asked:
-            found.append(self._asked_at + LINGER_S)  # no run waits: others may be admitted
+            instants.append(now if self._is_contended else self._spare_since + LINGER_S)
+        elif self._demand < self._last_demand:
+            instants.append(self._last_claim_at + LINGER_S)  # no run waits: others may be admitted
         if self.held:
-            found.append(self._asked_at + (SHARE_S if self._contended else REFRESH_S))
-        return min(found, default=None)
+            instants.append(self._last_claim_at + (SHARE_S if self._is_contended else REFRESH_S))
+        return min(instants, default=None)
 
     def claim(self, now: float) -> tuple[int, int]:
         """Return how many slots to go on holding, and how many would be of use, that included."""
-        is_lingering = not self._contended and now < self._spare_since + LINGER_S
+        is_lingering = not self._is_contended and now < self._spare_since + LINGER_S
         keep = self._usable if is_lingering else min(self._usable, self._demand)
         # Nothing above what is said to be kept may be used before the answer is here.
         self._usable = keep = max(keep, self.used)
-        self._asked, self._asked_at = self._demand, now
+        self._last_demand, self._last_claim_at = self._demand, now
         return keep, max(self._demand, keep)
 
     def apply(self, grant: Grant, now: float) -> None:
         """Take over the answer to a claim."""
         if grant.held > self._usable:
             self._spare_since = now
-        self.held, self._share, self._contended = grant.held, grant.share, grant.contended
+        self.held, self._share, self._is_contended = grant.held, grant.share, grant.contended
         self._usable = max(min(grant.held, grant.share), self.used)
 
     def mark_unanswered(self) -> None:
         """Note that the answer to a claim was lost: as many slots as were wanted may be held."""
-        self.held = max(self.held, self._asked, self._usable)
+        self.held = max(self.held, self._last_demand, self._usable)
 
 
 class TokenBucket(Generic[E]):
@@ -288,19 +291,19 @@ class TokenBucket(Generic[E]):
             self._next_at = 0.0
 
     def due_at(self, now: float) -> float | None:
-        """See `Slots.due_at`. What is not used is returned at once."""
+        """Return the instant of the next call of the store, or None. What is not used is returned at once."""
         if self._missing > 0:
             return max(self._next_at, now)
         return now if self._missing < 0 else None
 
     def claim(self, now: float) -> int:
-        """Return how many more starts are wanted; below 0: so many are returned."""
+        """Return how many more starts are wanted; a number below 0 says how many are returned."""
         if self._missing > 0 and now < self._next_at:
             return 0
-        wanted = self._missing
-        if wanted < 0:
-            self.free += wanted
-        return wanted
+        count = self._missing
+        if count < 0:
+            self.free += count
+        return count
 
     def apply(self, grant: Grant, now: float) -> None:
         """Take over the answer to a claim."""
@@ -351,7 +354,7 @@ class Admission(Generic[E]):
         return bool(self._limits) and any(scope in self._limits for scope in scopes_of(agent_id))
 
     def admit(self, item: E) -> Permit[E] | None:
-        """Return the permit to execute an item; None if a limiter queued it for later."""
+        """Return the permit to execute an item, or None if a limiter queued it for later."""
         if not self._limits:
             permit = Permit(item)
             self._permits.add(permit)
@@ -361,6 +364,7 @@ class Admission(Generic[E]):
         limiters: list[Limiter[E]] = [*slots]
         if item.run_id is None:  # else it goes on, and is no start
             limiters += (self._buckets[scope] for scope in scopes if scope in self._buckets)
+        # All limiters are asked before one is used: an item that waits at one takes nothing from the others.
         for limiter in limiters:
             if not limiter.queue.admits(item, free=limiter.free):
                 self._enqueue(item, limiter)
@@ -396,10 +400,10 @@ class Admission(Generic[E]):
         self._queued_on.clear()
 
     def _enqueue(self, item: E, limiter: Limiter[E]) -> None:
-        known = self._queued_on.get(item)
-        if known is not None and known is not limiter:
-            known.queue.remove(item)
-            self._notify(known)
+        previous = self._queued_on.get(item)
+        if previous is not None and previous is not limiter:
+            previous.queue.remove(item)
+            self._notify(previous)
         self._queued_on[item] = limiter
         limiter.queue.put(item)
         self._notify(limiter)
@@ -425,7 +429,7 @@ class Admission(Generic[E]):
 
     def define(self, limits: Iterable[Limit]) -> None:
         """Replace all limits. Agents that waited for a removed limit are tried again."""
-        known, self._limits = self._limits, {limit.scope: limit for limit in limits}
+        old_limits, self._limits = self._limits, {limit.scope: limit for limit in limits}
         weights = {
             scope.name: limit.weight
             for scope, limit in self._limits.items()
@@ -435,8 +439,8 @@ class Admission(Generic[E]):
             self._ready.weights = weights
             for limiter in self._limiters():
                 limiter.queue.waiting.weights = weights
-        for scope in {*known, *self._limits}:
-            if known.get(scope) != self._limits.get(scope):
+        for scope in {*old_limits, *self._limits}:
+            if old_limits.get(scope) != self._limits.get(scope):
                 self._redefine(scope)
 
     def _redefine(self, scope: LimitScope) -> None:
@@ -478,23 +482,25 @@ class Admission(Generic[E]):
         self.on_change()
 
     def due_at(self) -> float | None:
-        """Return when the next claim is due, by the clock; None: no limit applies to an agent here."""
+        """Return when the next claim is due, by the clock, or None if no limit applies to an agent here."""
         if not self._limits:
             return None
         now = self._clock()
-        due = (limiter.due_at(now) for limiter in self._limiters())
-        return min((at for at in due if at is not None), default=None)
+        instants = (limiter.due_at(now) for limiter in self._limiters())
+        return min((at for at in instants if at is not None), default=None)
 
     def claims(self) -> list[Claim]:
         """Return what to report to the store now. Each has to be answered by `apply` or `mark_unanswered`."""
         now, claims = self._clock(), list[Claim]()
         for scope in self._limits:
             slots, bucket = self._slots.get(scope), self._buckets.get(scope)
-            due = [limiter.due_at(now) for limiter in (slots, bucket) if limiter is not None]
-            if any(at is not None and at <= now for at in due):
-                held, wanted = (0, 0) if slots is None else slots.claim(now)
+            instants = [limiter.due_at(now) for limiter in (slots, bucket) if limiter is not None]
+            if any(at is not None and at <= now for at in instants):
+                slots_to_keep, useful_slots = (0, 0) if slots is None else slots.claim(now)
                 starts = 0 if bucket is None else bucket.claim(now)
-                claims.append(Claim(scope=scope, held=held, wanted=wanted, starts=starts))
+                claims.append(
+                    Claim(scope=scope, held=slots_to_keep, wanted=useful_slots, starts=starts)
+                )
         return claims
 
     def apply(self, grants: Iterable[Grant]) -> None:

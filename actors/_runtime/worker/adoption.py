@@ -10,7 +10,7 @@ from actors._kernel.runtime.ids import RunId, ShardId
 from actors._kernel.runtime.rows import Arrived, RunRow, Timer
 from actors._kernel.runtime.scheduler import RunStatus, ShardLease
 from actors._kernel.stores.runs import Blocking
-from actors._runtime.execution.start import place_of
+from actors._runtime.execution.start import queue_item_of
 from actors._runtime.worker.intake import Intake
 from actors._runtime.worker.mailbox import Adoption, Mailbox
 from actors._runtime.worker.worker_state import WorkerState
@@ -34,9 +34,9 @@ class ShardAdoption:
         self._held, self._mailboxes = state.held, state.mailboxes
         self._dispatcher, self._executing = state.dispatcher, state.executing
         self.sleep: Callable[[Mapping[ShardId, Mapping[str, int]]], None] = state.mailboxes.sleep
-        """See `MailboxTable.sleep`: called before the other runs of the shards."""
+        """Called with sleeping agents, before the other runs of their shards: `MailboxTable.sleep`."""
         self.mail_scanned: Callable[[Iterable[ShardLease]], None] = state.mailboxes.mail_scanned
-        """See `MailboxTable.mail_scanned`."""
+        """Called when all waiting messages of shards were offered: `MailboxTable.mail_scanned`."""
 
     def grant(self, lease: ShardLease) -> None:
         """Hold a shard; nothing starts in it before its runs were passed to `adopt` and `loaded` says so."""
@@ -54,7 +54,7 @@ class ShardAdoption:
     def adopt(self, run: RunRow, messages: tuple[Arrived, ...] = (), *, reading: int) -> None:
         """Take over an open run: a queued one at any time, others while their shard is read.
 
-        A row of a `reading` from before its shard had to be read anew is none: see `HeldShards`.
+        A row of a `reading` from before its shard had to be read anew is ignored: see `HeldShards`.
         """
         is_queued = run.status is RunStatus.PENDING and run.last_seq < 0
         mailbox = self._mailboxes.of(run.agent_id, reading=reading)
@@ -64,7 +64,7 @@ class ShardAdoption:
         if run.run_id == mailbox.run_id or run.run_id in self._executing:
             return
         if is_queued:
-            for arrived in messages or (place_of(run),):
+            for arrived in messages or (queue_item_of(run),):
                 self._intake.offer(arrived, priority=run.priority)
         elif mailbox.adoption is Adoption.UNDER_WAY and not run.status.is_terminal:
             if (legacy := self._held.legacies.get(mailbox.shard)) is not None:
@@ -88,7 +88,7 @@ class ShardAdoption:
         if mailbox.run_id == run.run_id:
             is_forgotten = execution is not None and run.last_seq < execution.known_seq
             if execution is not None and not is_forgotten:
-                execution.known_seq = -1  # in doubt no more
+                execution.known_seq = -1  # the store still has what it had of the log
         else:
             is_forgotten = not is_queued
         if not is_forgotten:
@@ -139,9 +139,9 @@ class ShardAdoption:
 
     def give_up(self, leases: Sequence[ShardLease]) -> list[ShardLease]:
         """Stop acting for shards, at once; return those that were held until now."""
-        if not (gone := [lease for lease in leases if self._held.remove(lease)]):
-            return gone
-        shards = {lease.shard for lease in gone}
+        if not (lost_leases := [lease for lease in leases if self._held.remove(lease)]):
+            return lost_leases
+        shards = {lease.shard for lease in lost_leases}
         for execution in list(self._executing.values()):
             if execution.lease.shard in shards:
                 # Out of the map at once: the run may be adopted again before its code has unwound.
@@ -151,15 +151,15 @@ class ShardAdoption:
             if mailbox.run_id is not None:
                 self._state.forget(mailbox.run_id)
         self._mailboxes.forget_shards(shards)
-        fresh, shard_of = self._state.fresh, self._state.store.shards.shard_of
-        for run_id in [i for i, run in fresh.items() if shard_of(run.agent_id) in shards]:
-            del fresh[run_id]
+        new_runs, shard_of = self._state.fresh, self._state.store.shards.shard_of
+        for run_id in [i for i, run in new_runs.items() if shard_of(run.agent_id) in shards]:
+            del new_runs[run_id]
         self._state.completions.release_all()
         self._publish(Nudge("held"))
-        return gone
+        return lost_leases
 
     def gave_up(self, blocking: Blocking) -> None:
-        """Note that hosts gave up the shard of a run that blocked them. Called before the run starts here."""
+        """Note, before the run starts here, that hosts gave up its shard because it blocked them."""
         self._state.blockings[blocking.run_id] = blocking
 
     def remind(self, timer: Timer) -> None:

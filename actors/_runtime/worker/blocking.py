@@ -20,36 +20,40 @@ _OURS: Final = frozenset({"actors", "broker", "compose", "persistence"})
 
 def blocker_in(frame: FrameType | None, worker: Worker) -> Blocker:
     """Return the execution of this frame, the innermost of a thread that runs meanwhile."""
-    place, in_doubt = _place(frame), worker.in_doubt_elsewhere
-    found = _who(frame)
-    if found is None:
-        return Blocker(place=place, in_doubt=in_doubt)
-    agent_id, run_id = found
+    code_line, in_doubt = _code_line(frame), worker.in_doubt_elsewhere
+    owner = _owner_of(frame)
+    if owner is None:
+        return Blocker(place=code_line, in_doubt=in_doubt)
+    agent_id, run_id = owner
     lease = worker.lease_of(agent_id)
     shard = lease.shard if lease is not None else None
-    return Blocker(place=place, agent_id=agent_id, run_id=run_id, shard=shard, in_doubt=in_doubt)
+    return Blocker(
+        place=code_line, agent_id=agent_id, run_id=run_id, shard=shard, in_doubt=in_doubt
+    )
 
 
-def _who(frame: FrameType | None) -> tuple[AgentId, RunId] | None:
+def _owner_of(frame: FrameType | None) -> tuple[AgentId, RunId] | None:
     """Return whose code it is: every way into an agent's code has one of these at hand."""
-    for one in _frames(frame):
-        for value in list(one.f_locals.values()):
+    for caller_frame in _frames(frame):
+        for value in list(caller_frame.f_locals.values()):
             # `type`: asking an author's object for its class may execute its code, here.
-            kind = type(value)
-            if kind is RunContext or kind is RunState:
+            type_ = type(value)
+            if type_ is RunContext or type_ is RunState:
                 return value.agent_id, value.run_id
-            if kind is Execution:
+            if type_ is Execution:
                 return value.lease.agent_id, value.lease.run_id
     return None
 
 
-def _place(frame: FrameType | None) -> str:
+def _code_line(frame: FrameType | None) -> str:
     """Return the innermost line that an agent's author wrote, else the innermost of all."""
-    task = itertools.takewhile(lambda one: _package(one) != "asyncio", _frames(frame))
-    where = next((one for one in task if not _is_library(one)), frame)
-    if where is None:
+    task = itertools.takewhile(lambda f: _package(f) != "asyncio", _frames(frame))
+    line_frame = next((f for f in task if not _is_library(f)), frame)
+    if line_frame is None:
         return "unknown"
-    return f"{where.f_code.co_qualname} ({where.f_code.co_filename}:{where.f_lineno})"
+    return (
+        f"{line_frame.f_code.co_qualname} ({line_frame.f_code.co_filename}:{line_frame.f_lineno})"
+    )
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

@@ -42,9 +42,9 @@ class Dispatcher:
     """Starts agents that have something to do, as far as the capacity goes and limits allow.
 
     Args:
-        env: Has the store, with signals that may wake a parked run, and the runs that wait in memory.
-        mailboxes: Decide which agents may start.
-        tasks: What is started runs here.
+        env: The services of the host: the store, and the count of the runs that wait in memory.
+        mailboxes: The mailboxes, which decide which agents may start.
+        tasks: The scope of the tasks that are started here.
         capacity: Number of agents that may execute at once, besides those whose run waits in memory.
         drive: Function that executes an agent's next run, and then calls `leave`.
 
@@ -52,7 +52,7 @@ class Dispatcher:
         admission: The limits of the deployment, which decide which of the ready agents may execute.
         timers: The timers of waiting runs.
         load: Number of runs in memory.
-        is_stopping: Nothing starts any more.
+        is_stopping: True if nothing starts any more.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Dispatcher:
         )
         self.timers: Timers = Timers(env.clock, self._on_timer)
         self.load: int = 0
-        self._left = STARTS
+        self._starts_left = STARTS
         self.is_stopping = False
 
     @property
@@ -101,6 +101,7 @@ class Dispatcher:
     def goes_on(self, mailbox: Mailbox) -> bool:
         """Return True if an agent whose run has ended starts its next run at once, ahead of the queue."""
         is_next = mailbox.holding is Holding.NOTHING and mailbox.has_work and not self._ready
+        # A limited agent passes its limiter's queue again: others of the limit may wait there.
         is_next = is_next and not self.admission.concerns(mailbox.agent_id)
         return is_next and self._mailboxes.may_start(mailbox)
 
@@ -149,10 +150,10 @@ class Dispatcher:
     async def _is_decided(self, run_id: RunId) -> bool:
         """Return True if an operator decided about the run's present state, not about an earlier one."""
         decisions = [s for s in await self._store.reads.signals(run_id) if s.about is not None]
-        found = await self._store.reads.load([run_id]) if decisions else []
+        loaded_runs = await self._store.reads.load([run_id]) if decisions else []
         return any(
             decision.about == to_decide(decision.name, loaded.row, loaded.entries)
-            for loaded in found
+            for loaded in loaded_runs
             for decision in decisions
         )
 
@@ -165,7 +166,7 @@ class Dispatcher:
 
         def retry() -> None:
             if mailbox.revision != revision:
-                return  # it came to a rest, or ended, meanwhile: what is there now has times of its own
+                return  # it was suspended, or has ended, meanwhile: what is there now has times of its own
             if run_id is not None:
                 self.wake(mailbox)
             else:
@@ -195,7 +196,7 @@ class Dispatcher:
 
     def start_ready(self) -> None:
         """Start ready agents, as far as the capacity and the limits allow."""
-        while self._ready and self._left and not self.is_stopping:
+        while self._ready and self._starts_left and not self.is_stopping:
             if self.load - self._idle.count >= self._capacity:
                 return  # no slot is free
             [mailbox] = self._ready.take(1)
@@ -206,13 +207,13 @@ class Dispatcher:
             permit = self.admission.admit(mailbox)
             if permit is not None:
                 self.load += 1
-                self._left -= 1
-                if self._left == STARTS - FEW_STARTS:
+                self._starts_left -= 1
+                if self._starts_left == STARTS - FEW_STARTS:
                     asyncio.get_running_loop().call_soon(self._begin_again)
                 self._tasks.start(self._drive(permit), name=f"agent {mailbox.agent_id}")
 
     def _begin_again(self) -> None:
-        self._left = STARTS
+        self._starts_left = STARTS
         self.start_ready()
 
     def leave(self, permit: Permit[Mailbox]) -> None:
@@ -236,7 +237,7 @@ class MailboxLoader:
     """Reads messages for what starts next, and for runs that receive: the oldest rows first, a few at a time.
 
     Args:
-        store: Has the rows.
+        store: The store of the rows.
         tasks: The scope of tasks that read beside a run.
         on_read: Called with a mailbox that was read beside the run that holds it.
     """
@@ -249,7 +250,7 @@ class MailboxLoader:
     async def fill(self, mailbox: Mailbox) -> None:
         """Return when the mailbox has enough for a start, or all there is.
 
-        What is read is out of date, and left, once the run that holds the agent was evicted.
+        What is read is out of date, and dropped, once the run that holds the agent was evicted.
 
         Raises:
             PersistenceError: The store could not be read.
@@ -261,6 +262,7 @@ class MailboxLoader:
             try:
                 page = await self._store.backlog.pending_mail(agent=mailbox.agent_id, limit=limit)
             finally:
+                # Not read, or out of date: else the mailbox would say that the store has no more.
                 if page is None or mailbox.revision != revision:
                     mailbox.note_mail()
             if mailbox.revision == revision:
@@ -289,10 +291,10 @@ class Holders:
     """Reads which run holds an agent of which it is only known that one does: its run slept.
 
     Args:
-        store: Has the rows.
+        store: The store of the rows.
         tasks: The scope of tasks that ask the store.
-        mailboxes: Say whether that is still wanted.
-        dispatcher: Lets the run go on that holds the agent, or what waits for it.
+        mailboxes: The mailboxes, which say whether the answer is still wanted.
+        dispatcher: The dispatcher, which lets the run go on that holds the agent, or what waits for it.
     """
 
     def __init__(
@@ -305,9 +307,9 @@ class Holders:
         """The number of the question of each mailbox whose answer counts."""
 
     def ask(self, mailbox: Mailbox) -> None:
-        """Read it, for as long as that takes, beside whatever goes on.
+        """Read which run holds the agent, in a task, until that succeeds.
 
-        Asked again, what was read before is out of date and dropped.
+        A later question makes the answers to earlier ones out of date, and they are dropped.
         """
         number = self._latest[mailbox] = next(self._numbers)
         self._tasks.start(self._ask(mailbox, number), name=f"who holds {mailbox.agent_id}")
@@ -325,7 +327,7 @@ class Holders:
                 self._apply(mailbox, run)
 
     def _apply(self, mailbox: Mailbox, run: RunRow | None) -> None:
-        """Note which run holds the agent; None: none does any more."""
+        """Note which run holds the agent, or that none does any more."""
         if not self._mailboxes.is_known(mailbox) or mailbox.adoption is not Adoption.ASKED:
             return
         was_nudged = mailbox.nudged

@@ -27,8 +27,8 @@ class HeldShards:
         loading: Shards whose open runs are not read yet. Nothing starts there.
         unread: Shards whose waiting messages are not read yet. An unknown agent may have some.
         draining: Shards that are to be released. Nothing starts there.
-        lazy: Agents with inbox rows of which no notification was sent. Such an agent reads its rows before
-            it starts. None: any agent of the shard may have some.
+        lazy: Agents with inbox rows of which no notification was sent, by shard; None if any agent of the
+            shard may have some. Such an agent reads its rows before it starts.
         readings: Grows whenever a shard has to be read. A reader of rows notes it before it reads.
         legacies: By shard whose owner before died, what that one may have been executing.
         read_since: By shard, the smallest value of `readings` whose rows are valid. Older rows were read
@@ -64,7 +64,7 @@ class HeldShards:
         return [self._leases[s] for s in self.unread - self.loading if s in self._leases]
 
     def get(self, shard: ShardId) -> ShardLease | None:
-        """Return the lease of a shard, None when it is not held."""
+        """Return the lease of a shard, or None if it is not held."""
         return self._leases.get(shard)
 
     def grant(self, lease: ShardLease, *, at: datetime = LONG_AGO) -> None:
@@ -86,8 +86,10 @@ class HeldShards:
 
     def holds(self, lease: ShardLease) -> bool:
         """Return True if this very lease is held: the shard was not lost, and claimed again, since."""
-        held = self._leases.get(lease.shard)
-        return held is not None and held.epoch == lease.epoch
+        # The epoch, not the owner: a host that froze may have lost the shard and claimed it again, and work
+        # that began under the old epoch must not continue under the new one.
+        current = self._leases.get(lease.shard)
+        return current is not None and current.epoch == lease.epoch
 
     def remove(self, lease: ShardLease) -> bool:
         """Stop holding the shard; return False if it was not held."""
@@ -157,6 +159,7 @@ class Completions:
         for waiter in self._waiters.pop(run_id, ()):
             if not waiter.done():
                 waiter.set_result(row)
+                # A copy for the next caller: this one may change the result in place.
                 row = None if row is None else replace(row, result=fresh(row.result))
 
     def release_all(self) -> None:

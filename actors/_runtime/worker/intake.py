@@ -16,11 +16,11 @@ from actors._kernel.runtime.rows import Arrived, LoadedRun, NewRun
 from actors._kernel.runtime.scheduler import ShardLease
 from actors._kernel.runtime.waits import WaitCycle
 from actors._runtime.execution.ending import wait_cycle_error
-from actors._runtime.execution.start import ENDED, is_session, place_of_child, with_heard
+from actors._runtime.execution.start import ENDED, is_session, queue_item_of_child, with_inbox_turns
 from actors._runtime.journal.amendments import refusal_of
 from actors._runtime.loop.notifications import Notifications
 from actors._runtime.replay.history import History
-from actors._runtime.replay.verdict import cancelled, with_orphans
+from actors._runtime.replay.verdict import cancelled_verdict, with_orphans
 from actors._runtime.verbs.conversation.sessions import clears_in_store
 from actors._runtime.verbs.host_services import HostServices
 from actors._runtime.worker.dispatcher import TRY_AGAIN_S, MailboxLoader
@@ -67,7 +67,7 @@ class Intake:
         self.lazy_mail_waits: Callable[[ShardId, Collection[str] | None], None] = (
             state.mailboxes.have_lazy_mail
         )
-        """See `MailboxTable.have_lazy_mail`."""
+        """Called with agents that have messages without a notification: `MailboxTable.have_lazy_mail`."""
 
     def _follow(self, nudge: Nudge) -> None:
         """Pass on a hint about rows in the store."""
@@ -114,28 +114,28 @@ class Intake:
         """
         held_back = self.held_back
         for item in arrived:
-            behind = (
+            queue_of_shard = (
                 held_back.get(self._store.shards.shard_of(item.agent_id)) if held_back else None
             )
-            if behind is None:
+            if queue_of_shard is None:
                 self.offer(item)
             else:
-                behind.append(item)
+                queue_of_shard.append(item)
 
     def spawned(self, commit: Committed) -> None:
         """Queue the runs that a commit created, each at its agent.
 
         Those cancelled as they were created never execute: their rows say so.
         """
-        stopped = {nudge.run_id for nudge in commit.nudges if nudge.kind == "cancel"}
+        cancelled_ids = {nudge.run_id for nudge in commit.nudges if nudge.kind == "cancel"}
         is_stopping = commit.cancel_requested is not None
         for child, arrival in commit.spawned:
             run = child.run
-            if is_stopping or run.run_id in stopped:
+            if is_stopping or run.run_id in cancelled_ids:
                 self._publish(Nudge("run", run.agent_id, run.run_id))
                 continue
             new_run = run if child.boot is not None else None
-            self.offer(place_of_child(child, arrival), new_run=new_run, priority=run.priority)
+            self.offer(queue_item_of_child(child, arrival), new_run=new_run, priority=run.priority)
 
     def mail_waits(self, agent_id: AgentId, arrival: int | None = None) -> None:
         """Note that an agent has messages in the store: this one, or some. They are read when needed."""
@@ -219,14 +219,14 @@ class Intake:
 
     async def cancel_waiting(self, mailbox: Mailbox, run_id: RunId) -> None:
         """End a run that is not in memory: its terminal entry is written without its code."""
-        found = await self._store.reads.load([run_id])
+        loaded_runs = await self._store.reads.load([run_id])
         lease = self._state.held.get(mailbox.shard)
         if mailbox.run_id == run_id:
-            self._mailboxes.confirms(mailbox, found)
-        if not found or lease is None:
+            self._mailboxes.confirms(mailbox, loaded_runs)
+        if not loaded_runs or lease is None:
             self._mailboxes.forget_empty(mailbox)
             return
-        is_over = await self._end_cancelled(lease, found[0])
+        is_over = await self._end_cancelled(lease, loaded_runs[0])
         if not is_over:
             self._mailboxes.forget_empty(mailbox)
             return
@@ -234,7 +234,7 @@ class Intake:
         execution = self._executing.get(run_id)
         if execution is not None:
             # It has begun meanwhile, in vain, and learns that at its next flush.
-            execution.cancel(found[0].row.cancel_requested or "")
+            execution.cancel(loaded_runs[0].row.cancel_requested or "")
             return
         self._mailboxes.ended(mailbox, run_id)
         self._state.completions.complete(run_id, None)
@@ -253,22 +253,24 @@ class Intake:
             )
             return None, False
 
-    async def _end_cancelled(self, lease: ShardLease, found: LoadedRun) -> bool:
-        """Write the terminal entry of a run without its code; False when the run has changed meanwhile."""
-        run = found.row
+    async def _end_cancelled(self, lease: ShardLease, loaded: LoadedRun) -> bool:
+        """Write the terminal entry of a run without its code; return False if the run has changed meanwhile."""
+        run = loaded.row
         if run.status.is_terminal:
             return True
         policy = run.supervision.retention if run.supervision is not None else HistoryRetention.RUN
-        history = History.of(found.entries)
-        verdict = with_orphans(cancelled(run.cancel_requested or ""), policy, history.left_behind)
+        history = History.of(loaded.entries)
+        verdict = with_orphans(
+            cancelled_verdict(run.cancel_requested or ""), policy, history.unjoined_children
+        )
         agent, clears_turns = self._agent(run.agent_id)
         if agent is not None:
             is_of_session = is_session(agent)
         else:  # it is not served here, but the rows have its session
             is_of_session = await self._store.data.sessions.get(run.agent_id) is not None
         turns: tuple[NewTurn, ...] = ()
-        if is_of_session and found.entries:
-            verdict, turns = with_heard(verdict, found, history)
+        if is_of_session and loaded.entries:
+            verdict, turns = with_inbox_turns(verdict, loaded, history)
         outcome = await self._store.commits.commit(
             Commit(
                 run_lease(lease, run),
@@ -291,9 +293,9 @@ class Intake:
         env = self.env
         env.on_nudges(outcome.nudges)
         assert isinstance(verdict.then, Finish)
-        env.counters.ended(verdict.then)
+        env.counters.count_end(verdict.then)
         if env.tracing is not None:
-            env.tracing.run_ended(run, found.entries, verdict.then, at=env.clock.now())
+            env.tracing.export_run(run, loaded.entries, verdict.then, at=env.clock.now())
         return True
 
 
@@ -302,7 +304,7 @@ class WaitingMail:
 
     Args:
         mailbox: The agent's.
-        read_more: Called when few are left here and the store has more. It notifies the run then.
+        read_more: Called when few are left here and the store has more. It notifies the run when they are read.
     """
 
     def __init__(self, mailbox: Mailbox, read_more: Callable[[Mailbox], None]) -> None:

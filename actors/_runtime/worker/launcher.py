@@ -56,7 +56,7 @@ class Launcher:
         self._mailboxes, self._dispatcher = state.mailboxes, state.dispatcher
 
     async def prepare(self, mailbox: Mailbox) -> Execution | None:
-        """Return the agent's next execution; None if nothing can be executed now.
+        """Return the agent's next execution, or None if nothing can be executed now.
 
         While an agent is on its way here, a cancel may end the run that was to go on, and let the agent start
         what is next: the one of the two that comes first executes it.
@@ -65,13 +65,13 @@ class Launcher:
             return None
         mailbox.holding = Holding.EXECUTING  # from here on no other task starts it
         if mailbox.run_id is not None:
-            broke_off = mailbox.taken is not None
+            broke_off = mailbox.taken_arrivals is not None
             return await self._resume(mailbox, mailbox.run_id, broke_off=broke_off)
         return await self._start_next(mailbox)
 
     async def _start_next(self, mailbox: Mailbox) -> Execution | None:
         await self._loader.fill(mailbox)
-        # Asked once: a factory makes one each time.
+        # Asked once: a factory makes a new agent each time.
         agent = self._env.agents.find(mailbox.agent_id) if mailbox.is_mail_next else None
         mailbox.holding = Holding.NOTHING
         if not self._mailboxes.may_start(mailbox):
@@ -84,10 +84,10 @@ class Launcher:
         match start:
             case StartRun(run_id=run_id, first=first):
                 mailbox.run_id = run_id
-                fresh = self._state.fresh.pop(run_id, None)
-                if fresh is None:
+                new_run = self._state.fresh.pop(run_id, None)
+                if new_run is None:
                     return await self._resume(mailbox, run_id)
-                row = replace(row_of(fresh), arrival=first.arrival)
+                row = replace(row_of(new_run), arrival=first.arrival)
                 return self._execution(mailbox, LoadedRun(row, (), (first,)))
             case StartMail(mail=mail):
                 agent_id = mailbox.agent_id
@@ -100,70 +100,70 @@ class Launcher:
                     supervision=terms_of_mail(agent, run_id),
                 )
                 mailbox.run_id = run.run_id
-                unreadable = isinstance(first.message.payload, Unreadable)
+                is_unreadable = isinstance(first.message.payload, Unreadable)
                 problem = f"message {first.message.id}: {first.message.payload}"
                 loaded = LoadedRun(
                     replace(row_of(run), arrival=first.arrival),
                     (),
-                    unreadable=problem if unreadable else None,
+                    unreadable=problem if is_unreadable else None,
                 )
                 return self._execution(mailbox, loaded, create=run, mail=mail, agent=agent)
 
-    async def go_on(self, mailbox: Mailbox, ended: ExecutionResult) -> Execution | None:
+    async def go_on(self, mailbox: Mailbox, result: ExecutionResult) -> Execution | None:
         """Return the execution that follows one that is over, if it can begin at once."""
-        if self._dispatcher.is_stopping or ended.lost or not self._mailboxes.is_known(mailbox):
+        if self._dispatcher.is_stopping or result.lost or not self._mailboxes.is_known(mailbox):
             return None
-        if mailbox.holding is Holding.EXECUTING and mailbox.run_id is not None and ended.again:
-            return await self._again(mailbox, mailbox.run_id, ended)
+        if mailbox.holding is Holding.EXECUTING and mailbox.run_id is not None and result.again:
+            return await self._execute_again(mailbox, mailbox.run_id, result)
         if self._dispatcher.goes_on(mailbox):
             return await self.prepare(mailbox)
         self._dispatcher.consider(mailbox)
         self._mailboxes.forget_empty(mailbox)
         return None
 
-    async def _again(
-        self, mailbox: Mailbox, run_id: RunId, ended: ExecutionResult
+    async def _execute_again(
+        self, mailbox: Mailbox, run_id: RunId, result: ExecutionResult
     ) -> Execution | None:
         """Return another execution of a run that was broken off, at once or after a pause."""
-        setback = ended.setback
+        setback = result.setback
         pause_s = 0.0 if setback is None else self._state.setbacks.note(run_id, setback)
-        if ended.overtaken:
+        if result.overtaken:
             await self._put_back(mailbox, run_id)
         elif pause_s > 0:
             mailbox.broke_off()
         if pause_s > 0:
             self._dispatcher.try_later(mailbox, pause_s)
             return None
-        if ended.overtaken:
+        if result.overtaken:
             return await self.go_on(mailbox, ExecutionResult(None))
         if self._mailboxes.may_start(mailbox):
-            return await self._resume(mailbox, run_id, broke_off=ended.then is None)
+            return await self._resume(mailbox, run_id, broke_off=result.then is None)
         mailbox.set_aside()
         return None
 
     async def _resume(
         self, mailbox: Mailbox, run_id: RunId, *, broke_off: bool = False
     ) -> Execution | None:
-        """Return the execution of the run that holds the agent, loaded anew; None as above.
+        """Return the execution of the run that holds the agent, loaded anew, or None if it cannot begin now.
 
         With `broke_off`, the execution before this one ended without a durable suspension or end.
         """
         if broke_off:  # what the execution had taken may not have been written: it waits again
-            mailbox.taken = None
+            mailbox.taken_arrivals = None
             mailbox.spill()
         if broke_off or mailbox.wants_mail:
             await self._loader.fill(mailbox)
-        found = await self._env.store.reads.load([run_id])
-        if mailbox.run_id != run_id or not self._mailboxes.confirms(mailbox, found):
+        loaded_runs = await self._env.store.reads.load([run_id])
+        if mailbox.run_id != run_id or not self._mailboxes.confirms(mailbox, loaded_runs):
             return None  # a cancel has ended it and let the agent go on, or another run holds it
-        if not found or found[0].row.status.is_terminal:
+        if not loaded_runs or loaded_runs[0].row.status.is_terminal:
             mailbox.free()
-            if found:  # else a message begins it again: no refused write of it is in the rows
+            if loaded_runs:  # else a message begins it again: no refused write of it is in the rows
                 self._state.forget(run_id)
             # Callers that were notified of its end here read its row.
             self._state.completions.complete(run_id, None)
             return await self.go_on(mailbox, ExecutionResult(None))
-        loaded = found[0]
+        loaded = loaded_runs[0]
         if broke_off and loaded.row.status is RunStatus.PENDING and loaded.row.wake_at is not None:
             mailbox.free()  # that it backs off was written, the answer was lost
             self._dispatcher.hold(mailbox, loaded.row)
@@ -177,16 +177,18 @@ class Launcher:
         return self._execution(mailbox, loaded, was_running=mailbox.recovering)
 
     async def _put_back(self, mailbox: Mailbox, run_id: RunId) -> None:
-        """Queue a run again, as something older waits of which no hint came."""
+        """Queue a run again, because something older waits of which no hint came."""
         reading = self._state.held.readings
         first = await self._env.store.lists.find_run_for_agent(mailbox.agent_id)
-        found = await self._env.store.reads.load(list({run_id, first.run_id if first else run_id}))
+        loaded_runs = await self._env.store.reads.load(
+            list({run_id, first.run_id if first else run_id})
+        )
         if mailbox.run_id != run_id:
-            return  # as in `resume`
+            return  # as in `_resume`
         mailbox.free()
         mailbox.spill()
         mailbox.holding = Holding.EXECUTING  # no task starts it before all is there
-        for loaded in found:
+        for loaded in loaded_runs:
             self._adoption.adopt(loaded.row, loaded.messages, reading=reading)
         mailbox.holding = Holding.NOTHING
 
@@ -218,13 +220,13 @@ class Launcher:
             mailbox.holding = Holding.SUSPENDED
             return None
         row, legacy = loaded.row, self._state.held.legacies.get(mailbox.shard)
-        broken = legacy is not None and legacy.may_have_begun(
+        was_broken_off = legacy is not None and legacy.may_have_begun(
             row,
             was_running=was_running,
             # A plain message in memory arrived before the shard was taken over.
             has_mail=any(
-                arrived.run_id is None and place < legacy.arrival
-                for place, arrived in mailbox.queue or ()
+                arrived.run_id is None and arrival < legacy.arrival
+                for arrival, arrived in mailbox.queue or ()
             ),
         )
         execution = Execution(
@@ -234,9 +236,9 @@ class Launcher:
             loaded,
             create,
             mail,
-            Standing(was_running=was_running, broken=broken),
+            Standing(was_running=was_running, broken=was_broken_off),
             self._state.refusals.pop(row.run_id, {}),
-            self._state.setbacks.refused(row.run_id, row.last_seq),
+            self._state.setbacks.refusal(row.run_id, row.last_seq),
             self._state.blockings.get(row.run_id),
         )
         standing, lane = execution.standing, self._state.suspects
@@ -275,7 +277,7 @@ async def fork_run(store: RunStore, run_id: RunId, *, at_seq: int, copy: int) ->
         raise ContractError(msg)
     entries = [entry async for entry in _until(store, run_id, at_seq)]
     refuse_open(entries)
-    for child in History.of(entries).left_behind:
+    for child in History.of(entries).unjoined_children:
         await _refuse_open_child(store, entries, child)
     return await store.operators.fork(run_id, at_seq=at_seq, copy=copy)
 
@@ -291,14 +293,21 @@ def refuse_open(entries: Sequence[RunLogEntry]) -> None:
     if last.is_terminal:
         msg = f"entry {last.seq} is the end of run {run_id}: nothing goes on behind it; fork at "
         raise ContractError(f"{msg}{last.seq - 1} or before")
-    for place in History.of(entries).places.values():
-        begun = place.begin
-        what = _OUTSIDE.get(EntryKind(begun.kind)) if begun is not None else None
-        if begun is None or what is None or place.end is not None or place.abandoned is not None:
+    for call_entries in History.of(entries).calls.values():
+        intent = call_entries.begin
+        kind_of_call = _OUTSIDE.get(EntryKind(intent.kind)) if intent is not None else None
+        if (
+            intent is None
+            or kind_of_call is None
+            or call_entries.end is not None
+            or call_entries.abandonment is not None
+        ):
             continue
-        name = begun.payload.get("name") or begun.payload.get("target") or ""
-        msg = f"entry {last.seq} of run {run_id} is inside of {what}: {name} (entry {begun.seq}, "
-        remedy = f"position {begun.position}); fork at {begun.seq - 1} or before, or behind its end"
+        name = intent.payload.get("name") or intent.payload.get("target") or ""
+        msg = f"entry {last.seq} of run {run_id} is inside of {kind_of_call}: {name} (entry {intent.seq}, "
+        remedy = (
+            f"position {intent.position}); fork at {intent.seq - 1} or before, or behind its end"
+        )
         raise ContractError(msg + remedy)
 
 
@@ -338,14 +347,14 @@ async def begin_fork(store: RunStore, shard: ShardLease, row: RunRow) -> None:
         if isinstance(problem := entry.payload.get("unreadable"), Unreadable):
             await _fail(store, shard, row, f"entry {entry.seq} of run {point.run_id} {problem}")
             return
-    resumed = RunLogEntry(
+    resumed_entry = RunLogEntry(
         row.run_id, point.seq + 1, EntryKind.RUN_RESUMED, "", {"reason": "forked"}, entries[-1].ts
     )
-    copied = [*entries, resumed]
-    attempt = fold(row, copied).attempt
+    copied_entries = [*entries, resumed_entry]
+    attempt = fold(row, copied_entries).attempt
     lease = run_lease(shard, row, attempt=attempt)
-    new = [NewEntry(EntryKind(e.kind), e.position, e.payload) for e in copied]
-    await store.commits.append(lease, new, expected_seq=-1)
+    new_entries = [NewEntry(EntryKind(e.kind), e.position, e.payload) for e in copied_entries]
+    await store.commits.append(lease, new_entries, expected_seq=-1)
 
 
 async def _fail(store: RunStore, shard: ShardLease, row: RunRow, text: str) -> None:

@@ -76,41 +76,41 @@ class Mailbox:
     capacity: MailboxCapacity = field(default_factory=MailboxCapacity)
     adoption: Adoption = Adoption.DONE
     spilled: bool = False
-    """Messages may wait in the store: no new message is kept before that was read."""
+    """True if messages may wait in the store: no new message is kept before these are read."""
     lazy: bool = False
-    """Posts may wait in the store that start nothing: whatever else does is given them first."""
+    """True if posts may wait in the store that start nothing: the next run reads them before it starts."""
     ended: tuple[RunId, ...] = ()
     """Runs that ended while the agent's open runs were read: one of them may be named as open."""
     holding: Holding = Holding.NOTHING
     run_id: RunId | None = None
     priority: int = 5
     wake_at: datetime | None = None
-    """When the waiting run is loaded to go on by itself."""
+    """The instant at which the waiting run is loaded to go on by itself."""
     ready_at: float = 0.0
-    """When it could go on, by the loop's clock; for a meter."""
+    """The instant at which it could go on, in seconds of the loop's clock; for a metric."""
     wants_mail: bool = False
     """True if plain messages wake the waiting run."""
     presumed: bool = False
-    """A hint named the run: that it holds the agent, and what it waits for, its row has to say."""
+    """True if a hint named the run: its row has to say that it holds the agent, and what it waits for."""
     nudged: bool = False
     """True if a hint came while the run could not be woken: wake it when possible."""
     recovering: bool = False
-    """The run was found RUNNING: another host died while executing it."""
+    """True if the run was found RUNNING: another host died while executing it."""
     queue: list[tuple[int, Arrived]] | None = None
     """Messages by arrival; one with a `run_id` is the boot message of a queued run."""
     plain: int = 0
     """Number of them that are plain messages."""
     missed: bool = False
-    """Messages wait in the store that are not here."""
+    """True if messages wait in the store that are not here."""
     is_reading: bool = False
-    """The store is being asked, beside the run that holds the agent."""
-    taken: set[int] | None = None
+    """True while the store is asked, beside the run that holds the agent."""
+    taken_arrivals: set[int] | None = None
     """Arrivals that the run in memory has taken and whose rows may still look pending."""
     revision: int = 0
-    """Counter that grows when `taken` is cleared: rows that were read before may be out of date."""
+    """Counter that grows when `taken_arrivals` is cleared: rows that were read before may be out of date."""
 
     def add(self, arrived: Arrived) -> bool:
-        """Put a message in the queue, or note that it waits in the store; False when it is known.
+        """Put a message in the queue, or note that it waits in the store; return False if it is known.
 
         A new message is kept only after all earlier messages of the same sender.
         """
@@ -119,6 +119,7 @@ class Mailbox:
             return False
         if self.knows(arrived.arrival) or self._has_begun(arrived):
             return False
+        # Earlier messages of its sender may wait in the store: this one would overtake them here.
         if arrived.run_id is None and (self._has_unread or not self._has_free_slot):
             self.note_mail()
         else:
@@ -127,7 +128,7 @@ class Mailbox:
 
     def knows(self, arrival: int) -> bool:
         """Return True if the message is in the queue, or was taken by the run in memory."""
-        if self.taken is not None and arrival in self.taken:
+        if self.taken_arrivals is not None and arrival in self.taken_arrivals:
             return True
         index = self._index_of(arrival)
         return self.queue is not None and (
@@ -150,7 +151,7 @@ class Mailbox:
         return self.run_id is not None and arrived.run_id == self.run_id and is_loaded_later
 
     def note_mail(self) -> None:
-        """Messages wait in the store that are not here."""
+        """Note that messages wait in the store that are not here."""
         self.spilled = self.missed = True
 
     def _index_of(self, arrival: int) -> int:
@@ -191,16 +192,19 @@ class Mailbox:
         When they cannot be read, or are out of date, `note_mail` has to say so.
         """
         self.missed = self.lazy = False
-        known = self.plain + len(self.taken or ())
+        known_count = self.plain + len(self.taken_arrivals or ())
         free = min(self.capacity.each - self.plain, self.capacity.total - self.capacity.used)
-        return known + max(free, self._enough - self.plain, 1)
+        return known_count + max(free, self._enough - self.plain, 1)
 
     def refill(self, page: Sequence[Arrived], *, is_all: bool) -> None:
-        """Take over the oldest pending rows, as read; `is_all`: there were no others."""
-        if self.taken is not None:
+        """Take over the oldest pending rows, as read. `is_all` is True if there were no others."""
+        # What was taken and is not pending any more is written: its arrival need not be remembered.
+        if self.taken_arrivals is not None:
             last = page[-1].arrival if page else 0
             pending = {arrived.arrival for arrived in page}
-            self.taken = {a for a in self.taken if a in pending or not (is_all or a <= last)}
+            self.taken_arrivals = {
+                a for a in self.taken_arrivals if a in pending or not (is_all or a <= last)
+            }
         for arrived in page:
             if self.knows(arrived.arrival):
                 continue
@@ -244,7 +248,7 @@ class Mailbox:
 
     def first_mail(self) -> Arrived | None:
         """Return what `take_mail` would return."""
-        return next((one for _, one in self.queue or () if one.run_id is None), None)
+        return next((arrived for _, arrived in self.queue or () if arrived.run_id is None), None)
 
     def take_mail(self) -> Arrived | None:
         """Remove and return the first plain message (for `ctx.receive`)."""
@@ -258,22 +262,22 @@ class Mailbox:
 
     def take(self, arrival: int) -> None:
         """Remember that the run in memory has this message."""
-        if self.taken is None:
-            self.taken = set()
-        self.taken.add(arrival)
+        if self.taken_arrivals is None:
+            self.taken_arrivals = set()
+        self.taken_arrivals.add(arrival)
 
     def put_back(self, arrival: int) -> None:
-        """The run in memory may not have this message yet: older messages are read first."""
-        if self.taken is not None:
-            self.taken.discard(arrival)
+        """Take a message back from the run in memory: older messages have to be read first."""
+        if self.taken_arrivals is not None:
+            self.taken_arrivals.discard(arrival)
         self.spill()
 
     def broke_off(self) -> None:
-        """The run in memory was broken off: what it has taken may look pending until it is loaded."""
-        self.taken = self.taken or set()
+        """Note that the run in memory was broken off: what it has taken may look pending until it is loaded."""
+        self.taken_arrivals = self.taken_arrivals or set()
 
     def take_next(self, most: int = MAX_MESSAGES) -> Start | None:
-        """Remove and return what a free agent does next, or None: a queued run, or waiting messages.
+        """Remove and return what a free agent does next (a queued run, or waiting messages), or None.
 
         Of waiting messages `most` at most, and none ahead of a queued run of its sender: the store
         would refuse that, each time.
@@ -286,32 +290,33 @@ class Mailbox:
             self.take(first.arrival)
             return StartRun(first.run_id, first)
         mail: list[Arrived] = []
-        rest: list[tuple[int, Arrived]] = []
-        is_full, queued = False, set[str]()
+        remaining_items: list[tuple[int, Arrived]] = []
+        is_full, queued_senders = False, set[str]()
         for arrival, arrived in self.queue:
+            # A message that a failed run gave back is processed alone: it may be the one that fails.
             is_full = is_full or (arrived.alone and bool(mail))
             if arrived.run_id is not None:
-                queued.add(arrived.sender)
-            if arrived.run_id is None and not is_full and arrived.sender not in queued:
+                queued_senders.add(arrived.sender)
+            if arrived.run_id is None and not is_full and arrived.sender not in queued_senders:
                 mail.append(arrived)
                 self.take(arrival)
                 is_full = arrived.alone or len(mail) == most
             else:
-                rest.append((arrival, arrived))
-        self.queue = rest or None
+                remaining_items.append((arrival, arrived))
+        self.queue = remaining_items or None
         self._count(-len(mail))
         return StartMail(tuple(mail))
 
     def free(self) -> None:
-        """The run that held the agent has ended."""
+        """Note that the run that held the agent has ended."""
         self.holding = Holding.NOTHING
         self.run_id = None
-        self.taken = self.wake_at = None
+        self.taken_arrivals = self.wake_at = None
         self.wants_mail = self.nudged = self.recovering = self.presumed = False
         self.revision += 1
 
     def forget(self, run_id: RunId) -> None:
-        """A run of this agent has ended without executing: it holds nothing and waits no more."""
+        """Forget a run of this agent that has ended without executing: it holds nothing and waits no more."""
         if self.run_id == run_id:
             self.free()
         else:
@@ -322,24 +327,24 @@ class Mailbox:
             self.queue = [item for item in self.queue if item[1].run_id != run_id] or None
 
     def evict(self, holding: Holding, *, wake_at: datetime | None, wants_mail: bool) -> None:
-        """The run that holds the agent is rows only from now on, to go on at `wake_at`.
+        """Note that the run that holds the agent is rows only from now on, to go on at `wake_at`.
 
-        One that waits is loaded a moment before, and waits on in memory: see `Execution`.
+        A run that waits is loaded a moment before, and waits on in memory: see `Execution`.
         """
         if wake_at is not None and holding is Holding.SUSPENDED:
             wake_at -= timedelta(seconds=LEAD_S)
         self.holding, self.wake_at, self.wants_mail = holding, wake_at, wants_mail
         self._waits_no_more(self.run_id)
-        self.taken = None
+        self.taken_arrivals = None
         self.revision += 1
 
     def presume(self, run_id: RunId, priority: int) -> None:
-        """A hint is about this run, of an agent that a sleeping run holds."""
+        """Note that a hint is about this run, of an agent that a sleeping run holds."""
         self.run_id, self.priority, self.holding = run_id, priority, Holding.SUSPENDED
         self.presumed = True
 
     def confirm(self) -> None:
-        """The hint was right: this run holds the agent, and waits."""
+        """Note that the hint was right: this run holds the agent, and waits."""
         self.presumed = False
         self._waits_no_more(self.run_id)
 
@@ -387,7 +392,7 @@ Start: TypeAlias = StartRun | StartMail
 
 
 def holding_of(run: RunRow) -> Holding:
-    """Return what an open run that has started, and is not in memory, is at."""
+    """Return the state of an open run that has started and is not in memory."""
     if run.parked is not None:
         return Holding.PARKED
     return Holding.BACKOFF if run.status is RunStatus.PENDING else Holding.SUSPENDED

@@ -15,15 +15,15 @@ from actors.errors import RegistrationError
 
 
 class MailboxTable:
-    """MailboxTable by agent, made when something comes and forgotten when they are empty, or their run sleeps.
+    """Mailboxes by agent, made when something comes and forgotten when they are empty, or their run sleeps.
 
     Of an agent whose run sleeps only a hash and the run's priority are here: enough to know that it
     is not free. What is in the rows is read when something comes for it.
 
     Args:
-        env: Has the store, which knows an agent's shard, and the agents served here.
-        shards: Only their agents have mailboxes.
-        capacity: Shared by all.
+        env: The services of the host: the store, which knows an agent's shard, and the agents served here.
+        shards: The shards of the host. Only their agents have mailboxes.
+        capacity: The number of messages that all mailboxes together may hold.
         on_asked: Called with a mailbox that needs to know which run holds its agent.
     """
 
@@ -37,7 +37,7 @@ class MailboxTable:
     ) -> None:
         self._store, self._registry, self._clock = env.store, env.agents, env.clock
         self._shards, self._capacity, self._on_asked = shards, capacity, on_asked
-        self._asleep: dict[ShardId, Sleepers] = {}
+        self._sleepers: dict[ShardId, Sleepers] = {}
         self._by_agent: dict[AgentId, Mailbox] = {}
         self._by_shard: dict[ShardId, dict[AgentId, Mailbox]] = {}
 
@@ -51,10 +51,10 @@ class MailboxTable:
     def of(
         self, agent_id: AgentId, *, reading: int | None = None, shard: ShardId | None = None
     ) -> Mailbox | None:
-        """Return the agent's mailbox, a new one if need be; None when its shard is not held.
+        """Return the agent's mailbox, a new one if need be, or None if its shard is not held.
 
         None, too, for rows of a `reading` that is out of date: see `HeldShards.readings`. `shard` is the
-        agent's, where it is known.
+        agent's, if it is known.
         """
         mailbox = self._by_agent.get(agent_id)
         if mailbox is not None:
@@ -95,28 +95,29 @@ class MailboxTable:
         adoption = Adoption.UNDER_WAY if shard in self._shards.loading else Adoption.DONE
         if not self._registry.is_served(agent_id):
             adoption = Adoption.NOT_SERVED
-        spilled = shard in self._shards.unread or adoption is not Adoption.DONE
+        # Messages may wait of which no hint came: they are read before the agent starts.
+        is_spilled = shard in self._shards.unread or adoption is not Adoption.DONE
         names = self._shards.lazy.get(shard, ())
-        lazy = names is None or (bool(names) and str(agent_id) in names)
+        is_lazy = names is None or (bool(names) and str(agent_id) in names)
         mailbox = Mailbox(
-            agent_id, shard, self._capacity, adoption=adoption, spilled=spilled, lazy=lazy
+            agent_id, shard, self._capacity, adoption=adoption, spilled=is_spilled, lazy=is_lazy
         )
         self._by_agent[agent_id] = mailbox
         self._by_shard.setdefault(shard, {})[agent_id] = mailbox
         return mailbox
 
-    def sleep(self, asleep: Mapping[ShardId, Mapping[str, int]]) -> None:
-        """The runs that hold these agents sleep, with these priorities, as the store says."""
-        for shard, agents in asleep.items():
+    def sleep(self, sleeping_agents: Mapping[ShardId, Mapping[str, int]]) -> None:
+        """Note that the runs that hold these agents sleep, with these priorities, as the store says."""
+        for shard, agents in sleeping_agents.items():
             if shard in self._shards:  # it may have been lost while it was read
-                self._asleep.setdefault(shard, Sleepers()).update(agents)
+                self._sleepers.setdefault(shard, Sleepers()).update(agents)
 
     def _falls_asleep(self, mailbox: Mailbox) -> None:
-        asleep = self._asleep.setdefault(mailbox.shard, Sleepers())
-        asleep.add(str(mailbox.agent_id), mailbox.priority)
+        sleepers = self._sleepers.setdefault(mailbox.shard, Sleepers())
+        sleepers.add(str(mailbox.agent_id), mailbox.priority)
 
     def adopted(self, mailbox: Mailbox) -> None:
-        """The runs of its shard are known, but for those that sleep."""
+        """Note that the runs of a mailbox's shard are known, but for those that sleep."""
         mailbox.adoption, mailbox.ended = Adoption.DONE, ()
         self._ask_if_asleep(mailbox)
 
@@ -127,8 +128,8 @@ class MailboxTable:
             self.ask(mailbox)
 
     def _wakes(self, agent_id: AgentId, shard: ShardId) -> int | None:
-        asleep = self._asleep.get(shard)
-        return asleep.pop(str(agent_id)) if asleep else None
+        sleepers = self._sleepers.get(shard)
+        return sleepers.pop(str(agent_id)) if sleepers else None
 
     def ask(self, mailbox: Mailbox) -> None:
         """Ask which run holds the agent. Nothing starts before the answer."""
@@ -136,7 +137,7 @@ class MailboxTable:
         self._on_asked(mailbox)
 
     def ended(self, mailbox: Mailbox, run_id: RunId) -> None:
-        """A run of this agent has ended without executing."""
+        """Note that a run of this agent has ended without executing."""
         mailbox.forget(run_id)
         if mailbox.adoption is Adoption.ASKED:
             self.ask(mailbox)  # the answer that is under way may be from before
@@ -159,11 +160,11 @@ class MailboxTable:
         elif mailbox.adoption is Adoption.DONE and mailbox.run_id is None:
             self.ask(mailbox)
 
-    def confirms(self, mailbox: Mailbox, found: Sequence[LoadedRun]) -> bool:
+    def confirms(self, mailbox: Mailbox, loaded_runs: Sequence[LoadedRun]) -> bool:
         """Return True if the run that a hint named sleeps and holds the agent; if not, ask for the runs."""
         if not mailbox.presumed:
             return True
-        row = found[0].row if found else None
+        row = loaded_runs[0].row if loaded_runs else None
         if row is not None and row.status is RunStatus.SUSPENDED and row.parked is None:
             mailbox.confirm()
             return True
@@ -190,25 +191,28 @@ class MailboxTable:
         """Note that these agents of a shard, or any, have messages in the store without a notification."""
         if shard not in self._shards:
             return
-        known, mailboxes = self._shards.lazy.setdefault(shard, set()), self._by_shard.get(shard, {})
+        lazy_names, mailboxes = (
+            self._shards.lazy.setdefault(shard, set()),
+            self._by_shard.get(shard, {}),
+        )
         if agents is None:
             self._shards.lazy[shard] = None
-        elif known is not None:
-            known.update(agents)
+        elif lazy_names is not None:
+            lazy_names.update(agents)
         for agent_id in mailboxes if agents is None else map(AgentId.parse, agents):
             if agent_id in mailboxes:
                 mailboxes[agent_id].lazy = True
 
     def begin_adoption(self) -> set[ShardId]:
         """Return the shards with work of agents that are served now and whose runs were not read."""
-        found: set[ShardId] = set()
+        shards: set[ShardId] = set()
         for mailbox in self._by_agent.values():
             is_served = self._registry.is_served(mailbox.agent_id)
             if mailbox.adoption is Adoption.NOT_SERVED and is_served:
                 mailbox.adoption = Adoption.UNDER_WAY
             if mailbox.adoption is Adoption.UNDER_WAY:
-                found.add(mailbox.shard)
-        return found
+                shards.add(mailbox.shard)
+        return shards
 
     def mail_scanned(self, leases: Iterable[ShardLease]) -> None:
         """Note that all waiting messages of these shards were offered: an agent that was not named has none."""
@@ -247,15 +251,16 @@ class MailboxTable:
 
     def _delete(self, mailbox: Mailbox) -> None:
         del self._by_agent[mailbox.agent_id]
-        rest = self._by_shard[mailbox.shard]
-        del rest[mailbox.agent_id]
-        if not rest:
+        mailboxes_of_shard = self._by_shard[mailbox.shard]
+        del mailboxes_of_shard[mailbox.agent_id]
+        if not mailboxes_of_shard:
             del self._by_shard[mailbox.shard]
 
     def forget_shards(self, shards: Iterable[ShardId]) -> None:
         """Forget the mailboxes of shards that another host serves."""
         for shard in shards:
-            self._asleep.pop(shard, None)
+            self._sleepers.pop(shard, None)
+            # A copy: `forget` takes mailboxes out.
             for mailbox in list(self._by_shard.get(shard, {}).values()):
                 self.forget(mailbox)
 
@@ -269,14 +274,19 @@ class MailboxTable:
         mailbox.spill()
         mailbox.revision += 1  # what is being read for it is left
         self._delete(mailbox)
-        if keeps_queue and (anew := self.of(mailbox.agent_id)) is not None:
-            anew.queue, anew.priority, mailbox.queue = mailbox.queue, mailbox.priority, None
+        if keeps_queue and (new_mailbox := self.of(mailbox.agent_id)) is not None:
+            new_mailbox.queue, new_mailbox.priority, mailbox.queue = (
+                mailbox.queue,
+                mailbox.priority,
+                None,
+            )
 
-    def invalidate(self, executing: Collection[AgentId]) -> None:
+    def invalidate(self, executing_agents: Collection[AgentId]) -> None:
         """Keep only these agents' executions, because the database may have lost its last commits."""
-        self._asleep.clear()
+        self._sleepers.clear()
+        # A copy: `forget` takes mailboxes out.
         for agent_id, mailbox in list(self._by_agent.items()):
-            if agent_id in executing:
+            if agent_id in executing_agents:
                 mailbox.invalidate()
             else:
                 self.forget(mailbox)
@@ -285,4 +295,4 @@ class MailboxTable:
         """Forget everything."""
         self._by_agent.clear()
         self._by_shard.clear()
-        self._asleep.clear()
+        self._sleepers.clear()

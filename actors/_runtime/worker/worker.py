@@ -42,18 +42,18 @@ class Worker:
     """Executes the runs of the shards it was given.
 
     Args:
-        env: What executions share; their notifications about other agents come to this worker.
-        notifications: Hints for agents here come by them.
+        env: The services that executions share; their notifications about other agents come to this worker.
+        notifications: The source of hints for agents here.
         capacity: Number of runs that may execute at once.
         mail_capacity: Number of waiting messages that may be in memory at once.
 
     Attributes:
-        env: What executions share.
+        env: The services that executions share.
         held: The shards, and how far each is.
-        completions: Callers of this host that wait for the end of a run.
+        completions: The futures of callers of this host that wait for the end of a run.
         dispatcher: The dispatcher, which starts ready agents.
-        intake: Here enters what arrives.
-        adoption: Here enters what is read of shards that are new.
+        intake: The entry of what arrives.
+        adoption: The entry of what is read of shards that are new.
     """
 
     dispatcher: Dispatcher
@@ -92,8 +92,9 @@ class Worker:
     @property
     def in_doubt_elsewhere(self) -> frozenset[ShardId]:
         """Shards whose effects under way would be in doubt on another host. May be asked in any thread."""
-        executing = list(self._executing.values())
-        return frozenset(e.lease.shard for e in executing if e.has_unrepeatable_effect)
+        # A copy: the loop's thread may change the dictionary meanwhile.
+        executions = list(self._executing.values())
+        return frozenset(e.lease.shard for e in executions if e.has_unrepeatable_effect)
 
     def keep(self, shards: Sequence[ShardId]) -> None:
         """Serve shards again that were to be released."""
@@ -113,24 +114,25 @@ class Worker:
                 run_id = execution.lease.run_id
                 self._executing[run_id] = execution
                 try:
-                    ended = await execution.run()
+                    result = await execution.run()
                 finally:
                     is_dropped = self._executing.get(run_id) is not execution
                     if not is_dropped:
                         del self._executing[run_id]
-                if not ended.again:  # else nobody else may come between
+                if not result.again:  # else nobody else may come between
                     self._state.suspects.leave(mailbox)
-                self._settle(mailbox, execution, ended)
+                self._settle(mailbox, execution, result)
                 if is_dropped or mailbox.adoption is Adoption.UNDER_WAY:
                     self._mailboxes.ask_anew(mailbox.agent_id)
-                self._preparation.note(execution.agent, ended.answered)
-                execution = await self._launcher.go_on(mailbox, ended)
+                self._preparation.note(execution.agent, result.answered)
+                execution = await self._launcher.go_on(mailbox, result)
             is_free = mailbox.holding is Holding.NOTHING and not mailbox.has_work
             is_idle = is_free or mailbox.holding is Holding.SUSPENDED
             if is_idle and not self.dispatcher.is_stopping:
                 self._preparation.begin(mailbox.agent_id)
         except (asyncio.CancelledError, GeneratorExit):
             raise
+        # Also an error of an author's factory, or of the store: without another try the agent would never run.
         except BaseException as exc:  # noqa: BLE001 - also a factory's own: no agent may stay stuck
             _log.warning(
                 "an agent is tried again", extra={"agent": str(mailbox.agent_id)}, exc_info=exc
@@ -139,35 +141,35 @@ class Worker:
         finally:
             self.dispatcher.leave(permit)
 
-    def _settle(self, mailbox: Mailbox, execution: Execution, ended: ExecutionResult) -> None:
+    def _settle(self, mailbox: Mailbox, execution: Execution, result: ExecutionResult) -> None:
         """Note the result of an execution."""
-        then, run_id = ended.then, execution.lease.run_id
+        then, run_id = result.then, execution.lease.run_id
         self._note_mark(mailbox, execution, is_written=then is not None)
         is_in_doubt = execution.known_seq >= 0 and mailbox.adoption is Adoption.UNDER_WAY
-        if is_in_doubt and then is None and not ended.lost:
+        if is_in_doubt and then is None and not result.lost:
             self._mailboxes.forget(mailbox, keeps_queue=True)  # its row says what is next
             self.completions.complete(run_id, None)
             return
-        if ended.refusals:
-            self._state.refusals[run_id] = ended.refusals
-        if ended.setback is None or ended.lost:
+        if result.refusals:
+            self._state.refusals[run_id] = result.refusals
+        if result.setback is None or result.lost:
             self._state.setbacks.forget(run_id)
-        if ended.lost:
+        if result.lost:
             self.adoption.lose(mailbox.shard, epoch=execution.lease.epoch)
             return
         if isinstance(then, Finish):
             mailbox.free()
             row = execution.loaded.row
             if self.completions.is_awaited(run_id):
-                over = replace(row, status=then.status, result=then.result, error=then.error)
+                ended_row = replace(row, status=then.status, result=then.result, error=then.error)
                 # A cancelled run's row holds the reason, which this host may not have read.
                 self.completions.complete(
-                    run_id, None if then.status is RunStatus.CANCELLED else over
+                    run_id, None if then.status is RunStatus.CANCELLED else ended_row
                 )
             if row.parent is None:
                 self.env.on_end(row.agent_id, run_id)
             return
-        if then is None or ended.again:
+        if then is None or result.again:
             mailbox.wants_mail = isinstance(then, Suspend) and then.wake.message
             return
         _evict(mailbox, then)
@@ -225,15 +227,15 @@ async def _hand_over(executions: Iterable[Execution]) -> None:
     An effect that must not happen twice gets a moment more to end. If it is cut off, it is in doubt.
     """
     now = asyncio.get_running_loop().time
-    ends_at, left = now() + EFFECT_LIMIT_S, list(executions)
-    while left:
-        doubtful = []
-        for execution in left:
+    ends_at, executions_left = now() + EFFECT_LIMIT_S, list(executions)
+    while executions_left:
+        doubtful_executions = []
+        for execution in executions_left:
             if execution.has_unrepeatable_effect and now() < ends_at:
-                doubtful.append(execution)
+                doubtful_executions.append(execution)
             else:
                 execution.hand_over()
-        if left := doubtful:
+        if executions_left := doubtful_executions:
             await asyncio.sleep(EFFECT_POLL_S)
 
 

@@ -25,8 +25,8 @@ class WorkerState:
     """State of a worker. None of it is durable: it is rebuilt from the store when a shard is claimed.
 
     Attributes:
-        store: Has the rows.
-        tasks: What goes on beside executions.
+        store: The store of the rows.
+        tasks: The scope of tasks, executions among them.
         held: The shards, and how far each is.
         mailboxes: The agents that are known of, and what waits for them.
         dispatcher: The dispatcher, which starts ready agents.
@@ -35,8 +35,8 @@ class WorkerState:
         refusals: What the next execution of a run has to refuse.
         setbacks: The runs that were broken off, and how often.
         blockings: Runs that blocked hosts which had their shards before; kept while this host lives.
-        suspects: Lets runs that may have killed hosts execute one at a time.
-        completions: Callers of this host that wait for the end of a run.
+        suspects: The lane in which runs that may have killed hosts execute one at a time.
+        completions: The futures of callers of this host that wait for the end of a run.
     """
 
     store: RunStore

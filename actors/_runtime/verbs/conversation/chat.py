@@ -49,9 +49,9 @@ class Conversations:
 
     Attributes:
         sessions: Names and reads them.
-        history: See `RunContext.history`.
+        history: The turns of the agent's sessions.
         live: Live events of the run.
-        model: The agent's; None: it has none.
+        model: The agent's model, or None if it has none.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Conversations:
         session: str | None,
         options: GenerationOptions | None,
     ) -> LLMResponse:
-        """See `RunContext.generate`."""
+        """Add turns to a session, ask the model with a window of it, and return the answer."""
         request = GenerationRequest(options, (), self._instructions)
         return await self.generation.ask(new, session, request)
 
@@ -135,14 +135,14 @@ class Output(Generic[T]):
     """The type that the end of a chat has to fit: a pydantic model, a dataclass, or any other type.
 
     Args:
-        of: The type; None: any text will do.
+        type_: The type, or None if any text will do.
         model: A client with ``has_response_format = True`` is given the schema; others get a tool for it.
     """
 
-    def __init__(self, of: type[T] | None, model: LLMClient | None) -> None:
-        self._adapter: TypeAdapter[T] | None = None if of is None else TypeAdapter(of)
+    def __init__(self, type_: type[T] | None, model: LLMClient | None) -> None:
+        self._adapter: TypeAdapter[T] | None = None if type_ is None else TypeAdapter(type_)
         # Only a typed output asks: the answer may load an SDK, which would stop the event loop.
-        self._is_native = of is not None and bool(getattr(model, "has_response_format", False))
+        self._is_native = type_ is not None and bool(getattr(model, "has_response_format", False))
 
     @property
     def is_typed(self) -> bool:
@@ -151,11 +151,11 @@ class Output(Generic[T]):
 
     @property
     def tool(self) -> ToolSpec | None:
-        """The tool that takes the output; None: none is needed."""
+        """The tool that takes the output, or None if none is needed."""
         if self._adapter is None or self._is_native:
             return None
-        described = "Give the final answer. Call it once, when you are done."
-        return ToolSpec(name=OUTPUT_TOOL, description=described, parameters=self._schema)
+        description = "Give the final answer. Call it once, when you are done."
+        return ToolSpec(name=OUTPUT_TOOL, description=description, parameters=self._schema)
 
     def options(self, options: GenerationOptions | None) -> GenerationOptions | None:
         """Return the author's options with the schema, where the model takes one."""
@@ -166,7 +166,7 @@ class Output(Generic[T]):
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """The schema that the model is sent in place of that of `options`; None: none is sent.
+        """The schema that the model is sent in place of that of `options`, or None if none is sent.
 
         Replay compares the options, so those of recorded calls have to stay as they are.
         """
@@ -198,8 +198,8 @@ class Output(Generic[T]):
         if schema.get("type") == "object":
             return {"properties": {}, **schema}
         definitions = {key: schema.pop(key) for key in ("$defs",) if key in schema}
-        wrapped = {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE]}
-        return {**wrapped, "additionalProperties": False, **definitions}
+        object_schema = {"type": "object", "properties": {_VALUE: schema}, "required": [_VALUE]}
+        return {**object_schema, "additionalProperties": False, **definitions}
 
     def _of_data(self, data: Any) -> T:
         """Return the output that JSON data is, with or without the object around it.
@@ -231,20 +231,24 @@ class ToolsOfChat:
     A tool of the agent hides one of the same name that came with a message.
 
     Attributes:
-        names: Names of the tools that a chat offers; None: it offers all of them.
+        names: Names of the tools that a chat offers, or None if it offers all of them.
     """
 
     names: Collection[str] | None = None
 
     def __init__(self, run: RunState, questions: Questions, own: ToolCalls) -> None:
         self._run, self._questions, self._own = run, questions, own
-        taken = {OUTPUT_TOOL, *(spec.name for spec in own.specs)}
-        self._given = {one.name: one for one in run.client_tools if one.name not in taken}
+        hidden_names = {OUTPUT_TOOL, *(spec.name for spec in own.specs)}
+        self._client_tools = {
+            client_tool.name: client_tool
+            for client_tool in run.client_tools
+            if client_tool.name not in hidden_names
+        }
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools as a model sees them."""
-        specs = (*self._own.specs, *self._given.values())
+        specs = (*self._own.specs, *self._client_tools.values())
         return tuple(spec for spec in specs if self.names is None or spec.name in self.names)
 
     def only(self, names: Collection[str] | None) -> ToolsOfChat:
@@ -255,11 +259,11 @@ class ToolsOfChat:
         """
         if names is None:
             return self
-        unknown = sorted({*names} - {spec.name for spec in self.specs})
-        if unknown:
-            declared = ", ".join(sorted(spec.name for spec in self.specs)) or "none"
+        unknown_names = sorted({*names} - {spec.name for spec in self.specs})
+        if unknown_names:
+            declared_names = ", ".join(sorted(spec.name for spec in self.specs)) or "none"
             raise ContractError(
-                f"ctx.chat(tools=): {unknown} are not declared (declared: {declared})"
+                f"ctx.chat(tools=): {unknown_names} are not declared (declared: {declared_names})"
             )
         tools = copy(self)
         tools.names = frozenset(names)
@@ -272,7 +276,7 @@ class ToolsOfChat:
                 f"tool {name!r} is not offered (offered: {', '.join(sorted(self.names)) or 'none'})"
             )
             return InvocationResult(status="error", text=text)
-        if name not in self._given:
+        if name not in self._client_tools:
             return await self._own.call(name, arguments, call_id)
         self._run.begun_calls.add(call_id)
         payload = await self._questions.client_tool(call_id, name, arguments)
@@ -288,8 +292,8 @@ class ChatLoop(Generic[T]):
     """The loop of a chat.
 
     Attributes:
-        generate: See `Generation.ask`.
-        together: See `RunContext.gather`.
+        generate: Function that asks the model: `Generation.ask`.
+        together: Function that runs branches at the same time: `Scopes.gather`.
         use: Calls a declared tool; the last argument is the model's id of the call.
         keep: Puts turns at the end of the session that no model call follows.
         tools: What the model may call, and the agent's instructions.
@@ -314,7 +318,7 @@ class ChatLoop(Generic[T]):
     open: OpenCalls
 
     async def run(self, new: Sequence[str | ChatMessage], max_turns: int) -> ChatResult[T]:
-        """See `RunContext.chat`."""
+        """Return the end of the chat, which begins with these turns."""
         if max_turns < 1:
             raise ContractError(f"ctx.chat needs at least one turn: {max_turns=}")
         specs = (*self.tools.tools, *filter(None, [self.output.tool]))
@@ -329,22 +333,24 @@ class ChatLoop(Generic[T]):
             usage, text = usage + response.usage, response.text or text
             calls = _calls_of(response)
             try:
-                found = self._final(response, calls)
+                final_output = self._final(response, calls)
             except ValueError as exc:
                 if corrections == MAX_CORRECTIONS:
-                    raise OutputError(_said(exc), response.text) from exc
+                    raise OutputError(_problem_text(exc), response.text) from exc
                 corrections += 1
-                problem = f"The output does not fit its schema: {_said(exc)}. Give it again."
+                problem = (
+                    f"The output does not fit its schema: {_problem_text(exc)}. Give it again."
+                )
                 turns = [_result(call, problem, is_error=True) for call in calls]
                 turns = turns or [ChatMessage.of("user", problem)]
                 continue
-            if found is not None:
+            if final_output is not None:
                 # Their calls are answered, so that the conversation can go on.
                 await self.keep([_result(call, "accepted", is_error=False) for call in calls])
-                stopped: Literal["end", "length"] = "length" if response.is_cut_off else "end"
-                return ChatResult(found[0], response.text, usage, n, stopped)
+                end: Literal["end", "length"] = "length" if response.is_cut_off else "end"
+                return ChatResult(final_output[0], response.text, usage, n, end)
             turns = await self._results(calls)
-        await self.keep([one for one in turns if isinstance(one, ChatMessage)])
+        await self.keep([turn for turn in turns if isinstance(turn, ChatMessage)])
         self.open.close(turns)
         return ChatResult(None, text, usage, max_turns, "max_turns")
 
@@ -368,15 +374,15 @@ class ChatLoop(Generic[T]):
     def _final(
         self, response: LLMResponse, calls: Sequence[ToolCall | ToolResult]
     ) -> tuple[T] | None:
-        """Return the output, in a tuple; None: the model goes on.
+        """Return the output, in a tuple, or None if the model goes on.
 
         Raises:
             ValueError: It does not fit.
         """
         if self.output.tool is not None:
-            ends = [c for c in calls if isinstance(c, ToolCall) and c.name == OUTPUT_TOOL]
-            if ends:
-                return (self.output.of_call(ends[0].arguments),)
+            output_calls = [c for c in calls if isinstance(c, ToolCall) and c.name == OUTPUT_TOOL]
+            if output_calls:
+                return (self.output.of_call(output_calls[0].arguments),)
         if calls:
             return None
         if response.is_cut_off and self.output.is_typed:
@@ -385,16 +391,16 @@ class ChatLoop(Generic[T]):
 
     async def _results(self, calls: Sequence[ToolCall | ToolResult]) -> list[ChatMessage]:
         """Return what the tools gave, in the order of the calls. They run at the same time."""
-        wanted = [call for call in calls if isinstance(call, ToolCall)]
-        self.open.add(self.name, wanted)
-        done = iter(await self.together(*map(self._use, wanted)))
+        tool_calls = [call for call in calls if isinstance(call, ToolCall)]
+        self.open.add(self.name, tool_calls)
+        results = iter(await self.together(*map(self._use, tool_calls)))
         return [
-            _fitting(next(done).result(call)) if isinstance(call, ToolCall) else call.message()
+            _fit_turn(next(results).result(call)) if isinstance(call, ToolCall) else call.message()
             for call in calls
         ]
 
 
-def _fitting(result: ToolResult) -> ChatMessage:
+def _fit_turn(result: ToolResult) -> ChatMessage:
     """Return a result as a turn: the beginning of one that is too large, because the tool was called."""
     message = result.message()
     try:
@@ -427,7 +433,7 @@ def _call_of(block: ContentBlock) -> ToolCall | ToolResult:
             arguments = from_json(arguments) if arguments.strip() else {}
         return ToolCall(id=str(data.get("id")), name=name, arguments=arguments or {})
     except ValueError as exc:
-        text = f"the arguments of {name!r} are no JSON object: {_said(exc)}"
+        text = f"the arguments of {name!r} are no JSON object: {_problem_text(exc)}"
         return ToolResult(id=str(data.get("id")), name=name, text=text, is_error=True)
 
 
@@ -435,13 +441,13 @@ def _result(call: ToolCall | ToolResult, text: str, *, is_error: bool) -> ChatMe
     return ToolResult(id=call.id, name=call.name, text=text, is_error=is_error).message()
 
 
-def _said(exc: ValueError) -> str:
+def _problem_text(exc: ValueError) -> str:
     if isinstance(exc, ValidationError):
-        found = (
-            f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}"
-            for one in exc.errors(include_url=False, include_input=False)
+        problems = (
+            f"{'.'.join(map(str, error['loc'])) or 'value'}: {error['msg']}"
+            for error in exc.errors(include_url=False, include_input=False)
         )
-        return "; ".join(found)[:MAX_SHOWN]
+        return "; ".join(problems)[:MAX_SHOWN]
     return str(exc)[:MAX_SHOWN]
 
 

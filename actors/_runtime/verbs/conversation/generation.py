@@ -72,18 +72,18 @@ class GenerationRequest:
         return (self.options.tools if self.options else ()) or self.tools
 
     def merged(self) -> GenerationOptions | None:
-        """Return all of it as the model is given it; None: nothing is asked for."""
+        """Return all of it as the model is given it, or None if nothing is asked for."""
         if self.options is None and self.instructions is None and not self.tools:
             return None
         options = self.options or GenerationOptions()
-        more: dict[str, Any] = {}
+        updates: dict[str, Any] = {}
         if self.tools and not options.tools:
-            more["tools"] = self.tools
+            updates["tools"] = self.tools
         if self.instructions is not None and options.system_instructions is None:
-            more["system_instructions"] = self.instructions
+            updates["system_instructions"] = self.instructions
         if self.schema is not None:
-            more["response_format"] = self.schema
-        return options.model_copy(update=more) if more else options
+            updates["response_format"] = self.schema
+        return options.model_copy(update=updates) if updates else options
 
 
 class Generation:
@@ -104,14 +104,14 @@ class Generation:
     async def llm(
         self, messages: Sequence[ChatMessage] | str, options: GenerationOptions | None
     ) -> LLMResponse:
-        """See `RunContext.llm`."""
+        """Return the model's answer to these messages alone, as an effect."""
         call = self._live.llm(self._model, messages, options)
         return LLMResponse.model_validate(await self._effects.perform(call))
 
     async def ask(
         self, new: Sequence[str | ChatMessage], session: str | None, request: GenerationRequest
     ) -> LLMResponse:
-        """See `RunContext.generate`."""
+        """Return the model's answer to new turns of a session, and keep both there."""
         model = self._model
         if model is None:
             msg = f"agent {self._run.agent_id} has no `model`: set it on the agent to use ctx.generate"
@@ -122,12 +122,12 @@ class Generation:
         response = LLMResponse.model_validate(await self._effects.perform(call))
         sessions = self._sessions
         if not sessions.is_in_store:
-            said = [*asked_turns(turns, call.payload), response.message().copied()]
-            sessions.remember(name, said)
+            turns_of_call = [*asked_turns(turns, call.payload), response.message().copied()]
+            sessions.remember(name, turns_of_call)
             history = sessions.memory.history
             if history is not None and sessions.is_written:
-                ids = ids_of(call, self._run.run_id, len(said))
-                await self._append(history, call, name, zip(said, ids, strict=True))
+                ids = ids_of(call, self._run.run_id, len(turns_of_call))
+                await self._append(history, call, name, zip(turns_of_call, ids, strict=True))
         return response
 
     def _call(
@@ -140,19 +140,19 @@ class Generation:
         name: str,
     ) -> EffectCall:
         options = request.options
-        chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
-        words: list[JsonValue] = ["generate", session, as_data(turns), chosen]
+        option_data = options.model_dump(mode="json", exclude_defaults=True) if options else None
+        words: list[JsonValue] = ["generate", session, as_data(turns), option_data]
         counter = self._sessions.memory.pipeline.counter
         new = NewTurns(turns, counter)
-        asked: RequestWindow | None = None
+        request_window: RequestWindow | None = None
 
         async def execute(on_piece: OnPiece) -> Any:
-            nonlocal asked
+            nonlocal request_window
             checked_turns, guards = new, self._live.guards
             if guards and turns:  # guards saw the earlier turns when these were new
-                passed = await checked(guards, "input", turns)
-                if passed != turns:
-                    checked_turns = NewTurns(passed, counter, is_replaced=True)
+                passed_turns = await checked(guards, "input", turns)
+                if passed_turns != turns:
+                    checked_turns = NewTurns(passed_turns, counter, is_replaced=True)
 
             def show(piece: TextDelta | ReasoningDelta, n: int) -> None:
                 if self._run.mode is not None and not call.is_inner:
@@ -160,26 +160,32 @@ class Generation:
                 on_piece(piece, n)
 
             ids = ids_of(call, self._run.run_id, len(checked_turns.turns))
-            asked = RequestWindow(self._run, self._sessions, call, name, checked_turns.marked(ids))
-            response = await self._answer(asked, checked_turns, request, show)
+            request_window = RequestWindow(
+                self._run, self._sessions, call, name, checked_turns.marked(ids)
+            )
+            response = await self._answer(request_window, checked_turns, request, show)
             return with_call_ids(response, call.position).model_dump(mode="json")
 
         def on_recorded(payload: Payload) -> None:
             self._sessions.calls.end_answer(call.position)
-            said = stored_turns(turns, payload)
+            session_turns = stored_turns(turns, payload)
             # Turns of a guard, and withheld results, are others than those that were counted.
-            tokens = [*(new.sizes if said == turns else NewTurns(said, counter).sizes)]
-            ids = ids_of(call, self._run.run_id, len(said) + 1)
+            tokens = [
+                *(new.sizes if session_turns == turns else NewTurns(session_turns, counter).sizes)
+            ]
+            ids = ids_of(call, self._run.run_id, len(session_turns) + 1)
             if payload["status"] == "ok":
                 response = LLMResponse.model_validate(payload["value"])
                 answer = response.message().copied()
-                said.append(answer)
+                session_turns.append(answer)
                 tokens.append(response.usage.output or counter.count(answer))
                 self._sessions.answered[name] = None
-                if asked is not None:
-                    asked.settle()
-            kept = zip(said, ids, tokens, strict=False)
-            self._sessions.keep(name, [as_turn(one, name, id_, size) for one, id_, size in kept])
+                if request_window is not None:
+                    request_window.settle()
+            rows = zip(session_turns, ids, tokens, strict=False)
+            self._sessions.keep(
+                name, [as_turn(message, name, id_, size) for message, id_, size in rows]
+            )
 
         call = self._live.call(model, words, execute)
         call.on_recorded, call.session = on_recorded, name
@@ -187,30 +193,41 @@ class Generation:
         return call
 
     async def _answer(
-        self, asked: RequestWindow, new: NewTurns, request: GenerationRequest, on_piece: OnPiece
+        self,
+        request_window: RequestWindow,
+        new: NewTurns,
+        request: GenerationRequest,
+        on_piece: OnPiece,
     ) -> LLMResponse:
         """Return the model's answer to the new turns, with a window of the session."""
-        model, options, call = self._model, request.merged(), asked.call
+        model, options, call = self._model, request.merged(), request_window.call
         assert model is not None
         await prepare(model)
-        room = reserved_tokens(model, options, new, new.counter) + await asked.read_blocks()
-        with reserving(room):
-            window = await asked.window()
-        options, tokens = capped(call, options), asked.tokens
-        more: dict[str, JsonValue] = {"inner": True} if call.is_inner else {}
+        tokens_beside = (
+            reserved_tokens(model, options, new, new.counter) + await request_window.read_blocks()
+        )
+        with reserving(tokens_beside):
+            window = await request_window.window()
+        options, tokens = capped(call, options), request_window.tokens
+        receipt_extras: dict[str, JsonValue] = {"inner": True} if call.is_inner else {}
         if new.is_replaced:
-            more[REPLACED] = as_data(new.turns)
+            receipt_extras[REPLACED] = as_data(new.turns)
+        # Sizes are estimates: a window that the provider refuses as too long is made smaller.
         parts = iter(SMALLER)
         while True:
-            call.receipt = asked.receipt(request.tools_sent) | more
+            call.receipt = request_window.receipt(request.tools_sent) | receipt_extras
             call.asked_at = self._run.clock.monotonic()
             try:
                 return await ask_model(
                     model, window, options, on_piece, guards=self._live.guards, is_checked=True
                 )
             except ModelError as exc:
-                part = next(parts, None) if exc.kind == TOO_LONG else None
-                smaller = None if part is None else await asked.smaller(room, int(part * tokens))
+                share = next(parts, None) if exc.kind == TOO_LONG else None
+                smaller = (
+                    None
+                    if share is None
+                    else await request_window.smaller(tokens_beside, int(share * tokens))
+                )
                 if smaller is None:
                     raise
                 window = smaller
@@ -220,15 +237,17 @@ class Generation:
         history: HistoryProvider,
         call: EffectCall,
         session: str,
-        said: Iterable[tuple[ChatMessage, str]],
+        turns: Iterable[tuple[ChatMessage, str]],
     ) -> None:
         """Give turns with their ids to a provider outside, in one recorded effect beside the call's."""
         run = self._run
-        marked = [with_id(message, id_) for message, id_ in said]
-        ids = [message.metadata["turn"] for message in marked]
+        marked_messages = [with_id(message, id_) for message, id_ in turns]
+        ids = [message.metadata["turn"] for message in marked_messages]
 
         async def append() -> None:
-            await history.append_many(run.agent_id, marked, session_id=session, run_id=run.run_id)
+            await history.append_many(
+                run.agent_id, marked_messages, session_id=session, run_id=run.run_id
+            )
 
         words: list[JsonValue] = ["history.append", session, list(ids)]
         append_call = effect("step", "history.append", words, append)
@@ -239,18 +258,18 @@ def with_call_ids(response: LLMResponse, position: str) -> LLMResponse:
     """Return the answer with an id of its own for each tool call: some providers repeat or forget them."""
     if not any(block.type == "tool_call" for block in response.content):
         return response
-    seen: set[str] = set()
+    seen_ids: set[str] = set()
 
     def mended(n: int, block: ContentBlock) -> ContentBlock:
         if block.type != "tool_call":
             return block
-        known = (block.model_extra or {}).get("id")
-        if isinstance(known, str) and known and known not in seen:
-            seen.add(known)
+        call_id = (block.model_extra or {}).get("id")
+        if isinstance(call_id, str) and call_id and call_id not in seen_ids:
+            seen_ids.add(call_id)
             return block
-        seen.add(f"{position}.{n}")
+        seen_ids.add(f"{position}.{n}")
         return ContentBlock.model_validate(block.model_dump() | {"id": f"{position}.{n}"})
 
     content = [mended(n, block) for n, block in enumerate(response.content)]
-    same = all(one is other for one, other in zip(content, response.content, strict=True))
-    return response if same else response.model_copy(update={"content": content})
+    is_same = all(b is original for b, original in zip(content, response.content, strict=True))
+    return response if is_same else response.model_copy(update={"content": content})

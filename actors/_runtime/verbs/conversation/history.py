@@ -56,28 +56,28 @@ class ConversationHistory:
             MessageTooLargeError: A turn has more than 32 MiB as JSON.
         """
         run, sessions = self._run, self._sessions
-        said = own_turns(messages)
+        own_messages = own_turns(messages)
         name = sessions.name_of(session)
         words: list[JsonValue] = [
             "history.append",
             session,
-            [message.model_dump(mode="json") for message in said],
+            [message.model_dump(mode="json") for message in own_messages],
         ]
         if sessions.memory.history is not None and sessions.is_written:
-            await self._append_outside(sessions.memory.history, name, said, words)
+            await self._append_outside(sessions.memory.history, name, own_messages, words)
             return
         call = Call(run, "history.append")
-        known = call.meet((K.EFFECT_RESULT,), "history.append", words)
-        sessions.remember(name, said)
-        if known is not None:
+        entry = call.meet((K.EFFECT_RESULT,), "history.append", words)
+        sessions.remember(name, own_messages)
+        if entry is not None:
             return
-        place = f"{call.position} {call.digest}"
-        ids = [turn_id(run.run_id, place, n) for n in range(len(said))]
-        call.record(K.EFFECT_RESULT, call.returned(None))
+        seed = f"{call.position} {call.digest}"
+        ids = [turn_id(run.run_id, seed, n) for n in range(len(own_messages))]
+        call.record(K.EFFECT_RESULT, call.result_payload(None))
         counter = sessions.memory.pipeline.counter
         turns = [
             as_turn(message, name, id_, counter.count(message))
-            for message, id_ in zip(said, ids, strict=True)
+            for message, id_ in zip(own_messages, ids, strict=True)
         ]
         sessions.keep(name, turns)
 
@@ -93,17 +93,17 @@ class ConversationHistory:
 
         async def read() -> list[Any]:
             provider = self._provider()
-            found = await reading(
+            messages = await reading(
                 self._run.log,
                 lambda: provider.get_messages(
                     self._run.agent_id, session_id=name, limit=limit, offset=offset
                 ),
             )
-            return [message.model_dump(mode="json") for message in found]
+            return [message.model_dump(mode="json") for message in messages]
 
         words: list[JsonValue] = ["history.get", session, limit, offset]
         value = await self._recorded("history.get", words, read)
-        return [ChatMessage.model_validate(one) for one in value]
+        return [ChatMessage.model_validate(data) for data in value]
 
     async def count(self, *, session: str | None = None) -> int:
         """Return how many turns a session has. The same on replay."""
@@ -136,17 +136,19 @@ class ConversationHistory:
         self,
         history: HistoryProvider,
         session: str,
-        said: list[ChatMessage],
+        messages: list[ChatMessage],
         words: list[JsonValue],
     ) -> None:
         run = self._run
 
         async def append() -> None:
-            place = f"{call.position} {call.digest}"
-            marked = [
-                with_id(message, turn_id(run.run_id, place, n)) for n, message in enumerate(said)
+            seed = f"{call.position} {call.digest}"
+            marked_messages = [
+                with_id(message, turn_id(run.run_id, seed, n)) for n, message in enumerate(messages)
             ]
-            await history.append_many(run.agent_id, marked, session_id=session, run_id=run.run_id)
+            await history.append_many(
+                run.agent_id, marked_messages, session_id=session, run_id=run.run_id
+            )
 
         call = effect("step", "history.append", words, append)
         await self._effects.perform(call)
@@ -200,10 +202,10 @@ def ids_of(call: EffectCall, run_id: str, count: int) -> list[str]:
 
 
 def with_id(
-    message: ChatMessage, turn: str, *, tokens: int | None = None, is_new: bool = False
+    message: ChatMessage, id_: str, *, tokens: int | None = None, is_new: bool = False
 ) -> ChatMessage:
     """Return a message marked as the turn with this id, and of this size."""
-    marks = {"turn": turn} | ({PINNED: NEW} if is_new else {})
+    marks = {"turn": id_} | ({PINNED: NEW} if is_new else {})
     if tokens is not None:
         marks[TOKENS] = str(tokens)
     return message.with_metadata(message.metadata | marks)
@@ -215,7 +217,9 @@ def own_turns(new: Sequence[str | ChatMessage]) -> list[ChatMessage]:
     Raises:
         MessageTooLargeError: A turn has more than 32 MiB as JSON.
     """
-    turns = [ChatMessage.of("user", one) if isinstance(one, str) else one.copied() for one in new]
+    turns = [
+        ChatMessage.of("user", item) if isinstance(item, str) else item.copied() for item in new
+    ]
     for turn in turns:
         check_turn(turn)
     return turns
@@ -229,10 +233,10 @@ def asked_turns(turns: Sequence[ChatMessage], payload: Payload) -> list[ChatMess
         payload: The payload of the call's result.
     """
     receipt = payload.get("receipt")
-    replaced = receipt.get(REPLACED) if isinstance(receipt, dict) else None
-    if not isinstance(replaced, list):
+    replaced_turns = receipt.get(REPLACED) if isinstance(receipt, dict) else None
+    if not isinstance(replaced_turns, list):
         return [*turns]
-    return [ChatMessage.model_validate(turn) for turn in replaced]
+    return [ChatMessage.model_validate(turn) for turn in replaced_turns]
 
 
 def stored_turns(turns: Sequence[ChatMessage], payload: Payload) -> list[ChatMessage]:
@@ -246,19 +250,19 @@ def stored_turns(turns: Sequence[ChatMessage], payload: Payload) -> list[ChatMes
         turns: The author's.
         payload: The payload of the call's result.
     """
-    asked = asked_turns(turns, payload)
+    sent_turns = asked_turns(turns, payload)
     if payload.get("status") != "error":
-        return asked
+        return sent_turns
     error = recorded_error(payload)
     kind = error.kind if isinstance(error, ModelError) else None
     if isinstance(error, WindowTooSmallError) or kind == TOO_LONG:
-        return [turn for turn in asked if turn.role == "tool"]
+        return [turn for turn in sent_turns if turn.role == "tool"]
     if isinstance(error, InputBlockedError):
         return [_refused(turn, "guard") for turn in turns]
     if kind in _OF_THE_REQUEST:
-        return [_refused(turn, str(kind)) for turn in asked]
+        return [_refused(turn, str(kind)) for turn in sent_turns]
     # A guard may decide otherwise when the call is repeated. The answer then has the id of none of these turns.
-    return asked if len(asked) == len(turns) else []
+    return sent_turns if len(sent_turns) == len(turns) else []
 
 
 def _refused(turn: ChatMessage, by: str) -> ChatMessage:

@@ -49,7 +49,7 @@ class SessionTerms:
     """An agent's declarations about its conversations, with the defaults for what it does not.
 
     Attributes:
-        history: A provider that is called by recorded effects; None: the runtime's own store keeps turns.
+        history: A provider that is called by recorded effects, or None if the runtime's own store keeps turns.
         pipeline: Makes windows.
         retention: What becomes of a run's turns when it ends.
         session: The session of runs that name none.
@@ -85,7 +85,7 @@ class WindowSource:
         messages: Its turns, oldest first, each with its id, without those that were refused, with the changes
             of the cut; in front the summary of what the cut left out.
         ordinals: Ordinals of stored turns, by id.
-        cut: The last cut; None: there is none.
+        cut: The last cut, or None if there is none.
         count: Number of turns in the whole session.
         added: Number of turns that the run has added since the session was read; they have no ordinals.
         changes: The cut's, unless the turns before it were read, too.
@@ -106,7 +106,7 @@ class WindowSource:
     def with_turns(self, turns: Sequence[NewTurn]) -> WindowSource:
         """Return the session with turns of the run at its end, those left out that were read."""
         new = [message_of_turn(turn) for turn in turns if turn.id not in self.ordinals]
-        messages = [*self.messages, *_shown(new, self.changes)]
+        messages = [*self.messages, *_window_turns(new, self.changes)]
         return replace(self, messages=messages, added=self.added + len(new))
 
     @property
@@ -121,8 +121,8 @@ class WindowSource:
     ) -> WindowSource:
         """Return a session from its last cut on, or all of it where a provider keeps it."""
         if memory.history is not None:
-            found = await memory.history.get_messages(agent, session_id=session)
-            return cls(_shown(found), {}, count=len(found))
+            turns = await memory.history.get_messages(agent, session_id=session)
+            return cls(_window_turns(turns), {}, count=len(turns))
         view = await store.view(agent, session, limit=FARTHEST)
         cut = view.cut
         made_by = cut.strategy if cut is not None and cut.summary is None else None
@@ -130,7 +130,7 @@ class WindowSource:
         if made_by not in (None, fingerprint(memory.pipeline)):  # another window may reach farther
             view = await store.view(agent, session, limit=FARTHEST, whole=True)
             changes = {}
-        messages = _shown(view.messages, changes)
+        messages = _window_turns(view.messages, changes)
         if cut is not None and cut.summary is not None:
             messages.insert(0, cut.summary)
         return cls(messages, view.ordinals, cut, view.count, changes=changes)
@@ -145,19 +145,21 @@ def _pipeline_of(agent: Agent) -> CompactionPipeline:
     return CompactionPipeline([_SLIDING, budget])
 
 
-def _shown(
+def _window_turns(
     messages: Sequence[ChatMessage], changes: Mapping[str, ChatMessage | None] | None = None
 ) -> list[ChatMessage]:
     """Return the turns that windows are made of, with a cut's changes."""
     turns = [message for message in messages if not is_refused(message)]
     if not changes:
         return turns
-    shown: list[ChatMessage] = []
+    shown_turns: list[ChatMessage] = []
     for turn in turns:
-        other = changes.get(turn.turn or "", turn)
-        if other is not None:
-            shown.append(turn if other is turn else with_content(turn, other.content))
-    return shown
+        changed_turn = changes.get(turn.turn or "", turn)
+        if changed_turn is not None:
+            shown_turns.append(
+                turn if changed_turn is turn else with_content(turn, changed_turn.content)
+            )
+    return shown_turns
 
 
 def clears_in_store(agent: Agent | None) -> bool:
@@ -178,7 +180,7 @@ class Sessions:
     """
 
     memory: SessionTerms
-    shown: ShownTurns
+    shown_turns: ShownTurns
     calls: OpenCalls
 
     def __init__(self, run: RunState, memory: SessionTerms, store: TranscriptStore) -> None:
@@ -189,23 +191,23 @@ class Sessions:
         """Sessions that were read, with what the run has added since."""
         self._kept = 0
         """Number of times that turns were kept: turns that were read meanwhile may lack them."""
-        self.shown, self.calls = ShownTurns(), OpenCalls()
+        self.shown_turns, self.calls = ShownTurns(), OpenCalls()
         self.answered: dict[str, None] = {}
         """Sessions in which a model has answered in this execution, in order. Not on a replay."""
 
-    def begin(self, named: str | None) -> None:
+    def begin(self, session: str | None) -> None:
         """Take the session that the run's messages name, if any. Spans name the run's session from here on."""
         run = self._run
-        run.session = named
+        run.session = session
         if run.spans is not None:
             run.spans.session = self.name_of(None)
 
-    def name_of(self, given: str | None) -> str:
+    def name_of(self, session: str | None) -> str:
         """Return a session's name: the given one, else the tree's, run's or agent's, else the run's id."""
         run = self._run
         terms = run.row.supervision
-        of_run = terms.session_id if terms is not None else None
-        return given or of_run or run.session or self.memory.session or run.run_id
+        session_of_tree = terms.session_id if terms is not None else None
+        return session or session_of_tree or run.session or self.memory.session or run.run_id
 
     def open_results(self) -> tuple[NewTurn, ...]:
         """Return what is known of calls of tools that the run leaves open, as turns of their sessions.
@@ -275,20 +277,22 @@ class Sessions:
         read = partial(WindowSource.of, self.memory, self._store, self._run.agent_id, session)
         if not self.is_in_store:
             return await read()
-        known = None if anew else self._views.get(session)
-        if known is None or known.added >= MOST_ADDED:
-            before = self._kept
-            known = await reading(self._run.log, read)
+        # A cache: within one execution a session changes only by what the run adds, until the run waits.
+        view = None if anew else self._views.get(session)
+        if view is None or view.added >= MOST_ADDED:
+            kept_before = self._kept
+            view = await reading(self._run.log, read)
             self.forget(session)
-            if before == self._kept:
-                self._views[session] = known
-        return known
+            # Turns that another branch has kept during the read may be missing in it.
+            if kept_before == self._kept:
+                self._views[session] = view
+        return view
 
     def forget(self, session: str | None = None) -> None:
         """Let a session, or all of them, be read anew."""
         if session is None:
             self._views.clear()
-            self.shown = ShownTurns()
+            self.shown_turns = ShownTurns()
         else:
             self._views.pop(session, None)
 
@@ -298,8 +302,8 @@ class Sessions:
             return
         self._run.log.writes.turns += turns
         self._kept += 1
-        if (known := self._views.get(session)) is not None:
-            self._views[session] = known.with_turns(turns)
+        if (view := self._views.get(session)) is not None:
+            self._views[session] = view.with_turns(turns)
 
     def remember(self, session: str, messages: Sequence[ChatMessage]) -> None:
         """Remember turns of this run where nothing else keeps them; called on a replay, too."""
@@ -316,19 +320,19 @@ def new_cut(
     show these turns again. `NO_CUT`: later windows begin where the source of this window began, because the
     window leaves out fewer than `least` turns, or its summary does not stand for exactly these turns.
     """
-    kept, gone = {message.turn for message in window}, NO_CUT
+    kept_ids, last_left_out = {message.turn for message in window}, NO_CUT
     count = 0
     for message in source.messages:
         if (ordinal := source.ordinals.get(message.turn or "")) is not None:
-            if message.turn in kept:
+            if message.turn in kept_ids:
                 break
-            gone, count = ordinal, count + 1
-    known = source.cut.summary if source.cut is not None else None
+            last_left_out, count = ordinal, count + 1
+    previous_summary = source.cut.summary if source.cut is not None else None
     summary = window[0] if window and is_summary_of(window[0]) is not None else None
-    if summary is not None and summary != known:
-        is_whole = source.ordinals.get(is_summary_of(summary) or "") == gone
-        return (gone if is_whole else NO_CUT), summary
-    return (gone if count >= least else NO_CUT), known
+    if summary is not None and summary != previous_summary:
+        is_whole = source.ordinals.get(is_summary_of(summary) or "") == last_left_out
+        return (last_left_out if is_whole else NO_CUT), summary
+    return (last_left_out if count >= least else NO_CUT), previous_summary
 
 
 def changes_after(
@@ -342,34 +346,36 @@ def changes_after(
         window: The window.
         new: Turns that were added to the source.
     """
-    shown = {turn.turn: turn for turn in window if turn.turn is not None}
+    turn_in_window = {turn.turn: turn for turn in window if turn.turn is not None}
     changes = dict(source.changes)
     for turn in (*source.messages, *new):
         if turn.turn is None:
             continue
-        if (other := shown.get(turn.turn)) is None:
+        if (window_turn := turn_in_window.get(turn.turn)) is None:
             changes[turn.turn] = None
-        elif other.content != turn.content:
-            changes[turn.turn] = ChatMessage(role=other.role, content=other.content)
+        elif window_turn.content != turn.content:
+            changes[turn.turn] = ChatMessage(role=window_turn.role, content=window_turn.content)
     return {
-        turn: other for turn, other in changes.items() if source.ordinals.get(turn, upto + 1) > upto
+        turn: change
+        for turn, change in changes.items()
+        if source.ordinals.get(turn, upto + 1) > upto
     }
 
 
 def fingerprint(strategy: object) -> str:
     """Return a strategy's class and settings: a window of another size is another strategy."""
-    inner = map(fingerprint, getattr(strategy, "strategies", ()))
+    inner_strategies = map(fingerprint, getattr(strategy, "strategies", ()))
     settings: Mapping[str, object] = getattr(strategy, "settings", None) or vars(strategy)
-    plain = (
+    plain_settings = (
         f"{name}={value}"
         for name, value in sorted(settings.items())
         if isinstance(value, int | float | str)
     )
-    return f"{type(strategy).__name__}({', '.join([*plain, *inner])})"
+    return f"{type(strategy).__name__}({', '.join([*plain_settings, *inner_strategies])})"
 
 
 def is_summary_of(message: ChatMessage) -> str | None:
-    """Return the id of the last turn that a summary stands for; None: the message is none."""
+    """Return the id of the last turn that a summary stands for, or None if the message is none."""
     return message.metadata.get(UPTO) if message.metadata.get(SUMMARY) else None
 
 
@@ -387,7 +393,7 @@ class ShownTurn(NamedTuple):
 
     Attributes:
         message: The message.
-        text: Its JSON; None: it has half a surrogate pair.
+        text: Its JSON, or None if it has half a surrogate pair.
     """
 
     message: ChatMessage
@@ -402,19 +408,19 @@ class ShownTurns:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], ShownTurn] = {}
+        self._turns: dict[tuple[object, ...], ShownTurn] = {}
         """By all that is shown of a turn. Its content is kept, so that no other object can have its id."""
 
     def of(self, window: Iterable[ChatMessage]) -> list[ShownTurn]:
         """Return a window as a model is given it."""
-        before, self._known, shown = self._known, {}, []
+        previous, self._turns, shown_turns = self._turns, {}, []
         for turn in window:
             key = (id(turn.content), turn.role, turn.name, turn.metadata.get(SUMMARY))
-            known = before.get(key) or shown_turn(without_marks(turn))
-            if known.text is not None and len(known.text) <= KEPT_BYTES:
-                self._known[key] = known
-            shown.append(known)
-        return shown
+            turn_with_text = previous.get(key) or shown_turn(without_marks(turn))
+            if turn_with_text.text is not None and len(turn_with_text.text) <= KEPT_BYTES:
+                self._turns[key] = turn_with_text
+            shown_turns.append(turn_with_text)
+        return shown_turns
 
 
 def shown_turn(message: ChatMessage) -> ShownTurn:
@@ -449,8 +455,8 @@ def digest(models: Sequence[ChatMessage | ToolSpec]) -> str:
     try:
         text = to_json(models)
     except PydanticSerializationError:  # half a surrogate pair
-        shown = [one.model_dump(mode="json") for one in models]
-        text = canonical_json(shown).encode(errors="surrogatepass")
+        model_data = [model.model_dump(mode="json") for model in models]
+        text = canonical_json(model_data).encode(errors="surrogatepass")
     return hashlib.sha256(text).hexdigest()
 
 
@@ -511,15 +517,15 @@ class OpenCalls:
                 for call_id in result_ids(turn):
                     self._calls.pop(call_id, None)
 
-    def results(self, begun: Collection[str]) -> list[tuple[str, ChatMessage]]:
+    def results(self, begun_ids: Collection[str]) -> list[tuple[str, ChatMessage]]:
         """Return what is known of the open calls, each as a turn with its session.
 
         Args:
-            begun: Ids of calls that may have acted.
+            begun_ids: Ids of calls that may have acted.
         """
         turns: list[tuple[str, ChatMessage]] = []
         for id_, call in self._calls.items():
-            text = UNKNOWN if id_ in begun else NOT_EXECUTED
-            end = ToolResult(id=id_, name=call.name, text=text, is_error=True)
-            turns.append((call.session, call.result or end.message()))
+            text = UNKNOWN if id_ in begun_ids else NOT_EXECUTED
+            result = ToolResult(id=id_, name=call.name, text=text, is_error=True)
+            turns.append((call.session, call.result or result.message()))
         return turns

@@ -81,23 +81,23 @@ async def assembled_window(
         tally: Counts sizes; by default by the pipeline's counter.
     """
     with recorded_by(paid_calls):
-        made = await pipeline.assemble(messages, tally=tally)
-    return made, repaired(made.window)
+        assembled = await pipeline.assemble(messages, tally=tally)
+    return assembled, repaired(assembled.window)
 
 
 def window_parts(
-    window: Sequence[ChatMessage], tally: Tally, fresh: Collection[str]
+    window: Sequence[ChatMessage], tally: Tally, new_ids: Collection[str]
 ) -> dict[str, int]:
     """Return the sizes of a window's parts in tokens, of those that are not empty.
 
     Args:
         window: The turns, each with its marks.
         tally: Counts sizes.
-        fresh: Ids of the new turns.
+        new_ids: Ids of the new turns.
     """
     parts: dict[str, list[ChatMessage]] = {}
     for turn in window:
-        if turn.metadata.get("turn") in fresh:
+        if turn.metadata.get("turn") in new_ids:
             part = "new"
         elif has_no_marks(turn):
             part = "history"
@@ -142,15 +142,15 @@ class WindowReport:
     Attributes:
         agent: The agent of the session.
         session: The conversation, within the agent.
-        model: Name of the agent's model; None: it has none.
-        context_size: Tokens of that model's context; None: not known.
+        model: Name of the agent's model, or None if it has none.
+        context_size: Tokens of that model's context, or None if they are not known.
         history: Class name of the provider that keeps the turns.
         turns: Number of turns of the session.
         read: Number of turns that the window is made of: those after the cut.
-        cut: The last one; None: there is none, or a provider outside keeps the turns.
+        cut: The last one, or None if there is none, or a provider outside keeps the turns.
         parts: In the order of the request; those that are not empty. Tools are sent by `ctx.chat`.
         steps: The strategies that ran, in order; empty if the turns fit the budget.
-        budget: The pipeline's budget; None: it has none.
+        budget: The pipeline's budget, or None if it has none.
         messages: The window itself, without instructions and tools.
     """
 
@@ -197,9 +197,9 @@ async def window_report(agent: Agent, store: RunStore, session: str | None = Non
     blocks = await _blocks(agent, memory, store)
     tally = Tally(memory.pipeline.counter)
     counter = memory.pipeline.counter
-    beside = sum(part.tokens for part in _parts(agent, (), tally, counter, blocks=blocks))
-    with reserving(beside):
-        made, window = await assembled_window(
+    beside_tokens = sum(part.tokens for part in _parts(agent, (), tally, counter, blocks=blocks))
+    with reserving(beside_tokens):
+        assembled, window = await assembled_window(
             memory.pipeline, source.messages, RefusedCalls(), tally=tally
         )
     return WindowReport(
@@ -212,8 +212,8 @@ async def window_report(agent: Agent, store: RunStore, session: str | None = Non
         read=sum(not is_derived(message) for message in source.messages),
         cut=source.cut,
         parts=tuple(_parts(agent, window, tally, counter, blocks=blocks)),
-        steps=made.steps,
-        budget=min(_budgets(memory.pipeline), key=lambda one: one.tokens, default=None),
+        steps=assembled.steps,
+        budget=min(_budgets(memory.pipeline), key=lambda budget: budget.tokens, default=None),
         messages=(*blocks, *map(without_marks, window)),
     )
 
@@ -231,13 +231,14 @@ async def prepare_window(agent: Agent, memory: SessionTerms, store: RunStore, se
     source = await WindowSource.of(memory, store.data.transcripts, agent.id, session)
     blocks = await _blocks(agent, memory, store)
     tally, counter = Tally(memory.pipeline.counter), memory.pipeline.counter
-    beside = sum(part.tokens for part in _parts(agent, (), tally, counter, blocks=blocks))
-    with reserving(beside), in_mode(WindowMode.AHEAD):
+    beside_tokens = sum(part.tokens for part in _parts(agent, (), tally, counter, blocks=blocks))
+    with reserving(beside_tokens), in_mode(WindowMode.AHEAD):
         await memory.pipeline.assemble(source.messages, tally=tally)
 
 
 async def _load(model: LLMClient | None) -> None:
-    """Let the model's client load what it needs to know its window. Without a key it does not know it."""
+    """Let the model's client load what it needs to know its window."""
+    # Without a key the client does not know it, and the report is made all the same.
     with suppress(ModelError, ContractError):
         await prepare(model)
 
@@ -264,15 +265,21 @@ def _parts(
         yield WindowPart(name="instructions", count=1, tokens=counter.text(instructions))
     if blocks:
         yield WindowPart(name="blocks", count=len(blocks), tokens=tally.total(blocks))
-    summaries = [message for message in window if is_summary(message)]
-    recalled = [message for message in window if is_recalled(message)]
-    history = [message for message in window if not is_derived(message)]
-    if summaries:
-        yield WindowPart(name="summary", count=len(summaries), tokens=tally.total(summaries))
-    if recalled:
-        yield WindowPart(name="recalled", count=len(recalled), tokens=tally.total(recalled))
-    if history:
-        yield WindowPart(name="history", count=len(history), tokens=tally.total(history))
+    summary_turns = [message for message in window if is_summary(message)]
+    recalled_turns = [message for message in window if is_recalled(message)]
+    history_turns = [message for message in window if not is_derived(message)]
+    if summary_turns:
+        yield WindowPart(
+            name="summary", count=len(summary_turns), tokens=tally.total(summary_turns)
+        )
+    if recalled_turns:
+        yield WindowPart(
+            name="recalled", count=len(recalled_turns), tokens=tally.total(recalled_turns)
+        )
+    if history_turns:
+        yield WindowPart(
+            name="history", count=len(history_turns), tokens=tally.total(history_turns)
+        )
     specs = [tool.spec().model_dump(mode="json") for tool in Toolkit.of(agent).tools]
     if specs:
         tokens = sum(counter.text(as_json(spec)) for spec in specs)
@@ -284,8 +291,8 @@ def _budgets(strategy: object) -> Iterator[WindowBudget]:
     if isinstance(strategy, TokenBudgetComposedStrategy):
         yield WindowBudget(tokens=strategy.token_budget, target=strategy.target_tokens)
     inner: Iterable[Any] = getattr(strategy, "strategies", ())
-    for one in inner:
-        yield from _budgets(one)
+    for strategy_part in inner:
+        yield from _budgets(strategy_part)
 
 
 class RecordedCalls:
@@ -312,19 +319,22 @@ class RecordedCalls:
         *,
         options: GenerationOptions | None = None,
     ) -> LLMResponse:
-        """See `PaidCalls.ask`. An answer is durable when it is returned; an error is not recorded."""
+        """Return the model's answer, which is durable then. An error is not recorded."""
         run, call = self._run, self._call(llm, messages, options)
-        place = run.history.places.get(call.position)
-        if place is not None and place.end is not None:
-            known = place.end.payload
-            if (known.get("hash"), known.get("status")) == (call.digest, "ok"):
-                return LLMResponse.model_validate(known["value"])
+        entries = run.history.calls.get(call.position)
+        if entries is not None and entries.end is not None:
+            recorded_payload = entries.end.payload
+            if (recorded_payload.get("hash"), recorded_payload.get("status")) == (
+                call.digest,
+                "ok",
+            ):
+                return LLMResponse.model_validate(recorded_payload["value"])
         spans, call.asked_at = run.spans, run.clock.monotonic()
         try:
             value: JsonValue = await (call.execute() if spans is None else spans.effect(call))
         except Exception:
-            failed = call.entry(status="error")
-            run.counters.effect(call, failed, now_s=run.clock.monotonic())
+            error_payload = call.entry(status="error")
+            run.counters.count_effect(call, error_payload, now_s=run.clock.monotonic())
             raise
         response = LLMResponse.model_validate(value)
         run.log.record(K.EFFECT_INTENT, call.position, call.entry(mode=call.mode.value))
@@ -332,9 +342,10 @@ class RecordedCalls:
             status="ok", value=value, model=llm.model, usage=response.usage.model_dump(mode="json")
         )
         seq = run.log.record(K.LLM_CALL, call.position, payload)
+        # Strategies count, and are not limited: a summary that is cut off would stay in the session.
         if is_counted(run.row.supervision):
             run.log.writes.spend(spent_on(value))
-        run.counters.effect(call, payload, now_s=run.clock.monotonic())
+        run.counters.count_effect(call, payload, now_s=run.clock.monotonic())
         await run.log.durable(self._branch, seq)
         run.scheduler.raise_if_interrupted(self._branch)
         return response
@@ -342,14 +353,14 @@ class RecordedCalls:
     def _call(
         self, llm: LLMClient, messages: Sequence[ChatMessage], options: GenerationOptions | None
     ) -> EffectCall:
-        dumped: list[JsonValue] = [message.model_dump(mode="json") for message in messages]
-        chosen = options.model_dump(mode="json", exclude_defaults=True) if options else None
+        message_data: list[JsonValue] = [message.model_dump(mode="json") for message in messages]
+        option_data = options.model_dump(mode="json", exclude_defaults=True) if options else None
 
         async def execute() -> JsonValue:
             response = await llm.generate(messages, options=options)
             return response.model_dump(mode="json")
 
-        call = effect("llm", llm.model, ["paid", llm.model, dumped, chosen], execute)
+        call = effect("llm", llm.model, ["paid", llm.model, message_data, option_data], execute)
         call.mode, call.session = EffectMode.IDEMPOTENT, self._session
         call.position = f"{self._position}{PAID}{next(self._numbers)}"
         call.id = Effect.id_of_text(self._run.run_id, call.position, call.verb, call.words)
@@ -384,18 +395,18 @@ class Preparation:
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 
     def __len__(self) -> int:
-        """Return for how many agents something is prepared now."""
+        """Return the number of agents for which something is prepared now."""
         return len(self._scopes)
 
     def note(self, agent: Agent, sessions: Iterable[str]) -> None:
         """Remember sessions in which an answer is out, until the agent has nothing to do."""
-        named = dict.fromkeys(sessions)
-        memory = SessionTerms.of(agent) if named else None
+        session_names = dict.fromkeys(sessions)
+        memory = SessionTerms.of(agent) if session_names else None
         if memory is None or memory.retention is not HistoryRetention.PERMANENT:
             return
         if preparing(memory.pipeline):
-            _, earlier = self._answered.pop(agent.id, (agent, {}))
-            self._answered[agent.id] = (agent, earlier | named)
+            _, earlier_sessions = self._answered.pop(agent.id, (agent, {}))
+            self._answered[agent.id] = (agent, earlier_sessions | session_names)
         if len(self._answered) > MAX_AGENTS:
             del self._answered[next(iter(self._answered))]
 
@@ -414,7 +425,7 @@ class Preparation:
         scope = self._scopes.pop(agent_id, None)
         if scope is not None:
             scope.cancel()
-            self._given_up = [one for one in (*self._given_up, scope) if len(one)]
+            self._given_up = [s for s in (*self._given_up, scope) if len(s)]
 
     def cancel(self) -> None:
         """Give up everything, without waiting."""
@@ -432,8 +443,8 @@ class Preparation:
         self, agent: Agent, memory: SessionTerms, sessions: tuple[str, ...], scope: TaskScope
     ) -> None:
         try:
-            following, known = self._agents.find(agent.id), preparing(memory.pipeline)
-            if following is None or preparing(SessionTerms.of(following).pipeline) != known:
+            next_agent, strategies = self._agents.find(agent.id), preparing(memory.pipeline)
+            if next_agent is None or preparing(SessionTerms.of(next_agent).pipeline) != strategies:
                 _log.warning(
                     "no summary is prepared: the agent's next run has other strategies; let its factory"
                     " give all agents one context",
@@ -465,7 +476,7 @@ class RequestWindow:
         new: The turns that the call adds, each with its marks.
         cut: The last cut that a window of the call made; it is written with the next entry.
         settled: The same with changes of new turns, which a session has as they are only if the call succeeds.
-            None: the last window made no cut.
+            None if the last window made no cut.
     """
 
     run: RunState
@@ -477,7 +488,7 @@ class RequestWindow:
     assembled: Assembled | None = None
     parts: dict[str, int] = field(default_factory=dict)
     blocks: list[ChatMessage] = field(default_factory=list)
-    shown: list[ShownTurn] = field(default_factory=list)
+    shown_turns: list[ShownTurn] = field(default_factory=list)
     cut: NewCut | None = None
     settled: NewCut | None = None
 
@@ -504,31 +515,33 @@ class RequestWindow:
             at_most: Tokens that the window has at most, even if the strategies make none that is so small.
         """
         self.view = await self.sessions.view(self.session)
-        fresh = {turn.metadata["turn"] for turn in self.new}
-        earlier = [turn for turn in self.view.messages if turn.metadata.get("turn") not in fresh]
+        new_ids = {turn.metadata["turn"] for turn in self.new}
+        earlier_turns = [
+            turn for turn in self.view.messages if turn.metadata.get("turn") not in new_ids
+        ]
         calls = RecordedCalls(self.run, self.call.position, self.session)
         pipeline = self.sessions.memory.pipeline
         tally = Tally(pipeline.counter)
         self.assembled, window = await assembled_window(
-            pipeline, [*earlier, *self.new], calls, tally=tally
+            pipeline, [*earlier_turns, *self.new], calls, tally=tally
         )
         if at_most is not None and self.assembled.tokens > at_most:
             self.assembled = fitted(self.assembled, at_most, tally, name=TOO_LONG_CUT)
             window = repaired(self.assembled.window)
-        self.parts = window_parts(window, tally, fresh)
+        self.parts = window_parts(window, tally, new_ids)
         if self.blocks:
             self.parts = {"blocks": tally.total(self.blocks), **self.parts}
         await self._cut()
-        self.shown = [*map(shown_turn, self.blocks), *self.sessions.shown.of(window)]
-        return [turn.message for turn in self.shown]
+        self.shown_turns = [*map(shown_turn, self.blocks), *self.sessions.shown_turns.of(window)]
+        return [turn.message for turn in self.shown_turns]
 
-    async def smaller(self, room: int, at_most: int) -> list[ChatMessage] | None:
+    async def smaller(self, tokens_beside: int, at_most: int) -> list[ChatMessage] | None:
         """Return a window of at most so many tokens; None if none is smaller than the last one."""
         assert self.assembled is not None
-        before = self.assembled.tokens
-        with reserving(room, at_most=at_most):
+        tokens_before = self.assembled.tokens
+        with reserving(tokens_beside, at_most=at_most):
             window = await self.window(at_most=at_most)
-        return window if self.assembled.tokens < before else None
+        return window if self.assembled.tokens < tokens_before else None
 
     def settle(self) -> None:
         """Let the next windows show the new turns as this one did, since the session has them now."""
@@ -556,25 +569,25 @@ class RequestWindow:
 
     def _add_cut(self, view: WindowSource, upto: int, summary: ChatMessage | None) -> None:
         assert self.assembled is not None
-        known, is_cut = view.cut, self.assembled.is_cut
-        is_new = summary is not None and (known is None or summary != known.summary)
+        previous_cut, is_cut = view.cut, self.assembled.is_cut
+        is_new = summary is not None and (previous_cut is None or summary != previous_cut.summary)
         if upto == NO_CUT and (is_new or not is_cut):
             return
         upto = view.begin if upto == NO_CUT else upto
         window = self.assembled.window if is_cut else view.messages
-        with_new = changes_after(upto, view, window, self.new if is_cut else ())
-        if upto == view.begin and with_new == view.changes:
+        changes_with_new = changes_after(upto, view, window, self.new if is_cut else ())
+        if upto == view.begin and changes_with_new == view.changes:
             return
         steps = self.assembled.steps
         summarised_by = next((step.name for step in steps if step.added), None) if is_new else None
         made_by = summarised_by or fingerprint(self.sessions.memory.pipeline)
-        before = NO_CUT if known is None else known.upto
+        cut_before = NO_CUT if previous_cut is None else previous_cut.upto
         changes = changes_after(upto, view, window)
         cuts = self.run.log.writes.cuts
         if self.cut in cuts:
             cuts.remove(self.cut)  # of a larger window, which was refused
-        self.cut = NewCut(self.session, upto, before, made_by, summary, changes)
-        self.settled = replace(self.cut, changes=with_new)
+        self.cut = NewCut(self.session, upto, cut_before, made_by, summary, changes)
+        self.settled = replace(self.cut, changes=changes_with_new)
         cuts.append(self.cut)
         self.sessions.forget(self.session)
 
@@ -601,11 +614,11 @@ class RequestWindow:
             "session": self.session,
             "head": self.view.head,
             "cut": self.view.begin,
-            "turns": len(self.shown),
+            "turns": len(self.shown_turns),
             "tokens": self.assembled.tokens + self.parts.get("blocks", 0),
             "parts": {**self.parts},
             "steps": steps,
-            "window": window_digest(self.shown),
+            "window": window_digest(self.shown_turns),
             "tools": digest(tools) if tools else None,
         }
 
@@ -631,10 +644,10 @@ def reserved_tokens(
         "tools": counter.text(canonical_json(schemas)) if schemas else 0,
         "max_tokens": options.max_tokens or 0,
     }
-    reserved = sum(parts.values())
+    reserved_sum = sum(parts.values())
     parts["new turns"] = new.fixed_tokens
     size = context_size_of_client(model)
     if size is not None and sum(parts.values()) > size:
         table = ", ".join(f"{name} {tokens}" for name, tokens in parts.items() if tokens)
         raise WindowTooSmallError(model.model, size, table)
-    return reserved
+    return reserved_sum

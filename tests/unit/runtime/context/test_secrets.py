@@ -105,7 +105,7 @@ async def test_an_error_longer_than_is_kept_gives_no_part_away() -> None:
     async def fails(opened: dict[Any, Any]) -> None:
         raise ValueError(opened["key"] + "." * 7_940 + opened["key"])
 
-    sealed = secrets.sealed({"key": Secret("KEY"), "word": Secret("WORD")})
+    sealed = secrets.seal({"key": Secret("KEY"), "word": Secret("WORD")})
     assert sealed is not None
     with pytest.raises(ValueError, match=r"^\[secret KEY\]\.{7000,}$"):
         await sealed.run(fails, what="step")

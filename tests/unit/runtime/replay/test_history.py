@@ -85,7 +85,7 @@ def test_replay_reads_from_the_last_continuation() -> None:
     history = History.of(log(result("0"), failed(1), continued, result("1:0")))
 
     assert (history.generation, history.attempt) == (1, 1)
-    assert "0" not in history.places
+    assert "0" not in history.calls
     assert history.is_replaying()
 
 
@@ -94,7 +94,7 @@ def test_positions_the_code_never_asked_for_are_known_at_the_end() -> None:
     history = History.of(log(result("0"), result("1")))
     history.meet("0", STEP, "s", "h")
 
-    assert history.never_asked() == "1"
+    assert history.first_unmet_position() == "1"
 
 
 @pytest.mark.parametrize(

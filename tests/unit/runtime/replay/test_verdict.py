@@ -18,11 +18,11 @@ from actors._runtime.replay.failures import mark_recorded
 from actors._runtime.replay.verdict import (
     Attempt,
     Verdict,
-    cancelled,
-    completed,
+    cancelled_verdict,
+    completed_verdict,
     judge,
-    late,
-    parked,
+    late_verdict,
+    parked_verdict,
     with_orphans,
 )
 from actors.errors import (
@@ -79,7 +79,7 @@ def recorded(exc: Exception, seq: int, *, may_repeat: bool = True) -> Exception:
 
 def test_a_run_that_returns_is_completed_with_its_output() -> None:
     """The output stands in the entry and in the row."""
-    verdict = completed({"sum": 3})
+    verdict = completed_verdict({"sum": 3})
 
     assert kinds(verdict) == [EntryKind.RUN_COMPLETED]
     assert verdict.entries[0].payload == {"output": {"sum": 3}}
@@ -88,7 +88,7 @@ def test_a_run_that_returns_is_completed_with_its_output() -> None:
 
 def test_the_words_of_who_cancels_and_of_what_parks_can_be_stored() -> None:
     """A NUL in them, which no row takes, is written out."""
-    stopped, stands = cancelled("a\0b"), parked("in_doubt", "who knows", "1\0")
+    stopped, stands = cancelled_verdict("a\0b"), parked_verdict("in_doubt", "who knows", "1\0")
 
     assert stopped.entries[0].payload == {"reason": "a\\x00b"}
     assert stopped.then == Finish(RunStatus.CANCELLED)
@@ -102,7 +102,7 @@ def test_the_words_of_who_cancels_and_of_what_parks_can_be_stored() -> None:
 
 def test_a_run_that_is_late_has_failed_and_its_messages_are_done() -> None:
     """No retry, and no dead letter: the time of the messages is over, too."""
-    then = failed(late(DeadlineExceededError("the run", 5), 3))
+    then = failed(late_verdict(DeadlineExceededError("the run", 5), 3))
 
     assert then.error is not None
     assert then.error["status"] == "deadline_exceeded"
@@ -265,18 +265,20 @@ def test_what_only_an_operator_can_decide_is_parked_at_its_position(
 
 def test_children_nobody_joined_are_named_before_the_end_of_their_parent() -> None:
     """Once, in the entry before the last; the end itself does not change."""
-    verdict = with_orphans(completed(1), HistoryRetention.PERMANENT, ("c1", "c2"))
+    verdict = with_orphans(completed_verdict(1), HistoryRetention.PERMANENT, ("c1", "c2"))
 
     assert kinds(verdict) == [EntryKind.ORPHANS_RESOLVED, EntryKind.RUN_COMPLETED]
     assert verdict.entries[0].payload == {"policy": "permanent", "children": ["c1", "c2"]}
-    assert verdict.then == completed(1).then
+    assert verdict.then == completed_verdict(1).then
 
 
-@pytest.mark.parametrize("verdict", [crash(), parked("in_doubt", "")], ids=["retry", "park"])
+@pytest.mark.parametrize(
+    "verdict", [crash(), parked_verdict("in_doubt", "")], ids=["retry", "park"]
+)
 def test_a_run_that_has_not_ended_has_no_orphans(verdict: Verdict) -> None:
     """Its next attempt may join them; so has one that ended without children."""
     assert with_orphans(verdict, HistoryRetention.RUN, ("c1",)) is verdict
-    ended = completed(1)
+    ended = completed_verdict(1)
     assert with_orphans(ended, HistoryRetention.RUN, ()) is ended
 
 
@@ -285,7 +287,7 @@ def attempt(
 ) -> Attempt:
     """A first attempt, of several messages unless others say so."""
     policy = policy or RetryPolicy(backoff_s=5, jitter=0)
-    return Attempt(1, policy, 2, NOW, 0.5, others=others)
+    return Attempt(1, policy, 2, NOW, 0.5, other_messages=others)
 
 
 @pytest.mark.parametrize(

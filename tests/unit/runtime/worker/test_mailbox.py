@@ -238,7 +238,7 @@ def test_what_the_run_in_memory_has_taken_is_not_read_again() -> None:
     read(box, [arrived(3), arrived(4)])
 
     assert arrivals(box) == [4]
-    assert box.taken == {3}
+    assert box.taken_arrivals == {3}
 
 
 def test_what_comes_while_the_store_is_asked_is_read_afterwards() -> None:

@@ -211,7 +211,8 @@ def main() -> None:
     for module in modules().values():
         folders[module.room] += 1
     lines = [
-        f"{code} lines of code behind the public modules, in {len(folders)} folders; median {statistics.median(sizes):g}",
+        f"{code} lines of code without the public modules, in {len(folders)} folders",
+        f"median {statistics.median(sizes):g} lines a module",
         f"imports are {100 * imports / code:.1f} % of it; {len(small_modules())} small modules",
     ]
     for number, total in totals().items():

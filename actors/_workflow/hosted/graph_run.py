@@ -216,7 +216,9 @@ class GraphRun:
                 at = now()
                 outcome = outcome_of(seen_by_handler(state, open_step), open_step, at)
                 other_keys = self._other_wait_keys(state)
-                return attempts.ended(state, open_step, outcome, policy, at=at, used_keys=other_keys)
+                return attempts.ended(
+                    state, open_step, outcome, policy, at=at, used_keys=other_keys
+                )
 
             return Decision(end_with_answer)
         view, position = seen_by_handler(branch, open_step), ""

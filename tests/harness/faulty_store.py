@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from actors.errors import PersistenceError
-from actors.kernel.stores.run_store import RunStore
+from actors.kernel.stores.run_store import DataStores, RunStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -27,7 +27,9 @@ MOST_LATE_S: Final = 4.0
 """Before the next scan of the rows."""
 
 _LEFT_ALONE: Final = frozenset(("artifacts", "insight", "limits"))
-_ROLES: Final = (RunStore.__annotations__.keys() - _LEFT_ALONE) | {"mail", "outbox"}
+_ROLES: Final = (
+    (RunStore.__annotations__.keys() | DataStores.__annotations__.keys()) - _LEFT_ALONE
+) | {"mail", "outbox"}
 """Methods of the store whose calls can fail."""
 
 

@@ -96,8 +96,12 @@ async def test_the_history_is_the_sessions_and_not_what_the_client_sends(
         assert await texts(web, "/v1/sessions/t") == [*said, "You said three."]
 
 
-async def test_an_approval_is_an_interrupt_which_the_next_input_answers(bed: Bed, app: str) -> None:
+async def test_an_approval_is_an_interrupt_which_the_next_input_answers(
+    bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its event comes before the interrupt, its result after it. A repeated answer changes nothing."""
+    # On a busy machine the other tool is silent for longer than a stream waits for it.
+    monkeypatch.setattr("compose.web.agui.stream.QUIET_S", 30.0)
     desk = Counter()
     async with (
         web_on(bed, desk.agent(), app_name=app) as web,

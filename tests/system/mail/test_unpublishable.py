@@ -11,6 +11,7 @@ import nats
 import pytest
 
 from actors.kernel.runtime.ids import AgentId
+from actors.runtime.delivery import mail_service
 from compose import Settings
 from compose.assembly.runtime import build_runtime
 from tests.behaviour.agents import Acting
@@ -128,10 +129,16 @@ async def test_ten_repeats_of_one_message_are_one_warning_that_names_it(
     assert rows[0][0] == 0
 
 
-async def test_a_lowered_limit_is_logged_and_waiting_messages_are_sent_when_it_is_raised(
-    own_nats: OwnNats, postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
+async def test_a_lowered_limit_is_logged_and_waiting_messages_are_sent_when_it_is_raised(  # noqa: PLR0917 - fixtures
+    own_nats: OwnNats,
+    postgres_dsn: str,
+    schema: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Live hosts log the problem once. Rows wait in order meanwhile, and none is given up."""
+    # A server that starts slowly is unusable for long enough: the rows would go past it.
+    monkeypatch.setattr(mail_service, "AFTER_S", 600.0)
     server = own_nats(durable=True)
     load, heard = Load(server.url, postgres_dsn, schema), Heard()
     config = server.data_dir / "server.conf"

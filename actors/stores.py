@@ -2,7 +2,8 @@
 
 A store of runs is a `RunStore`, which has a role for each kind of caller, and `DataStores`. Content that agents
 keep has contracts of its own, each bound to one tenant and scope. Classes with InMemory in their name lose
-all content with the process; `persistence` has the durable ones.
+all content with the process; `persistence` has the durable ones. Parts such as `InMemoryInbox` are what
+`Runtime` takes in place of a store.
 """
 
 from actors._inmemory.artifacts import (
@@ -91,6 +92,26 @@ from actors._kernel.stores.runs import (
 from actors._kernel.stores.schedule import Schedule, ScheduleStore
 from actors._kernel.stores.shards import BacklogStore, Serves, ShardStore
 from actors._kernel.stores.topics import FanoutStrategy, FollowGraph, PostStore
+from actors._runtime.parts import (
+    ComposedStore,
+    EventLogView,
+    HybridFanout,
+    InboxView,
+    InMemoryEventLog,
+    InMemoryFollowGraph,
+    InMemoryHistoryProvider,
+    InMemoryInbox,
+    InMemoryJournal,
+    InMemoryScheduler,
+    InMemorySignalBus,
+    JournalView,
+    MemoryStore,
+    PushAllFanout,
+    SchedulerView,
+    SignalBusView,
+    StoreFanout,
+    SupervisorView,
+)
 
 __all__ = [
     "ApiToken",
@@ -107,6 +128,7 @@ __all__ = [
     "BlobStore",
     "CommitStore",
     "ComposedBlobStore",
+    "ComposedStore",
     "CypherCapable",
     "CypherError",
     "DataStores",
@@ -116,6 +138,7 @@ __all__ = [
     "EraseReport",
     "EraseRequest",
     "ErasureStore",
+    "EventLogView",
     "FanoutStrategy",
     "FileStore",
     "FlowBundleStore",
@@ -123,17 +146,27 @@ __all__ = [
     "GlobalTaskStore",
     "GraphStore",
     "HistoryProvider",
+    "HybridFanout",
     "InMemoryArtifactStore",
     "InMemoryArtifacts",
+    "InMemoryEventLog",
     "InMemoryFileStore",
+    "InMemoryFollowGraph",
     "InMemoryGraphStore",
+    "InMemoryHistoryProvider",
+    "InMemoryInbox",
+    "InMemoryJournal",
     "InMemoryLongTermMemories",
     "InMemoryLongTermMemory",
+    "InMemoryScheduler",
+    "InMemorySignalBus",
     "InMemoryTaskBoards",
     "InMemoryTaskStore",
     "InMemoryVectorStore",
+    "InboxView",
     "InsightStore",
     "InvalidDocumentError",
+    "JournalView",
     "Limit",
     "LimitStore",
     "LimitUse",
@@ -143,10 +176,12 @@ __all__ = [
     "Memory",
     "MemoryConflictError",
     "MemoryQuery",
+    "MemoryStore",
     "NewMemory",
     "NewToken",
     "OperatorStore",
     "PostStore",
+    "PushAllFanout",
     "QueryEmbeddingClient",
     "ReadStore",
     "Relationship",
@@ -156,6 +191,7 @@ __all__ = [
     "RunStore",
     "Schedule",
     "ScheduleStore",
+    "SchedulerView",
     "SearchResult",
     "Serves",
     "SessionDirectory",
@@ -165,8 +201,11 @@ __all__ = [
     "SessionRow",
     "SessionStore",
     "ShardStore",
+    "SignalBusView",
+    "StoreFanout",
     "SubGraph",
     "SubGraphTooLargeError",
+    "SupervisorView",
     "Task",
     "TaskList",
     "TaskStatus",

@@ -154,4 +154,4 @@ def _texts(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _folder(name: str) -> Traversable:
-    return resources.files("persistence.postgres").joinpath("schema", name)
+    return resources.files("persistence._postgres").joinpath("schema", name)

@@ -328,7 +328,7 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         for run in ask_to_stop(rows, record, reason):
             run_id, agent = run.cause.run_id, run.cause.agent_id
             flagged_runs.append((run_id, agent))
-            # Readers of a session are told once: a run that was asked to stop before gets no second fact.
+            # Readers of a session see it once: a run that was asked to stop before gets no second fact.
             if run_id not in already_flagged:
                 rows.sessions.write_change(agent, run_id, ASKED_TO_STOP, is_success=True)
             self._notify(Nudge("cancel", agent, run_id))

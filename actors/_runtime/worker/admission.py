@@ -216,7 +216,7 @@ class Slots(Generic[E]):
         """Note that an execution has ended, or was evicted: slots above the share are not used again."""
         self.used -= 1
         self._spare_since = now
-        # Other hosts want the slots above the share: they are given back one by one, as executions end.
+        # Other hosts want the slots above the share: they are released one by one, as executions end.
         if self._usable > self._share:
             self._usable = max(self._share, self.used)
 

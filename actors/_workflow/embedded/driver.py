@@ -180,13 +180,14 @@ class Driver:
 
     def _may_continue(self, held_run: HeldRun, gate: Callable[[], bool] | None) -> bool:
         self.grant(held_run)
-        # The gate decides between two steps. An effect that has started, and its next attempts, are in a step.
+        # The step gate decides between two steps. An effect that has started is within a step, and so are its
+        # next attempts.
         gate = None if held_run.open_steps else gate
         if held_run.state.status.is_terminal or is_paused(held_run.state):
             return False
         try:
             return gate is None or bool(gate())
-        # A gate is a host's function and may raise anything. The run continues as if there were no gate.
+        # A step gate is a host's function and may raise anything. The run continues as if there were none.
         except Exception:  # noqa: BLE001 - the error is logged
             _log.exception("a step gate raised an error", extra={"run": held_run.state.run_id})
             return True

@@ -242,7 +242,7 @@ class Committer(CommitStore):
         others are tried without it.
         """
         calls = [call for unit in units for call in unit.calls]
-        # For want of memory, for example, one large commit may be too much, and the others are not.
+        # If memory is short, for example, one large commit may be too much, and the others are not.
         if len(calls) > 1 and getattr(exc, "sqlstate", "") not in EVERYBODY:
             await self._one_by_one(units, exc)
             return

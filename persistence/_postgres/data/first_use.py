@@ -121,7 +121,7 @@ class StoreTables:
 
 def first_use(name: StoreName) -> str:
     """Return the statement that makes a store's tables, or brings them up to date, unless they are."""
-    folder = resources.files("persistence.postgres").joinpath("schema", "stores")
+    folder = resources.files("persistence._postgres").joinpath("schema", "stores")
     newest, steps = VERSIONS.get(name, 1), ""
     for version in range(1, newest + 1):
         file = f"{name}.sql" if version == 1 else f"{name}_{version}.sql"

@@ -25,19 +25,20 @@ NOT_NEEDED: Final = {
     "actors._kernel.workflow",
     "actors._inmemory.runs.store",  # rows are in PostgreSQL
     "actors._inmemory.boards",
+    "actors._workflow",
     "actors.workflow",
     "cryptography",
-    "compose.embedded",  # URLs name the servers
+    "compose._embedded",  # URLs name the servers
     "docstring_parser",
-    "compose.web",
+    "compose._web",
     "email.mime",
     "http.client",
     "httptools",
     "jwt",
     "opentelemetry.exporter",
     "opentelemetry.sdk",  # no collector is named
-    "persistence.files",
-    "persistence.sqlite",
+    "persistence._files",
+    "persistence._sqlite",
     "prometheus_client",  # no address for metrics is named
     "psutil",
     "rich",  # a host prints no tables

@@ -134,8 +134,8 @@ class MemoryEffects:
         `now` returns the instant.
         """
         store = self._store()
-        has_evidence = store is not None and open_step.effect.type is EffectType.TOOL_CALLS
-        if not has_evidence or not isinstance(outcome, EffectOutcome):
+        takes_evidence = store is not None and open_step.effect.type is EffectType.TOOL_CALLS
+        if not takes_evidence or not isinstance(outcome, EffectOutcome):
             return outcome
         return EvidenceRecorder(store).record(outcome, run, open_step, now())
 
@@ -151,7 +151,7 @@ class MemoryEffects:
             return self._execute(run, open_step, at, shared)
         except ContractError as exc:  # a wrong request, which is wrong at the next attempt, too
             return EffectOutcome.failed(str(exc), retryable=False)
-        # A store may raise anything. It may be well at the next attempt, so its failure is an outcome.
+        # A store may raise anything, and may work at the next attempt: its failure is an outcome of this one.
         except Exception as exc:  # noqa: BLE001
             return EffectOutcome.failed(f"{type(exc).__name__}: {exc}")
 

@@ -121,7 +121,7 @@ def next_each(visit: Visit) -> StepPlan:
     frame = _frame_of(visit)
     items, index = frame["items"], frame["index"]
     if index >= len(items):
-        return _done(visit)
+        return _leave_frame(visit)
     return _pass(visit, frame, {"item": items[index], "index": index, "total": len(items)})
 
 
@@ -151,7 +151,7 @@ def next_number(visit: Visit) -> StepPlan:
     frame = _frame_of(visit)
     index, total = frame["index"], frame["total"]
     if index >= total:
-        return _done(visit)
+        return _leave_frame(visit)
     number = frame["start"] + index * frame["step"]
     return _pass(visit, frame, {"i": number, "index": index, "total": total})
 
@@ -166,7 +166,7 @@ def next_while(visit: Visit) -> StepPlan:
     """Begin the next pass if the condition still holds."""
     frame = _frame_of(visit)
     if not visit.inputs().get("condition"):
-        return _done(visit)
+        return _leave_frame(visit)
     if frame["index"] >= MOST_PASSES:
         raise VisualNodeError(f"it has more than {MOST_PASSES} passes")
     last_value = visit.state.last
@@ -182,7 +182,7 @@ def _frame_of(visit: Visit) -> Frame:
 
 def _pass(visit: Visit, frame: Frame, outputs: dict[str, Any]) -> StepPlan:
     if "loop" not in visit.node.ways:
-        return _done(visit)
+        return _leave_frame(visit)
     frame["index"] += 1  # before the pass, so that a crash repeats no pass
     last_value = visit.state.last
     result = (last_value if isinstance(last_value, dict) else {"input": last_value}) | outputs
@@ -190,7 +190,7 @@ def _pass(visit: Visit, frame: Frame, outputs: dict[str, Any]) -> StepPlan:
     return visit.plan("loop", result=result)
 
 
-def _done(visit: Visit) -> StepPlan:
+def _leave_frame(visit: Visit) -> StepPlan:
     visit.state.frames.pop()
     return visit.plan("done")
 
@@ -211,7 +211,7 @@ def next_of_sequence(visit: Visit) -> StepPlan:
     """Begin the next way of the sequence."""
     frame, ways = _frame_of(visit), thens_of(visit)
     if frame["done"] >= len(ways):
-        return _done(visit)
+        return _leave_frame(visit)
     frame["done"] += 1
     return visit.plan(ways[frame["done"] - 1])
 

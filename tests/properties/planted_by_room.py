@@ -54,7 +54,7 @@ def the_relay_does_not_wait_for_what_is_read(patch: pytest.MonkeyPatch) -> None:
 
 def lost_rows_do_not_go_out_again(patch: pytest.MonkeyPatch) -> None:
     """What the broker accepted once counts as delivered."""
-    patch.setattr(OutboxRelay, "_is_wanted", lambda self, row, _: row.n not in self._sent)
+    patch.setattr(OutboxRelay, "_is_wanted", lambda self, row, _: row.n not in self._sent_sequences)
 
 
 def mail_is_acknowledged_before_it_is_written(patch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,7 @@ class InMemoryTokens(TokenStore):
     async def create(self, new: NewToken) -> ApiToken:
         if not new.is_login and self._find_by_name(new.name) is not None:
             raise TokenExistsError(new.name)
+        # A copy: `_forget` removes from the dict.
         for token in [*self._tokens.values()]:
             is_its = (token.tenant, token.principal) == (new.tenant, new.principal)
             if is_its and token.is_login and self._state(token) == "expired":

@@ -100,6 +100,7 @@ class _Transcript:
         An ordinal of -1 means `ROOT`.
         """
         is_last_turn = bool(self.rows) and self.rows[-1].ordinal == ordinal
+        # The next turn follows the last one anyway: no branch begins.
         if is_last_turn and self.on_path(ordinal):
             return
         self.path, self.head = self.path_to(ordinal), ordinal

@@ -120,6 +120,7 @@ class InMemoryLongTermMemory(LongTermMemory):
         existing = next(
             (version for version in self._versions_in(None) if version.memory.id == new.id), None
         )
+        # The request was sent again: its first call has written the memory.
         if existing is not None:
             return existing.to_memory()
         current = versions[-1] if versions else None

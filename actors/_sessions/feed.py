@@ -268,6 +268,7 @@ class SessionFeed:
 
         A fact has events if a run is queued, is asked to stop, or ends before it began.
         """
+        # A fact before a run's end is read by `_before_end`, and comes again from the tail.
         if fact.number <= self.at.last_fact:
             return
         before = self.at

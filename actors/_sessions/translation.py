@@ -87,7 +87,7 @@ class RunTranslator:
     ) -> SessionEvent:
         if not isinstance(entry, LivePiece):
             return self._parse_event(entry, type_, payload, about)
-        # All readers of a piece share its event: each of them would otherwise validate every token again.
+        # All readers of a piece share its event: each of them would otherwise validate every piece again.
         key = (type_, self.session_id)
         event: SessionEvent | None = entry.shared.get(key)
         if event is None:

@@ -109,6 +109,7 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
         record.attempt = commit.attempt
     rows.add_entries(record, commit.entries)
     for key in commit.bind:
+        # A submit may have bound the message to this run already.
         if rows.inbox[key].state == "pending":
             rows.bind(rows.inbox[key], record)
     if isinstance(commit.then, Retry):
@@ -124,6 +125,7 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
     nudges = reply(rows, record, commit.answers)
     nudges += change_and_post(rows, commit)
     routed_rows = _route(rows, commit)
+    # Before the runs that wait for this one are answered: the answer has its status and result.
     set_status(rows, record, commit)
     nudges += _settle_with_others(rows, record, commit)
     if commit.session is not None:
@@ -138,6 +140,7 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
         record.last_seq,
         record.cancel_requested,
         tuple(row.arrived() for row in routed_rows if row.state == "pending"),
+        # What the run waits for may have come while it executed: no notification follows then.
         wake_now=isinstance(commit.then, Suspend) and has_arrived(rows, record, commit.then.wake),
         cycles=cycles_of(rows, record) if commit.waits else (),
         nudges=tuple(dict.fromkeys(nudges)),
@@ -148,6 +151,7 @@ def write_commit(rows: MemoryRows, commit: Commit) -> CommitOutcome:
 def _write_turns(rows: MemoryRows, commit: Commit) -> None:
     """Move a session's head, then write what the commit adds to sessions of its agent, or takes from them."""
     lease = commit.lease
+    # The head first: the commit's turns follow it.
     if commit.session is not None and commit.session.head is not None:
         rows.transcripts.move_head(lease.agent_id, lease.agent_id.key, commit.session.head)
     if commit.turns or commit.cuts:
@@ -164,6 +168,7 @@ def _settle_with_others(rows: MemoryRows, record: RunRecord, commit: Commit) -> 
     nudges = answer_end(rows, record)
     release_slot(rows, record)
     nudges += resolve_orphans(rows, record, commit.orphans)
+    # Last: it drops the messages whose askers `answer_end` answers.
     rows.end_run(record, dead_letter=commit.then.dead_letter)
     return nudges
 

@@ -166,6 +166,7 @@ class MemoryRetention(MemoryRole, RetentionStore):
             ]:
                 cause = stopped_run.cause
                 self._notify(Nudge("cancel", cause.agent_id, cause.run_id))
+            # The rows stay until the runs have ended, which write until then. The caller calls again.
             return Forgotten(open_run=holder.cause.run_id, messages=len(waiting_keys), more=True)
         topics = list(rows.follows.by_follower.get(agent_id, ()))
         for topic in topics:

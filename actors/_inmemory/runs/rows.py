@@ -104,6 +104,7 @@ class MemoryRows:
         parent = self.runs.get(new.parent) if new.parent else None
         if parent is not None:
             parent.children.append(new.run_id)
+            # A child that is spawned after its parent was asked to stop would miss the request.
             record.cancel_requested = parent.cancel_requested
         return record
 

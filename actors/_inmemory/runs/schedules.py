@@ -161,6 +161,7 @@ class InMemorySchedules(ScheduleStore):
             message = tick_message(schedule, at)
             row = self._rows.message_row(schedule.agent_id, message.sender or "", message.id)
             return False, row.arrived() if row is not None and row.state == "pending" else None
+        # The clock of the host may be ahead: the store's alone decides what is due.
         if tick.is_sent and at > self._clock.now():
             return False, None
         self._schedules.by_name[key] = replace(
@@ -292,6 +293,7 @@ class LimitRows:
             grants.append(grant)
             if row.limit.max_concurrent is not None:
                 others = sum(p.slots for host, p in row.parts.items() if host != owner)
+                # Others are notified if slots are free that they want, or this host begins to want theirs.
                 frees_slots = grant.contended and part.slots < previous_slots
                 wants_theirs = (
                     others > 0 and part.slots < part.demand and previous_demand <= previous_slots
@@ -404,7 +406,7 @@ def _take_starts(row: _LimitRow, owner: HostIncarnation, wanted_starts: int, now
     row.filled_at = max(now, row.filled_at)
     if wanted_starts < 0:
         return 0
-    # A host that asked longer ago may be dead: starts reserved for it would be lost to the others.
+    # A host that has not asked lately may be dead or want none: its part of the starts would be unused.
     recent_hosts = [
         (part.started_at, host)
         for host, part in row.parts.items()

@@ -226,6 +226,7 @@ class MemoryArrivals(MemoryRole, ArrivalStore):
         Else it waits as a message, for `ctx.receive` or the agent's next run.
         """
         rows, agent, sender = self._rows, new_run.agent_id, sender_of_message(message)
+        # Before the look-up of the message: a repetition is refused, too, if the session is not as expected.
         if new_run.session is not None:
             check_expected(agent, rows.sessions.records.get(agent), new_run.session.expected)
         existing = rows.message_row(agent, sender, message.id)

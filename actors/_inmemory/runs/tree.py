@@ -46,6 +46,7 @@ def spawn(rows: MemoryRows, commit: Commit) -> tuple[tuple[Spawned, int], ...]:
         if commit.budget is not None:
             account.spend(commit.budget)
         for child in commit.spawned:
+            # Ids of children are derived: a child that a replay spawns again exists, and is counted.
             if child.run.run_id in rows.runs:
                 continue
             account.runs += 1
@@ -174,6 +175,7 @@ def first_messages(record: RunRecord) -> Sequence[Message]:
             break
         payload = line.entry(record.cause.run_id).payload
         if line.kind == EntryKind.RUN_ATTEMPT_FAILED and "kept" in payload:
+            # A failed attempt gave back the messages after the first `kept` ones.
             del messages[int(str(payload["kept"])) :]
         if line.kind == EntryKind.MSG_RECEIVED and line.position.startswith("in."):
             body = payload["message"]

@@ -82,6 +82,7 @@ class AgentId:
         return cls(type_, uuid.uuid4().hex, tenant)
 
 
+# Cached: rows and messages name the same agents again and again, and each part is checked by a pattern.
 @lru_cache(maxsize=1024)
 def _parse_agent(text: str) -> AgentId:
     head, slash, key = text.partition("/")
@@ -164,6 +165,7 @@ def token(text: str) -> str:
     return escaped_text if len(escaped_text) <= 128 else "h-" + derive_id("token", text)  # noqa: PLR2004
 
 
+# Cached: each commit and each subject needs it, and the hash goes byte by byte in Python.
 @lru_cache(maxsize=1024)
 def partition_hash(agent: AgentId) -> int:
     """Return the 32-bit FNV-1a hash that decides an agent's partition (mod the number of partitions).

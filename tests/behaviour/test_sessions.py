@@ -70,9 +70,11 @@ async def test_each_run_has_the_agent_of_its_mode(bed: Bed, app: str) -> None:
     """Both modes of one session share its conversation, and each run is one top-level row."""
     main, boss = Echo("main"), Echo("boss")
     modes = {"normal": main.agent(), "orchestrator": boss.agent()}
+    answer = main.hold("a")
     async with sessions_on(bed, modes, app=app) as talks:
         first = await talks.start("a", session_id="s")
         second = await talks.start("b", session_id="s", mode="orchestrator")
+        answer.set()
         assert [await first.result(), await second.result()] == ["main: a", "boss: b"]
         assert boss.asked == [["a", "main: a", "b"]]
         began = (await all_of(second))[0]

@@ -1,4 +1,4 @@
-"""Transport: the contracts of what moves messages between hosts, and of the front for other services.
+"""Transport: the contracts of what moves messages between hosts, and of the API for external clients.
 
 The store is the truth: a transport may lose, double and reorder what it moves. Without one, in memory and on
 PostgreSQL alone, the sender's commit writes the receiver's row.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from actors._kernel import wire_names
 from actors._kernel.runtime.log_entry import EntryKind
 from actors._runtime.replay.failures import _loaded_class
+from actors._workflow.documents.document import REDUCERS
+from actors._workflow.visual.flow_state import in_turn
 from actors.errors import ActorsError
 from persistence._schema_files import REVISION, known_functions, known_migrations
 from tests.architecture.test_house_rules import ROOT, product_files
@@ -83,3 +86,10 @@ def test_functions_that_change_have_another_revision() -> None:
 def digest(text: str) -> str:
     """Of a text, whatever its line ends."""
     return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()[:16]
+
+
+def test_functions_in_hashes_of_graphs_keep_their_text() -> None:
+    """Else a snapshot of an older release is refused: a graph's hash has the text of its reducers."""
+    functions = (*REDUCERS.values(), in_turn)
+
+    assert digest("".join(map(inspect.getsource, functions))) == PINNED["hashed_functions"]

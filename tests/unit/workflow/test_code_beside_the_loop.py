@@ -106,7 +106,7 @@ class BusyPool:
         self.left = asyncio.Event()
         self.evaluated: list[str] = []
 
-    def started(self) -> BusyPool:
+    def start(self) -> BusyPool:
         """Return the pool."""
         return self
 

@@ -11,13 +11,25 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from typing_extensions import override
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+
+    from typing_extensions import override
+else:
+    # Both modules would take longer than all else of `import actors`.
+    class MetaPathFinder:
+        """Stands for the class of `importlib.abc`, as `Loader` does."""
+
+    class Loader:
+        """An object with `create_module` and `exec_module`."""
+
+    def override(method: object) -> object:
+        """Return the method."""
+        return method
 
 
 def lazy_exports(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
@@ -111,8 +123,11 @@ class _MovedPaths(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         new = None if fullname in _PUBLIC else path_now(fullname)
-        is_there = new is not None and find_spec(new) is not None
-        return ModuleSpec(fullname, self) if is_there else None
+        if new is None:
+            return None
+        from importlib.util import find_spec  # noqa: PLC0415 - takes longer than all else of this module
+
+        return None if find_spec(new) is None else ModuleSpec(fullname, self)
 
     @override
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

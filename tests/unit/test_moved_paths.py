@@ -68,6 +68,18 @@ assert actors._inmemory.__spec__.name == "actors._inmemory"
     assert process.returncode == 0, process.stderr
 
 
+def test_import_actors_alone_loads_little() -> None:
+    """Old paths cost a program that has none of them nothing."""
+    process = run_python(
+        """
+import sys, actors
+assert not {"importlib.abc", "importlib.util", "pydantic", "typing_extensions"} & sys.modules.keys()
+"""
+    )
+
+    assert process.returncode == 0, process.stderr
+
+
 def test_rooms_are_understood_without_their_underscore() -> None:
     """Also below a module that is public now, and as text for `callboard host`."""
     process = run_python(

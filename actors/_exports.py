@@ -13,23 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from importlib.abc import Loader, MetaPathFinder
-
-    from typing_extensions import override
-else:
-    # Both modules would take longer than all else of `import actors`.
-    class MetaPathFinder:
-        """Stands for the class of `importlib.abc`, as `Loader` does."""
-
-    class Loader:
-        """An object with `create_module` and `exec_module`."""
-
-    def override(method: object) -> object:
-        """Return the method."""
-        return method
+from typing import Any, Final, cast
 
 
 def lazy_exports(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
@@ -117,8 +101,8 @@ def understand_moved_paths() -> None:
         sys.meta_path.insert(0, _MovedPaths())
 
 
-class _MovedPaths(MetaPathFinder, Loader):
-    @override
+class _MovedPaths:
+    # No base class: `importlib.abc` would take longer than all else of `import actors`.
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -127,13 +111,11 @@ class _MovedPaths(MetaPathFinder, Loader):
             return None
         from importlib.util import find_spec  # noqa: PLC0415 - takes longer than all else of this module
 
-        return None if find_spec(new) is None else ModuleSpec(fullname, self)
+        return None if find_spec(new) is None else ModuleSpec(fullname, cast("Any", self))
 
-    @override
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None
 
-    @override
     def exec_module(self, module: ModuleType) -> None:
         new = path_now(module.__name__)
         assert new is not None

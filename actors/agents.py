@@ -1,7 +1,6 @@
 """Ready-made agents and tools: classes that an author only configures.
 
-An agent's `run` gets messages. The answer is the run's output. This package uses the methods of
-`actors._runtime`. Sessions and workflows use this package.
+An agent's `run` gets messages. The answer is the run's output. Sessions and workflows use these agents.
 """
 
 from actors._agents.react import ReActAgent

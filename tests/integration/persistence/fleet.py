@@ -56,8 +56,8 @@ class Member:
 
     async def give_up(self, *shards: ShardId) -> None:
         """Give these shards up, or all of them."""
-        gone = [self.leases.pop(shard) for shard in shards or list(self.leases)]
-        await self.store.shards.release(gone)
+        leases = [self.leases.pop(shard) for shard in shards or list(self.leases)]
+        await self.store.shards.release(leases)
 
     async def leave(self) -> None:
         """Say that this host wants nothing any more."""
@@ -98,13 +98,13 @@ class Fleet:
 
     async def arrive(self, name: str, serves: Serves = DESKS, **settings: Any) -> Member:
         """A host that declares what it serves and claims once."""
-        chosen = StoreSettings(
+        store_settings = StoreSettings(
             url=self.url,
             schema=self.schema,
             owner=HostIncarnation(name),
             **{"lease_s": 60.0, **settings},
         )
-        store: AbstractAsyncContextManager[PostgresStore] = open_store(chosen)
+        store: AbstractAsyncContextManager[PostgresStore] = open_store(store_settings)
         member = Member(await self.stack.enter_async_context(store), serves)
         self.members[name] = member
         await member.store.shards.declare(serves)
@@ -114,12 +114,12 @@ class Fleet:
     async def round(self) -> None:
         """Every host beats and claims, all at once; what is given back calls them to claim again."""
 
-        async def one(member: Member) -> bool:
+        async def beat_and_claim(member: Member) -> bool:
             report = await member.beat()
             await member.claim()
             return bool(report.surplus)
 
-        if any(await asyncio.gather(*map(one, self.members.values()))):
+        if any(await asyncio.gather(*map(beat_and_claim, self.members.values()))):
             await asyncio.gather(*(member.claim() for member in self.members.values()))
 
     async def die(self, name: str) -> Member:
@@ -147,10 +147,10 @@ class Fleet:
     async def owners(self) -> dict[ShardId, str | None]:
         """Every shard's owner as the database has it; agrees with what the hosts think."""
         rows = await self.sql("select shard, owner from shards")
-        found = {row["shard"]: row["owner"] for row in rows}
+        owners = {row["shard"]: row["owner"] for row in rows}
         for name, member in self.members.items():
-            assert set(member.leases) == {shard for shard, owner in found.items() if owner == name}
-        return found
+            assert set(member.leases) == {shard for shard, owner in owners.items() if owner == name}
+        return owners
 
     def counts(self, type_: str = "desk") -> list[int]:
         """How many shards of the type each host holds, most first."""

@@ -63,9 +63,9 @@ def store_of(bed: Bed) -> PostgresStore:
 @asynccontextmanager
 async def connected(url: str, schema: str, **settings: str) -> AsyncIterator[Connection]:
     """A connection to the schema, with these settings; in a lasting loop one that was used before."""
-    chosen = {"search_path": f'"{schema}"', "application_name": "test", **settings}
+    server_settings = {"search_path": f'"{schema}"', "application_name": "test", **settings}
     connection = await asyncpg.connect(
-        url, server_settings=chosen, connection_class=TypedConnection
+        url, server_settings=server_settings, connection_class=TypedConnection
     )
     try:
         yield connection
@@ -122,7 +122,7 @@ async def waiting_for(
                 "select distinct pid from pg_locks"
                 " where not granted and pg_backend_pid() = any(pg_blocking_pids(pid))"
             )
-            found = frozenset(row["pid"] for row in rows)
-            if found and not found & besides:
-                return found
+            pids = frozenset(row["pid"] for row in rows)
+            if pids and not pids & besides:
+                return pids
             await asyncio.sleep(0.01)

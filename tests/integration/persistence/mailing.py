@@ -50,7 +50,7 @@ class Post:
 
     async def send(self, run: Turns, *ids: str, to: AgentId = BERT) -> Committed:
         """Send messages of these ids with one commit."""
-        out = tuple(outgoing(one, to=to, id=one, sender=f"agent:{run.agent}") for one in ids)
+        out = tuple(outgoing(id_, to=to, id=id_, sender=f"agent:{run.agent}") for id_ in ids)
         return await run.commit(run.turn(result(str(next(self.ids))), outgoing=out))
 
     async def outbox(self) -> list[OutboxRow]:
@@ -80,8 +80,8 @@ class Post:
     ) -> Received:
         """A message as a broker hands it over, behind all others."""
         name = f"agent:{sender}"
-        found = content or message(id, to=to, id=id, sender=name)
-        return Received(next(self.sequences), to, name, id, found, sourced)
+        message_content = content or message(id, to=to, id=id, sender=name)
+        return Received(next(self.sequences), to, name, id, message_content, sourced)
 
     async def ingest(self, *items: Received, agent: AgentId = BERT) -> Ingested:
         """Write what was read; it has to succeed."""
@@ -91,7 +91,7 @@ class Post:
 
     async def arrive(self, *ids: str, **parts: Any) -> list[str]:
         """Inbound messages of these ids in this order; return what became a row, in its order."""
-        items = [self.read(one, **parts) for one in ids]
+        items = [self.read(id_, **parts) for id_ in ids]
         return ids_of((await self.ingest(*items, agent=parts.get("to", BERT))).arrived)
 
     async def inbox(self, agent: AgentId = BERT) -> list[str]:

@@ -45,7 +45,7 @@ async def opened(
     ours = secrets.token_hex(6)
     async with AsyncExitStack() as stack:
         opening = (open_age_graph(url, tenant=f"{name}-{ours}", schema=schema) for name in names)
-        yield tuple([await stack.enter_async_context(one) for one in opening])
+        yield tuple([await stack.enter_async_context(context) for context in opening])
 
 
 async def people(graph: GraphStore, *names: str, **properties: Any) -> None:
@@ -53,9 +53,9 @@ async def people(graph: GraphStore, *names: str, **properties: Any) -> None:
     for name in names:
         entity = Entity(id=name, type="person", properties={"name": name.title(), **properties})
         await graph.add_entity(entity)
-    for one, other in itertools.pairwise(names):
-        ends = {"source_id": one, "target_id": other}
-        await graph.add_relationship(Relationship(id=f"{one}-{other}", type="knows", **ends))
+    for source, target in itertools.pairwise(names):
+        ends = {"source_id": source, "target_id": target}
+        await graph.add_relationship(Relationship(id=f"{source}-{target}", type="knows", **ends))
 
 
 async def test_a_query_returns_rows_of_json(age_database: str) -> None:
@@ -73,15 +73,15 @@ async def test_a_query_returns_rows_of_json(age_database: str) -> None:
         [row] = await graph.cypher(
             "MATCH p = (a)-[r]->(b {id: 'bob'}) RETURN a, r, p, a.nobody AS n"
         )
-        ada, known = await graph.get_entity("ada"), await graph.get_relationship("ada-bob")
+        ada, relationship = await graph.get_entity("ada"), await graph.get_relationship("ada-bob")
         assert ada is not None
-        assert known is not None
+        assert relationship is not None
         assert Entity.model_validate(row["a"]) == ada
-        assert Relationship.model_validate(row["r"]) == known
-        assert row["p"] == [row["a"], row["r"], (await _one(graph, "bob"))]
+        assert Relationship.model_validate(row["r"]) == relationship
+        assert row["p"] == [row["a"], row["r"], (await _fetch_entity(graph, "bob"))]
         assert row["n"] is None
 
-        given: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "v": [
                 1,
                 1.5,
@@ -93,8 +93,8 @@ async def test_a_query_returns_rows_of_json(age_database: str) -> None:
                 {"a": ["'; $$ \\ \"", "\U0001f600"]},
             ]
         }
-        [value] = await graph.cypher("RETURN $v AS v, $v[7].a[0] AS text", parameters=given)
-        assert value == {"v": given["v"], "text": given["v"][7]["a"][0]}
+        [value] = await graph.cypher("RETURN $v AS v, $v[7].a[0] AS text", parameters=parameters)
+        assert value == {"v": parameters["v"], "text": parameters["v"][7]["a"][0]}
 
 
 ODD: tuple[str, ...] = (
@@ -142,7 +142,7 @@ async def test_whatever_a_store_keeps_a_query_sees(age_database: str) -> None:
             assert len(rows) == len(ODD)
 
 
-async def _one(graph: CypherCapable, id_: str) -> object:
+async def _fetch_entity(graph: CypherCapable, id_: str) -> object:
     [row] = await graph.cypher("MATCH (n) WHERE n.id = $id RETURN n", parameters={"id": id_})
     return row["n"]
 
@@ -157,7 +157,7 @@ async def test_a_query_sees_every_change(age_database: str) -> None:
         async with open_age_graph(age_database, schema=SCHEMA, tenant="before") as graph:
             assert await _edges(graph) == ["ada-bob", "bob-eve"]
             await plain.add_entity(Entity(id="bob", type="robot", properties={"id": "no", "n": 1}))
-            assert await _one(graph, "bob") == {
+            assert await _fetch_entity(graph, "bob") == {
                 "id": "bob",
                 "type": "robot",
                 "properties": {"n": 1},
@@ -344,8 +344,8 @@ async def _holders(url: str, text: str) -> set[str]:
     find = "select format('%I.%I', schemaname, tablename) as t from pg_tables where schemaname ~ '^callboard_'"
     tables = [row["t"] for row in await sql(url, "public", find)]
     parts = [
-        f"select '{one}' as t where exists (select from only {one} r where r.properties::text ~ $1)"
-        for one in tables
+        f"select '{table}' as t where exists (select from only {table} r where r.properties::text ~ $1)"
+        for table in tables
     ]
     return {row["t"] for row in await sql(url, "public", " union all ".join(parts), text)}
 
@@ -398,9 +398,9 @@ async def test_rights_that_are_missing_are_named_with_the_remedy(
 
 async def _outlive_the_extension(url: str, operator: Any, user: str, cli: Cli) -> None:
     async def doctor() -> dict[str, Any]:
-        said = await cli.call("doctor", "--json")
-        [found] = [one for one in said.data["checks"] if one["check"] == "cypher"]
-        return dict(found)
+        output = await cli.call("doctor", "--json")
+        [check] = [check for check in output.data["checks"] if check["check"] == "cypher"]
+        return dict(check)
 
     async with open_age_graph(url) as graph:
         await people(graph, "ada", "bob")
@@ -410,9 +410,9 @@ async def _outlive_the_extension(url: str, operator: Any, user: str, cli: Cli) -
         await people(graph, "bob", "eve")
         with pytest.raises(AGEMissingError, match="create extension age"):
             await graph.cypher("MATCH (n) RETURN n")
-        found = await doctor()
-        assert found["level"] == "wrong"
-        assert "create extension age" in found["remedy"]
+        check = await doctor()
+        assert check["level"] == "wrong"
+        assert "create extension age" in check["remedy"]
     await operator.execute(f"create extension age; grant usage on schema ag_catalog to {user}")
     # Sessions that have used the extension remember its types by number.
     async with open_age_graph(url) as graph:

@@ -71,7 +71,7 @@ async def test_copies_are_changed_and_queries_answered_by_indexes(age_database: 
             await transaction.start()
             args = (tenant, query, '{"id": "e5"}', 1, 10)
             rows = await connection.fetch(SQL_RUN_CYPHER, *args)
-            asked = await scans(connection, tenant)
+            scan_counts = await scans(connection, tenant)
             await transaction.rollback()
         assert [row["columns"] for row in rows] == [['"e6"']]
-        assert asked == [("Entity", 0), ("Relationship", 0)]
+        assert scan_counts == [("Entity", 0), ("Relationship", 0)]

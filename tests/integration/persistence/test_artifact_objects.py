@@ -47,7 +47,7 @@ def settings(postgres_dsn: str, schema: str) -> StoreSettings:
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.s3)])
-async def place(
+async def location(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:
     """A place for bytes, as settings name it; no other test has it."""
@@ -72,7 +72,7 @@ async def whole(artifacts: SessionArtifacts, name: str) -> bytes:
 
 def files_in(folder: Path) -> list[Path]:
     """The files below a folder."""
-    return [one for one in folder.rglob("*") if one.is_file()]
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def count_in(folder: Path) -> int:
@@ -82,12 +82,12 @@ def count_in(folder: Path) -> int:
 
 @pytest.mark.costly
 @pytest.mark.item(311, 353, 382)
-async def test_artifacts_of_sessions_are_objects(settings: StoreSettings, place: str) -> None:
+async def test_artifacts_of_sessions_are_objects(settings: StoreSettings, location: str) -> None:
     """Written whole and in pieces, read in parts, and gone with their session; its turns are rows."""
     model = FunctionModel(lambda messages, _: f"You said {messages[-1].text}" * 2)
-    chosen = Settings(db_schema=settings.schema, artifacts=place)
+    runtime_settings = Settings(db_schema=settings.schema, artifacts=location)
     async with (
-        build_postgres_runtime(settings.url, settings=chosen) as runtime,
+        build_postgres_runtime(settings.url, settings=runtime_settings) as runtime,
         AgentRuntime(agents=ReActAgent("echo", model=model), runtime=runtime, app="talk") as talks,
     ):
         run = await talks.start("a whale " * 25_000, session_id="s")
@@ -102,16 +102,16 @@ async def test_artifacts_of_sessions_are_objects(settings: StoreSettings, place:
         assert sorted(row["chunk_bytes"] for row in rows) == [0, 0, 0, 262_144]
 
         await talks.delete_session("s")
-        left = await sql(settings.url, settings.schema, ROWS)
+        rows_left = await sql(settings.url, settings.schema, ROWS)
         while await runtime.store.data.artifacts.collect(grace_s=0.0):
             pass
         assert await own.list() == []
         assert await whole(other, "report") == b"first"
 
-    objects = artifact_bytes(place)
+    objects = artifact_bytes(location)
     assert objects is not None
-    assert [row["chunk_bytes"] for row in left] == [0]
-    for row in {*map(tuple, rows)} - {*map(tuple, left)}:
+    assert [row["chunk_bytes"] for row in rows_left] == [0]
+    for row in {*map(tuple, rows)} - {*map(tuple, rows_left)}:
         with pytest.raises(KeyError):
             await objects.read(row[0].removeprefix("object:"), offset=0, limit=1)
     assert await sql(settings.url, settings.schema, GARBAGE) == []
@@ -159,12 +159,14 @@ async def test_a_crash_leaves_garbage_and_no_dangling_reference(
             await store.data.artifacts.collect(grace_s=0.0)
     async with open_store(settings, artifact_bytes=folder) as store:
         own = artifacts_of(store, DESK)
-        read = {one.name: await whole(own, one.name) for one in await own.list()}
+        read = {artifact.name: await whole(own, artifact.name) for artifact in await own.list()}
         assert read.get("a") == (None if nth < 2 else b"first" if nth < 4 else b"second")
         assert await store.data.artifacts.collect(grace_s=3600.0) == 0 or nth >= COLLECTING
         while await store.data.artifacts.collect(grace_s=0.0):
             pass
-        assert {one.name: await whole(own, one.name) for one in await own.list()} == read
+        assert {
+            artifact.name: await whole(own, artifact.name) for artifact in await own.list()
+        } == read
         assert count_in(tmp_path) == len(read)
         for name, data in read.items():
             await own.put(name, data)
@@ -266,10 +268,10 @@ async def test_a_file_that_lost_its_end_is_no_artifact(
 
 
 @pytest.mark.parametrize(
-    "place", ["folder", "s3://b?key=x", "s3://k:s@bucket", "s3://", "http://h/b", ""]
+    "location", ["folder", "s3://b?key=x", "s3://k:s@bucket", "s3://", "http://h/b", ""]
 )
-def test_a_place_that_cannot_be_is_refused(place: str) -> None:
+def test_a_place_that_cannot_be_is_refused(location: str) -> None:
     """With how to write one, and without what may be a key."""
     with pytest.raises(ContractError) as raised:
-        artifact_bytes(place)
+        artifact_bytes(location)
     assert "k:s" not in str(raised.value)

@@ -45,7 +45,7 @@ async def work(url: str, schema: str) -> None:
     settings = StoreSettings(url=url, owner=HostIncarnation("h"), schema=schema)
     async with (
         open_store(settings) as store,
-        open_postgres_files(url, schema=schema, tenant="acme") as kept,
+        open_postgres_files(url, schema=schema, tenant="acme") as files,
     ):
         own = store.boards.of("acme")
         await own.create_task_list("c10", DESK, [Task(id="a", title="a")])
@@ -56,9 +56,9 @@ async def work(url: str, schema: str) -> None:
         assert await own.get_task_list("c10", DESK)
         await own.get_boards("c10")
         for data in (b"one", b"two"):
-            await kept.upload("k", data)
-        assert await kept.download("k") == b"two"
-        await kept.delete("k")
+            await files.upload("k", data)
+        assert await files.download("k") == b"two"
+        await files.delete("k")
 
 
 @pytest.mark.item(324, 333)
@@ -74,5 +74,5 @@ async def test_boards_and_files_are_found_by_their_keys(
 
     ours = [plan for plan in book.plans if plan.query in STATEMENTS]
     ours += [plan for plan in book.plans if plan.function in {"put_file", "delete_file"}]
-    assert sorted({f"{plan.name}: {one}" for plan in ours for one in faults(plan)}) == []
+    assert sorted({f"{plan.name}: {fault}" for plan in ours for fault in faults(plan)}) == []
     assert {plan.query for plan in ours} >= STATEMENTS

@@ -40,23 +40,24 @@ async def test_a_call_whose_answer_is_lost_counts_once(postgres_dsn: str, schema
             url=proxy.through(postgres_dsn), owner=HostIncarnation("test"), schema=schema
         )
         links = Links(settings, ServerOutage(settings), 2)
-        one, other = PgTaskBoards(links).of("default"), PgTaskBoards(links).of("default")
+        first, other = PgTaskBoards(links).of("default"), PgTaskBoards(links).of("default")
         busy = [Task(id="a", title="a", status=BUSY)]
         try:
             await asyncio.gather(
-                one.create_task_list("known", DESK, []), other.create_task_list("known", CLERK, [])
+                first.create_task_list("known", DESK, []),
+                other.create_task_list("known", CLERK, []),
             )
             counts = []
             for name, call in CALLS.items():
                 await other.create_task_list("lost", DESK, busy)
                 loss = proxy.lose_response(request_has=b"lost")
-                told = await call(one)
+                outcome = await call(first)
                 board = await other.get_task_list("lost", DESK)
                 assert board is not None
                 assert loss.happened.is_set(), name
                 counts.append((board.tasks[0].retry_count, len(board.tasks)))
                 if name == "settle":
-                    assert told == [board]
+                    assert outcome == [board]
         finally:
             await links.close()
 
@@ -66,7 +67,7 @@ async def test_a_call_whose_answer_is_lost_counts_once(postgres_dsn: str, schema
 @pytest.mark.item(307, 310)
 async def test_files_are_kept_without_a_runtime(postgres_dsn: str, schema: str) -> None:
     """Another program that opens the schema later finds them, each tenant its own."""
-    key, found = "x" * 1_024, list[bytes | None]()
+    key, contents = "x" * 1_024, list[bytes | None]()
     async with open_postgres_files(
         postgres_dsn, tenant="acme", scope="s" * 1_000, schema=schema
     ) as files:
@@ -76,11 +77,11 @@ async def test_files_are_kept_without_a_runtime(postgres_dsn: str, schema: str) 
             postgres_dsn, tenant=tenant, scope=scope, schema=schema
         ) as files:
             try:
-                found.append(await files.download(key))
+                contents.append(await files.download(key))
             except KeyError:
-                found.append(None)
+                contents.append(None)
 
-    assert found == [b"All is well.", None, None]
+    assert contents == [b"All is well.", None, None]
     with pytest.raises(InvalidTextError, match="scope of files"):
         async with open_postgres_files(postgres_dsn, scope="\x00", schema=schema):
             pass

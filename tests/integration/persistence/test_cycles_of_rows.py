@@ -52,7 +52,7 @@ class Waiting:
     agent: str
     target: str | None
     must: bool
-    taken: bool | None = None
+    is_taken: bool | None = None
 
 
 @dataclass
@@ -101,44 +101,44 @@ class Rows:
             return
         if not any(wait.must for wait in run.waits):
             return
-        if any(wait.taken is False for wait in run.waits):
+        if any(wait.is_taken is False for wait in run.waits):
             return
         for wait in sorted(run.waits, key=lambda wait: wait.position):
             target = self.runs.get(wait.target or "") or self.holder(wait.agent)
             if target is not None and target.is_queued:
                 target = self.holder(target.agent)
-            if wait.taken is None and target is not None and not target.is_over:
+            if wait.is_taken is None and target is not None and not target.is_over:
                 yield wait.position, target
 
     def cycles(self, run: Run) -> list[tuple[list[str], list[str], list[str]]]:
         """Of each wait that leads back the shortest way: positions, runs, agents."""
         return [
             way
-            for place, target in self.blockers(run)
-            if (way := self._way(run, place, target)) is not None
+            for position, target in self.blockers(run)
+            if (way := self._way(run, position, target)) is not None
         ]
 
     def _way(
-        self, last: Run, place: str, first: Run
+        self, last: Run, position: str, first: Run
     ) -> tuple[list[str], list[str], list[str]] | None:
-        came = {first.run_id: [(place, last)]}
+        ways = {first.run_id: [(position, last)]}
         queue = [first]
         for run in queue:
-            way = came[run.run_id]
+            way = ways[run.run_id]
             if run is last:
                 return (
-                    [place for place, _ in way],
-                    [one.run_id for _, one in way],
-                    [one.agent for _, one in way],
+                    [position for position, _ in way],
+                    [r.run_id for _, r in way],
+                    [r.agent for _, r in way],
                 )
             for at, target in self.blockers(run):
-                if target.run_id not in came:
-                    came[target.run_id] = [*way, (at, run)]
+                if target.run_id not in ways:
+                    ways[target.run_id] = [*way, (at, run)]
                     queue.append(target)
         return None
 
 
-def drawn(seed: int) -> Rows:
+def draw_rows(seed: int) -> Rows:
     """Some runs that wait for each other, most of them at rest."""
     rnd = random.Random(seed)
     runs: list[Run] = []
@@ -160,9 +160,11 @@ def drawn(seed: int) -> Rows:
         others = rnd.choices(runs, k=rnd.choice((0, 1, 1, 2, 3)))
         for n, other in enumerate(others):
             is_ask = rnd.random() < 0.5
-            taken = rnd.choice((True, False, *[None] * 20))
+            is_taken = rnd.choice((True, False, *[None] * 20))
             target = None if is_ask else other.run_id
-            wait = Waiting(f"{n}", f"{run.run_id}{n}", other.agent, target, must=False, taken=taken)
+            wait = Waiting(
+                f"{n}", f"{run.run_id}{n}", other.agent, target, must=False, is_taken=is_taken
+            )
             run.waits.append(wait)
         if run.waits:
             rnd.choice(run.waits).must = rnd.random() < 0.9
@@ -193,16 +195,16 @@ async def put(rows: Connection, what: Rows) -> None:
         [wait.target for _, wait in waits],
         [wait.must for _, wait in waits],
     )
-    answered = [(run, wait) for run, wait in waits if wait.taken is not None]
+    answered = [(run, wait) for run, wait in waits if wait.is_taken is not None]
     await rows.execute(
         SQL_ANSWER,
         [run.run_id for run, _ in answered],
         [wait.key for _, wait in answered],
-        [wait.taken for _, wait in answered],
+        [wait.is_taken for _, wait in answered],
     )
 
 
-async def found(rows: Connection, run: Run) -> list[tuple[list[str], list[str], list[str]]]:
+async def read_cycles(rows: Connection, run: Run) -> list[tuple[list[str], list[str], list[str]]]:
     """What the functions say of a run."""
     return [tuple(row) for row in await rows.fetch("select * from cycles_of($1)", run.run_id)]
 
@@ -221,13 +223,13 @@ async def test_cycles_are_those_of_the_rows(rows: Connection) -> None:
     """Of runs drawn at random, with questions, joins, queues and answers, each has the ways that are there."""
     cycles = 0
     for seed in range(SEEDS):
-        what = drawn(seed)
+        what = draw_rows(seed)
         await rows.execute("delete from runs; delete from waits; delete from completions")
         await put(rows, what)
         for run in what.runs.values():
-            wanted = what.cycles(run)
-            cycles += len(wanted)
-            assert await found(rows, run) == wanted, f"seed {seed}"
+            expected = what.cycles(run)
+            cycles += len(expected)
+            assert await read_cycles(rows, run) == expected, f"seed {seed}"
 
     assert cycles > SEEDS
 
@@ -248,18 +250,18 @@ def tree(width: int, *, back: int | None) -> Rows:
 
 def service(clients: int, *, back: int | None) -> Rows:
     """A run that waits behind a store's, and many that ask it; `back`: one of these is asked by the store."""
-    asked, store, queued = (
+    asked_run, store, queued = (
         Run("asked", "a/asked", 1),
         Run("store", "a/store", 2),
         Run("next", "a/store", 3, "PENDING"),
     )
-    asked.waits = [Waiting("0", "next", "a/store", "next", must=True)]
+    asked_run.waits = [Waiting("0", "next", "a/store", "next", must=True)]
     many = [Run(f"k{n}", f"a/k{n}", 3 + n) for n in range(clients)]
     for client in many:
         client.waits = [Waiting("0", f"q{client.run_id}", "a/asked", None, must=True)]
     if back is not None:
         store.waits = [Waiting("0", "b", f"a/k{back}", None, must=True)]
-    return Rows([asked, store, queued, *many])
+    return Rows([asked_run, store, queued, *many])
 
 
 @pytest.mark.parametrize("back", [None, 0, 499])
@@ -269,9 +271,9 @@ async def test_a_cycle_of_one_among_many(rows: Connection, back: int | None) -> 
         await rows.execute("delete from runs; delete from waits")
         await put(rows, what)
         for run in what.runs.values():
-            wanted = what.cycles(run)
-            assert await found(rows, run) == wanted
-            assert back is not None or not wanted
+            expected = what.cycles(run)
+            assert await read_cycles(rows, run) == expected
+            assert back is not None or not expected
 
 
 async def test_who_begins_to_wait_is_not_looked_for_among_the_others(rows: Connection) -> None:

@@ -73,15 +73,15 @@ class Stage:
 
 async def act(ctx: RunContext, inbox: list[Message]) -> Any:
     """Do what the first message says, and wait for a signal."""
-    told = inbox[0].payload
-    if told == "set":
+    command = inbox[0].payload
+    if command == "set":
         return await ctx.state.set("k", 1)
-    if told == "state":
+    if command == "state":
         await ctx.sleep_until_signal("go")
         return await ctx.state.get("k")
-    if told == "fail":
+    if command == "fail":
         raise ValueError("no")
-    if told == "approval":
+    if command == "approval":
         return str(await ctx.approval("pay", {"sum": 1}, timeout=600))
     await ctx.step("s", lambda: 1)
     return await ctx.sleep_until_signal("go")
@@ -94,36 +94,36 @@ def stage(postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> St
     return Stage(postgres_dsn, schema)
 
 
-async def seen(find: Callable[[], Awaitable[_T | None]]) -> _T:
+async def wait_for(find: Callable[[], Awaitable[_T | None]]) -> _T:
     """Return what `find` returns as soon as there is something."""
     async with asyncio.timeout(LIMIT_S):
-        while not (found := await find()):  # noqa: ASYNC110 - rows of another session
+        while not (match := await find()):  # noqa: ASYNC110 - rows of another session
             await asyncio.sleep(0.01)
-    return found
+    return match
 
 
 async def rest(runtime: Runtime, run_id: RunId) -> RunRow:
     """Return the run's row once it is parked, has ended, or waits."""
 
-    async def found() -> RunRow | None:
+    async def find_row() -> RunRow | None:
         row = await runtime.store.reads.run(run_id)
         is_at_rest = row is not None and (
             row.status.is_terminal or row.status is RunStatus.SUSPENDED
         )
         return row if is_at_rest else None
 
-    return await seen(found)
+    return await wait_for(find_row)
 
 
 async def parked(runtime: Runtime, run_id: RunId) -> RunRow:
     """Return the run's row once it is parked as unreadable."""
 
-    async def found() -> RunRow | None:
+    async def find_row() -> RunRow | None:
         row = await runtime.store.reads.run(run_id)
         assert row is None or not row.status.is_terminal, row
         return row if row is not None and row.parked == "unreadable" else None
 
-    return await seen(found)
+    return await wait_for(find_row)
 
 
 async def ended(runtime: Runtime, run_id: RunId) -> RunStatus:
@@ -157,9 +157,9 @@ async def test_a_run_that_cannot_be_read_is_parked_and_the_others_go_on(stage: S
         assert await asyncio.wait_for(runtime.result(good), LIMIT_S) == 1
         for run_id in runs.values():
             await parked(runtime, run_id)
-        listed = {row.run_id: row for row in await runtime.store.lists.runs()}
-        assert {good, *runs.values()} <= set(listed)
-        assert "number out of range" in str(listed[runs["policy"]].unreadable)
+        rows = {row.run_id: row for row in await runtime.store.lists.runs()}
+        assert {good, *runs.values()} <= set(rows)
+        assert "number out of range" in str(rows[runs["policy"]].unreadable)
         entries = [entry async for entry in runtime.entries(runs["log"])]
         assert isinstance(entries[1].payload["unreadable"], Unreadable)
         assert "Restore or cancel the run" in str(entries[-1].payload["detail"])
@@ -192,25 +192,25 @@ async def test_a_message_that_cannot_be_read_is_parked_with_a_run_of_its_own(sta
         row = await parked(runtime, queued)
         assert row.last_seq == 0
         lists = runtime.store.lists
-        [first] = await seen(lambda: lists.runs(agent=bad("mail")))
+        [first] = await wait_for(lambda: lists.runs(agent=bad("mail")))
         await rest(runtime, first.run_id)
-        shown = [one.message.payload for one in await runtime.store.insight.inbox(bad("mail"))]
-        assert sum(isinstance(one, Unreadable) for one in shown) == 1
+        payloads = [row.message.payload for row in await runtime.store.insight.inbox(bad("mail"))]
+        assert sum(isinstance(payload, Unreadable) for payload in payloads) == 1
         await runtime.signal(first.run_id, "go")
-        second = await seen(partial(open_run, runtime, first.run_id))
+        second = await wait_for(partial(open_run, runtime, first.run_id))
         await parked(runtime, second)
         for run_id in (second, queued):
             await runtime.cancel(run_id)
             assert await ended(runtime, run_id) is RunStatus.CANCELLED
-        third = await seen(partial(open_run, runtime, first.run_id, second))
+        third = await wait_for(partial(open_run, runtime, first.run_id, second))
         await runtime.signal(third, "go", 3)
         assert await asyncio.wait_for(runtime.result(third), LIMIT_S) == 3
 
 
-async def open_run(runtime: Runtime, *known: RunId) -> RunId | None:
+async def open_run(runtime: Runtime, *known_ids: RunId) -> RunId | None:
     """Return a run of the agent with mail that is not one of these."""
-    found = await runtime.store.lists.runs(agent=bad("mail"))
-    return next((row.run_id for row in found if row.run_id not in known), None)
+    rows = await runtime.store.lists.runs(agent=bad("mail"))
+    return next((row.run_id for row in rows if row.run_id not in known_ids), None)
 
 
 async def test_what_a_run_reads_within_its_code_parks_it(stage: Stage) -> None:
@@ -307,22 +307,24 @@ async def test_lists_show_the_others_and_name_the_damaged_row(stage: Stage) -> N
         turns = await store.data.transcripts.page(bad("list-1"), "s")
         view = await store.data.transcripts.view(bad("list-1"), "s", limit=9)
         values: dict[str, list[Any]] = {
-            "schedules": [one.payload for one in schedules],
-            "waits": [one.what for one in await runtime.approvals.open()],
-            "dead_letters": [one.message.payload for one in await store.lists.dead_letters()],
-            "sessions": [dict(one.metadata) for one in sessions.rows],
-            "audit": [one.before for one in audit],
-            "memories": [one.metadata for one in memories],
-            "task_boards": [one.title for one in boards],
-            "transcript_turns": [one.message.text for one in turns],
-            "windows": [one.text for one in view.messages],
+            "schedules": [schedule.payload for schedule in schedules],
+            "waits": [approval.what for approval in await runtime.approvals.open()],
+            "dead_letters": [
+                dead_letter.message.payload for dead_letter in await store.lists.dead_letters()
+            ],
+            "sessions": [dict(row.metadata) for row in sessions.rows],
+            "audit": [entry.before for entry in audit],
+            "memories": [memory.metadata for memory in memories],
+            "task_boards": [board.title for board in boards],
+            "transcript_turns": [turn.message.text for turn in turns],
+            "windows": [message.text for message in view.messages],
         }
         # A manifest and a state are texts for whoever decodes them: their lists need neither.
         assert len(await store.data.flow_bundles.list("default")) == 2
         assert len(await store.data.run_snapshots.list("default", SnapshotFilter())) == 2
-    for name, found in values.items():
-        told = ["cannot be read" in str(one) for one in found]
-        assert sorted(told) == [False, True], (name, found)
+    for name, entries in values.items():
+        are_unreadable = ["cannot be read" in str(entry) for entry in entries]
+        assert sorted(are_unreadable) == [False, True], (name, entries)
 
 
 async def test_a_search_shows_the_others(stage: Stage) -> None:
@@ -345,11 +347,11 @@ async def test_a_search_shows_the_others(stage: Stage) -> None:
             ("graph_relationships", "properties", "r1"),
         ):
             await stage.damage(table, column, "id = $1", id_)
-        found = await vectors.search([1.0])
+        hits = await vectors.search([1.0])
         around = await graph.get_neighbors("e0")
 
     for values in (
-        [hit.metadata for hit in found],
+        [hit.metadata for hit in hits],
         [entity.properties for entity in around.entities if entity.id != "e0"],
         [edge.properties for edge in around.relationships],
     ):
@@ -369,7 +371,7 @@ async def test_a_post_that_cannot_be_read_parks_a_run_of_its_own(stage: Stage) -
     async with stage.runtime() as runtime:
         lists, ends = runtime.store.lists, list[RunId]()
         for n in (1, 2, 3):
-            [row] = await seen(partial(open_runs, runtime, bad("follower"), ends))
+            [row] = await wait_for(partial(open_runs, runtime, bad("follower"), ends))
             ends.append(row.run_id)
             if n == 2:
                 await parked(runtime, row.run_id)

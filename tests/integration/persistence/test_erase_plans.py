@@ -72,7 +72,7 @@ async def erase(store: PostgresStore, what: EraseRequest) -> int:
     return batches
 
 
-def found(book: PlanBook) -> list[str]:
+def list_faults(book: PlanBook) -> list[str]:
     """The statements that read in vain, each with what."""
     return sorted(
         {
@@ -86,10 +86,10 @@ def found(book: PlanBook) -> list[str]:
 
 async def make_tables(url: str, schema: str) -> None:
     """Use each store once."""
-    place = Place(url, schema)
+    database = Place(url, schema)
     await test_board_plans.work(url, schema)
-    await make(place)
-    async with links_to(place) as links:
+    await make(database)
+    async with links_to(database) as links:
         await PostgresLongTermMemories(links).of("acme").page()
 
 
@@ -105,7 +105,7 @@ async def test_an_erase_finds_its_rows_by_keys(
         book.clear()
         batches = [await erase(store, what) for what in REQUESTS]
 
-    assert found(book) == []
+    assert list_faults(book) == []
     assert {plan.query for plan in book.plans} >= STATEMENTS - {erasure.SQL_ERASE_FILES}
     assert max(batches) < 22, batches
 
@@ -123,7 +123,7 @@ async def test_a_removal_of_flows_finds_rows_and_runs_by_keys(
         assert await rows.remove("default", "b1", "1", run_keys=["desk/o1:", "desk/none:"]) == 0
         assert len(await rows.list("default", "b2")) == FEW // 100
 
-    assert found(book) == []
+    assert list_faults(book) == []
 
 
 @pytest.mark.parametrize("counted", ["never", "too early", "well"])
@@ -138,11 +138,11 @@ async def test_snapshots_are_found_by_keys(
         rows = store.data.run_snapshots
         page = await rows.list("default", SnapshotFilter(), limit=10)
         assert len(await rows.list("default", SnapshotFilter(after=page[-1]), limit=10)) == 10
-        [one] = await rows.list("default", SnapshotFilter(run=RunId("r7"), apps=["a"]))
-        assert await rows.get("default", one.id) is not None
-        assert await rows.remove("default", one.id)
+        [snapshot] = await rows.list("default", SnapshotFilter(run=RunId("r7"), apps=["a"]))
+        assert await rows.get("default", snapshot.id) is not None
+        assert await rows.remove("default", snapshot.id)
 
-    assert found(book) == []
+    assert list_faults(book) == []
 
 
 OF_ONE: Final = """
@@ -170,14 +170,14 @@ async def test_a_user_among_a_million_memories(
         [memories] = [part for part in store.data.erasure.parts if part.erased_as == "memories"]
         book.clear()
         done = await memories.erase(what)
-        batches, gone = 1, done.rows["versions"]
+        batches, removed_rows = 1, done.rows["versions"]
         while done.cursor is not None:
             done = await memories.erase(what, cursor=done.cursor)
-            batches, gone = batches + 1, gone + done.rows["versions"]
-        left = await store.data.memories.of("acme").page(about="user:10")
+            batches, removed_rows = batches + 1, removed_rows + done.rows["versions"]
+        remaining = await store.data.memories.of("acme").page(about="user:10")
 
     deletes = [plan for plan in book.plans if plan.function == "erase_memories"]
     read = [plan.read(node) for plan in deletes for node in plan.nodes if "Relation Name" in node]
-    assert (gone, batches, len(left)) == (10_000, 21, 1)
+    assert (removed_rows, batches, len(remaining)) == (10_000, 21, 1)
     assert max(read) <= 501
     assert [plan.query for plan in book.plans].count(erasure.SQL_ERASE_MEMORIES) == batches

@@ -55,10 +55,10 @@ class Player:
     open: dict[str, Turns] = field(default_factory=dict)
     queued: list[Turns] = field(default_factory=list)
     mail: list[Arrived] = field(default_factory=list)
-    asked: dict[str, str] = field(default_factory=dict)
+    questions: dict[str, str] = field(default_factory=dict)
     """The question that a run waits for an answer to."""
     n: int = 0
-    said: list[Any] = field(default_factory=list)
+    outcomes: list[Any] = field(default_factory=list)
     """What the store answered."""
 
     async def play(self) -> None:
@@ -103,17 +103,17 @@ class Player:
 
     async def _write(self, run: Turns, commit: Commit) -> Committed | None:
         outcome = await run.send(commit)
-        self.said.append(_shown(outcome))
+        self.outcomes.append(_describe(outcome))
         if not isinstance(outcome, Committed):
             return None
         self.mail += outcome.routed
         if isinstance(commit.then, Finish):
             self.open.pop(run.run_id, None)
-            self.asked.pop(run.run_id, None)
+            self.questions.pop(run.run_id, None)
         return outcome
 
     def _outgoing(self, run: Turns, *, is_question: bool) -> Outgoing:
-        target = self.chance.choice([one for one in AGENTS if one.tenant == run.agent.tenant])
+        target = self.chance.choice([agent for agent in AGENTS if agent.tenant == run.agent.tenant])
         key, sender = self._id(), f"agent:{run.agent}"
         asker = run.run_id if is_question else None
         message = Message(key, target, {"n": self.n}, sender, created_at=EPOCH, reply_to=asker)
@@ -174,27 +174,27 @@ class Player:
     async def ask(self) -> None:
         """A question, and the wait for its answer, without which nothing goes on in the run."""
         run = self._one()
-        if run is None or run.run_id in self.asked:
+        if run is None or run.run_id in self.questions:
             return
         out = self._outgoing(run, is_question=True)
         assert isinstance(out.target, AgentId)
         wait = Wait("1", "ask", out.message.id, out.target, must=True)
         await self._write(run, run.turn(result(self._id()), outgoing=(out,), waits=(wait,)))
-        self.asked[run.run_id] = out.message.id
+        self.questions[run.run_id] = out.message.id
 
     async def take(self) -> None:
         """An answer is taken, if there is one, or one is taken that is not there."""
-        waiting = sorted(self.asked)
+        waiting = sorted(self.questions)
         if not waiting:
             return
         run = self.open[self.chance.choice(waiting)]
         answers = await self.bed.store.reads.answers(run.run_id)
-        keys = tuple(one.key for one in answers) or ("nobody",)
+        keys = tuple(answer.key for answer in answers) or ("nobody",)
         if (
             await self._write(run, run.turn(result(self._id()), take_answers=keys, waits=()))
             is not None
         ):
-            self.asked.pop(run.run_id, None)
+            self.questions.pop(run.run_id, None)
 
     async def signal(self) -> None:
         """A signal comes, and is taken."""
@@ -204,8 +204,8 @@ class Player:
             run.run_id, "go", 1, message_id=self._id(), sender="client:t"
         )
         signals = await self.bed.store.reads.signals(run.run_id)
-        taken = tuple(SignalKey(one.name, one.n) for one in signals[:2])
-        await self._write(run, run.turn(result(self._id()), take_signals=taken))
+        signal_keys = tuple(SignalKey(signal.name, signal.n) for signal in signals[:2])
+        await self._write(run, run.turn(result(self._id()), take_signals=signal_keys))
 
     async def remember(self) -> None:
         """State is set, and taken out again."""
@@ -218,7 +218,7 @@ class Player:
     async def sleep(self) -> None:
         """The run leaves memory; it is told what it waits for when that is there already."""
         if (run := self._one()) is not None:
-            key = self.asked.get(run.run_id)
+            key = self.questions.get(run.run_id)
             wake = WakeSet(signals=("go",), runs=() if key is None else (key,))
             await self._write(run, run.turn(suspended(wake), then=Suspend(wake)))
 
@@ -229,7 +229,7 @@ class Player:
         child = run.child(self._id(), self.chance.choice(AGENTS[:3]), boot={"n": self.n})
         position = child.position
         wait = Wait(position, "join", child.run.run_id, target_run=child.run.run_id)
-        joins = self.chance.random() < 0.5 and run.run_id not in self.asked
+        joins = self.chance.random() < 0.5 and run.run_id not in self.questions
         waits = (wait,) if joins else None
         if await self._write(run, run.turn(child_spawned(child), spawned=(child,), waits=waits)):
             own = run.of_child(child)
@@ -245,11 +245,11 @@ class Player:
     async def join(self) -> None:
         """A run waits for the end of one that is not its child."""
         run, other = self._one(), self._one()
-        if run is None or other is None or run is other or run.run_id in self.asked:
+        if run is None or other is None or run is other or run.run_id in self.questions:
             return
         wait = Wait("1", "join", other.run_id, other.agent, target_run=other.run_id)
         if await self._write(run, run.turn(result(self._id()), waits=(wait,))) is not None:
-            self.asked[run.run_id] = other.run_id
+            self.questions[run.run_id] = other.run_id
 
     async def together(self) -> None:
         """Turns of several runs are one group; one of them may be refused."""
@@ -267,7 +267,7 @@ class Player:
     async def end(self) -> None:
         """A run completes, whoever waits for it; rather one for which somebody does."""
         run = self._one()
-        joined = sorted(key for key in self.asked.values() if key in self.open)
+        joined = sorted(key for key in self.questions.values() if key in self.open)
         if joined and self.chance.random() < 0.7:
             run = self.open[joined[0]]
         if run is not None:
@@ -284,23 +284,23 @@ class Player:
             run.seq -= 1
 
 
-def _shown(outcome: object) -> str:
+def _describe(outcome: object) -> str:
     """What of an outcome is the same in every schema."""
     if isinstance(outcome, Committed):
-        routed = [(str(one.agent_id), one.message.id) for one in outcome.routed]
-        told = sorted(str(nudge) for nudge in outcome.nudges)
+        routed = [(str(message.agent_id), message.message.id) for message in outcome.routed]
+        nudges = sorted(str(nudge) for nudge in outcome.nudges)
         cycles = sorted(str(cycle) for cycle in outcome.cycles)
-        return f"{outcome.last_seq} {outcome.wake_now} {routed} {told} {cycles}"
+        return f"{outcome.last_seq} {outcome.wake_now} {routed} {nudges} {cycles}"
     assert isinstance(outcome, Conflict | Missing) or outcome is not None
     return repr(outcome)
 
 
 async def rows(url: str, schema: str) -> dict[str, list[str]]:
     """All rows, without what says when."""
-    found = {}
+    rows_by_table = {}
     for table in TABLES.split():
-        place = ", rank() over (partition by agent order by arrival) as place"
-        more = place if table in ("inbox", "runs") else ""
+        rank_column = ", rank() over (partition by agent order by arrival) as place"
+        more = rank_column if table in ("inbox", "runs") else ""
         texts = await sql(
             url,
             schema,
@@ -309,8 +309,8 @@ async def rows(url: str, schema: str) -> dict[str, list[str]]:
             f")::text as row from (select *{more} from {table}) t order by 1",
             [*TIMES.split(), "n", "id"],
         )
-        found[table] = [row["row"] for row in texts]
-    return found
+        rows_by_table[table] = [row["row"] for row in texts]
+    return rows_by_table
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -318,7 +318,7 @@ async def test_both_ways_write_the_same_rows_and_say_the_same(
     postgres_dsn: str, schemas: Schemas, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Random turns of all usual shapes, and of some that are not, in two schemas."""
-    seen: list[tuple[dict[str, list[str]], list[Any]]] = []
+    results: list[tuple[dict[str, list[str]], list[Any]]] = []
     shares: list[float] = []
     for is_fast in (True, False):
         if not is_fast:
@@ -328,10 +328,10 @@ async def test_both_ways_write_the_same_rows_and_say_the_same(
             await player.play()
             turns = store_of(bed).commits
             shares.append(turns.fast / turns.groups)
-            seen.append((await rows(postgres_dsn, schema), player.said))
+            results.append((await rows(postgres_dsn, schema), player.outcomes))
 
-    (fast, heard), (general, told) = seen
-    assert heard == told
+    (fast, fast_outcomes), (general, general_outcomes) = results
+    assert fast_outcomes == general_outcomes
     for table, expected in general.items():
         assert fast[table] == expected, table
     assert shares[0] > 0.4

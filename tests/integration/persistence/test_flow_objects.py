@@ -57,10 +57,10 @@ WRITES: Final[dict[str, Any]] = {
 @pytest.fixture
 async def bucket(s3_server: TestServer, monkeypatch: pytest.MonkeyPatch) -> S3Settings:
     """A bucket of this test. Its keys are in the environment."""
-    made = await servers.new_bucket(s3_server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", made.access_key or "")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", made.secret_key or "")
-    return made
+    bucket = await servers.new_bucket(s3_server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", bucket.access_key or "")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", bucket.secret_key or "")
+    return bucket
 
 
 def place_of(bucket: S3Settings, endpoint: str | None = None) -> str:
@@ -84,10 +84,10 @@ def bundle(size: int) -> bytes:
 
 
 @asynccontextmanager
-async def host(dsn: str, schema: str, place: str) -> AsyncIterator[tuple[Runtime, WebClient]]:
+async def host(dsn: str, schema: str, location: str) -> AsyncIterator[tuple[Runtime, WebClient]]:
     """Yield a host of installed flows, whose tool writes artifacts, and its API."""
-    chosen = Settings(db_schema=schema, artifacts=place)
-    async with build_postgres_runtime(dsn, settings=chosen) as runtime:
+    settings = Settings(db_schema=schema, artifacts=location)
+    async with build_postgres_runtime(dsn, settings=settings) as runtime:
         files = runtime.store.data.artifacts.of(DEFAULT_TENANT, "written")
 
         async def write(run: RunState, effect: Effect) -> EffectOutcome:
@@ -111,34 +111,34 @@ async def test_a_flow_is_installed_executed_and_removed_with_its_bytes_on_s3(
     postgres_dsn: str, schema: str, bucket: S3Settings
 ) -> None:
     """A host loads the bundle from there. The artifact of the run stays when the bundle is gone."""
-    data, place = bundle(2 * PART_BYTES), place_of(bucket)
+    data, location = bundle(2 * PART_BYTES), place_of(bucket)
     async with (
-        host(postgres_dsn, schema, place) as (runtime, web),
-        host(postgres_dsn, schema, place) as (other, there),
+        host(postgres_dsn, schema, location) as (runtime, web),
+        host(postgres_dsn, schema, location) as (other, other_web),
     ):
-        made = await web.post("/v1/flows", data)
+        flow = await web.post("/v1/flows", data)
         run = await FlowRuns(other, INSTALLED_APP).start("writes@1", vars={"text": "a letter"})
         written = str(await other.result(RunId(run)))
-        file = await there("GET", "/v1/flows/writes/bundle")
+        file = await other_web("GET", "/v1/flows/writes/bundle")
         names = {row[0] for row in await sql(postgres_dsn, schema, OBJECTS)}
         in_rows = await sql(postgres_dsn, schema, IN_ROWS)
-        removed = await there("DELETE", "/v1/flows/writes@1")
+        removed = await other_web("DELETE", "/v1/flows/writes@1")
         await collected(runtime)
-        left = {row[0] for row in await sql(postgres_dsn, schema, OBJECTS)}
+        remaining_names = {row[0] for row in await sql(postgres_dsn, schema, OBJECTS)}
         files = runtime.store.data.artifacts.of(DEFAULT_TENANT, "written")
-        kept = await files.read(written, limit=100)
+        content = await files.read(written, limit=100)
 
-    assert made["size_bytes"] == len(data)
-    assert open_workflow_bundle(file.body).hash == made["hash"]
+    assert flow["size_bytes"] == len(data)
+    assert open_workflow_bundle(file.body).hash == flow["hash"]
     assert removed.status == 204
-    assert kept == b"a letter"
-    assert (len(names), len(left), in_rows[0][0]) == (2, 1, 0)
-    objects = artifact_bytes(place)
+    assert content == b"a letter"
+    assert (len(names), len(remaining_names), in_rows[0][0]) == (2, 1, 0)
+    objects = artifact_bytes(location)
     assert objects is not None
-    [gone] = names - left
+    [removed_name] = names - remaining_names
     with pytest.raises(KeyError):
-        await objects.read(gone.removeprefix("object:"), offset=0, limit=1)
-    [stays] = left
+        await objects.read(removed_name.removeprefix("object:"), offset=0, limit=1)
+    [stays] = remaining_names
     assert await objects.read(stays.removeprefix("object:"), offset=0, limit=8) == b"a letter"
 
 
@@ -150,21 +150,21 @@ async def test_an_install_over_a_network_that_fails_is_whole_or_absent(
     assert bucket.endpoint is not None
     data = bundle(3 * PART_BYTES)
     async with FaultProxy.to(bucket.endpoint) as proxy:
-        place = place_of(bucket, proxy.through(bucket.endpoint))
-        async with host(postgres_dsn, schema, place) as (runtime, web):
+        location = place_of(bucket, proxy.through(bucket.endpoint))
+        async with host(postgres_dsn, schema, location) as (runtime, web):
             loss = proxy.lose_response(request_has=b"PUT ", response_ends=b"")
-            made = await web("POST", "/v1/flows", data)
+            response = await web("POST", "/v1/flows", data)
             assert loss.happened.is_set()
             await proxy.__aexit__(None, None, None)
             away = await web("POST", "/v1/flows?version=2", json.dumps(WRITES).encode())
-            listed = (await web.get("/v1/flows"))["installed"]
+            rows = (await web.get("/v1/flows"))["installed"]
     async with host(postgres_dsn, schema, place_of(bucket)) as (runtime, web):
         again = await web("POST", "/v1/flows?version=2", json.dumps(WRITES).encode())
         files = runtime.store.data.artifacts.of(DEFAULT_TENANT, FLOWS_SCOPE)
         await collected(runtime)
         pins = await files.pins()
 
-    assert made.status == 201
+    assert response.status == 201
     assert (away.status, away.data["code"]) == (503, "unavailable")
-    assert [one["flow"] for one in listed] == ["writes@1"]
+    assert [row["flow"] for row in rows] == ["writes@1"]
     assert (again.status, len(pins)) == (201, 2)

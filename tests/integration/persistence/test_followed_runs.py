@@ -44,18 +44,18 @@ def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def fetch_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The reads of logs and facts."""
-    found: list[str] = []
+    names: list[str] = []
     for owner, name in ((reads.Reads, "_fetch_new"), (fact_readers.FactReaders, "_write_watched")):
         inner: Any = getattr(owner, name)
 
         async def fetch(self: Any, places: Any, inner: Any = inner, name: str = name) -> Any:
-            found.append(name)
+            names.append(name)
             return await inner(self, places)
 
         monkeypatch.setattr(owner, name, fetch)
-    return found
+    return names
 
 
 async def follow(bed: Bed, **parts: Any) -> Turns:
@@ -73,15 +73,15 @@ async def facts_of(bed: Bed) -> AsyncIterator[Ahead[SessionFact]]:
     """Yield the facts of the session, as its reader gets them."""
     sessions, followed = bed.store.data.sessions, store_of(bed).followed
     assert followed is not None
-    with followed.facts_of(CHAT, after=NO_FACT) as handed:
+    with followed.facts_of(CHAT, after=NO_FACT) as handed_facts:
 
         async def rest() -> AsyncIterator[SessionFact]:
-            after = NO_FACT if handed is None else handed.begin - 1
+            after = NO_FACT if handed_facts is None else handed_facts.begin - 1
             async with aclosing(sessions.tail(CHAT, after=after)) as tail:  # type: ignore[type-var]
                 async for fact in tail:
                     yield fact
 
-        async with asyncio.timeout(20), aclosing(Ahead(rest(), handed=handed)) as facts:
+        async with asyncio.timeout(20), aclosing(Ahead(rest(), handed=handed_facts)) as facts:
             yield facts
 
 
@@ -97,25 +97,25 @@ async def take(facts: Ahead[SessionFact], count: int) -> list[SessionFact]:
 
 
 async def test_a_reader_that_comes_late_reads_nothing(
-    postgres_dsn: str, schema: str, asked: list[str]
+    postgres_dsn: str, schema: str, fetch_names: list[str]
 ) -> None:
     """It gets what was written since its submit, as it is stored. A second reader reads the rows."""
     async with host(postgres_dsn, schema) as bed:
         run = await follow(bed)
         await run.commit(run.turn(started(CHAT), session=STARTED))
         await run.complete(turns=(node("a"),), session=ENDED)
-        found = await entries_of(bed, run.run_id)
+        entries = await entries_of(bed, run.run_id)
         async with facts_of(bed) as tail:
             facts = await take(tail, 3)
-        assert asked == []
+        assert fetch_names == []
 
-        assert found == [entry async for entry in bed.store.reads.entries(run.run_id)]
+        assert entries == [entry async for entry in bed.store.reads.entries(run.run_id)]
         assert facts == await bed.store.data.sessions.facts(CHAT)
         assert [fact.kind for fact in facts] == ["queued", "started", "ended"]
-        assert await entries_of(bed, run.run_id) == found
+        assert await entries_of(bed, run.run_id) == entries
         async with facts_of(bed) as tail:
             assert await take(tail, 3) == facts
-        assert asked == ["_fetch_new", "_write_watched"]
+        assert fetch_names == ["_fetch_new", "_write_watched"]
 
 
 async def test_entries_come_with_the_turns_of_their_commit(postgres_dsn: str, schema: str) -> None:
@@ -129,10 +129,10 @@ async def test_entries_come_with_the_turns_of_their_commit(postgres_dsn: str, sc
         await run.commit(run.turn(result("2"), turns=(NewTurn(CHAT.key, "c", large),)))
         await run.append(result("3"))
         await run.complete(clear_turns=True, session=ENDED)
-        first, one, two, three, last = await entries_of(bed, run.run_id)
+        first, second, third, fourth, last = await entries_of(bed, run.run_id)
 
-        assert (first.said, three.said, two.said, last.said) == ({}, {}, None, None)
-        assert one.said == {"a": node("a").message}
+        assert (first.said, fourth.said, third.said, last.said) == ({}, {}, None, None)
+        assert second.said == {"a": node("a").message}
 
 
 async def test_the_reader_of_a_joined_run_reads_its_beginning(
@@ -165,7 +165,7 @@ async def test_a_run_that_another_host_executes_is_found_by_a_poll(
         await run.complete(session=ENDED)
         monkeypatch.setattr(fact_readers, "LOOK_S", 0.01)
         async with facts_of(bed) as facts:
-            assert [one.kind for one in await take(facts, 3)] == ["queued", "started", "ended"]
+            assert [fact.kind for fact in await take(facts, 3)] == ["queued", "started", "ended"]
         monkeypatch.setattr(live_events, "QUIET_S", 0.01)
         assert [entry.seq for entry in await entries_of(bed, run.run_id)] == [0, 1]
 

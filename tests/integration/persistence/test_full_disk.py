@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WANTS = ("53100", "53200", "53400", "58030")
 
 
-def _said(messages: Sequence[str]) -> list[str]:
+def _lines_of_writes(messages: Sequence[str]) -> list[str]:
     return [line for line in messages if "writes again" in line or "refuses to write" in line]
 
 
@@ -35,7 +35,7 @@ async def test_turns_wait_for_a_server_without_room(
         appending = [asyncio.ensure_future(run.append(result("0"))) for run in runs]
         await full.refused(6)
 
-        assert not any(one.done() for one in appending)
+        assert not any(call.done() for call in appending)
         trouble = store_of(bed).trouble
         assert trouble is not None
         assert code in trouble
@@ -45,7 +45,7 @@ async def test_turns_wait_for_a_server_without_room(
         assert [len(await kinds(run)) for run in runs] == [2] * 5
         assert store_of(bed).trouble is None
         assert await runs[0].append(result("1")) == 2
-    assert len(_said(caplog.messages)) == 2
+    assert len(_lines_of_writes(caplog.messages)) == 2
 
 
 async def test_calls_from_outside_give_up_with_the_reason(postgres_dsn: str, schema: str) -> None:
@@ -53,11 +53,11 @@ async def test_calls_from_outside_give_up_with_the_reason(postgres_dsn: str, sch
     async with host(postgres_dsn, schema, outage_s=0.3) as bed:
         full = await Fullness.of(postgres_dsn, schema, table="inbox")
         await full.begin()
-        with pytest.raises(StoreUnreachableError, match="disk full") as caught:
+        with pytest.raises(StoreUnreachableError, match="disk full") as exc_info:
             await bed.submit("m")
         await full.end()
 
-        assert "0.3 s" in str(caught.value)
+        assert "0.3 s" in str(exc_info.value)
         assert (await bed.submit("m")).arrived is not None
 
 

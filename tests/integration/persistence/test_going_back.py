@@ -97,8 +97,8 @@ async def test_a_host_is_notified_once_of_another_incarnation_and_before_anythin
 ) -> None:
     """A connection that is made again to the same life tells nothing."""
     async with host(server.url, SCHEMA) as bed:
-        told: list[str] = []
-        bed.store.set_nudge_hook(lambda nudge: told.append(nudge.kind))
+        nudge_kinds: list[str] = []
+        bed.store.set_nudge_hook(lambda nudge: nudge_kinds.append(nudge.kind))
         await bed.store.arrivals.deliver([message(id="a")])
         await sql(
             server.url,
@@ -109,15 +109,15 @@ async def test_a_host_is_notified_once_of_another_incarnation_and_before_anythin
         await asyncio.gather(
             bed.store.arrivals.deliver([message(id="b")]), bed.store.backlog.open_runs(bed.shards)
         )
-        assert "incarnation" not in told
+        assert "incarnation" not in nudge_kinds
         for _ in range(2):
             await asyncio.to_thread(server.restart)
-            told.clear()
+            nudge_kinds.clear()
             await asyncio.gather(
                 bed.store.arrivals.deliver([message(id="c")]),
                 bed.store.backlog.open_runs(bed.shards),
             )
-            assert told.count("incarnation") == 1
+            assert nudge_kinds.count("incarnation") == 1
 
 
 async def test_incarnations_that_do_not_know_of_each_other_give_no_number_twice(

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def bed(postgres_dsn: str, schema: str) -> AsyncIterator[Bed]:
     """A host that owns every shard."""
-    async with host(postgres_dsn, schema) as found:
-        yield found
+    async with host(postgres_dsn, schema) as bed:
+        yield bed
 
 
 async def begin(bed: Bed, count: int) -> list[Turns]:
@@ -84,32 +84,34 @@ async def test_waits_that_are_read_and_answered_at_once_are_few_statements(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two hundred runs; each has its own wait, and goes on by its own answer."""
-    store, asked = store_of(bed), Counter[str]()
+    store, statements = store_of(bed), Counter[str]()
 
-    async def counted(self: Link, doing: str, statement: Any, *args: Any) -> Any:
-        asked[statement] += 1
+    async def count_fetches(self: Link, doing: str, statement: Any, *args: Any) -> Any:
+        statements[statement] += 1
         return await fetch(self, doing, statement, *args)
 
     fetch = Link.fetch_once_or_again
-    monkeypatch.setattr(Link, "fetch_once_or_again", counted)
+    monkeypatch.setattr(Link, "fetch_once_or_again", count_fetches)
     runs = await begin(bed, 200)
     waits = [Wait("1", "approval", f"key {run.run_id}", request={}) for run in runs]
     await asyncio.gather(
         *(run.commit(run.turn(waits=(wait,))) for run, wait in zip(runs, waits, strict=True))
     )
 
-    found = await asyncio.gather(*(store.lists.waits(run.run_id) for run in runs))
-    given = [
-        Answer(run.run_id, one.wait.key, "approved")
-        for run, (one,) in zip(runs, found, strict=True)
+    wait_lists = await asyncio.gather(*(store.lists.waits(run.run_id) for run in runs))
+    answers = [
+        Answer(run.run_id, row.wait.key, "approved")
+        for run, (row,) in zip(runs, wait_lists, strict=True)
     ]
-    told = await asyncio.gather(*map(store.arrivals.answer, given))
+    outcomes = await asyncio.gather(*map(store.arrivals.answer, answers))
 
-    assert [one.wait for (one,) in found] == waits
-    assert all(one.accepted for one in told)
-    assert [await store.reads.answers(run.run_id) for run in runs] == [[one] for one in given]
-    assert asked[lists.SQL_WAITS] <= 2
-    assert asked[arrivals.SQL_GIVE_ANSWERS] <= 2
+    assert [row.wait for (row,) in wait_lists] == waits
+    assert all(outcome.accepted for outcome in outcomes)
+    assert [await store.reads.answers(run.run_id) for run in runs] == [
+        [answer] for answer in answers
+    ]
+    assert statements[lists.SQL_WAITS] <= 2
+    assert statements[arrivals.SQL_GIVE_ANSWERS] <= 2
 
 
 @pytest.mark.item(59, 484)
@@ -141,8 +143,8 @@ async def test_refused_commits_leave_their_group_whole(
     assert isinstance(refused[11], Missing)
     for n, run in enumerate(runs):
         assert len(await kinds(run)) == (1 if n in refused else 2)
-    sent = await sql(postgres_dsn, schema, "select message_id from inbox where state = 'p'")
-    assert len(sent) == 47
+    rows = await sql(postgres_dsn, schema, "select message_id from inbox where state = 'p'")
+    assert len(rows) == 47
     assert len(await sql(postgres_dsn, schema, "select from agent_state")) == 47
 
 
@@ -272,16 +274,16 @@ async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_g
         rnd = random.Random(seed)
         async with host(postgres_dsn, schema, f"s{seed}") as other:
             for _ in range(60):
-                chosen = rnd.sample(runs, 20)
+                sample = rnd.sample(runs, 20)
                 ends = {
                     loaded.row.run_id: loaded.row.last_seq
-                    for loaded in await other.store.reads.load([run.run_id for run in chosen])
+                    for loaded in await other.store.reads.load([run.run_id for run in sample])
                 }
                 commits = [
                     replace(
                         run.turn(result("0"), state={"by": seed}), expected_seq=ends[run.run_id]
                     )
-                    for run in chosen
+                    for run in sample
                 ]
                 answers = await asyncio.gather(
                     *(other.store.commits.commit(commit) for commit in commits),
@@ -389,10 +391,10 @@ async def test_taking_messages_reads_what_came_before_them_and_no_more(
         return int(row["fetched"])
 
     async with connected(postgres_dsn, schema, **KEYED) as connection:
-        one = await read_by(connection, keys[2000:2001])
+        rows_read = await read_by(connection, keys[2000:2001])
         hundred = await read_by(connection, keys[2000:2100])
 
-    assert one <= 8
+    assert rows_read <= 8
     assert hundred <= 400
 
 

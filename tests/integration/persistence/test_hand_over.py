@@ -25,8 +25,8 @@ CARL = AgentId("desk", "carl")
 @pytest.fixture
 async def post(postgres_dsn: str, schema: str) -> AsyncIterator[Post]:
     """A host that sends everything by the broker."""
-    async with post_office(postgres_dsn, schema, local_delivery=False) as found:
-        yield found
+    async with post_office(postgres_dsn, schema, local_delivery=False) as post:
+        yield post
 
 
 async def hand_over(post: Post, rows: Sequence[OutboxRow]) -> list[bool]:
@@ -74,12 +74,12 @@ async def test_what_was_taken_meanwhile_is_let_go(post: Post) -> None:
 
 async def test_messages_of_a_later_commit_wait_for_nothing(postgres_dsn: str, schema: str) -> None:
     """Once its pair has nothing on the way, what the same host owns is delivered by the commit."""
-    async with post_office(postgres_dsn, schema, local_delivery=False) as there:
-        await there.send(await there.begin(), "a")
-        rows = await there.outbox()
-        await hand_over(there, rows)
-        await there.send(await there.begin(CARL), "b", to=BERT)
-        assert await there.arrive("b", sender=CARL) == ["b"]
+    async with post_office(postgres_dsn, schema, local_delivery=False) as far_post:
+        await far_post.send(await far_post.begin(), "a")
+        rows = await far_post.outbox()
+        await hand_over(far_post, rows)
+        await far_post.send(await far_post.begin(CARL), "b", to=BERT)
+        assert await far_post.arrive("b", sender=CARL) == ["b"]
 
     assert await sql(postgres_dsn, schema, "select 1 from outbox") == []
 
@@ -91,8 +91,8 @@ async def test_the_owner_is_notified_in_the_commit_and_an_old_one_reads_no_more(
     async with post.bed.rival() as rival:
         old = post.batch(post.read("a"))
         await post.bed.lose_to(rival)
-        taker, heard = await post_of(rival), asyncio.Queue[Nudge]()
-        taker.store.set_nudge_hook(heard.put_nowait)
+        taker, nudges = await post_of(rival), asyncio.Queue[Nudge]()
+        taker.store.set_nudge_hook(nudges.put_nowait)
         await taker.store.listening()
 
         assert await hand_over(post, [row]) == [True]
@@ -100,7 +100,7 @@ async def test_the_owner_is_notified_in_the_commit_and_an_old_one_reads_no_more(
         assert await hand_over(taker, [row, other]) == [True, True]
 
         async with asyncio.timeout(5):
-            while await heard.get() != Nudge("mail", BERT):
+            while await nudges.get() != Nudge("mail", BERT):
                 pass
         assert await taker.inbox() == ["a", "b"]
         assert await taker.arrive("a", "b") == []
@@ -144,7 +144,7 @@ async def test_ingest_and_handing_over_of_the_same_rows_at_once(post: Post) -> N
         by_shard.setdefault(post.store.shards.shard_of(target), []).append(target)
     batches = [
         post.batch(
-            *(post.read(one, to=target) for one in ("a", "b") for target in members),
+            *(post.read(id_, to=target) for id_ in ("a", "b") for target in members),
             agent=members[0],
         )
         for members in by_shard.values()

@@ -102,7 +102,7 @@ async def test_no_error_of_the_host_ends_it_either(
     problems = [RuntimeError("changed size"), RuntimeError("no shards")]
     confirmed = asyncio.Event()
 
-    def known() -> tuple[ShardLease, ...]:
+    def list_leases() -> tuple[ShardLease, ...]:
         if problems:
             raise problems.pop()
         return ()
@@ -112,7 +112,7 @@ async def test_no_error_of_the_host_ends_it_either(
 
     async with (
         host(postgres_dsn, schema, heartbeat_s=0.1) as bed,
-        beating(bed, asyncio.Queue(), known=known, on_report=report) as beat,
+        beating(bed, asyncio.Queue(), known=list_leases, on_report=report) as beat,
         asyncio.timeout(10),
     ):
         await confirmed.wait()
@@ -121,12 +121,12 @@ async def test_no_error_of_the_host_ends_it_either(
     assert remaining > 0
     lines = [record for record in caplog.records if record.module == "heartbeat"]
     # A busy machine may add that the loop is blocked.
-    told = [record for record in lines if record.message.startswith("heartbeat")]
-    assert [record.message for record in told] == [
+    records = [record for record in lines if record.message.startswith("heartbeat")]
+    assert [record.message for record in records] == [
         "heartbeat failed; trying again",
         "heartbeat is back",
     ]
-    assert vars(told[0])["problem"] == "RuntimeError: no shards"
+    assert vars(records[0])["problem"] == "RuntimeError: no shards"
 
 
 async def test_it_reports_what_was_lost_and_what_the_host_does_not_know(
@@ -186,8 +186,8 @@ async def test_a_blocked_loop_is_named_and_keeps_its_lease(
         remaining = beat.remaining_s
 
     assert remaining > 0
-    named = [r.message for r in caplog.records if "event loop is blocked" in r.message]
-    assert sum("test_a_blocked_loop_is_named" in words for words in named) == 1
+    messages = [r.message for r in caplog.records if "event loop is blocked" in r.message]
+    assert sum("test_a_blocked_loop_is_named" in words for words in messages) == 1
 
 
 @pytest.mark.costly
@@ -208,15 +208,15 @@ async def test_a_loop_that_stays_blocked_releases_shards_that_others_serve(
             shard=lease.shard,
             in_doubt=frozenset([doubtful.shard]),
         )
-        seen: list[int] = []
+        lease_counts: list[int] = []
 
         def block() -> None:
             """Look from another thread at what this host still owns, while its loop does not turn."""
             query = "select count(*)::int as n from shards where owner = $1"
             for limit in (2, 0):
-                while not seen or seen[-1] > limit:
+                while not lease_counts or lease_counts[-1] > limit:
                     [row] = asyncio.run(sql(postgres_dsn, schema, query, bed.owner))
-                    seen.append(row["n"])
+                    lease_counts.append(row["n"])
 
         async with beating(bed, reports, blocker=lambda _: blocker) as beat:
             thread = threading.Thread(target=block)
@@ -226,11 +226,11 @@ async def test_a_loop_that_stays_blocked_releases_shards_that_others_serve(
             async with asyncio.timeout(20):
                 while len((report := await reports.get()).lost) < len(bed.leases):
                     pass
-        taken = await other.claim()
-        marks = await other.store.backlog.blockings([lease.shard for lease in taken])
+        claimed = await other.claim()
+        marks = await other.store.backlog.blockings([lease.shard for lease in claimed])
 
-    assert seen[0] == len(bed.leases)
-    assert [n for n in sorted(set(seen), reverse=True) if n != 1] == [len(bed.leases), 2, 0]
+    assert lease_counts[0] == len(bed.leases)
+    assert [n for n in sorted(set(lease_counts), reverse=True) if n != 1] == [len(bed.leases), 2, 0]
     assert remaining > 0
     assert set(report.lost) == set(bed.leases.values())
     assert marks == [Blocking(run_id=RunId("r"), seqs=(-1,), place="f (g.py:1)")]
@@ -243,12 +243,12 @@ async def test_a_blocked_loop_gives_away_what_it_was_given_meanwhile(
     monkeypatch.setattr(heartbeat, "HAND_OVER_S", 0.3)
     reports: asyncio.Queue[HostReport] = asyncio.Queue()
     owned: list[int] = []
-    begun = time.monotonic()
+    start_s = time.monotonic()
 
     def block() -> None:
         """Look from another thread at what this host still owns, while its loop does not turn."""
         query = "select count(*)::int as n from shards where owner = $1"
-        while not owned or (owned[-1] > 0 and time.monotonic() < begun + 25):
+        while not owned or (owned[-1] > 0 and time.monotonic() < start_s + 25):
             [row] = asyncio.run(sql(postgres_dsn, schema, query, bed.owner))
             owned.append(row["n"])
 
@@ -265,14 +265,14 @@ async def test_a_blocked_loop_gives_away_what_it_was_given_meanwhile(
             async with asyncio.timeout(20):
                 while not (report := await reports.get()).lost:
                     pass
-        taken = await other.claim()
+        claimed = await other.claim()
 
     assert owned[0] == 1 + len(unread)
     assert owned[-1] == 0
-    assert {(one.shard, one.epoch) for one in report.lost} == {
-        (one.shard, one.epoch) for one in (first, *unread)
+    assert {(lease.shard, lease.epoch) for lease in report.lost} == {
+        (lease.shard, lease.epoch) for lease in (first, *unread)
     }, "else the answer would be believed when it is read"
-    assert len(taken) == 1 + len(unread)
+    assert len(claimed) == 1 + len(unread)
 
 
 async def test_a_blocked_loop_keeps_shards_that_no_other_host_serves(

@@ -32,8 +32,8 @@ async def session(url: str, name: str, *, ends: bool = True) -> tuple[int, str, 
     else:
         connection.terminate()
     assert row is not None
-    pid, application, work_mem, left = row
-    return pid, application, work_mem, left
+    pid, application, work_mem, channels_and_locks = row
+    return pid, application, work_mem, channels_and_locks
 
 
 def test_a_kept_connection_is_as_new(postgres_server: TestPostgres) -> None:
@@ -59,10 +59,10 @@ def test_a_lasting_loop_drops_the_state_of_its_test() -> None:
         await asyncio.to_thread(lambda: None)
         return asyncio.get_running_loop().call_later(60, lambda: None)
 
-    left = []
+    timers = []
     for _ in range(2):
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            left.append(runner.run(leave()))
+            timers.append(runner.run(leave()))
     loop.end()
 
-    assert [call.cancelled() for call in left] == [True, True]
+    assert [call.cancelled() for call in timers] == [True, True]

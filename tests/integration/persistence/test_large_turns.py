@@ -46,9 +46,9 @@ class Ground:
         """Numbers of rows, table by table."""
         return [await self.rows.fetchval(f"select count(*) from {name}") for name in TABLES]
 
-    async def said(self) -> list[str]:
+    async def texts(self) -> list[str]:
         """The texts of the session."""
-        return [one.message.text for one in await self.transcripts.page(DESK, "s")]
+        return [turn.message.text for turn in await self.transcripts.page(DESK, "s")]
 
     async def stored_apart(self) -> str:
         """What a process has stored that dies before it writes the row; its statement's argument."""
@@ -79,8 +79,8 @@ async def ground(postgres_server: TestPostgres, schema: str) -> AsyncIterator[Gr
                 await links.close()
                 await rows.close()
 
-    async with opened() as one:
-        yield one
+    async with opened() as new_ground:
+        yield new_ground
 
 
 @pytest.mark.item(285)
@@ -98,7 +98,7 @@ async def test_a_large_turn_is_an_artifact_that_is_deleted_with_it(
     assert (small["artifact"], large["role"]) == (None, "user")
     assert large["size"] < 400
     assert await ground.counts() == [2, 1, 4, 0, 1]
-    assert await ground.said() == ["Hi", LARGE]
+    assert await ground.texts() == ["Hi", LARGE]
     assert await ground.artifacts.collect(grace_s=0) == 0
     match way:
         case "clear":
@@ -136,7 +136,7 @@ async def test_no_row_names_a_deleted_artifact(ground: Ground) -> None:
         await ground.links.fetch("adding turns", SQL_APPEND, argument, ["r"], [str(DESK)])
     assert await ground.counts() == [0] * 5
     await ground.transcripts.append(DESK, [say(LARGE, "t1")])
-    assert await ground.said() == [LARGE]
+    assert await ground.texts() == [LARGE]
 
 
 @pytest.mark.item(285, 286)
@@ -145,7 +145,7 @@ async def test_a_large_turn_with_a_known_id_leaves_nothing_behind(ground: Ground
     await ground.transcripts.append(DESK, [say("Hi", "t1")])
     await ground.transcripts.append(DESK, [say(LARGE, "t1"), say(LARGE, "t1")])
 
-    assert await ground.said() == ["Hi"]
+    assert await ground.texts() == ["Hi"]
     assert await ground.artifacts.collect(grace_s=0) == 1
     assert await ground.counts() == [1, 0, 0, 0, 0]
 
@@ -154,7 +154,7 @@ async def test_a_large_turn_with_a_known_id_leaves_nothing_behind(ground: Ground
 async def test_a_turn_without_its_bytes_does_not_end_a_list(ground: Ground) -> None:
     """Its page has the next turn in its place, which still follows it; another reader goes on behind that."""
     turns = [say(LARGE if n in (1, 2, 4) else "Hi", f"t{n}") for n in range(7)]
-    await ground.transcripts.append(DESK, [replace(one, session=DESK.key) for one in turns])
+    await ground.transcripts.append(DESK, [replace(turn, session=DESK.key) for turn in turns])
     await ground.rows.execute("delete from artifact_pins")
     await ground.rows.execute("delete from artifacts")
 

@@ -28,7 +28,7 @@ async def test_no_statement_waits_behind_one_that_waits_for_a_lock(
             stuck = asyncio.create_task(links.value("counting", "select count(*) from outbox"))
             while not await holder.fetchval(WAITERS):  # noqa: ASYNC110 - of the server
                 await asyncio.sleep(0.001)
-            found = await asyncio.gather(
+            numbers = await asyncio.gather(
                 *(links.value("asking", "select $1::int", n) for n in range(20))
             )
             is_stuck = not stuck.done()
@@ -37,5 +37,5 @@ async def test_no_statement_waits_behind_one_that_waits_for_a_lock(
         await links.close()
         await holder.close()
 
-    assert found == list(range(20))
+    assert numbers == list(range(20))
     assert is_stuck

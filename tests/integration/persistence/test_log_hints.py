@@ -49,7 +49,7 @@ class Ears:
     def said(self) -> list[tuple[str, str]]:
         """Return all of it; the channels are named as the subjects are."""
         return [
-            (place.replace("followed", "follow"), text) for place, text in self.notified
+            (channel.replace("followed", "follow"), text) for channel, text in self.notified
         ] + self.published
 
     def forget(self) -> None:
@@ -64,8 +64,8 @@ class Ears:
         await until(lambda: MARK in str(self.notified), "notified")
         if nats.is_connected:
             await until(lambda: MARK in str(self.published), "published")
-        self.notified = [one for one in self.notified if MARK not in str(one)]
-        self.published = [one for one in self.published if MARK not in str(one)]
+        self.notified = [entry for entry in self.notified if MARK not in str(entry)]
+        self.published = [entry for entry in self.published if MARK not in str(entry)]
 
 
 @asynccontextmanager
@@ -76,14 +76,16 @@ async def hearing(url: str, schema: str, nats: str, namespace: str) -> AsyncIter
         for channel in ("followed", "growth"):
             await ear.add_listener(
                 f"{schema}:{channel}",
-                lambda *said, channel=channel: ears.notified.append((channel, str(said[-1]))),
+                lambda *arguments, channel=channel: ears.notified.append(
+                    (channel, str(arguments[-1]))
+                ),
             )
 
         async def hear() -> None:
             while True:
                 frame = await line.frame()
-                place = frame.subject.removeprefix(f"{namespace}.host.v1.~")
-                ears.published.append((place, frame.body.decode()))
+                subject = frame.subject.removeprefix(f"{namespace}.host.v1.~")
+                ears.published.append((subject, frame.body.decode()))
 
         await line.send(b"SUB %b.host.v1.> 1\r\n" % namespace.encode())
         await line.settled()
@@ -176,7 +178,7 @@ async def test_of_logs_that_nobody_follows_elsewhere_nothing_is_said(pair: Pair)
         await run.append(result("2"))
         assert await waiting == 2
     await pair.ears.have_all(pair.writer)
-    assert {place for place, _ in pair.ears.said()} == {"follow"}
+    assert {channel for channel, _ in pair.ears.said()} == {"follow"}
     pair.ears.forget()
     await run.append(result("3"))
     await pair.ears.have_all(pair.writer)

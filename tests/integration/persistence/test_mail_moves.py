@@ -52,22 +52,22 @@ class Wire:
 
     def read(self, post: Post, lease: ShardLease, cursor: Cursor, size: int) -> MailBatch | None:
         """Some of what is stored for a shard behind the cursor."""
-        found: list[Received] = []
+        messages: list[Received] = []
         upto = cursor.sequence
         for sequence, row in enumerate(self.stored[upto:], upto + 1):
-            if len(found) == size:
+            if len(messages) == size:
                 break
             upto, message = sequence, row.message
             assert isinstance(message.target, AgentId)
             assert message.sender is not None
             if post.store.shards.shard_of(message.target) == lease.shard:
-                found.append(
+                messages.append(
                     Received(sequence, message.target, message.sender, message.id, message)
                 )
         if upto == cursor.sequence:
             return None
         moved = replace(cursor, sequence=upto, at=CREATED)
-        return MailBatch(lease, moved, tuple(found))
+        return MailBatch(lease, moved, tuple(messages))
 
 
 @dataclass
@@ -117,8 +117,8 @@ class World:
     async def hand_over(self, post: Post) -> None:
         """Bring some of what is on the way without the broker, in any order."""
         rows = await post.outbox()
-        chosen = self.chance.sample(rows, self.chance.randint(0, len(rows)))
-        await asyncio.gather(*(post.store.outbox.hand_over(row) for row in chosen))
+        chosen_rows = self.chance.sample(rows, self.chance.randint(0, len(rows)))
+        await asyncio.gather(*(post.store.outbox.hand_over(row) for row in chosen_rows))
 
     async def move(self) -> None:
         """Give one shard from a host to the other, in the middle of what goes on."""
@@ -131,8 +131,8 @@ class World:
 
     async def renew(self) -> None:
         """Begin another epoch of the stream; the hosts find out one after the other."""
-        known = self.chance.choice(self.hosts).stream
-        newer = await self.hosts[0].store.mail.next_stream_epoch(known, CREATED)
+        state = self.chance.choice(self.hosts).stream
+        newer = await self.hosts[0].store.mail.next_stream_epoch(state, CREATED)
         for post in self.hosts:
             post.stream = newer
 
@@ -189,9 +189,9 @@ async def test_messages_of_every_sender_are_handled_once_and_in_order(
             "select sender, agent, message_id from inbox where sender like 'agent:%'"
             " order by arrival",
         )
-        left = await sql(postgres_dsn, schema, "select count(*) as n from outbox")
-    heard: dict[tuple[str, str], list[str]] = defaultdict(list)
+        rows_left = await sql(postgres_dsn, schema, "select count(*) as n from outbox")
+    received_ids: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in rows:
-        heard[row["sender"], row["agent"]].append(row["message_id"])
-    assert heard == world.sent
-    assert left[0]["n"] == 0
+        received_ids[row["sender"], row["agent"]].append(row["message_id"])
+    assert received_ids == world.sent
+    assert rows_left[0]["n"] == 0

@@ -27,8 +27,8 @@ CARL = AgentId("desk", "carl")
 @pytest.fixture
 async def post(postgres_dsn: str, schema: str) -> AsyncIterator[Post]:
     """A host that sends everything by the broker."""
-    async with post_office(postgres_dsn, schema, local_delivery=False) as found:
-        yield found
+    async with post_office(postgres_dsn, schema, local_delivery=False) as post:
+        yield post
 
 
 async def test_a_message_leaves_the_outbox_with_the_commit_of_its_inbox_row(post: Post) -> None:
@@ -216,8 +216,8 @@ async def test_a_small_batch_goes_before_large_ones_that_do_not_fit(
     """Of three shards, with room for twelve rows: 10 and 1 are the first statement, 10 the second."""
     monkeypatch.setattr(ingest_batches, "GROUP_ROWS", 12)
     of_shard = {
-        post.store.shards.shard_of(one): one
-        for one in (AgentId("clerk", f"s{n}") for n in range(40))
+        post.store.shards.shard_of(agent): agent
+        for agent in (AgentId("clerk", f"s{n}") for n in range(40))
     }
     large, other, small = list(of_shard.values())[:3]
     run = await post.begin()
@@ -231,7 +231,7 @@ async def test_a_small_batch_goes_before_large_ones_that_do_not_fit(
 
     outcomes = await asyncio.gather(*(post.store.mail.ingest(batch) for batch in batches))
 
-    arrivals = [one.arrived[0].arrival for one in outcomes if isinstance(one, Ingested)]
+    arrivals = [outcome.arrived[0].arrival for outcome in outcomes if isinstance(outcome, Ingested)]
     assert sorted(arrivals) == [arrivals[0], arrivals[2], arrivals[1]]
 
 
@@ -280,10 +280,10 @@ async def test_messages_for_an_undeclared_type_move_when_it_is_declared(
 
     assert outcome == LeaseLost() or isinstance(outcome, Ingested)
     assert await post.store.mail.ingest(second) == LeaseLost()
-    left = await sql(postgres_dsn, schema, "select shard from cursors")
-    assert [row["shard"] for row in left] == []
+    cursors = await sql(postgres_dsn, schema, "select shard from cursors")
+    assert [row["shard"] for row in cursors] == []
     assert await post.cursor(nova) == 0
     await post.arrive("a", "b", to=nova)
     assert await post.inbox(nova) == ["a", "b"]
-    found = await post.store.backlog.who_has_mail([post.store.shards.shard_of(nova)])
-    assert [agent for agent, _ in found] == [nova, nova]
+    backlog = await post.store.backlog.who_has_mail([post.store.shards.shard_of(nova)])
+    assert [agent for agent, _ in backlog] == [nova, nova]

@@ -30,8 +30,8 @@ BROKEN = Undecodable("the body is no JSON", b"\xff\x00nonsense")
 @pytest.fixture
 async def post(postgres_dsn: str, schema: str) -> AsyncIterator[Post]:
     """A host that sends everything by the broker."""
-    async with post_office(postgres_dsn, schema, local_delivery=False) as found:
-        yield found
+    async with post_office(postgres_dsn, schema, local_delivery=False) as post:
+        yield post
 
 
 def signal(post: Post, run_id: RunId, id: str, *, to: AgentId = BERT) -> Received:  # noqa: A002
@@ -49,8 +49,11 @@ async def test_a_signal_is_buffered_once_for_its_run(post: Post) -> None:
 
     assert first.signalled == ((run.run_id, BERT),)
     assert again.signalled == ()
-    found = await post.store.reads.signals(run.run_id)
-    assert [(one.name, one.payload) for one in found] == [("go", {"n": "s1"}), ("go", {"n": "s2"})]
+    signals = await post.store.reads.signals(run.run_id)
+    assert [(signal.name, signal.payload) for signal in signals] == [
+        ("go", {"n": "s1"}),
+        ("go", {"n": "s2"}),
+    ]
 
 
 @pytest.mark.parametrize("foreign", [AgentId("clerk", "bert", "evil"), AgentId("clerk", "eve")])
@@ -115,7 +118,9 @@ async def test_equal_reasons_of_one_publisher_are_one_dead_letter(post: Post) ->
     stranger = replace(post.read("s", content=BROKEN, sourced=True), sender="ext:stranger")
     await post.ingest(stranger, post.read("o", content=other, sourced=True), *items)
 
-    letters = [(one.message.id, one.times) for one in await post.store.lists.dead_letters()]
+    letters = [
+        (letter.message.id, letter.times) for letter in await post.store.lists.dead_letters()
+    ]
 
     assert sorted(letters) == [("m0", 50), ("o", 1), ("s", 1)]
     assert sorted(await post.on_the_way()) == ["m0", "o", "s"]
@@ -158,12 +163,14 @@ async def test_the_streams_record_knows_the_furthest_cursor(post: Post) -> None:
     await post.store.mail.ingest(post.batch(upto=5))
     await post.store.mail.ingest(post.batch(agent=ANNA, upto=8))
 
-    known = await post.store.mail.stream(STATE)
+    stream = await post.store.mail.stream(STATE)
     later = CREATED + timedelta(days=1)
-    newer = [await post.store.mail.next_stream_epoch(known, later) for _ in range(2)]
+    newer = [await post.store.mail.next_stream_epoch(stream, later) for _ in range(2)]
 
-    assert known.highest == Cursor(1, 8, CREATED + timedelta(seconds=8))
-    assert [(one.epoch, one.created, one.highest) for one in newer] == [(2, later, None)] * 2
+    assert stream.highest == Cursor(1, 8, CREATED + timedelta(seconds=8))
+    assert [(state.epoch, state.created, state.highest) for state in newer] == [
+        (2, later, None)
+    ] * 2
     assert await post.store.mail.stream(STATE) == newer[0]
 
 
@@ -186,9 +193,15 @@ async def test_messages_of_undeclared_agents_get_a_shard_each(
     post: Post, postgres_dsn: str, schema: str
 ) -> None:
     """One for all of an undeclared type, one for each single agent, none for a partition."""
-    known = AgentId("solo", "1")
-    await post.store.shards.declare(Serves(agents=(known,)))
-    agents = [AgentId("nova", "1"), AgentId("nova", "2"), BERT, known, AgentId("solo", "2", "t")]
+    solo_agent = AgentId("solo", "1")
+    await post.store.shards.declare(Serves(agents=(solo_agent,)))
+    agents = [
+        AgentId("nova", "1"),
+        AgentId("nova", "2"),
+        BERT,
+        solo_agent,
+        AgentId("solo", "2", "t"),
+    ]
 
     assert await post.store.mail.account_for(agents) == 2
     assert await post.store.mail.account_for(agents) == 0

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def post(postgres_dsn: str, schema: str) -> AsyncIterator[Post]:
     """A host behind a broker that delivers by itself what it can."""
-    async with post_office(postgres_dsn, schema) as found:
-        yield found
+    async with post_office(postgres_dsn, schema) as post:
+        yield post
 
 
 async def give_away(post: Post, other: Post, agent: AgentId) -> None:
@@ -45,9 +45,9 @@ async def give_away(post: Post, other: Post, agent: AgentId) -> None:
 
 async def test_messages_between_agents_of_one_host_need_no_broker(post: Post) -> None:
     """Its inbox row is part of the turn."""
-    sent = await post.send(await post.begin(), "a", "b")
+    outcome = await post.send(await post.begin(), "a", "b")
 
-    assert ids_of(sent.routed) == ["a", "b"]
+    assert ids_of(outcome.routed) == ["a", "b"]
     assert await post.on_the_way() == []
     assert await post.inbox() == ["a", "b"]
 
@@ -58,9 +58,9 @@ async def test_messages_for_another_host_wait_in_the_outbox(post: Post) -> None:
         other = await post_of(rival)
         await give_away(post, other, BERT)
 
-        sent = await post.send(await post.begin(), "a", "b")
+        outcome = await post.send(await post.begin(), "a", "b")
 
-        assert sent.routed == ()
+        assert outcome.routed == ()
         assert [row.message.id for row in await post.outbox()] == ["a", "b"]
         assert await other.inbox() == []
         assert await other.arrive("a", "b") == ["a", "b"]
@@ -151,9 +151,9 @@ async def test_the_hook_is_notified_of_outbox_rows_before_the_commit_is_answered
 ) -> None:
     """In the order of `n`, with the very messages of the commit."""
     async with post_office(postgres_dsn, schema, local_delivery=False) as post:
-        heard: list[OutboxRow] = []
+        hooked_rows: list[OutboxRow] = []
         answered: list[int] = []
-        post.store.outbox.set_hook(heard.extend)
+        post.store.outbox.set_hook(hooked_rows.extend)
         runs = [await post.begin(AgentId("desk", f"a{n}")) for n in range(20)]
         outs = [
             [outgoing(n, to=BERT, id=f"{n}", sender=f"agent:{r.agent}") for n in range(3)]
@@ -163,14 +163,16 @@ async def test_the_hook_is_notified_of_outbox_rows_before_the_commit_is_answered
         async def send(run_index: int) -> None:
             run = runs[run_index]
             await run.commit(run.turn(result("0"), outgoing=tuple(outs[run_index])))
-            answered.append(sum(row.message.sender == f"agent:{run.agent}" for row in heard))
+            answered.append(sum(row.message.sender == f"agent:{run.agent}" for row in hooked_rows))
 
         await asyncio.gather(*(send(n) for n in range(20)))
 
         assert answered == [3] * 20
-        assert [row.n for row in heard] == sorted(row.n for row in heard)
-        assert heard == await post.outbox()
-        assert {id(row.message) for row in heard} == {id(o.message) for row in outs for o in row}
+        assert [row.n for row in hooked_rows] == sorted(row.n for row in hooked_rows)
+        assert hooked_rows == await post.outbox()
+        assert {id(row.message) for row in hooked_rows} == {
+            id(o.message) for row in outs for o in row
+        }
 
 
 @pytest.mark.parametrize("what", ["request", "response"])
@@ -182,8 +184,8 @@ async def test_a_commit_whose_answer_is_lost_still_tells_of_its_outbox_rows(
         FaultProxy.to(postgres_dsn) as proxy,
         post_office(proxy.through(postgres_dsn), schema, local_delivery=False) as post,
     ):
-        heard: list[OutboxRow] = []
-        post.store.outbox.set_hook(heard.extend)
+        hooked_rows: list[OutboxRow] = []
+        post.store.outbox.set_hook(hooked_rows.extend)
         run = await post.begin()
         if what == "request":
             loss = proxy.lose_request(request_has=b"needle")
@@ -193,14 +195,14 @@ async def test_a_commit_whose_answer_is_lost_still_tells_of_its_outbox_rows(
         await post.send(run, "needle", "b")
 
         assert loss.happened.is_set()
-        assert [row.message.id for row in heard] == ["needle", "b"]
-        assert heard == await post.outbox()
+        assert [row.message.id for row in hooked_rows] == ["needle", "b"]
+        assert hooked_rows == await post.outbox()
 
 
 async def test_a_dead_letter_goes_out_with_the_end_of_its_run(post: Post) -> None:
     """Its row says why it was given up, and goes once the broker has it."""
-    heard: list[OutboxRow] = []
-    post.store.outbox.set_hook(heard.extend)
+    hooked_rows: list[OutboxRow] = []
+    post.store.outbox.set_hook(hooked_rows.extend)
     await post.send(await post.begin(), "a")
     key = MessageKey(BERT, f"agent:{ANNA}", "a")
     run, new = post.bed.turns_of_mail(key)
@@ -211,11 +213,11 @@ async def test_a_dead_letter_goes_out_with_the_end_of_its_run(post: Post) -> Non
 
     await run.commit(run.turn(failed, then=end))
 
-    assert [(row.message.id, row.dead_letter) for row in heard] == [("a", "max_retries")]
-    assert heard[0].message.target == BERT
-    assert heard == await post.outbox()
+    assert [(row.message.id, row.dead_letter) for row in hooked_rows] == [("a", "max_retries")]
+    assert hooked_rows[0].message.target == BERT
+    assert hooked_rows == await post.outbox()
     assert [letter.message.id for letter in await post.store.lists.dead_letters()] == ["a"]
-    await post.store.outbox.forget(heard)
+    await post.store.outbox.forget(hooked_rows)
     assert await post.outbox() == []
 
 

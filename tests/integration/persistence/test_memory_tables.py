@@ -52,9 +52,9 @@ def new(text: str, about: str = "u") -> NewMemory:
     return NewMemory(id=f"id of {text}", about=about, text=text)
 
 
-def texts(found: list[Memory]) -> list[str]:
+def texts(memories: list[Memory]) -> list[str]:
     """What was found."""
-    return [one.text for one in found]
+    return [memory.text for memory in memories]
 
 
 async def test_a_database_without_extensions_finds_the_same(plain_database: str) -> None:
@@ -88,12 +88,14 @@ async def test_any_number_of_processes_may_be_first(postgres_dsn: str, schema: s
     """At once: the tables are made one time."""
     async with (
         open_postgres_history(postgres_dsn, schema=schema),
-        opened(postgres_dsn, schema) as one,
+        opened(postgres_dsn, schema) as first,
         opened(postgres_dsn, schema) as other,
     ):
-        kept = await asyncio.gather(*(store.of("t").put(new("x")) for store in (one, other) * 3))
+        memories = await asyncio.gather(
+            *(store.of("t").put(new("x")) for store in (first, other) * 3)
+        )
 
-    assert {memory.id for memory in kept} == {"id of x"}
+    assert {memory.id for memory in memories} == {"id of x"}
 
 
 CROWD: Final = """
@@ -112,9 +114,9 @@ async def test_a_scope_is_read_by_the_key(
 ) -> None:
     """By words, meaning and both, now and as of then, and in lists: no row of another scope or tenant."""
     settings = StoreSettings(url=postgres_dsn, owner=HostIncarnation("h"), schema=new_schema)
-    asked = MemoryQuery(text="tea", about="user:3", embedding=(1.0, 0.0), limit=3)
+    base_query = MemoryQuery(text="tea", about="user:3", embedding=(1.0, 0.0), limit=3)
     queries = [
-        replace(asked, mode=mode, as_of=as_of, filter=sources and {"n": 1}, sources=sources)
+        replace(base_query, mode=mode, as_of=as_of, filter=sources and {"n": 1}, sources=sources)
         for mode in ("words", "meaning", "hybrid")
         for as_of in (None, datetime.now(UTC) + timedelta(days=1))
         for sources in (None, ("user",))
@@ -128,9 +130,9 @@ async def test_a_scope_is_read_by_the_key(
             memories = store.data.memories.of("t3")
             await memories.page(about="no one")
             book.clear()
-            found = [await memories.search(query) for query in queries]
-            found += [await memories.page(about="user:3", limit=3)]
-            named = [
+            pages = [await memories.search(query) for query in queries]
+            pages += [await memories.page(about="user:3", limit=3)]
+            keyed_pages = [
                 await memories.page(about="user:3", keys=["k"]),
                 await memories.versions("k", about="user:3"),
                 await memories.versions("id of key", about="user:3"),
@@ -141,8 +143,8 @@ async def test_a_scope_is_read_by_the_key(
             for node in plan.nodes
             if node.get("Relation Name") == "memories" and (rows := plan.read(node)) > 21
         ]
-        assert [len(hits) for hits in found] == [3] * (len(queries) + 1)
-        assert [texts(one) for one in named] == [["key"]] * 3
+        assert [len(hits) for hits in pages] == [3] * (len(queries) + 1)
+        assert [texts(page) for page in keyed_pages] == [["key"]] * 3
         assert {plan.query for plan in book.plans} >= {
             SQL_SEARCH_MEMORIES,
             SQL_LIST_SCOPE,

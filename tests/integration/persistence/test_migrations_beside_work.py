@@ -106,9 +106,9 @@ async def test_it_is_said_who_keeps_a_migration_waiting(
             await until(lambda: bool(waits_said(caplog)), "it is said")
         await work
 
-    said = vars(waits_said(caplog)[0])
-    assert (said["schema"], said["migration"]) == (schema, MORE.name)
-    [blocker] = said["blockers"]
+    record = vars(waits_said(caplog)[0])
+    assert (record["schema"], record["migration"]) == (schema, MORE.name)
+    [blocker] = record["blockers"]
     assert blocker.startswith(f"pid {reader.get_server_pid()} (back-up, for 0 s): select 'page one")
 
 
@@ -213,9 +213,9 @@ async def test_a_store_uses_tables_of_before_while_another_session_reads_them(
 ) -> None:
     """Nobody waits behind it, and they are brought up to date when the reader has ended."""
     monkeypatch.setattr(first_use, "AGAIN_S", 0.0)
-    place = Place(postgres_dsn, schema)
+    database = Place(postgres_dsn, schema)
     await open_once(postgres_dsn, schema)
-    async with links_to(place) as links, connected(postgres_dsn, schema) as other:
+    async with links_to(database) as links, connected(postgres_dsn, schema) as other:
         await StoreTables(links, "memories").make()
         await other.execute(MEMORIES_1)
         tables = StoreTables(links, "memories")
@@ -234,9 +234,9 @@ async def test_a_store_that_needs_newer_tables_waits_and_nobody_behind_it(
     postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is said who reads them; the call goes on when that has ended."""
-    place = Place(postgres_dsn, schema)
-    await make(place)
-    async with links_to(place) as links, connected(postgres_dsn, schema) as other:
+    database = Place(postgres_dsn, schema)
+    await make(database)
+    async with links_to(database) as links, connected(postgres_dsn, schema) as other:
         await other.execute(VECTORS_1)
         store = PgVectorStore(StoreTables(links, "vectors"), tenant="acme")
         async with back_up(postgres_dsn, schema, "vector_collections") as reader:
@@ -249,9 +249,9 @@ async def test_a_store_that_needs_newer_tables_waits_and_nobody_behind_it(
         async with asyncio.timeout(20):
             assert await search == []
 
-    said = vars(waits_said(caplog)[0])
-    assert said["migration"] == "tables of vectors"
-    [blocker] = said["blockers"]
+    record = vars(waits_said(caplog)[0])
+    assert record["migration"] == "tables of vectors"
+    [blocker] = record["blockers"]
     assert blocker.startswith(f"pid {reader.get_server_pid()} (back-up, for ")
 
 

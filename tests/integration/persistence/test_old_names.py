@@ -65,10 +65,10 @@ async def test_an_outbox_message_becomes_a_dead_letter_by_either_name(
             args = ("agent:desk:a", "desk:a", row["n"], "too large")
             await sql(postgres_dsn, schema, f"select {function}($1, $2, $3, $4)", *args)
         rows = await sql(postgres_dsn, schema, "select message_id from dead_letters order by id")
-        left = await sql(postgres_dsn, schema, "select from outbox where target = 'desk:a'")
+        outbox = await sql(postgres_dsn, schema, "select from outbox where target = 'desk:a'")
 
     assert [row["message_id"] for row in rows] == ["dead_letter_outbox", "bury_outbox"]
-    assert left == []
+    assert outbox == []
 
 
 def test_a_hint_is_understood_by_either_name() -> None:

@@ -58,11 +58,11 @@ async def test_opening_gives_up_after_its_limit() -> None:
     """With the server's address and the time, never the password."""
     url = "postgresql://me:secret@127.0.0.1:1/db"
 
-    with pytest.raises(DatabaseUnreachableError, match=r"127\.0\.0\.1:1 .* 0\.2 s") as caught:
+    with pytest.raises(DatabaseUnreachableError, match=r"127\.0\.0\.1:1 .* 0\.2 s") as exc_info:
         async with open_postgres_store(url, owner=OWNER, start_wait_s=0.2):
             pass
-    assert "secret" not in str(caught.value)
-    assert isinstance(caught.value, PersistenceError)
+    assert "secret" not in str(exc_info.value)
+    assert isinstance(exc_info.value, PersistenceError)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ async def test_a_wrong_url_is_refused_at_once(
         "scheme": parts._replace(scheme="mysql"),
     }[change]
 
-    with pytest.raises(DatabaseUrlError, match=remedy) as caught:
+    with pytest.raises(DatabaseUrlError, match=remedy) as exc_info:
         async with open_postgres_store(wrong.geturl(), owner=OWNER):
             pass
-    assert isinstance(caught.value, ContractError)
-    assert "secret" not in str(caught.value)
-    assert str(parts.password) not in str(caught.value)
-    assert f"127.0.0.1:{parts.port}" in str(caught.value)
+    assert isinstance(exc_info.value, ContractError)
+    assert "secret" not in str(exc_info.value)
+    assert str(parts.password) not in str(exc_info.value)
+    assert f"127.0.0.1:{parts.port}" in str(exc_info.value)
 
 
 def test_a_url_is_shown_without_its_password() -> None:
@@ -104,12 +104,12 @@ def test_a_url_is_shown_without_its_password() -> None:
 @pytest.mark.parametrize("cut", ["p4ss/word", "1234/p4ss", "p4ss#word", "p4ss?word"])
 async def test_a_password_that_cuts_the_url_in_the_wrong_place_is_not_shown(cut: str) -> None:
     """Its special characters have to be percent-encoded; the error says how to write a URL."""
-    with pytest.raises(DatabaseUrlError, match="Write postgresql://") as caught:
+    with pytest.raises(DatabaseUrlError, match="Write postgresql://") as exc_info:
         async with open_postgres_store(f"postgresql://me:{cut}@127.0.0.1:1/db", owner=OWNER):
             pass
 
-    assert "p4ss" not in f"{caught.value!r} {caught.value}"
-    assert "1234" not in f"{caught.value!r} {caught.value}"
+    assert "p4ss" not in f"{exc_info.value!r} {exc_info.value}"
+    assert "1234" not in f"{exc_info.value!r} {exc_info.value}"
 
 
 def test_an_error_of_a_url_holds_no_password_at_all() -> None:

@@ -27,8 +27,8 @@ CLERK = AgentId("clerk", "7")
 @pytest.fixture
 async def bed(postgres_dsn: str, schema: str) -> AsyncIterator[Bed]:
     """A host that owns every shard."""
-    async with host(postgres_dsn, schema) as found:
-        yield found
+    async with host(postgres_dsn, schema) as bed:
+        yield bed
 
 
 @pytest.mark.item(41)
@@ -130,33 +130,33 @@ async def test_a_host_that_stops_beating_is_replaced_by_the_databases_clock(
 @pytest.mark.item(143)
 async def test_eight_hosts_never_hold_one_shard_at_once(postgres_dsn: str, schema: str) -> None:
     """Claiming and giving up as fast as they can, each epoch of each shard has one owner."""
-    held: dict[tuple[ShardId, int], HostIncarnation] = {}
+    owners: dict[tuple[ShardId, int], HostIncarnation] = {}
 
     async def compete(bed: Bed) -> None:
         for _ in range(10):
             leases = await bed.claim()
             for lease in leases:
-                assert held.setdefault((lease.shard, lease.epoch), bed.owner) == bed.owner
+                assert owners.setdefault((lease.shard, lease.epoch), bed.owner) == bed.owner
             await bed.store.shards.release(leases)
 
     async with host(postgres_dsn, schema) as first:
         await first.store.shards.release(list(first.leases.values()))
 
-        async def one(n: int) -> None:
+        async def run_host(n: int) -> None:
             async with host(postgres_dsn, schema, f"h{n}") as bed:
                 await bed.store.shards.release(list(bed.leases.values()))
                 await compete(bed)
 
-        await asyncio.gather(*(one(n) for n in range(4)))
+        await asyncio.gather(*(run_host(n) for n in range(4)))
 
-    assert len(held) > 8
+    assert len(owners) > 8
 
 
 async def test_what_is_being_given_up_is_not_claimed_again_as_a_lost_answer(
     bed: Bed, postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A claim that overtakes a release leaves the shard to it, and does not wait for it."""
-    given = bed.leases[ShardId("p:desk:0")]
+    own_lease = bed.leases[ShardId("p:desk:0")]
     async with (
         connected(postgres_dsn, schema) as connection,
         host(postgres_dsn, schema, "h2") as other,
@@ -164,25 +164,25 @@ async def test_what_is_being_given_up_is_not_claimed_again_as_a_lost_answer(
     ):
         async with connection.transaction():
             await connection.execute("select 1 from shards for share")
-            releasing = tasks.create_task(bed.store.shards.release([given]))
+            releasing = tasks.create_task(bed.store.shards.release([own_lease]))
             await waiting_for(connection)
             overtaking = await bed.claim()
         await releasing
-        taken = await other.claim()
+        claimed = await other.claim()
 
     assert overtaking == []
     assert not [r for r in caplog.records if "shards are busy" in r.message]
-    assert [lease.shard for lease in taken] == [given.shard]
+    assert [lease.shard for lease in claimed] == [own_lease.shard]
 
 
 async def test_the_owner_is_notified_of_changes_by_others(
     bed: Bed, postgres_dsn: str, schema: str
 ) -> None:
     """Submit, mail, mail by a turn, signal and cancel of another process call the hook, with keys."""
-    heard: asyncio.Queue[Nudge] = asyncio.Queue()
+    nudge_queue: asyncio.Queue[Nudge] = asyncio.Queue()
     run, odd = await bed.begin(), 'it\'s "\u00e9\\" {1}'
     await store_of(bed).listening()
-    bed.store.set_nudge_hook(heard.put_nowait)
+    bed.store.set_nudge_hook(nudge_queue.put_nowait)
     async with host(postgres_dsn, schema, "h2") as other:
         submitted = await other.submit(agent=AgentId("desk", odd))
         await other.store.arrivals.deliver([message(id="1", to=CLERK)])
@@ -193,7 +193,7 @@ async def test_the_owner_is_notified_of_changes_by_others(
         sender = await other.begin(agent=solo)
         await sender.commit(sender.turn(started(), outgoing=(outgoing(to=CLERK, id="2"),)))
         async with asyncio.timeout(20):
-            nudges = [await heard.get() for _ in range(6)]
+            nudges = [await nudge_queue.get() for _ in range(6)]
 
     assert Nudge("run", AgentId("desk", odd), submitted.run_id) in nudges
     assert Nudge("signal", run.agent, run.run_id) in nudges
@@ -204,9 +204,9 @@ async def test_the_owner_is_notified_of_changes_by_others(
 
 async def test_a_host_is_not_notified_of_its_own_changes(bed: Bed) -> None:
     """Its own calls return what they did."""
-    heard: list[Nudge] = []
+    nudges: list[Nudge] = []
     await store_of(bed).listening()
-    bed.store.set_nudge_hook(heard.append)
+    bed.store.set_nudge_hook(nudges.append)
     submitted = await bed.submit()
     await bed.store.arrivals.deliver([message(id="1", to=CLERK)])
     await bed.store.arrivals.request_cancel(submitted.run_id, reason="x")
@@ -214,7 +214,7 @@ async def test_a_host_is_not_notified_of_its_own_changes(bed: Bed) -> None:
     await asyncio.sleep(0.1)
 
     assert submitted.local
-    assert heard == []
+    assert nudges == []
 
 
 async def test_hints_that_do_not_fit_one_notification_arrive_all(
@@ -222,12 +222,12 @@ async def test_hints_that_do_not_fit_one_notification_arrive_all(
 ) -> None:
     """A payload holds 8000 bytes: long keys in one call are told in several."""
     agents = [AgentId("desk", f"{n:04}" + "\U0001f600" * 250) for n in range(60)]
-    heard: set[AgentId | None] = set()
+    nudged_agents: set[AgentId | None] = set()
     complete = asyncio.Event()
 
     def hook(nudge: Nudge) -> None:
-        heard.add(nudge.agent_id)
-        if heard >= set(agents):
+        nudged_agents.add(nudge.agent_id)
+        if nudged_agents >= set(agents):
             complete.set()
 
     await store_of(bed).listening()

@@ -241,14 +241,14 @@ async def fill(url: str, schema: str, count: int, counted: Counted) -> None:
     await write(url, schema, dict.fromkeys(ROWS, (count,)), counted)
 
 
-def found(book: PlanBook) -> list[str]:
+def list_faults(book: PlanBook) -> list[str]:
     """The statements that read in vain, each with what."""
-    chosen = {text for name, text in statements() if name.rpartition(".")[2] in BY_CHOICE}
+    chosen_queries = {text for name, text in statements() if name.rpartition(".")[2] in BY_CHOICE}
     return sorted(
         {
             f"{plan.name}: {fault}"
             for plan in book.plans
-            if plan.query not in chosen and plan.function not in BY_CHOICE
+            if plan.query not in chosen_queries and plan.function not in BY_CHOICE
             for fault in faults(plan)
         }
     )
@@ -288,7 +288,7 @@ async def test_while_tables_are_young(
         book.clear()
         await Workday(post, "second").work()
 
-    assert found(book) == []
+    assert list_faults(book) == []
     assert await not_seen(postgres_dsn, schema, book) == []
 
 
@@ -304,7 +304,7 @@ async def test_when_tables_are_large(postgres_dsn: str, schema: str, book: PlanB
         async with post_office(postgres_dsn, schema) as post:
             book.clear()
             await Workday(post, mode).work()
-        assert found(book) == [], mode
+        assert list_faults(book) == [], mode
 
 
 @pytest.mark.parametrize("counted", ["never", "too early", "well"])
@@ -394,10 +394,10 @@ async def test_a_child_costs_the_same_however_many_there_are(
                 replace(join_wait(child, must=n == 0), position=f"{n}")
                 for n, child in enumerate(below)
             )
-            left = (replace(joins[1], must=True), *joins[2:])
+            remaining_joins = (replace(joins[1], must=True), *joins[2:])
             first, last = below[0], below[-1]
 
-            def spent() -> int:
+            def read_pages() -> int:
                 pages = sum(plan.pages for plan in book.plans if not plan.function)
                 book.clear()
                 return pages
@@ -405,21 +405,23 @@ async def test_a_child_costs_the_same_however_many_there_are(
             book.clear()
             entries = [child_spawned(child) for child in children]
             await run.commit(run.turn(*entries, spawned=tuple(children)))
-            spawns = spent() / count
+            spawns = read_pages() / count
             await run.commit(run.turn(waits=joins, known_waits=()))
-            waits = spent() / count
+            waits = read_pages() / count
             await first.start()
             await last.start()
             book.clear()
             await rest(last, ask_wait("q", AgentId("clerk", "nobody")))
-            rests = spent()
+            rests = read_pages()
             await first.complete(1)
-            ends = spent()
-            taken = (first.run_id,)
+            ends = read_pages()
+            taken_keys = (first.run_id,)
             await run.commit(
-                run.turn(result("x"), take_answers=taken, waits=left, known_waits=joins)
+                run.turn(
+                    result("x"), take_answers=taken_keys, waits=remaining_joins, known_waits=joins
+                )
             )
-            costs[count] = [spawns, waits, rests, ends, spent()]
+            costs[count] = [spawns, waits, rests, ends, read_pages()]
 
     assert all(many < 1.5 * few for few, many in zip(costs[10], costs[1000], strict=True)), costs
 
@@ -457,7 +459,7 @@ async def test_a_list_reads_what_it_shows(postgres_dsn: str, schema: str, book: 
             for _ in range(7):
                 book.clear()
                 counts[name] = len(await post.store.lists.runs(limit=10, **filters))
-            in_vain[name] = [one for one in found(book) if ": all of " not in one]
+            in_vain[name] = [fault for fault in list_faults(book) if ": all of " not in fault]
 
     assert counts == {
         "all": 10,
@@ -490,13 +492,17 @@ async def test_a_search_reads_as_many_sessions_as_it_may(
         await write(postgres_dsn, schema, {TITLED: ()}, "never")
         directory, cost = post.store.data.directory, list[int]()
         desk = SessionFilter(tenant="default", app="desk")
-        for wanted in ({"title": "whale"}, {"title": "whale", "owner": "ada"}, {"is_active": True}):
-            here: SessionFilter = replace(desk, **wanted)
+        for conditions in (
+            {"title": "whale"},
+            {"title": "whale", "owner": "ada"},
+            {"is_active": True},
+        ):
+            session_filter: SessionFilter = replace(desk, **conditions)
             for _ in range(2):
                 book.clear()
-                found = await directory.find(here, limit=10, most_read=100)
-                assert (found.rows, found.read_until is None) == ([], False)
-                here = replace(here, after=found.read_until)
+                page = await directory.find(session_filter, limit=10, most_read=100)
+                assert (page.rows, page.read_until is None) == ([], False)
+                session_filter = replace(session_filter, after=page.read_until)
                 cost += [
                     plan.read(node)
                     for plan in book.plans

@@ -24,8 +24,8 @@ SQL_TABLES: Final = (
 @pytest.fixture
 async def pooler(postgres_dsn: str) -> AsyncIterator[Pooler]:
     """A pooler in front of the session's server."""
-    async with Pooler.to(postgres_dsn) as one:
-        yield one
+    async with Pooler.to(postgres_dsn) as pooler:
+        yield pooler
 
 
 @pytest.mark.parametrize("others", ["refuses", "drops"])
@@ -36,13 +36,13 @@ async def test_a_pooler_is_refused_at_once_and_nothing_is_made(
     pooler.others = others
     before = await sql(postgres_dsn, "public", SQL_TABLES)
 
-    with pytest.raises(DatabaseUrlError, match=r"search_path.*pgbouncer") as caught:
+    with pytest.raises(DatabaseUrlError, match=r"search_path.*pgbouncer") as exc_info:
         async with open_postgres_store(
             pooler.through(postgres_dsn), schema=schema, owner=OWNER, start_wait_s=5
         ):
             pass
 
-    assert "Name PostgreSQL itself" in caught.value.remedy
+    assert "Name PostgreSQL itself" in exc_info.value.remedy
     assert await sql(postgres_dsn, "public", SQL_TABLES) == before
 
 

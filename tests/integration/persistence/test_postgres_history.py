@@ -39,8 +39,11 @@ async def test_turns_survive_the_server(own_postgres: OwnPostgres) -> None:
         await history.append_many(DESK, [say("again", "a"), say("b", "b")], session_id="s")
 
     async with open_postgres_history(server.url) as history:
-        kept = [await history.get_messages(agent, session_id="s") for agent in (DESK, ACME)]
-        assert [[turn.text for turn in one] for one in kept] == [["desk/1", "b"], ["acme:desk/1"]]
+        sessions = [await history.get_messages(agent, session_id="s") for agent in (DESK, ACME)]
+        assert [[turn.text for turn in session] for session in sessions] == [
+            ["desk/1", "b"],
+            ["acme:desk/1"],
+        ]
         await history.clear_run(ACME, session_id="s", run_id="r")
         assert await history.count_messages(DESK, session_id="s") == 2
         assert await history.count_messages(ACME, session_id="s") == 0
@@ -56,9 +59,11 @@ async def test_a_new_schema_is_made_and_is_that_of_the_hosts(
         await history.append(DESK, say("before", "a"), session_id="s")
         owner = HostIncarnation("h1")
         async with open_postgres_store(url, owner=owner, schema=new_schema) as store:
-            [found] = await store.data.transcripts.page(DESK, "s")
-            assert (found.ordinal, found.id, found.message.text) == (0, "a", "before")
-            assert [one.name for one in await store.data.transcripts.sessions(DESK)] == ["s"]
+            [row] = await store.data.transcripts.page(DESK, "s")
+            assert (row.ordinal, row.id, row.message.text) == (0, "a", "before")
+            assert [session.name for session in await store.data.transcripts.sessions(DESK)] == [
+                "s"
+            ]
         assert await history.count_messages(DESK, session_id="s") == 1
 
 
@@ -74,7 +79,7 @@ async def test_operators_read_sessions_by_the_sql_of_the_document(
     connection = await asyncpg.connect(url, server_settings={"search_path": schema})
     try:
         [text] = blocks("docs/context.md", "sql")
-        lists, shows = [await connection.fetch(one) for one in text.split(";")]
+        lists, shows = [await connection.fetch(statement) for statement in text.split(";")]
     finally:
         await connection.close()
 
@@ -92,8 +97,8 @@ async def test_an_agent_may_have_it_beside_another_store(
 ) -> None:
     """It is not taken for the history of the runtime's own store, which stays empty."""
 
-    async def turns_of(one: Any) -> list[str]:
-        return [turn.text for turn in await one.get_messages(DESK, session_id="s")]
+    async def turns_of(history: Any) -> list[str]:
+        return [turn.text for turn in await history.get_messages(DESK, session_id="s")]
 
     async with open_postgres_history(postgres_server.url, schema=schema) as history:
 
@@ -118,11 +123,11 @@ async def test_the_error_of_an_unavailable_history_has_the_remedy(
     postgres_server: TestPostgres, new_schema: str
 ) -> None:
     """As for a store: a wrong URL, no server, and a schema that other files made."""
-    for url, error, said in (
+    for url, error, remedy in (
         ("postgres//x", DatabaseUrlError, "Write postgresql://"),
         ("postgresql://me@127.0.0.1:1/db", DatabaseUnreachableError, "Check that the server runs"),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=remedy):
             async with open_postgres_history(url, start_wait_s=0):
                 pass
     async with open_postgres_history(postgres_server.url, schema=new_schema):

@@ -29,9 +29,9 @@ def one_shard(bed: Bed, count: int) -> list[AgentId]:
     """So many clerks of one shard."""
     clerks = [AgentId("clerk", f"f{n:03}") for n in range(count * 8)]
     shard = bed.store.shards.shard_of(clerks[0])
-    found = [agent for agent in clerks if bed.store.shards.shard_of(agent) == shard][:count]
-    assert len(found) == count
-    return found
+    agents = [agent for agent in clerks if bed.store.shards.shard_of(agent) == shard][:count]
+    assert len(agents) == count
+    return agents
 
 
 @pytest.mark.parametrize("what", ["request", "response"])
@@ -45,13 +45,13 @@ async def test_a_follow_and_its_end_whose_answers_are_lost_are_made_once(
         loss = lose(proxy, what, "needle")
         first = await bed.store.follows.follow(DESK, topic)
         assert loss.happened.is_set()
-        found = [one async for one in bed.store.follows.followers_of(topic)]
+        followers = [follower async for follower in bed.store.follows.followers_of(topic)]
         loss = lose(proxy, what, "needle")
 
         ended = await bed.store.follows.unfollow(DESK, topic)
 
         assert loss.happened.is_set()
-        assert found == [first]
+        assert followers == [first]
         assert ended
         assert await bed.store.follows.following(DESK) == [NEWS]
 
@@ -68,13 +68,13 @@ async def test_a_post_whose_answer_is_lost_is_published_once(
         await bed.store.posts.publish(post(id="warm"))
         loss = lose(proxy, what, "needle")
 
-        said = await asyncio.gather(
+        outcomes = await asyncio.gather(
             *(bed.store.posts.publish(post(f"needle {n}", id=f"p{n}")) for n in range(4))
         )
         await bring(bed)
 
         assert loss.happened.is_set()
-        assert [is_new for is_new, _ in said] == [True] * 4
+        assert [is_new for is_new, _ in outcomes] == [True] * 4
         assert [len(await mail(bed, fan)) for fan in fans] == [5] * 5
 
 
@@ -151,12 +151,12 @@ async def test_hosts_that_follow_and_publish_at_once_do_not_block_each_other(
             rows = await mail(bed, fan)
             for n in range(2):
                 sender = f"agent:editor/{n}"
-                got = [
+                payloads = [
                     row.message.payload
                     for row in rows
                     if row.message.metadata["publisher"] == sender
                 ]
-                assert got == list(range(30))[30 - len(got) :]
+                assert payloads == list(range(30))[30 - len(payloads) :]
 
 
 async def test_two_owners_of_one_chunk_write_it_once(postgres_dsn: str, schema: str) -> None:
@@ -203,16 +203,16 @@ async def test_follows_of_an_undeclared_type_move_when_it_is_declared(
             schema,
             "select unnest(agents) as agent from expand_fanouts('{u:late}', 'h1', '{1}', 7)",
         )
-        begun = [AgentId.parse(row["agent"]) for row in rows]
+        agents = [AgentId.parse(row["agent"]) for row in rows]
 
         late = Serves(types=("late",)) if kind == "type" else Serves(agents=tuple(LATE))
         await bed.claim(Serves(types=(*SERVES.types, *late.types), agents=late.agents))
         woken = await bring(bed, limit=2)
 
-        assert len(begun) == 7
-        assert Counter(begun + woken) == Counter(LATE) + Counter(LATE[1:])
-        left = await sql(postgres_dsn, schema, "select body, shards_left from posts")
-        assert [(row["body"], row["shards_left"]) for row in left] == [(None, 0)] * 2
+        assert len(agents) == 7
+        assert Counter(agents + woken) == Counter(LATE) + Counter(LATE[1:])
+        post_rows = await sql(postgres_dsn, schema, "select body, shards_left from posts")
+        assert [(row["body"], row["shards_left"]) for row in post_rows] == [(None, 0)] * 2
 
 
 async def test_a_type_with_posts_on_their_way_is_not_declared_in_another_way(
@@ -330,9 +330,9 @@ async def test_hosts_that_bring_the_same_posts_do_not_block_each_other(
             await bed.store.posts.publish(post(n, id=f"p{n}", topic=NEWS))
         ours = [lease for lease in bed.leases.values() if lease not in leases]
 
-        async def keep_on(one: Bed, leases: list[ShardLease]) -> list[AgentId]:
+        async def keep_on(host_bed: Bed, leases: list[ShardLease]) -> list[AgentId]:
             woken: list[AgentId] = []
-            while (chunk := await one.store.posts.expand(leases, limit=9)).more:
+            while (chunk := await host_bed.store.posts.expand(leases, limit=9)).more:
                 assert not chunk.lost
                 woken += named(chunk)
             return woken + named(chunk)
@@ -341,5 +341,5 @@ async def test_hosts_that_bring_the_same_posts_do_not_block_each_other(
 
         assert Counter(both[0] + both[1]) == Counter(fans * 30)
         assert all(both)
-        left = await sql(postgres_dsn, schema, "select distinct body, shards_left from posts")
-        assert [(row["body"], row["shards_left"]) for row in left] == [(None, 0)]
+        rows = await sql(postgres_dsn, schema, "select distinct body, shards_left from posts")
+        assert [(row["body"], row["shards_left"]) for row in rows] == [(None, 0)]

@@ -52,15 +52,15 @@ class Reading:
         cls, bed: Bed, run_id: RunId, monkeypatch: pytest.MonkeyPatch
     ) -> AsyncIterator[Reading]:
         """Yield one that waits for the entry behind the last one."""
-        counted, fetch = store_of(bed).reads._new, store_of(bed).reads._new.call
+        batcher, fetch = store_of(bed).reads._new, store_of(bed).reads._new.call
         async with aclosing(bed.store.reads.tail(run_id)) as tail:  # type: ignore[type-var]
             reading = cls(bed, run_id, tail)
 
-            def call(place: Any) -> Any:
+            def call(key: Any) -> Any:
                 reading.reads += 1
-                return fetch(place)
+                return fetch(key)
 
-            monkeypatch.setattr(counted, "call", call)
+            monkeypatch.setattr(batcher, "call", call)
             for _ in await reading.stored():
                 await anext(tail)
             reading.reads = 0
@@ -73,9 +73,9 @@ class Reading:
     async def next(self, count: int) -> list[RunLogEntry]:
         """Return the next entries, which equal the stored ones, instants included."""
         async with asyncio.timeout(20):
-            found = [await anext(self.tail) for _ in range(count)]
-        assert found == (await self.stored())[found[0].seq :]
-        return found
+            entries = [await anext(self.tail) for _ in range(count)]
+        assert entries == (await self.stored())[entries[0].seq :]
+        return entries
 
 
 async def commits_of_all_shapes(run: Turns) -> int:
@@ -226,13 +226,13 @@ async def test_a_reader_of_a_session_reads_no_fact_that_this_process_writes(
         for name, statement in (("_facts", sessions.SQL_FACTS), ("_queued", "queued")):
             batcher = getattr(store, name)
 
-            def call(place: Any, inner: Any = batcher.call, statement: str = statement) -> Any:
+            def call(key: Any, inner: Any = batcher.call, statement: str = statement) -> Any:
                 counts[statement] += 1
-                return inner(place)
+                return inner(key)
 
             monkeypatch.setattr(batcher, "call", call)
         async with aclosing(store.tail(CHAT)) as facts:  # type: ignore[type-var]
-            found = [await anext(facts) for _ in range(3)]
+            read_facts = [await anext(facts) for _ in range(3)]
             waiting = asyncio.ensure_future(anext(facts))
             await asyncio.sleep(0)
             counts.clear()
@@ -243,9 +243,9 @@ async def test_a_reader_of_a_session_reads_no_fact_that_this_process_writes(
             await run.commit(run.turn(started(CHAT), session=STARTED))
             await run.complete(session=ENDED)
             async with asyncio.timeout(20):
-                found += [await waiting, *[await anext(facts) for _ in range(3)]]
+                read_facts += [await waiting, *[await anext(facts) for _ in range(3)]]
                 assert counts == {}
                 await submit(rival, id="q9")  # of another process's facts it is notified
-                found.append(await anext(facts))
-            assert found == await rival.store.data.sessions.facts(CHAT)
+                read_facts.append(await anext(facts))
+            assert read_facts == await rival.store.data.sessions.facts(CHAT)
             assert counts[sessions.SQL_FACTS] >= 1

@@ -78,19 +78,19 @@ async def texts(provider: RedisHistoryProvider, **page: Any) -> str:
 
 async def expire(redis: Redis, provider: RedisHistoryProvider) -> None:
     """Let the session be as Redis leaves it when its time has come."""
-    kept, mark = provider.keys_of(DESK, "s")
-    await redis.pexpireat(kept, 1)
+    turns_key, mark = provider.keys_of(DESK, "s")
+    await redis.pexpireat(turns_key, 1)
     await redis.hset(mark, "expires", "1")
 
 
 async def refused(*calls: Awaitable[object]) -> list[str]:
     """What each of the calls says is lost."""
-    said = []
+    problems = []
     for call in calls:
-        with pytest.raises(HistoryLostError) as caught:
+        with pytest.raises(HistoryLostError) as exc_info:
             await call
-        said.append(caught.value.problem)
-    return said
+        problems.append(exc_info.value.problem)
+    return problems
 
 
 class Between:
@@ -139,15 +139,15 @@ async def test_a_session_that_was_evicted_is_an_error(
     await history.append_many(DESK, turns(0, 1), **S)
     await redis.delete(history.keys_of(DESK, "s")[0])
 
-    for one in (history, other):
-        said = await refused(
-            one.get_messages(DESK, **S),
-            one.get_messages(DESK, **S, limit=1, offset=7),
-            one.count_messages(DESK, **S),
-            one.append_many(DESK, turns(2), **S),
+    for provider in (history, other):
+        problems = await refused(
+            provider.get_messages(DESK, **S),
+            provider.get_messages(DESK, **S, limit=1, offset=7),
+            provider.count_messages(DESK, **S),
+            provider.append_many(DESK, turns(2), **S),
         )
-        assert all("evicted" in problem for problem in said)
-        await one.clear_run(DESK, **S, run_id="r")
+        assert all("evicted" in problem for problem in problems)
+        await provider.clear_run(DESK, **S, run_id="r")
     await other.clear(DESK, **S)
     await history.append_many(DESK, turns(3), **S)
 
@@ -163,14 +163,14 @@ async def test_a_session_with_a_part_missing_is_an_error(
     await history.append_many(DESK, turns(0, 1, 2), **S)
     await redis.hdel(history.keys_of(DESK, "s")[0], field)
 
-    said = await refused(
+    problems = await refused(
         history.get_messages(DESK, **S, limit=1),
         history.count_messages(DESK, **S),
         history.append_many(DESK, turns(3), **S),
         history.clear_run(DESK, **S, run_id="r"),
     )
 
-    assert {*said} == {"a part of it is missing or was changed"}
+    assert {*problems} == {"a part of it is missing or was changed"}
 
 
 @pytest.mark.item(284)
@@ -198,18 +198,18 @@ async def test_an_eviction_by_a_full_redis_never_shortens_a_session(
         lost = 0
         for at in range(60):
             for part in range(2):
-                said = ChatMessage.of("user", f"{part}" + "x" * 40_000)
+                message = ChatMessage.of("user", f"{part}" + "x" * 40_000)
                 try:
-                    await history.append(DESK, said, session_id=f"{at}")
+                    await history.append(DESK, message, session_id=f"{at}")
                 except HistoryLostError:
                     lost += 1
         for at in range(60):
             try:
-                kept = await history.get_messages(DESK, session_id=f"{at}")
+                stored_turns = await history.get_messages(DESK, session_id=f"{at}")
             except HistoryLostError:
                 lost += 1
             else:
-                assert [turn.text[0] for turn in kept] == ["0", "1"]
+                assert [turn.text[0] for turn in stored_turns] == ["0", "1"]
 
         assert lost
         assert (await redis.info("stats"))["evicted_keys"] > 0
@@ -227,9 +227,9 @@ async def test_a_session_ends_as_a_whole_when_its_time_is_over(
         while await redis.exists(history.keys_of(DESK, "s")[0]):  # noqa: ASYNC110 - Redis tells nobody
             await asyncio.sleep(0)
 
-    for one in (hasty, history):
-        assert await one.count_messages(DESK, **S) == 0
-        assert await texts(one) == ""
+    for provider in (hasty, history):
+        assert await provider.count_messages(DESK, **S) == 0
+        assert await texts(provider) == ""
     await history.append_many(DESK, turns(1), **S)
     assert await texts(history) == "1"
 
@@ -242,11 +242,11 @@ async def test_a_session_that_expires_between_two_pages_is_an_error(
     await history.append_many(DESK, turns(0, 1, 2), **S)
     assert await texts(history, limit=2) == "01"
     await expire(redis, history)
-    for one in (history, other):
-        assert await refused(one.get_messages(DESK, **S, limit=2, offset=2)) == [
+    for provider in (history, other):
+        assert await refused(provider.get_messages(DESK, **S, limit=2, offset=2)) == [
             "it expired between two pages"
         ]
-        assert await texts(one) == ""
+        assert await texts(provider) == ""
     await other.append_many(DESK, turns(7, 8, 9), **S)
     assert await texts(other, offset=2) == "9"
     assert "lost it" in str(await refused(history.get_messages(DESK, **S, limit=2, offset=2)))
@@ -257,17 +257,17 @@ async def test_an_append_gives_the_whole_session_its_time_anew(
     redis: Redis, history: RedisHistoryProvider
 ) -> None:
     """One that brings nothing new does, too; a read does not. The mark outlives the session."""
-    kept, mark = history.keys_of(DESK, "s")
+    turns_key, mark = history.keys_of(DESK, "s")
     await history.append_many(DESK, turns(0), **S)
     for batch, is_renewed in ((turns(1), True), (turns(1), True), ([], False)):
-        await redis.pexpire(kept, 50_000)
+        await redis.pexpire(turns_key, 50_000)
         await history.append_many(DESK, batch, **S)
         await history.get_messages(DESK, **S)
         await history.clear_run(DESK, **S, run_id="r")
 
-        left = await redis.pttl(kept)
-        assert (left > 100_000) == is_renewed
-        assert await redis.pttl(mark) > left
+        remaining_ms = await redis.pttl(turns_key)
+        assert (remaining_ms > 100_000) == is_renewed
+        assert await redis.pttl(mark) > remaining_ms
 
 
 @pytest.mark.item(284)
@@ -299,8 +299,8 @@ async def test_a_change_during_a_read_is_detected(
     if loss in ("expire", "evict", "flush"):
         await refused(reader.get_messages(DESK, **S))
     else:
-        kept = {"clear": "", "clear_run": "23", "append": "01234"}
-        assert await texts(reader) == kept[loss]
+        texts_by_loss = {"clear": "", "clear_run": "23", "append": "01234"}
+        assert await texts(reader) == texts_by_loss[loss]
 
 
 @pytest.mark.item(284)
@@ -378,9 +378,9 @@ async def test_a_redis_without_room_takes_all_of_a_batch_or_nothing(
         history = RedisHistoryProvider(redis, namespace=space)
         await history.append_many(DESK, turns(0), **S)
         await redis.config_set("maxmemory", 1)
-        with pytest.raises(RedisRefusedError, match="maxmemory") as caught:
+        with pytest.raises(RedisRefusedError, match="maxmemory") as exc_info:
             await history.append_many(DESK, turns(1, 2), **S)
-        assert isinstance(caught.value, PersistenceError)
+        assert isinstance(exc_info.value, PersistenceError)
         assert await texts(history) == "0"
         await redis.config_set("maxmemory", 0)
         await history.append_many(DESK, turns(1, 2), **S)
@@ -397,9 +397,9 @@ async def test_a_repeated_append_is_stored_once(redis: Redis, space: str) -> Non
     await history.append_many(DESK, [yes, *turns(0), yes], **S)
     await history.append(DESK, yes, **S)
 
-    kept = await history.get_messages(DESK, **S)
-    assert "".join(turn.text for turn in kept) == "y0yy"
-    assert [turn.metadata for turn in kept] == [{}, {"turn": "0"}, {}, {}]
+    stored_turns = await history.get_messages(DESK, **S)
+    assert "".join(turn.text for turn in stored_turns) == "y0yy"
+    assert [turn.metadata for turn in stored_turns] == [{}, {"turn": "0"}, {}, {}]
 
 
 @pytest.mark.item(277, 286)
@@ -413,9 +413,11 @@ async def test_two_writers_of_a_session_keep_their_batches_whole(
             for writer in (history, other) if ten % 20 else (history,):
                 group.create_task(writer.append_many(DESK, batch, **S))
 
-    kept = [int(turn.text) for turn in await other.get_messages(DESK, **S)]
-    assert sorted(kept) == [n for ten in range(10, 90, 10) for n in range(ten, ten + 5)]
-    assert all(kept[at : at + 5] == list(range(kept[at], kept[at] + 5)) for at in range(0, 40, 5))
+    numbers = [int(turn.text) for turn in await other.get_messages(DESK, **S)]
+    assert sorted(numbers) == [n for ten in range(10, 90, 10) for n in range(ten, ten + 5)]
+    assert all(
+        numbers[at : at + 5] == list(range(numbers[at], numbers[at] + 5)) for at in range(0, 40, 5)
+    )
 
 
 @pytest.mark.item(280)
@@ -430,9 +432,9 @@ async def test_runs_that_are_cleared_beside_each_other_leave_the_others(
             group.create_task(history.clear_run(DESK, **S, run_id=f"r{run}"))
             group.create_task(other.append_many(DESK, turns(100 + run), **S, run_id="new"))
 
-    kept = [int(turn.text) for turn in await other.get_messages(DESK, **S)]
-    assert kept[:30] == [name for name in range(60) if name % 6 in (1, 3, 5)]
-    assert sorted(kept[30:]) == [100, 102, 104]
+    numbers = [int(turn.text) for turn in await other.get_messages(DESK, **S)]
+    assert numbers[:30] == [name for name in range(60) if name % 6 in (1, 3, 5)]
+    assert sorted(numbers[30:]) == [100, 102, 104]
 
 
 @pytest.mark.item(282)
@@ -442,8 +444,8 @@ async def test_a_turn_of_ten_megabytes_comes_back(history: RedisHistoryProvider)
     long = ChatMessage.of("tool", text)
     await history.append_many(DESK, [*turns(0), long, *turns(1)], **S)
 
-    kept = await history.get_messages(DESK, **S)
-    assert kept == [*turns(0), long, *turns(1)]
+    stored_turns = await history.get_messages(DESK, **S)
+    assert stored_turns == [*turns(0), long, *turns(1)]
 
 
 async def test_names_that_look_like_others_are_others(history: RedisHistoryProvider) -> None:
@@ -460,10 +462,12 @@ async def test_names_that_look_like_others_are_others(history: RedisHistoryProvi
     for at, (agent, session) in enumerate(places):
         await history.append_many(agent, turns(at), session_id=session)
 
-    assert len({key for place in places for key in history.keys_of(*place)}) == 2 * len(places)
+    assert len({key for key_parts in places for key in history.keys_of(*key_parts)}) == 2 * len(
+        places
+    )
     for at, (agent, session) in enumerate(places):
-        kept = await history.get_messages(agent, session_id=session)
-        assert [turn.text for turn in kept] == [str(at)]
+        stored_turns = await history.get_messages(agent, session_id=session)
+        assert [turn.text for turn in stored_turns] == [str(at)]
     await history.append_many(DESK, turns("count", "0:1", "t0", "a\0b"), **S)
     assert await history.count_messages(DESK, **S) == 5
 
@@ -546,8 +550,8 @@ async def test_a_run_whose_session_is_lost_asks_no_model(
         await history.clear(Tutor.id, session_id="s")
         assert await ask(runtime, "c") == "two"
 
-    kept = await history.get_messages(Tutor.id, session_id="s")
-    assert [turn.text for turn in kept] == ["c", "two"]
+    stored_turns = await history.get_messages(Tutor.id, session_id="s")
+    assert [turn.text for turn in stored_turns] == ["c", "two"]
 
 
 async def test_an_erase_reaches_sessions_in_redis(
@@ -558,20 +562,20 @@ async def test_an_erase_reaches_sessions_in_redis(
     for agent, name in ((DESK, "s"), (ACME, "s"), (ACME, "t:*"), (clerk, "s")):
         await history.append(agent, ChatMessage.of("user", "canary"), session_id=name)
 
-    async def left() -> list[int]:
+    async def count_turns() -> list[int]:
         places = ((DESK, "s"), (ACME, "s"), (ACME, "t:*"), (clerk, "s"))
         return [await history.count_messages(who, session_id=name) for who, name in places]
 
-    found = await runtime.erase(tenant="acme", dry_run=True, also=[history])
-    assert found.counts["redis history"] == {"sessions": 3}
+    report = await runtime.erase(tenant="acme", dry_run=True, also=[history])
+    assert report.counts["redis history"] == {"sessions": 3}
     await runtime.erase(tenant="acme", agent=ACME, session="t:*", also=[history])
-    assert await left() == [1, 1, 0, 1]
+    assert await count_turns() == [1, 1, 0, 1]
     await runtime.erase(tenant="acme", agent=ACME, also=[history])
-    assert await left() == [1, 0, 0, 1]
+    assert await count_turns() == [1, 0, 0, 1]
     await runtime.erase(tenant="acme", also=[history])
-    assert await left() == [1, 0, 0, 0]
+    assert await count_turns() == [1, 0, 0, 0]
     await runtime.erase(tenant="default", also=[history])
-    assert await left() == [0, 0, 0, 0]
+    assert await count_turns() == [0, 0, 0, 0]
     keys = [key async for key in redis.scan_iter(f"{space}:*")]
     values = [value for key in keys for value in await redis.hvals(key)]
     assert keys

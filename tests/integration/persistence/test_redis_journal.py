@@ -75,7 +75,7 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.002)
 
 
-def said(caplog: pytest.LogCaptureFixture, message: str) -> int:
+def count_records(caplog: pytest.LogCaptureFixture, message: str) -> int:
     """How often this was logged."""
     return sum(record.message == message for record in caplog.records)
 
@@ -97,9 +97,9 @@ async def test_a_stored_result_is_found_by_another_host(
     await until(lambda: journal.counters.kept == 1)
 
     async with open_redis_journal(redis_server.url, namespace=space) as other:
-        found = await other.find("e:1")
+        stored_result = await other.find("e:1")
 
-        assert repr(found) == repr(payload)
+        assert repr(stored_result) == repr(payload)
         assert await other.find("e:2") is None
     async with open_redis_journal(redis_server.url, namespace=f"{space}x") as stranger:
         assert await stranger.find("e:1") is None
@@ -159,14 +159,14 @@ async def test_a_damaged_value_is_no_result_and_is_reported_once(
     journal.keep("e:2", {"value": "other"})
     await until(lambda: journal.counters.kept == 2)
     async with raw(redis_server.url) as client:
-        one, two = (f"{journal.namespace}:result:e:{n}" for n in (1, 2))
-        stored = await client.get(one)
-        other = await client.get(two)
+        key, other_key = (f"{journal.namespace}:result:e:{n}" for n in (1, 2))
+        stored = await client.get(key)
+        other = await client.get(other_key)
         assert isinstance(stored, bytes)
         assert isinstance(other, bytes)
         if damage == "list":
-            await client.delete(one)
-            await client.lpush(one, "x")
+            await client.delete(key)
+            await client.lpush(key, "x")
         else:
             values = {
                 "cut": stored[:-3],
@@ -174,13 +174,13 @@ async def test_a_damaged_value_is_no_result_and_is_reported_once(
                 "moved": other,
                 "text": b"hello",
             }
-            await client.set(one, values[damage])
+            await client.set(key, values[damage])
 
     assert await journal.find("e:1") is None
     assert await journal.find("e:1") is None
     assert await journal.find("e:2") == {"value": "other"}
-    assert said(caplog, DAMAGED) == 1
-    assert said(caplog, GONE) == 0
+    assert count_records(caplog, DAMAGED) == 1
+    assert count_records(caplog, GONE) == 0
 
 
 async def test_a_large_value_is_not_kept(journal: RedisJournal) -> None:
@@ -224,8 +224,8 @@ async def test_many_recoveries_look_up_at_once(journal: RedisJournal) -> None:
     async with asyncio.TaskGroup() as group:
         looks = [group.create_task(journal.find(f"e:{n}")) for n in range(200)]
 
-    found = [look.result() for look in looks]
-    assert found == [{"value": n} if n < 100 else None for n in range(200)]
+    results = [look.result() for look in looks]
+    assert results == [{"value": n} if n < 100 else None for n in range(200)]
 
 
 async def test_a_killed_server_is_said_once_and_so_is_its_return(
@@ -242,12 +242,12 @@ async def test_a_killed_server_is_said_once_and_so_is_its_return(
 
         kept_s = []
         for n in range(5):
-            begun = time.perf_counter()
+            start_s = time.perf_counter()
             journal.keep(f"lost:{n}", {"value": n})
-            kept_s.append(time.perf_counter() - begun)
-            begun = time.perf_counter()
+            kept_s.append(time.perf_counter() - start_s)
+            start_s = time.perf_counter()
             assert await journal.find("before") is None
-            assert time.perf_counter() - begun < LOOKUP_LIMIT_S + BUSY_S
+            assert time.perf_counter() - start_s < LOOKUP_LIMIT_S + BUSY_S
         await until(lambda: journal.counters.dropped)
         await asyncio.to_thread(server.start)
         patience.setattr(LOOK, PATIENT_S)
@@ -257,7 +257,7 @@ async def test_a_killed_server_is_said_once_and_so_is_its_return(
 
         assert await journal.find("after") == {"value": 2}
     assert sorted(kept_s)[2] < 0.05, "most of them cost nothing, however busy the machine is"
-    assert (said(caplog, GONE), said(caplog, BACK)) == (1, 1)
+    assert (count_records(caplog, GONE), count_records(caplog, BACK)) == (1, 1)
 
 
 async def test_calls_do_not_wait_for_a_frozen_server(
@@ -271,20 +271,20 @@ async def test_calls_do_not_wait_for_a_frozen_server(
         patience.setattr(LOOK, LOOKUP_LIMIT_S)
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            begun = time.perf_counter()
+            start_s = time.perf_counter()
             journal.keep("f", {"value": 2})
-            found = await journal.find("e")
-            waited_s = time.perf_counter() - begun
+            result = await journal.find("e")
+            waited_s = time.perf_counter() - start_s
         finally:
             os.kill(server.pid, signal.SIGCONT)
         patience.setattr(LOOK, PATIENT_S)
-        assert found is None
+        assert result is None
         assert waited_s < LOOKUP_LIMIT_S + BUSY_S
         async with asyncio.timeout(LIMIT_S):
             while await journal.find("e") != {"value": 1}:
                 pass
         assert await journal.find("f") == {"value": 2}
-    assert said(caplog, GONE) == 1
+    assert count_records(caplog, GONE) == 1
 
 
 async def test_a_server_that_refuses_writes_is_said_once(
@@ -302,7 +302,7 @@ async def test_a_server_that_refuses_writes_is_said_once(
         journal.keep("after", {"value": 2})
         assert await journal.find("after") == {"value": 2}
         assert await journal.find("e:0") is None
-    assert (said(caplog, GONE), said(caplog, BACK)) == (1, 1)
+    assert (count_records(caplog, GONE), count_records(caplog, BACK)) == (1, 1)
     assert "private" not in "".join(str(vars(record)) for record in caplog.records)
 
 
@@ -325,7 +325,7 @@ async def test_a_primary_that_became_a_replica_is_left_for_the_new_one(
         async with asyncio.timeout(LIMIT_S):
             while await journal.find("after") is None:
                 journal.keep("after", {"value": 2})
-    assert (said(caplog, GONE), said(caplog, BACK)) == (1, 1)
+    assert (count_records(caplog, GONE), count_records(caplog, BACK)) == (1, 1)
 
 
 async def test_a_replica_without_its_primary_is_not_a_damaged_result(
@@ -338,7 +338,7 @@ async def test_a_replica_without_its_primary_is_not_a_damaged_result(
         await client.execute_command("REPLICAOF", "127.0.0.1", "1")  # type: ignore[no-untyped-call]
 
         assert await journal.find("e") is None
-    assert (said(caplog, GONE), said(caplog, DAMAGED)) == (1, 0)
+    assert (count_records(caplog, GONE), count_records(caplog, DAMAGED)) == (1, 0)
 
 
 async def test_no_error_of_the_client_ends_the_host(
@@ -361,7 +361,7 @@ async def test_no_error_of_the_client_ends_the_host(
         journal.keep("e", {"value": 1})
         await until(lambda: journal.counters.kept == 1)
         monkeypatch.setattr(Connection, "disconnect", fails_first)
-        [mine] = [one["id"] for one in await client.client_list() if one["cmd"] == "set"]
+        [mine] = [info["id"] for info in await client.client_list() if info["cmd"] == "set"]
         await client.client_kill_filter(_id=mine)
         while await journal.find("e") != {"value": 1}:
             pass
@@ -375,10 +375,10 @@ async def test_a_server_that_does_not_answer_is_no_error(caplog: pytest.LogCaptu
         journal.keep("e", {"value": 1})
 
         assert await journal.find("e") is None
-    assert said(caplog, "Redis does not answer; going on without it until it does") == 1
-    told = "".join(str(vars(record)) for record in caplog.records)
-    assert "redis://127.0.0.1:1/0" in told
-    assert "secret" not in told
+    assert count_records(caplog, "Redis does not answer; going on without it until it does") == 1
+    text = "".join(str(vars(record)) for record in caplog.records)
+    assert "redis://127.0.0.1:1/0" in text
+    assert "secret" not in text
 
 
 @pytest.mark.parametrize(
@@ -396,17 +396,17 @@ async def test_a_server_that_does_not_answer_is_no_error(caplog: pytest.LogCaptu
 )
 async def test_a_malformed_url_is_refused_with_the_remedy(url: str) -> None:
     """Neither the text nor the error's parts show what could be a password."""
-    with pytest.raises(RedisUrlError, match="Write redis://") as caught:
+    with pytest.raises(RedisUrlError, match="Write redis://") as exc_info:
         async with open_redis(url):
             pass
 
-    error = caught.value
+    error = exc_info.value
     assert isinstance(error, ContractError)
-    shown = (
+    text = (
         f"{error} {error!r} {vars(error)} {error.__cause__!r} {pickle.loads(pickle.dumps(error))}"
     )
-    assert "cret" not in shown
-    assert "sec?" not in shown
+    assert "cret" not in text
+    assert "sec?" not in text
 
 
 async def test_a_refused_password_or_database_is_an_error(own_redis: OwnRedis) -> None:
@@ -416,10 +416,10 @@ async def test_a_refused_password_or_database_is_an_error(own_redis: OwnRedis) -
     none = f"redis://127.0.0.1:{server.port}/0"
 
     for url in (wrong, none):
-        with pytest.raises(RedisUrlError, match="refuse") as caught:
+        with pytest.raises(RedisUrlError, match="refuse") as exc_info:
             async with open_redis(url):
                 pass
-        assert wrong.split("@", maxsplit=1)[0][9:] not in str(caught.value)
+        assert wrong.split("@", maxsplit=1)[0][9:] not in str(exc_info.value)
     with pytest.raises(RedisUrlError, match="DB index"):
         async with open_redis(server.url.removesuffix("0") + "99"):
             pass
@@ -464,10 +464,10 @@ async def test_opening_waits_a_second_at_most(
     patience.setattr(ANSWER, ANSWER_S)
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         async with open_redis_journal(server.url):
-            waited_s = time.perf_counter() - begun
+            waited_s = time.perf_counter() - start_s
     finally:
         os.kill(server.pid, signal.SIGCONT)
     assert waited_s < ANSWER_S + BUSY_S
-    assert said(caplog, "Redis does not answer; going on without it until it does") == 1
+    assert count_records(caplog, "Redis does not answer; going on without it until it does") == 1

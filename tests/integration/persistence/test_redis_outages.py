@@ -51,23 +51,23 @@ async def test_a_server_killed_in_the_middle_of_a_run_delays_no_effect(
 ) -> None:
     """The run ends as it would have; when the server is back, results are kept again."""
     server = own_redis()
-    spent: list[float] = []
+    durations_s: list[float] = []
 
     async def work(n: int) -> int:
         return n
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[int]:
         del inbox
-        found = []
+        results = []
         for n in range(60):
             if n == 20:
                 await ctx.step("kill", lambda: asyncio.to_thread(server.kill))
             if n == 40:
                 await ctx.step("start", lambda: asyncio.to_thread(server.start))
-            begun = time.perf_counter()
-            found.append(await ctx.step("work", work, n, effect="at_most_once"))
-            spent.append(time.perf_counter() - begun)
-        return found
+            start_s = time.perf_counter()
+            results.append(await ctx.step("work", work, n, effect="at_most_once"))
+            durations_s.append(time.perf_counter() - start_s)
+        return results
 
     async with open_redis_journal(server.url) as journal:
         await bed.start(results=journal)
@@ -78,7 +78,7 @@ async def test_a_server_killed_in_the_middle_of_a_run_delays_no_effect(
 
     assert result == list(range(60))
     # Of twenty steps without Redis; a busy machine may take its time for a few.
-    assert sum(one_s >= LOOKUP_LIMIT_S for one_s in spent) < 5
+    assert sum(one_s >= LOOKUP_LIMIT_S for one_s in durations_s) < 5
     assert journal.counters.kept > 20
 
 
@@ -114,10 +114,10 @@ async def test_a_recovery_waits_a_quarter_second_at_most_for_a_frozen_server(
             await hung.wait()
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            begun = time.perf_counter()
+            start_s = time.perf_counter()
             await bed.restart(results=journal)
             result = await bed.result(run_id)
-            waited_s = time.perf_counter() - begun
+            waited_s = time.perf_counter() - start_s
         finally:
             os.kill(server.pid, signal.SIGCONT)
 

@@ -35,8 +35,8 @@ GOOD, FINE, BAD = "good", "fine", "\x00"
 @pytest.fixture
 async def bed(postgres_dsn: str, schema: str) -> AsyncIterator[Bed]:
     """A host that owns every shard."""
-    async with host(postgres_dsn, schema) as found:
-        yield found
+    async with host(postgres_dsn, schema) as bed:
+        yield bed
 
 
 def submit(store: PostgresStore, run_id: RunId, name: str) -> Awaitable[object]:
@@ -154,13 +154,13 @@ async def test_a_refused_listener_retries_with_growing_pauses_and_logs_once(
     times: list[float] = []
     loop, enough, connect = asyncio.get_running_loop(), asyncio.Event(), asyncpg.connect
 
-    async def counted(*args: Any, **more: Any) -> Connection:
+    async def connect_and_count(*args: Any, **more: Any) -> Connection:
         times.append(loop.time())
         if len(times) == 4:
             enough.set()
         return await connect(*args, **more)
 
-    monkeypatch.setattr(asyncpg, "connect", counted)
+    monkeypatch.setattr(asyncpg, "connect", connect_and_count)
     settings = _Unheard(url=postgres_dsn, schema=schema, owner=HostIncarnation("h1"))
     listening = asyncio.ensure_future(Listener(settings, ServerOutage(settings)).run())
     async with asyncio.timeout(10):
@@ -170,7 +170,7 @@ async def test_a_refused_listener_retries_with_growing_pauses_and_logs_once(
 
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     least = [0.05 * 2**n for n in range(3)]
-    assert all(pause >= wanted for pause, wanted in zip(pauses, least, strict=True))
+    assert all(pause >= minimum for pause, minimum in zip(pauses, least, strict=True))
     assert [line for line in caplog.messages if "connection to" in line] == [
         "connection to PostgreSQL lost; calls wait for it"
     ]
@@ -216,15 +216,15 @@ async def test_a_hint_of_another_release_does_not_block_others(
     bed: Bed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What cannot be read is said, and left."""
-    store, heard = store_of(bed), asyncio.Queue[Nudge]()
+    store, nudges = store_of(bed), asyncio.Queue[Nudge]()
     await store.listening()
-    store.set_nudge_hook(heard.put_nowait)
+    store.set_nudge_hook(nudges.put_nowait)
     channel, notify = store.settings.own_channel, "select pg_notify($1, $2)"
     for hint in ('[["mail", "no agent", null]]', '[["mail", "desk/7", null]]'):
         await sql(store.settings.url, store.settings.schema, notify, channel, hint)
 
     async with asyncio.timeout(10):
-        nudge = await heard.get()
+        nudge = await nudges.get()
 
     assert nudge == Nudge("mail", AgentId("desk", "7"))
     assert "a hint could not be read" in caplog.messages

@@ -93,13 +93,13 @@ async def test_a_schema_of_before_becomes_like_a_new_one(
         await restore(postgres_dsn, schema, dump)
         done = await bring_up(postgres_dsn, schema)
 
-        found = await asyncio.to_thread(shape_of, postgres_dsn, schema)
-        assert found == await asyncio.to_thread(shape_of, postgres_dsn, other)
-        assert len(found) > 150
+        shape = await asyncio.to_thread(shape_of, postgres_dsn, schema)
+        assert shape == await asyncio.to_thread(shape_of, postgres_dsn, other)
+        assert len(shape) > 150
     finally:
         await sql(postgres_dsn, "public", f"drop schema {other} cascade")
     names = [step.name for step in known_migrations() if step.name > dump.partition("_")[2] + "~"]
-    assert sorted(done) == sorted([*names, *(one.file for one in known_functions())])
+    assert sorted(done) == sorted([*names, *(function.file for function in known_functions())])
     assert await bring_up(postgres_dsn, schema) == []
 
 
@@ -115,14 +115,16 @@ async def test_the_baseline_makes_the_tables_that_the_migrations_made(
         new, old = [
             {
                 part
-                for part in await asyncio.to_thread(shape_of, postgres_dsn, one)
+                for part in await asyncio.to_thread(shape_of, postgres_dsn, schema_name)
                 if "Type: FUNCTION" not in part and not part.startswith("schema_functions")
             }
-            for one in (schema, other)
+            for schema_name in (schema, other)
         ]
         recorded = [
-            await rows(postgres_dsn, one, "select version, name, checksum from schema_migrations")
-            for one in (schema, other)
+            await rows(
+                postgres_dsn, schema_name, "select version, name, checksum from schema_migrations"
+            )
+            for schema_name in (schema, other)
         ]
     finally:
         await sql(postgres_dsn, "public", f"drop schema {other} cascade")
@@ -183,10 +185,12 @@ async def test_each_function_has_one_file_of_its_name(postgres_dsn: str, schema:
     """Whoever looks for a function finds it; none has two lists of parameters."""
     await bring_up(postgres_dsn, schema)
 
-    found = await sql(postgres_dsn, schema, SQL_FUNCTIONS, schema)
-    assert sorted(row["name"] for row in found) == [one.name for one in known_functions()]
-    for one in known_functions():
-        assert re.findall(r"^create.* function (\w+)\(", one.sql, re.MULTILINE) == [one.name]
+    rows = await sql(postgres_dsn, schema, SQL_FUNCTIONS, schema)
+    assert sorted(row["name"] for row in rows) == [function.name for function in known_functions()]
+    for function in known_functions():
+        assert re.findall(r"^create.* function (\w+)\(", function.sql, re.MULTILINE) == [
+            function.name
+        ]
 
 
 async def test_bodies_of_functions_are_well_formed(postgres_dsn: str, schema: str) -> None:
@@ -194,8 +198,8 @@ async def test_bodies_of_functions_are_well_formed(postgres_dsn: str, schema: st
     await bring_up(postgres_dsn, schema)
     async with connected(postgres_dsn, schema) as owner:
         await owner.execute("set check_function_bodies = on")
-        for one in known_functions():
-            await owner.execute(one.sql)
+        for function in known_functions():
+            await owner.execute(function.sql)
 
 
 async def test_four_hosts_apply_a_changed_function_once(postgres_dsn: str, schema: str) -> None:
@@ -217,8 +221,10 @@ async def test_four_hosts_apply_a_changed_function_once(postgres_dsn: str, schem
 def with_another_commit() -> list[Function]:
     """The functions of a release that has changed `commit_runs`."""
     return [
-        replace(one, sql=f"{one.sql}-- more\n") if one.name == "commit_runs" else one
-        for one in known_functions()
+        replace(function, sql=f"{function.sql}-- more\n")
+        if function.name == "commit_runs"
+        else function
+        for function in known_functions()
     ]
 
 

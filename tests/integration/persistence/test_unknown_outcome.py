@@ -203,12 +203,12 @@ async def test_a_refusal_behind_a_lost_answer_does_not_say_that_nothing_happened
         await sql(postgres_dsn, schema, REFUSING)
         loss = lose(proxy, "response", "needle")
 
-        with pytest.raises(PersistenceError) as caught:
+        with pytest.raises(PersistenceError) as exc_info:
             await bed.submit("needle", agent=CLERK)
 
         assert loss.happened.is_set()
-        assert isinstance(caught.value, DatabaseUnreachableError)
-        assert "the outcome of what was under way is unknown" in str(caught.value)
+        assert isinstance(exc_info.value, DatabaseUnreachableError)
+        assert "the outcome of what was under way is unknown" in str(exc_info.value)
         assert len(await bed.store.lists.runs(agent=CLERK)) == 1
 
 
@@ -235,10 +235,12 @@ async def test_calls_wait_while_the_server_restarts(
 
         assert [len(await kinds(run)) for run in runs] == [31] * 20
         assert row is not None
-        said = [record.message for record in caplog.records if "connection to" in record.message]
-        assert said[0].endswith("calls wait for it")
-        assert said[-1].endswith("is back")
-        assert len(said) <= 4
+        messages = [
+            record.message for record in caplog.records if "connection to" in record.message
+        ]
+        assert messages[0].endswith("calls wait for it")
+        assert messages[-1].endswith("is back")
+        assert len(messages) <= 4
 
 
 async def test_calls_give_up_after_the_limit_and_commits_wait_for_ever(
@@ -297,8 +299,8 @@ async def test_facts_of_what_is_sent_again_are_written_once(
     """Of a submit, and of the commit that begins and ends its run."""
     async with host_behind_a_proxy(postgres_dsn, schema) as (bed, proxy):
         losses = [lose(proxy, what, mark) for mark in ("needle-1", "needle-2")]
-        made = await bed.submit("needle-1", agent=CLERK, session=NewSession())
-        run = Turns(bed, made.run_id, CLERK)
+        submission = await bed.submit("needle-1", agent=CLERK, session=NewSession())
+        run = Turns(bed, submission.run_id, CLERK)
         await run.append(started(CLERK))
         turns = (NewTurn(CLERK.key, "a", ChatMessage.of("user", "needle-2")),)
         change = SessionChange(("started", "ended"))

@@ -99,9 +99,9 @@ class Workday:
         """One of them."""
         return AgentId("desk", f"{self.day}-{kind}-{n}")
 
-    async def all(self, one: Callable[[int], Awaitable[Any]]) -> list[Any]:
+    async def all(self, call: Callable[[int], Awaitable[Any]]) -> list[Any]:
         """Do it for every agent at once: what is committed together is one group."""
-        return await asyncio.gather(*(one(n) for n in range(CROWD)))
+        return await asyncio.gather(*(call(n) for n in range(CROWD)))
 
     async def begin(self, kind: str, **parts: Any) -> list[Turns]:
         """A started run of every agent of a kind."""
@@ -140,8 +140,8 @@ class Workday:
 
             async def turn(i: int, n: int = n, state: Any = state) -> None:
                 run = runs[i]
-                sent = outgoing(to=to, id=f"{self.day}{n}", sender=f"agent:{run.agent}")
-                await run.commit(run.turn(result(f"{n + 1}"), state=state, outgoing=(sent,)))
+                message = outgoing(to=to, id=f"{self.day}{n}", sender=f"agent:{run.agent}")
+                await run.commit(run.turn(result(f"{n + 1}"), state=state, outgoing=(message,)))
 
             await self.all(turn)
         await asyncio.gather(*(run.suspend(WakeSet(message=True)) for run in runs))
@@ -157,10 +157,10 @@ class Workday:
 
             async def submit(n: int, mode: OnConflict = mode) -> None:
                 agent = self.agent("asked", n)
-                made = await self.bed.submit(
+                submission = await self.bed.submit(
                     agent=agent, sender="ext:shop", on_conflict=mode, is_apart=True
                 )
-                assert await store.reads.started_by(made.run_id) == "ext:shop"
+                assert await store.reads.started_by(submission.run_id) == "ext:shop"
 
             await self.all(submit)
 
@@ -208,11 +208,11 @@ class Workday:
         await asyncio.gather(
             *(store.arrivals.signal(r.run_id, "go", {}, message_id="m", sender="s") for r in runs)
         )
-        found = await asyncio.gather(*(store.reads.signals(run.run_id) for run in runs))
+        signal_lists = await asyncio.gather(*(store.reads.signals(run.run_id) for run in runs))
         await asyncio.gather(
             *(
                 run.commit(run.turn(result("0"), take_signals=(SignalKey("go", signals[0].n),)))
-                for run, signals in zip(runs, found, strict=True)
+                for run, signals in zip(runs, signal_lists, strict=True)
             )
         )
         await asyncio.gather(*(run.complete() for run in runs))
@@ -230,21 +230,21 @@ class Workday:
         joins = [join_wait(child) for child in children]
         await self.all(lambda n: rest(parents[n], joins[n]))
         await asyncio.gather(*(child.complete(1) for child in children))
-        taken = await self.all(lambda n: self.bed.store.reads.answers(parents[n].run_id))
-        assert all(taken)
+        answer_lists = await self.all(lambda n: self.bed.store.reads.answers(parents[n].run_id))
+        assert all(answer_lists)
         await self.all(
             lambda n: parents[n].commit(
                 parents[n].turn(
                     result("1"),
-                    take_answers=(taken[n][0].key,),
+                    take_answers=(answer_lists[n][0].key,),
                     waits=(),
                     known_waits=(joins[n],) if n % 2 else None,
                 )
             )
         )
-        kept = HistoryRetention
-        await asyncio.gather(*(run.complete(orphans=kept.RUN) for run in sides["orphan"]))
-        await asyncio.gather(*(run.complete(orphans=kept.PERMANENT) for run in parents))
+        retention = HistoryRetention
+        await asyncio.gather(*(run.complete(orphans=retention.RUN) for run in sides["orphan"]))
+        await asyncio.gather(*(run.complete(orphans=retention.PERMANENT) for run in parents))
         await asyncio.gather(*(run.start() for run in below))
         await asyncio.gather(*(run.cancel("no more") for run in (*sides["heir"], *below)))
 
@@ -272,13 +272,13 @@ class Workday:
             )
         )
         await asyncio.gather(*(target.complete() for target in targets))
-        sent = [question(run, self.agent("nobody", n), id="q") for n, run in enumerate(askers)]
+        messages = [question(run, self.agent("nobody", n), id="q") for n, run in enumerate(askers)]
         await self.all(
             lambda n: askers[n].commit(
-                askers[n].turn(result("1"), outgoing=(sent[n],), take_answers=("ask-1",))
+                askers[n].turn(result("1"), outgoing=(messages[n],), take_answers=("ask-1",))
             )
         )
-        await self.all(lambda n: self._take_back(askers[n], sent[n]))
+        await self.all(lambda n: self._take_back(askers[n], messages[n]))
         wait = Wait("2", "event", "a", request={"event": self.day})
         await asyncio.gather(*(rest(run, wait) for run in askers))
         arrivals = self.bed.store.arrivals
@@ -286,23 +286,23 @@ class Workday:
         await asyncio.gather(*(arrivals.answer(Answer(r.run_id, "a", "resumed")) for r in askers))
         await asyncio.gather(*(run.complete() for run in askers))
 
-    async def _take_back(self, run: Turns, sent: Outgoing) -> None:
-        assert isinstance(sent.target, AgentId)
-        key = MessageKey(sent.target, sent.sender, sent.message.id)
+    async def _take_back(self, run: Turns, message: Outgoing) -> None:
+        assert isinstance(message.target, AgentId)
+        key = MessageKey(message.target, message.sender, message.message.id)
         await run.commit(run.turn(result("2"), withdraw=(key,), unless_answered=("q",)))
 
     async def cycles(self) -> None:
         """Pairs that wait for each other."""
-        one, two = await self.begin("one"), await self.begin("two")
-        await self.all(lambda n: rest(one[n], join_wait(two[n])))
-        await self.all(lambda n: rest(two[n], join_wait(one[n])))
+        first_runs, second_runs = await self.begin("one"), await self.begin("two")
+        await self.all(lambda n: rest(first_runs[n], join_wait(second_runs[n])))
+        await self.all(lambda n: rest(second_runs[n], join_wait(first_runs[n])))
         for run in await self.begin("of worn"):
             await rest(run, ask_wait("w", WORN))
         await self.bed.store.backlog.wait_cycles(self.bed.shards, younger_than_s=60)
         await self.all(
-            lambda n: self.bed.store.arrivals.request_cancel(one[n].run_id, reason="stop")
+            lambda n: self.bed.store.arrivals.request_cancel(first_runs[n].run_id, reason="stop")
         )
-        for runs in (one, two):
+        for runs in (first_runs, second_runs):
             await asyncio.gather(*(run.cancel("cycle") for run in runs))
 
     async def failures(self) -> None:
@@ -359,8 +359,8 @@ class Workday:
         store, here = self.post.store, self.agent("there", 0)
         runs = await self.begin("here")
         away = AgentId("away", "1")
-        sent = [outgoing(to=away, id="m", sender=f"agent:{run.agent}") for run in runs]
-        await self.all(lambda n: runs[n].commit(runs[n].turn(result("0"), outgoing=(sent[n],))))
+        messages = [outgoing(to=away, id="m", sender=f"agent:{run.agent}") for run in runs]
+        await self.all(lambda n: runs[n].commit(runs[n].turn(result("0"), outgoing=(messages[n],))))
         leases = list(self.bed.leases.values())
         rows = await store.outbox.page(leases, limit=100)
         await store.mail.account_for([away])
@@ -407,11 +407,11 @@ class Workday:
         store = self.bed.store.data.transcripts
         runs = await self.begin("chat")
 
-        def said(n: int, k: int) -> NewTurn:
+        def new_turn(n: int, k: int) -> NewTurn:
             return NewTurn("s", f"{n}.{k}", ChatMessage.of("user", "hello"), tokens=2)
 
         async def speak(n: int) -> None:
-            run, turns = runs[n], tuple(said(n, k) for k in range(4))
+            run, turns = runs[n], tuple(new_turn(n, k) for k in range(4))
             await run.commit(run.turn(answer("0", input=1), turns=turns))
             await self.bed.store.data.usage.totals(UsageFilter(agent_id=run.agent))
             cut = NewCut("s", 1, NO_CUT, "Cut", ChatMessage.of("user", "so far"))
@@ -419,7 +419,7 @@ class Workday:
             await store.view(run.agent, "s", limit=2)
             await store.page(run.agent, "s", limit=2, offset=1)
             await store.count(run.agent, "s")
-            await store.append(run.agent, [said(n, 5)], run_id=f"{self.day}{n}")
+            await store.append(run.agent, [new_turn(n, 5)], run_id=f"{self.day}{n}")
             await store.clear_run(run.agent, "s", f"{self.day}{n}")
             await store.sessions(run.agent)
             await self.artifact(run.agent)
@@ -440,25 +440,25 @@ class Workday:
         async def talk(n: int) -> None:
             agent = LARGE if n == 0 and has_large else self.agent("session", n)
 
-            def said(k: int) -> NewTurn:
+            def new_turn(k: int) -> NewTurn:
                 return NewTurn(agent.key, f"{self.day}{k}", ChatMessage.of("user", "hello"))
 
             async def begin(change: SessionChange, *turns: NewTurn, **session: Any) -> Turns:
-                made = await self.bed.submit(agent=agent, session=NewSession("p", **session))
-                await store.queued(agent, made.run_id)
-                run = Turns(self.bed, made.run_id, agent)
+                new_run = await self.bed.submit(agent=agent, session=NewSession("p", **session))
+                await store.queued(agent, new_run.run_id)
+                run = Turns(self.bed, new_run.run_id, agent)
                 await run.commit(run.turn(started(agent), session=change, turns=turns))
                 return run
 
-            run = await begin(both, said(1), said(2), said(3))
+            run = await begin(both, new_turn(1), new_turn(2), new_turn(3))
             [node] = await store.nodes(agent, [f"{self.day}2"])
             cut = NewCut(agent.key, node.ordinal, NO_CUT, "Cut", ChatMessage.of("user", "so far"))
             await run.commit(run.turn(result("0"), cuts=(cut,)))
             await run.complete(session=ended)
-            assert [one async for one in self.bed.store.reads.tail(run.run_id)]
+            assert [fact async for fact in self.bed.store.reads.tail(run.run_id)]
             await store.switch(agent, f"{self.day}1")
             head = replace(both, head=f"{self.day}2")
-            run = await begin(head, said(4), said(5), expected=ExpectedSession())
+            run = await begin(head, new_turn(4), new_turn(5), expected=ExpectedSession())
             at = await store.queued(agent, run.run_id)
             facts = store.tail(agent, after=at.number if at else 0)
             async with aclosing(self.bed.store.reads.tail(run.run_id)) as log, aclosing(facts):  # type: ignore[type-var]
@@ -493,8 +493,8 @@ class Workday:
                 own = ApprovalFilter(run_id=run_id, tenant="default", owner=owner)
                 assert await self.bed.store.lists.approvals(own)
             await self.bed.store.lists.waits(run.run_id)
-            wanted = SessionFilter(tenant="default", app=agent.type, owner=owner)
-            assert agent in [s.agent_id for s in (await store.find(wanted, limit=5)).rows]
+            owner_filter = SessionFilter(tenant="default", app=agent.type, owner=owner)
+            assert agent in [s.agent_id for s in (await store.find(owner_filter, limit=5)).rows]
             assert agent in await self.bed.store.data.sessions.page("default", "desk", owner=owner)
 
         await self.all(ask)
@@ -529,21 +529,21 @@ class Workday:
         await store.clear(agent, "large")
         links = Links(self.post.store.settings, ServerOutage(self.post.store.settings), 1)
         try:
-            held = PostgresArtifacts(links).of("default", str(agent))
-            ref = await held.store(b"some bytes")
-            await held.store(b"some bytes")
-            await held.pin(ref, owner="a")
-            await held.pins(prefix="a")
-            await held.read(ref.id, offset=2, limit=4)
-            await held.unpin(ref, owner="a")
+            artifacts = PostgresArtifacts(links).of("default", str(agent))
+            ref = await artifacts.store(b"some bytes")
+            await artifacts.store(b"some bytes")
+            await artifacts.pin(ref, owner="a")
+            await artifacts.pins(prefix="a")
+            await artifacts.read(ref.id, offset=2, limit=4)
+            await artifacts.unpin(ref, owner="a")
             await PostgresArtifacts(links).collect(grace_s=3600)
-            await held.discard(ref.id)
+            await artifacts.discard(ref.id)
         finally:
             await links.close()
 
     async def schedules(self) -> None:
         """Ticks that are due."""
-        found = self.bed.store.schedules
+        store = self.bed.store.schedules
         for n in range(CROWD):
             plan = Schedule(
                 name=f"{self.day}{n}",
@@ -553,12 +553,12 @@ class Workday:
                 base_at=self.bed.in_s(-60),
                 next_at=self.bed.in_s(-1),
             )
-            await found.put(plan, expected=None)
-        due = await found.due(self.bed.shards, within_s=1)
+            await store.put(plan, expected=None)
+        due = await store.due(self.bed.shards, within_s=1)
         ticks = [Tick(d.schedule, d.schedule.next_at, None) for d in due]  # type: ignore[arg-type]
-        await found.fire(list(self.bed.leases.values()), ticks)
-        await found.zoned(self.bed.shards)
-        await found.forget_done(older_than_s=86_400, limit=10)
+        await store.fire(list(self.bed.leases.values()), ticks)
+        await store.zoned(self.bed.shards)
+        await store.forget_done(older_than_s=86_400, limit=10)
 
     async def housekeeping(self) -> None:
         """What is swept."""
@@ -569,8 +569,8 @@ class Workday:
     async def reading(self) -> None:
         """What a start, a wake-up, a caller, and who lost an answer read."""
         store, run = self.post.store, self.runs[0]
-        await store.reads.load([one.run_id for one in self.runs])
-        await asyncio.gather(*(store.reads.state(one.agent) for one in self.runs))
+        await store.reads.load([run.run_id for run in self.runs])
+        await asyncio.gather(*(store.reads.state(run.agent) for run in self.runs))
         await store.reads.state_at(run.agent, "k")
         await store.reads.tokens_left(run.run_id)
         await store.reads.run(run.run_id)
@@ -579,9 +579,9 @@ class Workday:
             await store.lists.run_of_message(agent, "s", "m")
             await store.lists.pending_count(agent)
         await store.lists.children(run.run_id)
-        assert [one async for one in store.reads.entries(run.run_id)]
-        ids = [one.run_id for one in self.runs]
-        agents = [str(one.agent) for one in self.runs]
+        assert [entry async for entry in store.reads.entries(run.run_id)]
+        ids = [run.run_id for run in self.runs]
+        agents = [str(run.agent) for run in self.runs]
         names, keys = ["s"] * CROWD, ["m"] * CROWD
         mine = Link(store.settings, ServerOutage(store.settings), KEYED)
         try:

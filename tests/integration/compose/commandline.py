@@ -62,8 +62,8 @@ class Cli:
     @asynccontextmanager
     async def host(self, *types: str, **settings: Any) -> AsyncIterator[Runtime]:
         """A host in this process that serves these of the tests' agent types."""
-        chosen = Settings(postgres_url=self.url, db_schema=self.schema, **settings)
-        async with build_postgres_runtime(self.url, settings=chosen) as runtime:
+        host_settings = Settings(postgres_url=self.url, db_schema=self.schema, **settings)
+        async with build_postgres_runtime(self.url, settings=host_settings) as runtime:
             for name in types:
                 await runtime.register_type(name, TYPES[name])
             yield runtime

@@ -37,7 +37,7 @@ class Cashier:
         return approval.model_dump(mode="json")
 
 
-async def _asked(runtime: Runtime, amount: int) -> RunId:
+async def _ask(runtime: Runtime, amount: int) -> RunId:
     """A run that waits for a person, as rows."""
     run_id = await runtime.submit(AgentId("cashier", str(amount)), {"amount": amount})
     async with asyncio.timeout(20):
@@ -50,10 +50,10 @@ async def test_people_list_and_decide(cli: Cli) -> None:
     """Oldest first; a decision with a comment, by a beginning of the id, goes to the run."""
     async with cli.host(suspend_after=0) as runtime:
         await runtime.register_type("cashier", Cashier)
-        first, second = await _asked(runtime, 1), await _asked(runtime, 2)
-        listed = (await cli.call("approvals", "list", "--json")).data
+        first, second = await _ask(runtime, 1), await _ask(runtime, 2)
+        rows = (await cli.call("approvals", "list", "--json")).data
         table = await cli.call("approvals", "list", "--limit", "1")
-        ids = [one["id"] for one in listed]
+        ids = [row["id"] for row in rows]
         approved = await cli.call(
             "approvals", "approve", ids[0][:16], "--by", "Kim", "--comment", "called back"
         )
@@ -63,9 +63,9 @@ async def test_people_list_and_decide(cli: Cli) -> None:
         none_left = await cli.call("approvals", "list")
         nothing = await cli.call("approvals", "list", "--json")
 
-    assert [one["run_id"] for one in listed] == [first, second]
-    assert [one["args"] for one in listed] == [{"amount": 1}, {"amount": 2}]
-    assert {one["what"] for one in listed} == {"pay"}
+    assert [row["run_id"] for row in rows] == [first, second]
+    assert [row["args"] for row in rows] == [{"amount": 1}, {"amount": 2}]
+    assert {row["what"] for row in rows} == {"pay"}
     assert ids[0] in table.out
     assert ids[1] not in table.out
     assert approved.out == "approved: pay of cashier/1; the run continues\n"
@@ -81,26 +81,26 @@ async def test_a_decision_waits_for_a_host(cli: Cli) -> None:
     """Made while no host runs; it counts when one does, and it is not listed meanwhile."""
     async with cli.host(suspend_after=0) as runtime:
         await runtime.register_type("cashier", Cashier)
-        run_id = await _asked(runtime, 1)
+        run_id = await _ask(runtime, 1)
     (request,) = (await cli.call("approvals", "list", "--json")).data
     first = await cli.call("approvals", "approve", request["id"], "--by", "Kim")
     second = await cli.call("approvals", "deny", request["id"], "--by", "Robin")
-    listed = await cli.call("approvals", "list", "--json")
+    list_output = await cli.call("approvals", "list", "--json")
     async with cli.host(suspend_after=0) as runtime:
         await runtime.register_type("cashier", Cashier)
         async with asyncio.timeout(20):
             decided = await runtime.result(run_id)
 
     assert (first.code, second.code) == (0, 4)
-    assert listed.data == []
+    assert list_output.data == []
     assert decided == {"status": "approved", "by": "Kim", "comment": ""}
 
 
 def test_what_nobody_waits_for_is_refused(cli: Cli) -> None:
     """With 4 and the way to those that are open."""
     for word in ("approve", "deny"):
-        said = cli("approvals", word, "3f2a")
+        output = cli("approvals", word, "3f2a")
 
-        assert said.code == 4
-        assert "3f2a" in said.err
-        assert "approvals list" in said.err
+        assert output.code == 4
+        assert "3f2a" in output.err
+        assert "approvals list" in output.err

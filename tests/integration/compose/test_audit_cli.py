@@ -29,7 +29,7 @@ def test_changes_of_a_tenant_are_listed_newest_first(cli: Cli) -> None:
     table, data = cli("audit", "list"), cli("audit", "list", "--json").data
     first = cli("audit", "list", "--limit", "1")
 
-    assert [(one["principal"], one["outcome"]) for one in data] == [
+    assert [(row["principal"], row["outcome"]) for row in data] == [
         ("bob", "not_found"),
         ("ada", "done"),
     ]

@@ -35,7 +35,8 @@ async def test_runtimes_on_postgres_keep_boards_there_while_they_are_open(
         return await stack.enter_async_context(building)
 
     script = [
-        ModelReply(calls=[ToolCall(id="1", name="tasks", arguments=one)]) for one in (PLAN, BEGIN)
+        ModelReply(calls=[ToolCall(id="1", name="tasks", arguments=arguments)])
+        for arguments in (PLAN, BEGIN)
     ]
     agent = ReActAgent("planner", model=ScriptedModel(*script, "done"), tools=[TaskManagerTool()])
     async with AsyncExitStack() as second, AsyncExitStack() as first:

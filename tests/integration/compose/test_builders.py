@@ -44,14 +44,14 @@ async def sessions(url: str) -> int:
     """How many connections hosts have."""
     connection = await asyncpg.connect(url)
     try:
-        found = await connection.fetchval(
+        count = await connection.fetchval(
             "select count(*) from pg_stat_activity"
             " where application_name like 'callboard %' and application_name <> $1",
             OBSERVER,
         )
     finally:
         await connection.close()
-    return int(found)
+    return int(count)
 
 
 @pytest.mark.item(6, 21)
@@ -118,9 +118,9 @@ async def test_a_folder_has_one_server_for_all_who_open_it(folder: Path, tmp_pat
         result = await client.result(run_id)
     closed = url_if_running(folder)
     async with build_local_runtime(folder, serve=False) as again:
-        kept = await again.result(run_id)
+        stored_result = await again.result(run_id)
 
-    assert result == kept == ALL
+    assert result == stored_result == ALL
     assert closed is None
 
 
@@ -165,25 +165,25 @@ async def test_a_server_that_is_not_there_is_an_error_when_the_wait_is_over() ->
 async def test_a_database_that_does_not_exist_is_not_waited_for(postgres_dsn: str) -> None:
     """Waiting would not help; the password is not shown."""
     url = postgres_dsn.rsplit("/", 1)[0] + "/no_such_database"
-    with pytest.raises(DatabaseUrlError, match="Create the database") as caught:
+    with pytest.raises(DatabaseUrlError, match="Create the database") as exc_info:
         async with build_postgres_runtime(url):
             pass
 
-    assert postgres_dsn.split(":")[2].split("@", maxsplit=1)[0] not in str(caught.value)
+    assert postgres_dsn.split(":")[2].split("@", maxsplit=1)[0] not in str(exc_info.value)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("settings", "words"),
     [
         ({"lease_s": 0}, "CALLBOARD_LEASE_S=0"),
         ({"heartbeat_s": 9.0}, "at most half of lease_s=10"),
         ({"capacity": 0}, "CALLBOARD_CAPACITY=0"),
     ],
 )
-def test_errors_of_settings_name_the_problem(given: dict[str, float], words: str) -> None:
+def test_errors_of_settings_name_the_problem(settings: dict[str, float], words: str) -> None:
     """The variable, the value, the rule."""
     with pytest.raises(ContractError, match=words):
-        read_settings(**given)
+        read_settings(**settings)
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

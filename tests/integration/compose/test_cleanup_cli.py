@@ -63,21 +63,21 @@ async def test_what_is_shown_is_removed_if_it_is_said(cli: Cli, tmp_path: Path) 
                 (["tasks", str(tmp_path), "--older-than", "1d"], 0),
             ):
                 for _ in range(2):
-                    shown = (await cli.call("cleanup", *command, "--json")).data
-                    assert (shown["dry_run"], len(shown["candidates"])) == (True, count)
-            said = await cli.call("cleanup", "artifacts")
-            assert "trace" in said.out
-            assert "would be removed: give --apply" in said.out + said.err
+                    report = (await cli.call("cleanup", *command, "--json")).data
+                    assert (report["dry_run"], len(report["candidates"])) == (True, count)
+            output = await cli.call("cleanup", "artifacts")
+            assert "trace" in output.out
+            assert "would be removed: give --apply" in output.out + output.err
 
-            gone = (await cli.call("cleanup", "artifacts", "--apply", "--json")).data
-            assert (gone["dry_run"], gone["bytes"]) == (False, 5)
-            assert [one.name for one in await talks.artifacts("s1").list()] == ["report"]
-            gone = (await cli.call("cleanup", "tasks", str(tmp_path), "--yes", "--json")).data
-            assert [(one["task"], one["status"]) for one in gone["candidates"]] == [
-                ("7", "COMPLETED")
-            ]
-            row = await runtime.store.reads.run(gone["candidates"][0]["run_id"])
+            removal = (await cli.call("cleanup", "artifacts", "--apply", "--json")).data
+            assert (removal["dry_run"], removal["bytes"]) == (False, 5)
+            assert [artifact.name for artifact in await talks.artifacts("s1").list()] == ["report"]
+            removal = (await cli.call("cleanup", "tasks", str(tmp_path), "--yes", "--json")).data
+            assert [
+                (candidate["task"], candidate["status"]) for candidate in removal["candidates"]
+            ] == [("7", "COMPLETED")]
+            row = await runtime.store.reads.run(removal["candidates"][0]["run_id"])
             assert row is not None
             assert row.swept
-            said = await cli.call("cleanup", "tasks", str(tmp_path))
-            assert "nothing to remove" in said.out + said.err
+            output = await cli.call("cleanup", "tasks", str(tmp_path))
+            assert "nothing to remove" in output.out + output.err

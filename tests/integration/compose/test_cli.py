@@ -47,13 +47,13 @@ async def test_send_prints_the_run_and_wait_prints_its_output(cli: Cli, tmp_path
     """For people the bare id or the bare output, for programs an object."""
     job = json.dumps({"ledger": str(tmp_path / "ledger")})
     async with cli.host("ten"):
-        sent = await cli.call("send", "ten/a", job)
+        send_output = await cli.call("send", "ten/a", job)
         as_json = await cli.call("send", "ten/a", job, "--json")
         waited = await cli.call("send", "ten/a", job, "--wait")
         ended = await cli.call("send", "ten/a", job, "--wait", "--json")
 
-    assert sent.code == as_json.code == waited.code == ended.code == 0
-    assert len(sent.out.strip()) == 32
+    assert send_output.code == as_json.code == waited.code == ended.code == 0
+    assert len(send_output.out.strip()) == 32
     assert set(as_json.data) == {"run"}
     assert waited.data == [f"value-{n}" for n in range(10)]
     assert ended.data["status"] == "COMPLETED"
@@ -63,11 +63,11 @@ async def test_send_prints_the_run_and_wait_prints_its_output(cli: Cli, tmp_path
 async def test_send_with_wait_ends_with_1_when_the_run_fails(cli: Cli) -> None:
     """The error is printed as the agent raised it."""
     async with cli.host("failing"):
-        said = await cli.call("send", "failing/a", '"no such customer"', "--wait")
+        output = await cli.call("send", "failing/a", '"no such customer"', "--wait")
         as_json = await cli.call("send", "failing/a", '"no"', "--wait", "--json")
 
-    assert said.code == as_json.code == 1
-    assert "FAILED: no such customer" in said.out
+    assert output.code == as_json.code == 1
+    assert "FAILED: no such customer" in output.out
     assert as_json.data["error"]["message"] == "no"
 
 
@@ -80,10 +80,10 @@ def test_send_with_a_known_message_id_gives_the_first_run(cli: Cli) -> None:
 
 def test_send_gives_up_waiting_and_says_how_to_look(cli: Cli) -> None:
     """The run goes on; the exit code is 1."""
-    said = cli("send", "ten/a", "{}", "--wait", "--timeout-s", "0.2")
+    output = cli("send", "ten/a", "{}", "--wait", "--timeout-s", "0.2")
 
-    assert said.code == 1
-    assert "has not ended within 0.2 s and goes on" in said.err
+    assert output.code == 1
+    assert "has not ended within 0.2 s and goes on" in output.err
 
 
 def test_send_reads_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,19 +99,19 @@ async def test_runs_are_listed_shown_and_their_log_printed(cli: Cli) -> None:
     async with cli.host("waiter", suspend_after=0) as runtime:
         run_id = await runtime.submit(WAITER, None)
         await until_suspended(runtime, run_id)
-        listed = await cli.call("runs", "list", "--status", "suspended")
+        list_output = await cli.call("runs", "list", "--status", "suspended")
         none = await cli.call("runs", "list", "--status", "failed", "--agent", "waiter/a")
         as_json = await cli.call("runs", "list", "--json")
-        shown = await cli.call("runs", "show", run_id)
+        show_output = await cli.call("runs", "show", run_id)
         facts = await cli.call("runs", "show", run_id, "--json")
         log = await cli.call("runs", "log", run_id)
         lines = await cli.call("runs", "log", run_id, "--json", "--from-seq", "1")
 
-    assert run_id in listed.out
-    assert "signal go" in listed.out
+    assert run_id in list_output.out
+    assert "signal go" in list_output.out
     assert none.out.strip() == "no runs"
-    assert [one["run"] for one in as_json.data] == [run_id]
-    assert "signal go" in shown.out
+    assert [row["run"] for row in as_json.data] == [run_id]
+    assert "signal go" in show_output.out
     assert facts.data["wake"] == {"signals": ["go"]}
     assert facts.data["in_doubt"] == facts.data["failed_attempts"] == []
     assert "run.started" in log.out
@@ -149,11 +149,11 @@ async def test_a_cancelled_run_ends_with_the_reason(cli: Cli) -> None:
     async with cli.host("waiter", suspend_after=0) as runtime:
         run_id = await runtime.submit(WAITER, None)
         await until_suspended(runtime, run_id)
-        asked = await cli.call("runs", "cancel", run_id, "--reason", "wrong one")
+        cancel_output = await cli.call("runs", "cancel", run_id, "--reason", "wrong one")
         row = await runtime.wait(run_id)
         again = await cli.call("runs", "cancel", run_id)
 
-    assert asked.out.strip() == "asked 1 run(s) to stop"
+    assert cancel_output.out.strip() == "asked 1 run(s) to stop"
     assert row.status is RunStatus.CANCELLED
     assert row.cancel_requested == "wrong one"
     assert "ended CANCELLED already" in again.out
@@ -178,13 +178,13 @@ async def test_dead_letters_are_listed_and_redriven_once(cli: Cli) -> None:
     async with cli.host("failing") as runtime:
         run_id = await runtime.submit(AgentId("failing", "a"), "broken")
         await runtime.wait(run_id)
-        listed = await cli.call("dlq", "list")
+        list_output = await cli.call("dlq", "list")
         (letter,) = (await cli.call("dlq", "list", "--agent", "failing/a", "--json")).data
         redriven = await cli.call("dlq", "redrive", str(letter["id"]), "--json")
         again = await cli.call("dlq", "redrive", str(letter["id"]))
         neither = await cli.call("dlq", "redrive")
 
-    assert "broken" in listed.out
+    assert "broken" in list_output.out
     assert letter["run"] == run_id
     assert redriven.data["redriven"][0]["agent"] == "failing/a"
     assert again.code == 4
@@ -210,10 +210,10 @@ def test_migrate_makes_the_tables_once(new_cli: Cli) -> None:
 
 def test_doctor_reports_missing_tables_with_the_remedy(new_cli: Cli) -> None:
     """It makes none itself."""
-    said = new_cli("doctor")
-    checks = {one["check"]: one for one in new_cli("doctor", "--json").data["checks"]}
+    output = new_cli("doctor")
+    checks = {check["check"]: check for check in new_cli("doctor", "--json").data["checks"]}
 
-    assert said.code == 1
+    assert output.code == 1
     assert checks["schema"]["remedy"] == "callboard migrate"
     assert checks["server"]["version"]
 
@@ -221,17 +221,21 @@ def test_doctor_reports_missing_tables_with_the_remedy(new_cli: Cli) -> None:
 async def test_doctor_names_work_that_waits_for_a_host(cli: Cli) -> None:
     """A type without a host is found by its waiting runs, a served one is well."""
     async with cli.host("waiter") as runtime:
-        before = {one["check"]: one for one in (await cli.call("doctor", "--json")).data["checks"]}
+        before = {
+            check["check"]: check for check in (await cli.call("doctor", "--json")).data["checks"]
+        }
         await cli.call("send", "nobody/a", "{}")
-        said = await cli.call("doctor")
-        after = {one["check"]: one for one in (await cli.call("doctor", "--json")).data["checks"]}
+        output = await cli.call("doctor")
+        after = {
+            check["check"]: check for check in (await cli.call("doctor", "--json")).data["checks"]
+        }
 
     assert before["unserved"]["unserved"] == {}
     assert before["shards"]["ownerless"] == {}
     assert before["hosts"]["hosts"][0]["host"] == runtime.owner
-    assert said.code == 1
+    assert output.code == 1
     assert after["unserved"]["unserved"] == {"nobody": 1}
-    assert "start a host that serves these types" in said.out
+    assert "start a host that serves these types" in output.out
 
 
 async def test_doctor_sees_a_server_that_may_lose_commits(
@@ -240,7 +244,9 @@ async def test_doctor_sees_a_server_that_may_lose_commits(
     """The session's own server runs without fsync, which no production may."""
     if getattr(postgres_server, "source", "") != "embedded":
         pytest.skip("only a server of our own is known to run without fsync")
-    checks = {one["check"]: one for one in (await cli.call("doctor", "--json")).data["checks"]}
+    checks = {
+        check["check"]: check for check in (await cli.call("doctor", "--json")).data["checks"]
+    }
 
     assert checks["durability"]["level"] == "wrong"
     assert checks["durability"]["fsync"] == "off"
@@ -248,9 +254,9 @@ async def test_doctor_sees_a_server_that_may_lose_commits(
 
 def test_nothing_to_discard_is_json_for_programs(cli: Cli, tmp_path: Path) -> None:
     """With no letters there is no file either."""
-    said = cli("dlq", "discard", "--all", "--export", str(tmp_path / "letters.jsonl"), "--json")
+    output = cli("dlq", "discard", "--all", "--export", str(tmp_path / "letters.jsonl"), "--json")
 
-    assert said.data == {"discarded": 0, "export": None}
+    assert output.data == {"discarded": 0, "export": None}
     assert not list(tmp_path.iterdir())
 
 
@@ -261,9 +267,9 @@ async def test_behind_the_logs_end_there_is_nothing_and_the_run_has_begun(
     async with cli.host("ten"):
         await cli.call("send", "ten/a", json.dumps({"ledger": str(tmp_path / "l")}), "--wait")
         run = (await cli.call("runs", "list", "--json")).data[0]
-        said = await cli.call("runs", "log", run["run"], "--from-seq", "999")
+        output = await cli.call("runs", "log", run["run"], "--from-seq", "999")
 
-    assert said.out == f"the log ends at {run['last_seq']}\n"
+    assert output.out == f"the log ends at {run['last_seq']}\n"
 
 
 def test_a_key_is_shown_in_the_tree_as_it_is(cli: Cli) -> None:
@@ -277,9 +283,9 @@ def test_an_export_is_for_its_owner_alone(cli: Cli, tmp_path: Path) -> None:
     """It holds what the database keeps from others."""
     file = tmp_path / "run.jsonl"
     run = cli("send", "ten/a", "{}").out.strip()
-    said = cli("export", run, "--output", str(file))
+    output = cli("export", run, "--output", str(file))
 
-    assert said.code == 0, said
+    assert output.code == 0, output
     assert file.stat().st_mode & 0o777 == 0o600
 
 
@@ -309,12 +315,12 @@ def test_bad_input_is_one_sentence_with_the_remedy(
     cli: Cli, arguments: list[str], code: int, words: str
 ) -> None:
     """No traceback, nothing on standard output, and an exit code that says what kind of trouble."""
-    said = cli(*arguments)
+    output = cli(*arguments)
 
-    assert said.code == code
-    assert words in said.err
-    assert said.out == ""
-    assert "Traceback" not in said.err
+    assert output.code == code
+    assert words in output.err
+    assert output.out == ""
+    assert "Traceback" not in output.err
 
 
 @pytest.mark.parametrize(
@@ -329,12 +335,12 @@ def test_bad_input_is_one_sentence_with_the_remedy(
 def test_a_too_large_message_is_refused_with_the_limit(cli: Cli, arguments: list[str]) -> None:
     """Each command that sends something says the size, the limit and what to do; nothing is sent."""
     text = '"' + "x" * (MAX_PAYLOAD_BYTES - 1) + '"'
-    place = 4 if arguments[0] == "schedules" else 2
-    said = cli(*arguments[:place], text, *arguments[place:])
+    position = 4 if arguments[0] == "schedules" else 2
+    output = cli(*arguments[:position], text, *arguments[position:])
 
-    assert said.code == 2
-    assert "has 262145 bytes as JSON, 262144 are the limit" in said.err
-    assert "send its key or URL" in said.err
+    assert output.code == 2
+    assert "has 262145 bytes as JSON, 262144 are the limit" in output.err
+    assert "send its key or URL" in output.err
     assert cli("runs", "list", "--json").data == []
 
 
@@ -362,10 +368,10 @@ def test_a_place_to_connect_to_is_needed(  # noqa: PLR0917 - fixtures
     """One place, and one that can be used."""
     for name in ("CALLBOARD_POSTGRES_URL", "CALLBOARD_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
-    said = cli.bare(*arguments)
+    output = cli.bare(*arguments)
 
-    assert said.code == code
-    assert words in said.err
+    assert output.code == code
+    assert words in output.err
 
 
 def test_a_database_that_does_not_answer_ends_with_3(
@@ -373,19 +379,19 @@ def test_a_database_that_does_not_answer_ends_with_3(
 ) -> None:
     """A client waits a moment, not for ever."""
     monkeypatch.setenv("CALLBOARD_START_WAIT_S", "0.2")
-    said = cli.bare("runs", "list", "--postgres-url", "postgresql://u@127.0.0.1:1/d")
+    output = cli.bare("runs", "list", "--postgres-url", "postgresql://u@127.0.0.1:1/d")
 
-    assert said.code == 3
-    assert "Check that the server runs" in said.err
+    assert output.code == 3
+    assert "Check that the server runs" in output.err
 
 
 def test_a_wrong_setting_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its variable, with the value and the rule."""
     monkeypatch.setenv("CALLBOARD_LEASE_S", "soon")
-    said = cli("runs", "list")
+    output = cli("runs", "list")
 
-    assert said.code == 2
-    assert "CALLBOARD_LEASE_S='soon'" in said.err
+    assert output.code == 2
+    assert "CALLBOARD_LEASE_S='soon'" in output.err
 
 
 @pytest.mark.parametrize(
@@ -393,11 +399,11 @@ def test_a_wrong_setting_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_help_is_printed_for_every_command(cli: Cli, command: list[str]) -> None:
     """On standard output, with 0, and with the exit codes."""
-    said = cli.bare(*command, "--help")
+    output = cli.bare(*command, "--help")
 
-    assert said.code == 0
-    assert "Usage: callboard" in said.out
-    assert "Exit codes" in said.out
+    assert output.code == 0
+    assert "Usage: callboard" in output.out
+    assert "Exit codes" in output.out
 
 
 async def test_runs_that_cannot_be_read_are_listed_shown_and_cancelled(cli: Cli) -> None:
@@ -414,7 +420,7 @@ async def test_runs_that_cannot_be_read_are_listed_shown_and_cancelled(cli: Cli)
             await until_suspended(runtime, run_id)
         for key, statement in damage.items():
             await sql(cli.url, cli.schema, statement, runs[key], "[1" + "0" * 5_000 + "]")
-        listed = await cli.call("runs", "list")
+        list_output = await cli.call("runs", "list")
         as_json = await cli.call("runs", "list", "--json")
         views = [
             await cli.call("runs", verb, run_id, *form)
@@ -425,7 +431,7 @@ async def test_runs_that_cannot_be_read_are_listed_shown_and_cancelled(cli: Cli)
         cancelled = [await cli.call("runs", "cancel", run_id) for run_id in runs.values()]
         rows = [await runtime.wait(run_id) for run_id in runs.values()]
 
-    assert listed.code == as_json.code == 0, listed.err + as_json.err
+    assert list_output.code == as_json.code == 0, list_output.err + as_json.err
     assert {row["run"] for row in as_json.data} == {*runs.values(), whole}
     for view in (*views, *cancelled):
         assert view.code == 0, view.err

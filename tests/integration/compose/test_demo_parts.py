@@ -50,19 +50,21 @@ def test_prose_is_split_into_sentences_and_the_rest_is_left_out() -> None:
 def test_the_sentence_that_shares_nothing_ranks_last() -> None:
     """PageRank of an isolated node is what the damping leaves: 0.15."""
     ranked = telling_sentences(TEXT, 10)
-    scores = {one.text.split()[0]: one.score for one in ranked if one.index == 2}
+    scores = {
+        sentence.text.split()[0]: sentence.score for sentence in ranked if sentence.index == 2
+    }
 
     assert scores == {"The": pytest.approx(0.15)}
-    assert [one.index for one in telling_sentences(TEXT, 3)] == [0, 1, 3]
+    assert [sentence.index for sentence in telling_sentences(TEXT, 3)] == [0, 1, 3]
 
 
 def test_similarity_is_the_papers() -> None:
     """Shared words, divided by the sum of the logarithms of both lengths."""
-    one, other = frozenset("abcd"), frozenset("cdefgh")
+    first, other = frozenset("abcd"), frozenset("cdefgh")
 
-    assert similarity(one, other) == pytest.approx(2 / 3.1780538)
-    assert similarity(one, frozenset()) == 0
-    assert sum(rank([one, other, frozenset("ax")])) == pytest.approx(3, abs=0.01)
+    assert similarity(first, other) == pytest.approx(2 / 3.1780538)
+    assert similarity(first, frozenset()) == 0
+    assert sum(rank([first, other, frozenset("ax")])) == pytest.approx(3, abs=0.01)
 
 
 def test_there_are_documents_on_every_machine_with_python(tmp_path: Path) -> None:
@@ -118,8 +120,8 @@ def test_a_log_line_holds_every_extra(as_json: bool) -> None:
 
     assert "\n" not in line
     if as_json:
-        found = json.loads(line)
-        assert (found["event"], found["shards"], found["note"]) == ("host.serving", 16, "a b")
+        entry = json.loads(line)
+        assert (entry["event"], entry["shards"], entry["note"]) == ("host.serving", 16, "a b")
     else:
         assert line.endswith('host.serving shards=16 note="a b"')
 

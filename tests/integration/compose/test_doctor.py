@@ -55,7 +55,7 @@ def cli(postgres_dsn: str, schema: str, capsys: pytest.CaptureFixture[str]) -> C
 
 
 @pytest.fixture
-def named(
+def environment(
     monkeypatch: pytest.MonkeyPatch, nats_server: TestNats, redis_server: TestRedis, namespace: str
 ) -> pytest.MonkeyPatch:
     """The environment names all servers."""
@@ -67,7 +67,7 @@ def named(
 
 def checks(cli: Cli) -> dict[str, Any]:
     """The findings by what they are about."""
-    return {one["check"]: one for one in cli("doctor", "--json").data["checks"]}
+    return {check["check"]: check for check in cli("doctor", "--json").data["checks"]}
 
 
 async def make_streams(url: str, namespace: str, deployment: str) -> None:
@@ -99,7 +99,7 @@ async def update(client: Client, stream: str, **changes: object) -> None:
     assert "error" not in done, done
 
 
-@pytest.mark.usefixtures("named")
+@pytest.mark.usefixtures("environment")
 async def test_doctor_finds_three_servers_well(
     cli: Cli, nats_server: TestNats, namespace: str
 ) -> None:
@@ -129,27 +129,27 @@ async def test_doctor_finds_three_servers_well(
 
 @pytest.mark.parametrize("variable", ["CALLBOARD_NATS_URL", "CALLBOARD_REDIS_URL"])
 def test_a_server_that_is_away_is_one_finding(
-    cli: Cli, named: pytest.MonkeyPatch, variable: str
+    cli: Cli, environment: pytest.MonkeyPatch, variable: str
 ) -> None:
     """The others are looked at all the same; the address is named, never the password."""
     kind, scheme = ("nats", "nats") if "NATS" in variable else ("redis", "redis")
-    named.setenv(variable, f"{scheme}://me:secret@{AWAY}")
+    environment.setenv(variable, f"{scheme}://me:secret@{AWAY}")
     cli("migrate")
-    said = cli("doctor")
-    found = checks(cli)
+    output = cli("doctor")
+    findings = checks(cli)
 
-    assert said.code == 1
-    assert found[kind]["level"] == "wrong"
-    assert found[kind]["reachable"] is False
-    assert AWAY in found[kind]["found"]
-    assert found[kind]["remedy"]
-    assert found["schema"]["level"] == "ok"
-    assert found["redis" if kind == "nats" else "nats"]["level"] == "ok"
-    assert "secret" not in said.out + said.err
+    assert output.code == 1
+    assert findings[kind]["level"] == "wrong"
+    assert findings[kind]["reachable"] is False
+    assert AWAY in findings[kind]["found"]
+    assert findings[kind]["remedy"]
+    assert findings["schema"]["level"] == "ok"
+    assert findings["redis" if kind == "nats" else "nats"]["level"] == "ok"
+    assert "secret" not in output.out + output.err
 
 
 @pytest.mark.parametrize(
-    ("place", "level"),
+    ("location", "level"),
     [
         ("{folder}", "ok"),
         ("{folder}/not/there", "note"),
@@ -158,40 +158,40 @@ def test_a_server_that_is_away_is_one_finding(
     ],
 )
 def test_a_place_for_artifacts_has_to_answer(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, place: str, level: str
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, location: str, level: str
 ) -> None:
     """A folder that is not there may be new, or not mounted. Nothing is written by looking."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
     (tmp_path / "kept").mkdir()
-    monkeypatch.setenv("CALLBOARD_ARTIFACTS", place.format(folder=tmp_path / "kept"))
+    monkeypatch.setenv("CALLBOARD_ARTIFACTS", location.format(folder=tmp_path / "kept"))
     cli("migrate")
-    said = cli("doctor", "--json")
-    [found] = [one for one in said.data["checks"] if one["check"] == "artifacts"]
+    output = cli("doctor", "--json")
+    [finding] = [check for check in output.data["checks"] if check["check"] == "artifacts"]
 
-    assert (found["level"], found["reachable"]) == (level, level == "ok")
-    assert bool(found["remedy"]) == (level != "ok")
+    assert (finding["level"], finding["reachable"]) == (level, level == "ok")
+    assert bool(finding["remedy"]) == (level != "ok")
     assert list((tmp_path / "kept").rglob("*")) == []
-    assert "very-secret" not in said.out + said.err
+    assert "very-secret" not in output.out + output.err
 
 
-@pytest.mark.usefixtures("named")
+@pytest.mark.usefixtures("environment")
 def test_without_postgres_the_other_parts_are_checked(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exit code is that of every command whose database does not answer."""
     monkeypatch.setenv("CALLBOARD_START_WAIT_S", "0.2")
-    said = cli.bare("doctor", "--json", "--postgres-url", f"postgresql://me:secret@{AWAY}/d")
-    found = {one["check"]: one for one in json.loads(said.out)["checks"]}
+    output = cli.bare("doctor", "--json", "--postgres-url", f"postgresql://me:secret@{AWAY}/d")
+    findings = {check["check"]: check for check in json.loads(output.out)["checks"]}
 
-    assert said.code == 3
-    assert found["server"]["level"] == "wrong"
-    assert AWAY in found["server"]["found"]
-    assert (found["nats"]["level"], found["redis"]["level"]) == ("ok", "ok")
-    assert "secret" not in said.out + said.err
+    assert output.code == 3
+    assert findings["server"]["level"] == "wrong"
+    assert AWAY in findings["server"]["found"]
+    assert (findings["nats"]["level"], findings["redis"]["level"]) == ("ok", "ok")
+    assert "secret" not in output.out + output.err
 
 
-@pytest.mark.usefixtures("named")
+@pytest.mark.usefixtures("environment")
 async def test_streams_that_are_not_as_they_must_be_are_wrong(
     cli: Cli, nats_server: TestNats, namespace: str
 ) -> None:
@@ -201,19 +201,19 @@ async def test_streams_that_are_not_as_they_must_be_are_wrong(
         await update(client, f"{namespace}_DEAD", max_age=10**9, duplicate_window=10**9)
         changed = (await asyncio.to_thread(checks, cli))["streams"]
         await client.jetstream().delete_stream(f"{namespace}_TOPIC")
-        gone = (await asyncio.to_thread(checks, cli))["streams"]
+        deleted_finding = (await asyncio.to_thread(checks, cli))["streams"]
         await update(client, f"{namespace}_DEAD", metadata={"deployment": "another"})
         foreign = (await asyncio.to_thread(checks, cli))["streams"]
 
-    assert changed["level"] == gone["level"] == foreign["level"] == "wrong"
+    assert changed["level"] == deleted_finding["level"] == foreign["level"] == "wrong"
     assert f"{namespace}_DEAD: duplicate_window is 1000000000, must be" in changed["found"]
     assert "max_age is 1000000000, must be 7776000000000000" in changed["found"]
-    assert gone["missing"] == ["TOPIC"]
+    assert deleted_finding["missing"] == ["TOPIC"]
     assert "another" in foreign["found"]
     assert "namespace" in foreign["remedy"]
 
 
-@pytest.mark.usefixtures("named")
+@pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize("plain", ["EDGE", "MAIL", "TOPIC", "DEAD"])
 async def test_each_change_of_a_stream_is_named(
     cli: Cli, nats_server: TestNats, namespace: str, plain: str
@@ -235,7 +235,9 @@ async def test_each_change_of_a_stream_is_named(
         async with transport.connect(deployment=await deployment(cli), on_nudge=lambda _: None):
             names = await client.jetstream().streams_info()
         name = next(
-            one.config.name for one in names if f"{namespace}_{plain}" in str(one.config.name)
+            stream.config.name
+            for stream in names
+            if f"{namespace}_{plain}" in str(stream.config.name)
         )
         before = (await asyncio.to_thread(checks, cli))["streams"]
         await update(client, str(name), max_bytes=10**9)
@@ -246,7 +248,7 @@ async def test_each_change_of_a_stream_is_named(
     assert (before["level"], limited["level"], changed["level"]) == ("ok", "note", "wrong")
     assert f"{name}: max_bytes is 1000000000" in limited["found"]
     differs = changed["streams"][name]["differs"]
-    assert {one.partition(" is ")[0] for one in differs} >= changes.keys()
+    assert {difference.partition(" is ")[0] for difference in differs} >= changes.keys()
     assert "callboard migrate --streams" in changed["remedy"]
 
 
@@ -257,11 +259,11 @@ def test_a_nats_without_jetstream_is_wrong(
     accounts: JsonValue = {"PLAIN": {"users": [{"user": "u", "password": "p"}]}}
     server = own_nats(settings={"accounts": accounts, "no_auth_user": "u"})
     monkeypatch.setenv("CALLBOARD_NATS_URL", server.url)
-    found = checks(cli)
+    findings = checks(cli)
 
-    assert found["nats"]["level"] == "ok"
-    assert found["jetstream"]["level"] == "wrong"
-    assert "jetstream" in found["jetstream"]["remedy"]
+    assert findings["nats"]["level"] == "ok"
+    assert findings["jetstream"]["level"] == "wrong"
+    assert "jetstream" in findings["jetstream"]["remedy"]
 
 
 @pytest.mark.parametrize("max_payload", [64 * 1024, 512 * 1024])
@@ -271,12 +273,12 @@ def test_a_nats_that_takes_too_small_messages_is_wrong(
     """Hosts refuse it, so both numbers and the setting are named."""
     server = own_nats(settings={"max_payload": max_payload})
     monkeypatch.setenv("CALLBOARD_NATS_URL", server.url)
-    found = checks(cli)["nats max_payload"]
+    finding = checks(cli)["nats max_payload"]
 
     is_wrong = max_payload < 524288
-    assert (found["max_payload"], found["needed"]) == (max_payload, 524288)
-    assert found["level"] == ("wrong" if is_wrong else "ok")
-    assert ("max_payload: 524288 or more" in str(found["remedy"])) == is_wrong
+    assert (finding["max_payload"], finding["needed"]) == (max_payload, 524288)
+    assert finding["level"] == ("wrong" if is_wrong else "ok")
+    assert ("max_payload: 524288 or more" in str(finding["remedy"])) == is_wrong
 
 
 @pytest.mark.parametrize("interval", ["always", "2m0s"])
@@ -301,9 +303,9 @@ def test_sync_settings_are_seen_by_an_account_that_may(
         }
     )
     monkeypatch.setenv("CALLBOARD_NATS_URL", server.url)
-    found = checks(cli)["nats durability"]
+    finding = checks(cli)["nats durability"]
 
-    assert (found["sync_interval"], found["level"]) == (
+    assert (finding["sync_interval"], finding["level"]) == (
         ("always", "ok") if interval == "always" else ("120 s", "note")
     )
 
@@ -317,10 +319,12 @@ async def test_a_redis_that_evicts_is_a_note(
         await client.config_set("maxmemory-policy", "allkeys-lru")
         await client.config_set("appendonly", "no")
     monkeypatch.setenv("CALLBOARD_REDIS_URL", server.url)
-    found = await asyncio.to_thread(checks, cli)
+    findings = await asyncio.to_thread(checks, cli)
 
-    assert (found["redis eviction"]["level"], found["redis persistence"]["level"]) == ("note",) * 2
-    assert "noeviction" in found["redis eviction"]["remedy"]
+    assert (findings["redis eviction"]["level"], findings["redis persistence"]["level"]) == (
+        "note",
+    ) * 2
+    assert "noeviction" in findings["redis eviction"]["remedy"]
 
 
 def test_a_server_that_hangs_is_not_waited_for_long(
@@ -333,23 +337,23 @@ def test_a_server_that_hangs_is_not_waited_for_long(
     monkeypatch.setenv("CALLBOARD_REDIS_URL", servers[1].url)
     for server in servers:
         freeze(server)
-    found = checks(cli)
+    findings = checks(cli)
     for server in servers:
         thaw(server)
 
-    assert (found["nats"]["level"], found["redis"]["level"]) == ("wrong", "wrong")
+    assert (findings["nats"]["level"], findings["redis"]["level"]) == ("wrong", "wrong")
 
 
 def test_a_postgres_that_may_lose_commits_is_wrong(
     own_postgres: OwnPostgres, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without fsync or synchronous commits a promise to an agent may be broken."""
-    found = [
+    levels = [
         checks(Cli(own_postgres(durable=durable).url, "callboard", capsys))["durability"]["level"]
         for durable in (True, False)
     ]
 
-    assert found == ["ok", "wrong"]
+    assert levels == ["ok", "wrong"]
 
 
 @pytest.mark.parametrize(
@@ -373,15 +377,15 @@ def test_a_file_that_is_missing_is_named(cli: Cli, monkeypatch: pytest.MonkeyPat
     levels: list[str] = []
     for first_line in (NO_TRANSACTION, LATER, ""):
         more = Migration(number, f"{number:04}_more", first_line)
-        known = [*known_migrations(), more]
+        migrations = [*known_migrations(), more]
         monkeypatch.setattr(
-            "compose._diagnosis.postgres.known_migrations", lambda known=known: known
+            "compose._diagnosis.postgres.known_migrations", lambda migrations=migrations: migrations
         )
-        found = checks(cli)["schema"]
-        levels.append(found["level"])
-        assert found["missing"] == [more.name]
-        assert more.name in found["found"]
-        assert found["remedy"] == "callboard migrate"
+        finding = checks(cli)["schema"]
+        levels.append(finding["level"])
+        assert finding["missing"] == [more.name]
+        assert more.name in finding["found"]
+        assert finding["remedy"] == "callboard migrate"
 
     assert levels == ["note", "note", "wrong"]
 
@@ -393,13 +397,13 @@ async def test_a_function_that_is_another_one_is_named(cli: Cli, postgres_dsn: s
         postgres_dsn,
         f"update {cli.schema}.schema_functions set checksum = 'x' where name = 'commit_runs'",
     )
-    found = await asyncio.to_thread(checks, cli)
+    findings = await asyncio.to_thread(checks, cli)
 
-    assert (found["schema"]["level"], found["schema"]["missing"]) == (
+    assert (findings["schema"]["level"], findings["schema"]["missing"]) == (
         "wrong",
         ["functions/commit_runs"],
     )
-    assert found["schema"]["remedy"] == "callboard migrate"
+    assert findings["schema"]["remedy"] == "callboard migrate"
     assert (await cli.call("migrate", "--json")).data["applied"] == ["functions/commit_runs"]
 
 
@@ -413,10 +417,10 @@ async def test_the_role_of_the_compose_file_owns_its_schema_only(
     superuser = (await asyncio.to_thread(checks, Cli(admin, "callboard", capsys)))["role"]
     script = ROLE.read_text(encoding="utf-8")
     # Here the superuser logs in by a password, which it keeps.
-    kept = script.replace("alter role current_user password null;", "")
-    assert kept != script
+    role_script = script.replace("alter role current_user password null;", "")
+    assert role_script != script
     init = tmp_path / "role.sql"
-    init.write_text(kept)
+    init.write_text(role_script)
     postgres("psql", "-v", "ON_ERROR_STOP=1", "-f", str(init), admin, ROLE_PASSWORD="p4ss")
     mine = f"postgresql://callboard:p4ss@127.0.0.1:{server.port}/callboard"
     cli = Cli(mine, "callboard", capsys)
@@ -425,14 +429,14 @@ async def test_the_role_of_the_compose_file_owns_its_schema_only(
     postgres("pg_dump", "-Fc", "-f", dump, mine)
     postgres("psql", "-c", "drop schema callboard cascade", admin)
     postgres("pg_restore", "-d", admin, dump)
-    found = await asyncio.to_thread(checks, cli)
+    findings = await asyncio.to_thread(checks, cli)
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await execute(mine, "create table public.loot (x int)")
 
     assert (superuser["level"], superuser["superuser"]) == ("note", True)
     assert "owns the schema" in superuser["remedy"]
-    assert (found["role"]["role"], found["role"]["superuser"]) == ("callboard", False)
-    assert (found["schema"]["level"], found["encryption"]["level"]) == ("ok", "ok")
+    assert (findings["role"]["role"], findings["role"]["superuser"]) == ("callboard", False)
+    assert (findings["schema"]["level"], findings["encryption"]["level"]) == ("ok", "ok")
 
 
 def test_embeddings_are_looked_at_where_a_store_keeps_some(
@@ -440,17 +444,17 @@ def test_embeddings_are_looked_at_where_a_store_keeps_some(
 ) -> None:
     """Arrays are a note: the tables were made while nobody could have pgvector."""
     plain = Cli(plain_database, "doctor", capsys)
-    for one in (cli, plain):
-        one("migrate")
-        assert "embeddings" not in checks(one)
+    for each_cli in (cli, plain):
+        each_cli("migrate")
+        assert "embeddings" not in checks(each_cli)
 
     asyncio.run(_keep_a_document(cli.url, cli.schema))
     asyncio.run(_keep_a_document(plain_database, "doctor"))
 
     assert checks(cli)["embeddings"]["found"].startswith("pgvector ")
-    found = checks(plain)["embeddings"]
-    assert (found["level"], found["arrays"]) == ("note", ["vector_documents"])
-    assert "create extension vector" in found["remedy"]
+    finding = checks(plain)["embeddings"]
+    assert (finding["level"], finding["arrays"]) == ("note", ["vector_documents"])
+    assert "create extension vector" in finding["remedy"]
 
 
 def test_a_large_collection_without_an_index_is_a_note(
@@ -462,10 +466,10 @@ def test_a_large_collection_without_an_index_is_a_note(
     assert "searches" not in checks(cli)
     monkeypatch.setattr("compose._diagnosis.postgres.EXACT_ROWS", 1)
 
-    found = checks(cli)["searches"]
-    assert (found["level"], found["without_index"]) == ("note", 1)
-    assert "documents 'default' of default: 2" in found["found"]
-    assert found["remedy"] == "callboard indexes build"
+    finding = checks(cli)["searches"]
+    assert (finding["level"], finding["without_index"]) == ("note", 1)
+    assert "documents 'default' of default: 2" in finding["found"]
+    assert finding["remedy"] == "callboard indexes build"
     cli("indexes", "build", "--rows", "1")
     assert checks(cli)["searches"]["level"] == "ok"
 
@@ -487,8 +491,8 @@ def test_a_server_elsewhere_is_judged_harder() -> None:
         for here in (True, False)
     )
 
-    assert [one.level for one in near] == ["note", "ok"]
-    assert [one.level for one in far] == ["wrong", "note"]
+    assert [finding.level for finding in near] == ["note", "ok"]
+    assert [finding.level for finding in far] == ["wrong", "note"]
     assert is_this_machine("127.0.0.1")
     assert is_this_machine("::1")
     assert not is_this_machine("10.0.0.7")

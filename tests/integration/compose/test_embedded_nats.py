@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
 async def test_durable_means_synced_before_the_acknowledgement(own_nats: OwnNats) -> None:
     """The configuration says `always`; a server for tests writes when it likes."""
-    said = [
+    configurations = [
         json.loads((own_nats(durable=durable).data_dir / "server.conf").read_text())
         for durable in (True, False)
     ]
 
-    assert [one["jetstream"]["sync_interval"] for one in said] == ["always", "2m"]
+    assert [configuration["jetstream"]["sync_interval"] for configuration in configurations] == [
+        "always",
+        "2m",
+    ]
 
 
 async def test_settings_win_over_ours(own_nats: OwnNats) -> None:
@@ -74,11 +77,11 @@ async def test_a_namespace_can_hold_streams(nats_server: TestNats, namespace: st
         await stream.add_stream(name=f"{namespace}x_T", subjects=[f"{namespace}x.>"])
     await drop_namespace(nats_server, namespace)
     async with nats_client(nats_server.url) as client:
-        left = [one.config.name for one in await client.jetstream().streams_info()]
+        names = [stream.config.name for stream in await client.jetstream().streams_info()]
     await drop_namespace(nats_server, f"{namespace}x")
 
-    assert f"{namespace}x_T" in left
-    assert f"{namespace}_T" not in left
+    assert f"{namespace}x_T" in names
+    assert f"{namespace}_T" not in names
 
 
 async def test_a_connection_left_open_fails_its_test(

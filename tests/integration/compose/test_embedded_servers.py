@@ -132,8 +132,8 @@ async def test_another_owner_finds_the_stored_data(kind: Kind, directory: Path) 
 async def test_a_durable_server_asks_for_its_password(kind: Kind, directory: Path) -> None:
     """Other users of the machine do not get in without the URL, and cannot read it anywhere."""
     with kind.start(directory, durable=True) as server:
-        login, _, place = server.url.partition("@")
-        guess = login[: login.rindex(":")] + ":guess@" + place
+        login, _, address = server.url.partition("@")
+        guess = login[: login.rindex(":")] + ":guess@" + address
 
         with pytest.raises(Exception, match=kind.refusal):
             await kind.count(guess)
@@ -217,11 +217,11 @@ def test_a_server_needs_no_rights_of_root(kind: Kind, directory: Path) -> None:
         env={"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     ended = popen(command).wait()
-    said = command.log.read_text()
+    log_text = command.log.read_text()
     if ended == EXIT_NOT_LAUNCHED:
-        pytest.skip(f"this machine forbids user namespaces: {said}")
+        pytest.skip(f"this machine forbids user namespaces: {log_text}")
 
-    assert said.split() == [str(NOBODY), "True"]
+    assert log_text.split() == [str(NOBODY), "True"]
 
 
 def test_a_server_that_cannot_start_is_reported_with_its_words(kind: Kind, directory: Path) -> None:

@@ -19,9 +19,9 @@ async def test_nothing_is_evicted_and_durable_means_a_second(
 ) -> None:
     """The append-only file is on either way."""
     async with redis_client(own_redis(durable=durable).url) as client:
-        said = await client.config_get("maxmemory-policy", "appendonly", "appendfsync")
+        config = await client.config_get("maxmemory-policy", "appendonly", "appendfsync")
 
-    assert said == {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": fsync}
+    assert config == {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": fsync}
 
 
 async def test_a_wiped_server_starts_with_nothing(own_redis: OwnRedis) -> None:

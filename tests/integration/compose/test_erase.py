@@ -106,13 +106,13 @@ async def spread(runtime: Runtime, agent: AgentId, text: str) -> None:
     await runtime.schedules.create(f"daily-{tenant}", agent, {"say": text}, delay_s=86_400.0)
     await converse(runtime, tenant, text)
     for n, scope in enumerate((f"agent:{agent}", text)):
-        for said in (f"{text} once", text):
-            kept = NewMemory(id=f"{said} {n}", about=scope, key=text, text=said)
-            await runtime.memory(tenant).put(kept, embedding=(1.0, 0.5))
+        for sentence in (f"{text} once", text):
+            memory = NewMemory(id=f"{sentence} {n}", about=scope, key=text, text=sentence)
+            await runtime.memory(tenant).put(memory, embedding=(1.0, 0.5))
     async with open_postgres_vectors(url, tenant=tenant, schema=schema) as vectors:
         about = {"about": text}
-        one = VectorDocument(id=text, content=text, embedding=(1.0, 0.5), metadata=about)
-        await vectors.add([one], collection=text)
+        document = VectorDocument(id=text, content=text, embedding=(1.0, 0.5), metadata=about)
+        await vectors.add([document], collection=text)
     async with open_postgres_graph(url, tenant=tenant, schema=schema) as graph:
         for name in (text, "other"):
             await graph.add_entity(Entity(id=name, type="person", properties={"about": text}))
@@ -122,7 +122,10 @@ async def spread(runtime: Runtime, agent: AgentId, text: str) -> None:
     async with open_postgres_files(url, tenant=tenant, schema=schema) as files:
         await files.upload(f"{text}.txt", text.encode())
     async with open_search_indexes(url, schema=schema) as indexes:
-        built = [await indexes.build(one) for one in await indexes.scopes(tenant=tenant, rows=0)]
+        built = [
+            await indexes.build(index_scope)
+            for index_scope in await indexes.scopes(tenant=tenant, rows=0)
+        ]
         assert built == [True] * 3
 
 
@@ -162,19 +165,19 @@ async def test_a_canary_is_nowhere_after_an_erase(
         await runtime.wait(await runtime.submit(FAILING, CANARY))
         before = await tables_with(url, schema, CANARY)
         others = [await tables_with(url, schema, text) for text in ("stays-1", "stays-2")]
-        named = (
+        selection = (
             ("--tenant", "acme")
             if scope == "tenant"
             else ("--tenant", "acme", "--agent", "waiter/a")
         )
-        dry = await cli.call("erase", *named, "--dry-run", "--json")
+        dry = await cli.call("erase", *selection, "--dry-run", "--json")
         unchanged = await tables_with(url, schema, CANARY)
-        done = await cli.call("erase", *named, "--yes", "--json")
+        done = await cli.call("erase", *selection, "--yes", "--json")
         if scope == "agent":
             for other in ("failing/a", f"talk/{CANARY}"):
                 await cli.call("erase", "--tenant", "acme", "--agent", f"acme:{other}", "--yes")
         after = await tables_with(url, schema, CANARY)
-        shown = await cli.call("erase", *named, "--yes")
+        output = await cli.call("erase", *selection, "--yes")
 
     assert before >= HOLDERS - {"inbox"}
     assert unchanged == before
@@ -184,11 +187,11 @@ async def test_a_canary_is_nowhere_after_an_erase(
     assert dry.data["counts"]["conversations"]["turns"] == turns
     assert done.data["counts"]["conversations"]["turns"] == turns
     assert {"stream EDGE", "back-ups, replicas, WAL"} <= {
-        one["name"] for one in done.data["unreached"]
+        holder["name"] for holder in done.data["unreached"]
     }
-    assert shown.code == 0
-    assert "erased 0 row(s)" in shown.out
-    assert "stream EDGE" in shown.out
+    assert output.code == 0
+    assert "erased 0 row(s)" in output.out
+    assert "stream EDGE" in output.out
 
 
 async def test_open_runs_are_refused_or_cancelled(
@@ -197,23 +200,23 @@ async def test_open_runs_are_refused_or_cancelled(
     """A refusal names the run; `--cancel` stops it, and the message behind it begins nothing."""
     cli = Cli(postgres_server.url, schema, capsys)
     async with cli.host("waiter") as runtime:
-        held = await runtime.submit(OURS, CANARY)
+        held_run = await runtime.submit(OURS, CANARY)
         queued = await runtime.submit(OURS, CANARY)
-        kept = await runtime.submit(THEIRS, "stays")
+        other_run = await runtime.submit(THEIRS, "stays")
         refused = await cli.call("erase", "--tenant", "acme", "--agent", "waiter/a", "--yes")
         done = await cli.call("erase", "--tenant", "acme", "--cancel", "--yes", "--json")
         again = await runtime.submit(OURS, "anew")
         await runtime.signal(again, "go", "well")
         async with asyncio.timeout(20):
             assert await runtime.result(again) == "well"
-        await runtime.signal(kept, "go", "there")
+        await runtime.signal(other_run, "go", "there")
         async with asyncio.timeout(20):
-            assert await runtime.result(kept) == "there"
+            assert await runtime.result(other_run) == "there"
 
     assert refused.code == 2
-    assert held in refused.err
+    assert held_run in refused.err
     assert "--cancel" in refused.err
-    assert set(done.data["cancelled"]) == {held, queued}
+    assert set(done.data["cancelled"]) == {held_run, queued}
 
 
 async def test_what_nobody_confirmed_or_means_nothing_is_refused(
@@ -225,7 +228,7 @@ async def test_what_nobody_confirmed_or_means_nothing_is_refused(
     odd = await cli.call("erase", "--tenant", "acme", "--session", "s", "--yes")
     foreign = await cli.call("erase", "--tenant", "acme", "--agent", "zoo:waiter/a", "--yes")
 
-    assert [one.code for one in (unsure, odd, foreign)] == [2, 2, 2]
+    assert [output.code for output in (unsure, odd, foreign)] == [2, 2, 2]
     assert "--yes" in unsure.err
     assert "agent=" in odd.err
     assert "tenant='zoo'" in foreign.err

@@ -83,26 +83,26 @@ async def test_answers_are_shown_while_they_are_made(
             *command, env=surroundings, stdout=asyncio.subprocess.PIPE
         )
         assert program.stdout is not None
-        found = []
+        events = []
         async with asyncio.timeout(25):
             async for line in program.stdout:
-                found.append(json.loads(line))
-                if found[-1]["kind"] == "delta":
+                events.append(json.loads(line))
+                if events[-1]["kind"] == "delta":
                     model.heard.set()
             code = await program.wait()
 
-    deltas = [event for event in found if event["kind"] == "delta"]
+    deltas = [event for event in events if event["kind"] == "delta"]
     assert code == 0
     assert {event["data"]["text"] for event in deltas} == {"la "}
-    assert (found[-1]["kind"], found[-1]["name"]) == ("end", "COMPLETED")
-    assert found[-1]["data"]["result"] == "Hello there"
+    assert (events[-1]["kind"], events[-1]["name"]) == ("end", "COMPLETED")
+    assert events[-1]["data"]["result"] == "Hello there"
 
 
 class Builder:
     """Shows how far it is until somebody has seen it."""
 
-    def __init__(self, agent_id: AgentId, seen: asyncio.Event) -> None:
-        self.id, self._seen = agent_id, seen
+    def __init__(self, agent_id: AgentId, enough_pieces: asyncio.Event) -> None:
+        self.id, self._seen = agent_id, enough_pieces
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
         """Build."""
@@ -122,9 +122,9 @@ async def test_what_an_agent_shows_is_seen_by_other_processes(
 ) -> None:
     """By the command line as lines for people, and by an outside service as events."""
     settings = Settings(db_schema=schema, namespace=namespace)
-    seen, pieces = asyncio.Event(), []
+    enough_pieces, pieces = asyncio.Event(), []
     async with build_runtime(nats_server.url, postgres_server.url, settings=settings) as runtime:
-        await runtime.register(Builder(AgentId("builder", "1"), seen))
+        await runtime.register(Builder(AgentId("builder", "1"), enough_pieces))
         run_id = await runtime.submit(AgentId("builder", "1"), "go")
         surroundings = {
             **os.environ,
@@ -146,21 +146,21 @@ async def test_what_an_agent_shows_is_seen_by_other_processes(
             ) as crm,
             aclosing(crm.events(run_id)) as events,
         ):
-            shown = (b"brick ", b'custom.delta  {"percent": 5}')
-            while not all(piece in printed for piece in shown):
+            expected = (b"brick ", b'custom.delta  {"percent": 5}')
+            while not all(piece in printed for piece in expected):
                 printed += await program.stdout.read(1000)
             async for event in events:
                 if event.kind == "delta":
                     pieces.append(event)
                 if len(pieces) == 4:
-                    seen.set()
+                    enough_pieces.set()
         rest, _ = await program.communicate()
 
     assert b"brick " in printed
     assert b"COMPLETED" in rest
-    assert {(one.name, one.position) for one in pieces} == {("custom.delta", "0")}
-    texts = [one for one in pieces if one.text]
-    others = [one.data for one in pieces if not one.text]
-    assert {one.text for one in texts} == {"brick "}
+    assert {(piece.name, piece.position) for piece in pieces} == {("custom.delta", "0")}
+    texts = [piece for piece in pieces if piece.text]
+    others = [piece.data for piece in pieces if not piece.text]
+    assert {piece.text for piece in texts} == {"brick "}
     assert all(isinstance(data, dict) and data["data"] == {"percent": 5} for data in others)
     assert others

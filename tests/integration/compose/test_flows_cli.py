@@ -42,24 +42,24 @@ async def test_a_flow_is_installed_for_all_hosts(cli: Cli, tmp_path: Path) -> No
         odd = await cli.call("flows", "install", str(other))
         forced = await cli.call("flows", "install", str(other), "--overwrite")
         two = await cli.call("flows", "list", "--directory", str(tmp_path))
-        [listed] = (await cli.call("flows", "list", "--json")).data
-        shown = await cli.call("flows", "show", "refund", "--json")
+        [row] = (await cli.call("flows", "list", "--json")).data
+        show_output = await cli.call("flows", "show", "refund", "--json")
         far = await cli.call("flows", "list", "--tenant", "acme", "--json")
         run = (await cli.call("graphs", "start", "installed", "refund@1.2", "--json")).data["run"]
-        held = await cli.call("flows", "remove", "refund@1.2")
+        refusal = await cli.call("flows", "remove", "refund@1.2")
         await cli.call("graphs", "cancel", run)
         await runtime.wait(run)
         removed = await cli.call("flows", "remove", "refund", "--json")
-        gone = await cli.call("flows", "remove", "refund")
+        gone_output = await cli.call("flows", "remove", "refund")
 
     assert "no bundles in tenant default" in empty.out
     assert done.out.strip() == "refund@1.2 is in tenant default"
-    assert again.data["hash"] == listed["hash"] == shown.data["hash"]
-    assert listed["installed_by"] == "cli"
+    assert again.data["hash"] == row["hash"] == show_output.data["hash"]
+    assert row["installed_by"] == "cli"
     assert (odd.code, "other content" in odd.err) == (Exit.USAGE, True)
     assert (forced.code, "never changes" in forced.err) == (Exit.USAGE, True)
     assert (two.code, "two registries" in two.err) == (Exit.USAGE, True)
     assert far.data == []
-    assert (held.code, "1 of its runs is open" in held.err) == (Exit.USAGE, True)
+    assert (refusal.code, "1 of its runs is open" in refusal.err) == (Exit.USAGE, True)
     assert removed.data == {"removed": 1}
-    assert gone.code == Exit.NOT_FOUND
+    assert gone_output.code == Exit.NOT_FOUND

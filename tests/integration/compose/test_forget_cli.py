@@ -31,11 +31,11 @@ async def rows_of(url: str, schema: str, agent: str) -> dict[str, int]:
         "signals": f"run_id in ({runs})",
         "follows": "follower = $1",
     }
-    found = {}
+    counts = {}
     for table in TABLES:
         statement = f"select count(*) as n from {table} where {where.get(table, 'agent = $1')}"
-        found[table] = (await sql(url, schema, statement, agent))[0]["n"]
-    return found
+        counts[table] = (await sql(url, schema, statement, agent))[0]["n"]
+    return counts
 
 
 async def test_an_agent_is_forgotten(
@@ -45,14 +45,14 @@ async def test_an_agent_is_forgotten(
     url = postgres_server.url
     cli = Cli(url, schema, capsys)
     async with cli.host("waiter") as runtime:
-        sent = Message.of(MINE, "once")
-        over = await runtime.submit(MINE, sent)
-        held = await runtime.submit(MINE, None)
-        kept = await runtime.submit(OTHER, None)
+        message = Message.of(MINE, "once")
+        over = await runtime.submit(MINE, message)
+        held_run = await runtime.submit(MINE, None)
+        other_run = await runtime.submit(OTHER, None)
         await runtime.follow(MINE, "news", "today")
         for agent in (MINE, OTHER):
             await runtime.history.append(agent, ChatMessage.of("user", "hi"), session_id="s")
-        for run_id in (over, kept):
+        for run_id in (over, other_run):
             await runtime.signal(run_id, "go", "done")
             async with asyncio.timeout(20):
                 await runtime.result(run_id)
@@ -63,10 +63,10 @@ async def test_an_agent_is_forgotten(
         before = await rows_of(url, schema, str(MINE))
         done = await cli.call("agents", "forget", str(MINE), "--cancel", "--json")
         again = await cli.call("agents", "forget", str(MINE))
-        same = await runtime.submit(MINE, sent)
+        same = await runtime.submit(MINE, message)
 
     assert refused.code == 2
-    assert held in refused.err
+    assert held_run in refused.err
     assert (before["runs"], before["transcript_turns"]) == (2, 1)
     assert (done.data["runs"], done.data["state"], done.data["follows"]) == (2, 1, 1)
     assert set((await rows_of(url, schema, str(MINE))).values()) == {0}

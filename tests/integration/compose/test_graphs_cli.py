@@ -31,9 +31,9 @@ def cli(postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixtur
 async def waiting(cli: Cli, run: str) -> Any:
     """A run as `show` shows it when it waits."""
     async with asyncio.timeout(20):
-        while not (shown := (await cli.call("graphs", "show", run, "--json")).data)["waits"]:
+        while not (view := (await cli.call("graphs", "show", run, "--json")).data)["waits"]:
             pass
-    return shown
+    return view
 
 
 def write(file: str, text: str) -> None:
@@ -60,20 +60,20 @@ async def test_a_run_is_started_answered_and_checked(cli: Cli) -> None:
         run = started.data["run"]
         again = await cli.call(*begin)
         assert (started.data["is_new"], again.out.strip()) == (True, run)
-        shown = await waiting(cli, run)
-        assert (shown["status"], shown["current_node"]) == ("waiting", "ask")
-        assert (shown["waits"][0]["prompt"], shown["session_id"]) == ("Refund?", "s1")
+        view = await waiting(cli, run)
+        assert (view["status"], view["current_node"]) == ("waiting", "ask")
+        assert (view["waits"][0]["prompt"], view["session_id"]) == ("Refund?", "s1")
         text = (await cli.call("graphs", "show", run)).out
         assert "waits for user ok/1: Refund? (yes / no)" in text
         odd = await cli.call("graphs", "resume", run, "other", "1")
         assert (odd.code, "not 'other'" in odd.err) == (Exit.FAILED, True)
-        told = await cli.call("graphs", "resume", run, "ok/1", '"yes"')
+        resume_output = await cli.call("graphs", "resume", run, "ok/1", '"yes"')
         late = await cli.call("graphs", "resume", run, "ok/1", '"no"', "--json")
-        assert (told.code, late.code) == (Exit.OK, Exit.FAILED)
+        assert (resume_output.code, late.code) == (Exit.OK, Exit.FAILED)
         assert await runtime.result(RunId(run)) == "order 7 paid"
 
-        listed = await cli.call("graphs", "list", "billing", "--flow", "refund", "--json")
-        assert [(one["run"], one["flow"]) for one in listed.data] == [(run, "refund")]
+        list_output = await cli.call("graphs", "list", "billing", "--flow", "refund", "--json")
+        assert [(row["run"], row["flow"]) for row in list_output.data] == [(run, "refund")]
         none = await cli.call("graphs", "list", "billing", "--status", "running")
         assert none.out.startswith("there is no such run")
         lines = (await cli.call("graphs", "ledger", run, "--follow", "--json")).out.splitlines()
@@ -104,11 +104,11 @@ async def test_an_event_and_a_cancel_reach_a_run(cli: Cli) -> None:
         for run in runs:
             await waiting(cli, run)
         event = ("graphs", "emit", "paid", "5", "--scope", "session", "--key", "s1", "--id", "e")
-        told = (await cli.call(*event, "--json")).data
-        assert (told["delivered"], told["resumed"]) == (1, runs[:1])
+        receipt = (await cli.call(*event, "--json")).data
+        assert (receipt["delivered"], receipt["resumed"]) == (1, runs[:1])
         assert (await cli.call(*event)).out.strip() == "answered 0 wait(s) for paid"
-        asked = await cli.call("graphs", "cancel", runs[1], "--reason", "not needed")
-        assert asked.out.strip() == f"asked {runs[1]} to stop"
+        cancel_output = await cli.call("graphs", "cancel", runs[1], "--reason", "not needed")
+        assert cancel_output.out.strip() == f"asked {runs[1]} to stop"
         await runtime.wait(RunId(runs[1]))
         over = await cli.call("graphs", "cancel", runs[1])
         assert "has ended CANCELLED already" in over.out
@@ -119,8 +119,8 @@ async def test_an_event_and_a_cancel_reach_a_run(cli: Cli) -> None:
         refused = await cli.call("graphs", "start", "billing", "heard", "[1]")
         assert (refused.code, "give a JSON object" in refused.err) == (Exit.USAGE, True)
         for words in (["show"], ["ledger"], ["verify"], ["cancel"]):
-            gone = await cli.call("graphs", *words, "nowhere")
-            assert gone.code == Exit.NOT_FOUND, words
+            output = await cli.call("graphs", *words, "nowhere")
+            assert output.code == Exit.NOT_FOUND, words
 
 
 @pytest.mark.item(416, 417, 427)
@@ -140,8 +140,8 @@ async def test_a_run_is_paused_told_and_begun_again(cli: Cli, tmp_path: Path) ->
         ):
             assert (await cli.call("graphs", *words)).code == Exit.OK
         await cli.call("graphs", "resume", run, "ok/1", '"yes"')
-        shown = (await cli.call("graphs", "show", run, "--json")).data
-        assert shown["vars"]["_runtime"]["control"]["paused"]
+        view = (await cli.call("graphs", "show", run, "--json")).data
+        assert view["vars"]["_runtime"]["control"]["paused"]
         assert (await cli.call("graphs", "resume-run", run)).out.strip() == f"{run} continues"
         assert await runtime.result(RunId(run)) == "order 7 paid"
         other = (await cli.call("graphs", "restore", "billing", f"@{saved}", "--json")).data["run"]
@@ -163,21 +163,24 @@ async def test_snapshots_are_kept_listed_restored_and_deleted(cli: Cli) -> None:
         run = (await cli.call(*begin)).data["run"]
         await waiting(cli, run)
         keep = ("graphs", "snapshot", run, "asked", "--tag", "t", "--tag", "u", "--by", "ada")
-        kept = (await cli.call(*keep)).out.strip()
+        snapshot = (await cli.call(*keep)).out.strip()
         more = (await cli.call("graphs", "snapshot", run, "more", "--json")).data["snapshot"]
-        found = await cli.call("graphs", "snapshots", "billing", "--run", run, "--json")
-        assert [one["snapshot"] for one in found.data] == [more, kept]
-        assert (found.data[1]["tags"], found.data[1]["created_by"]) == (["t", "u"], "ada")
+        list_output = await cli.call("graphs", "snapshots", "billing", "--run", run, "--json")
+        assert [row["snapshot"] for row in list_output.data] == [more, snapshot]
+        assert (list_output.data[1]["tags"], list_output.data[1]["created_by"]) == (
+            ["t", "u"],
+            "ada",
+        )
         page = await cli.call("graphs", "snapshots", "billing", "--limit", "1")
-        assert (kept in page.out, f"--after {more}" in page.out + page.err) == (False, True)
+        assert (snapshot in page.out, f"--after {more}" in page.out + page.err) == (False, True)
         tagged = await cli.call("graphs", "snapshots", "billing", "--tag", "u", "--query", "ASK")
-        assert (kept in tagged.out, more in tagged.out) == (True, False)
-        other = (await cli.call("graphs", "restore", "billing", kept)).out.strip()
+        assert (snapshot in tagged.out, more in tagged.out) == (True, False)
+        other = (await cli.call("graphs", "restore", "billing", snapshot)).out.strip()
         await waiting(cli, other)
-        assert (await cli.call("graphs", "delete-snapshot", "billing", kept)).code == Exit.OK
+        assert (await cli.call("graphs", "delete-snapshot", "billing", snapshot)).code == Exit.OK
         for words in (["delete-snapshot"], ["restore"]):
-            gone = await cli.call("graphs", *words, "billing", kept)
-            assert (gone.code, kept in gone.err) == (Exit.NOT_FOUND, True)
+            output = await cli.call("graphs", *words, "billing", snapshot)
+            assert (output.code, snapshot in output.err) == (Exit.NOT_FOUND, True)
 
 
 @pytest.mark.item(447, 452, 463)
@@ -214,12 +217,12 @@ async def test_a_run_is_taken_away_and_begun_again(cli: Cli, tmp_path: Path) -> 
         assert lie.code == Exit.USAGE
         assert f"{file}: ledgers.{other}.items[" in lie.err
         assert "record hash mismatch. Export the run again" in lie.err
-        gone = await cli.call("graphs", "import", "billing", str(tmp_path / "none.json"))
-        assert (gone.code, "cannot read" in gone.err) == (Exit.USAGE, True)
+        output = await cli.call("graphs", "import", "billing", str(tmp_path / "none.json"))
+        assert (output.code, "cannot read" in output.err) == (Exit.USAGE, True)
 
 
 async def test_flows_alone_cannot_be_talked_to(cli: Cli) -> None:
     """`callboard chat` says so; a message would wait for ever."""
-    said = await cli.call("chat", "tests.system.web.conversing:FLOWS", "--message", "hi")
+    output = await cli.call("chat", "tests.system.web.conversing:FLOWS", "--message", "hi")
 
-    assert (said.code, "it has flows, and no sessions" in said.err) == (Exit.USAGE, True)
+    assert (output.code, "it has flows, and no sessions" in output.err) == (Exit.USAGE, True)

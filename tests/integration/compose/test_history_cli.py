@@ -67,7 +67,7 @@ async def conversation(cli: Cli) -> AsyncIterator[tuple[Runtime, RunId]]:
         yield runtime, run
 
 
-def said(text: str, session: str, n: int = 0) -> NewTurn:
+def new_turn(text: str, session: str, n: int = 0) -> NewTurn:
     """A turn of the user."""
     return NewTurn(session, f"{text}{n}", ChatMessage.of("user", text), tokens=3)
 
@@ -76,13 +76,13 @@ async def test_sessions_are_listed_newest_first(cli: Cli) -> None:
     """With their sizes; those of the agent of this tenant alone."""
     async with conversation(cli) as (runtime, _):
         store = runtime.store.data.transcripts
-        await store.append(HELPER, [said("hi", "support-7", n) for n in range(2)])
-        await store.append(FOREIGN, [said("hi", "theirs")])
-        listed = await cli.call("history", "list", "helper/main", "--json")
+        await store.append(HELPER, [new_turn("hi", "support-7", n) for n in range(2)])
+        await store.append(FOREIGN, [new_turn("hi", "theirs")])
+        list_output = await cli.call("history", "list", "helper/main", "--json")
         limited = await cli.call("history", "list", "helper/main", "--limit", "1")
         foreign = await cli.call("history", "list", "acme:helper/main")
 
-    newest, oldest = listed.data
+    newest, oldest = list_output.data
     assert (newest["session"], newest["turns"], newest["tokens"]) == ("support-7", 2, 6)
     assert (oldest["session"], oldest["turns"]) == ("main", 4)
     assert newest["first_at"] <= newest["last_at"]
@@ -95,11 +95,11 @@ async def test_sessions_are_listed_newest_first(cli: Cli) -> None:
 async def test_turns_are_shown_with_their_runs(cli: Cli) -> None:
     """Calls and results on one line unless they are wanted whole; nothing steers the terminal."""
     async with conversation(cli) as (_, run):
-        shown = (await cli.call("history", "show", "helper/main")).out
+        text = (await cli.call("history", "show", "helper/main")).out
         full = (await cli.call("history", "show", "helper/main", "--full")).out
         data = (await cli.call("history", "show", "helper/main", "--json")).data
 
-    lines = shown.splitlines()
+    lines = text.splitlines()
     heads = [line for line in lines if not line.startswith("    ")]
     assert [head.split()[:2] for head in heads] == [
         ["0", "user"],
@@ -109,8 +109,8 @@ async def test_turns_are_shown_with_their_runs(cli: Cli) -> None:
     ]
     assert all(f"run {run}" in head and "tokens" in head for head in heads)
     assert '    → weather {"city": "Bern"}' in lines
-    assert "    ← weather: Bern: sunny" in shown
-    assert LONG.strip() not in shown
+    assert "    ← weather: Bern: sunny" in text
+    assert LONG.strip() not in text
     assert LONG.strip() in full
     assert lines[-2:] == ["    It is mild␛[2J", "    in Bern."]
     assert [turn["run"] for turn in data] == [run] * 4
@@ -119,7 +119,7 @@ async def test_turns_are_shown_with_their_runs(cli: Cli) -> None:
 
 async def test_a_page_of_a_session_is_shown(cli: Cli) -> None:
     """The newest 50 by default; and people are told of the others."""
-    wanted = (
+    cases = (
         ((), range(10, 60)),
         (("--last", "2"), range(58, 60)),
         (("--limit", "3"), range(3)),
@@ -128,16 +128,16 @@ async def test_a_page_of_a_session_is_shown(cli: Cli) -> None:
         (("--offset", "60"), range(60, 60)),
     )
     async with cli.host() as runtime:
-        turns = [said("word", "s", n) for n in range(60)]
+        turns = [new_turn("word", "s", n) for n in range(60)]
         await runtime.store.data.transcripts.append(HELPER, turns)
-        for options, ordinals in wanted:
+        for options, ordinals in cases:
             arguments = ("history", "show", "helper/main", "--session", "s", *options)
-            shown = (await cli.call(*arguments)).out
+            text = (await cli.call(*arguments)).out
 
-            heads = [line.split()[0] for line in shown.splitlines() if "  user  " in line]
+            heads = [line.split()[0] for line in text.splitlines() if "  user  " in line]
             assert heads == [str(ordinal) for ordinal in ordinals]
             hidden = f"{ordinals.start} turn(s) before, {60 - ordinals.stop} after"
-            assert f"not shown: {hidden}" in shown
+            assert f"not shown: {hidden}" in text
 
 
 async def test_a_session_is_written_as_lines_that_a_history_takes_again(
@@ -165,20 +165,24 @@ async def test_a_session_is_written_as_lines_that_a_history_takes_again(
         for history, repeated in ((memory, 2), (runtime.history, 2)):
             for _ in range(repeated):
                 await history.append_many(again, messages, session_id="copy")
-        kept = await runtime.history.get_messages(HELPER, session_id="main")
+        stored_messages = await runtime.history.get_messages(HELPER, session_id="main")
         copies = [
-            await one.get_messages(again, session_id="copy") for one in (memory, runtime.history)
+            await history.get_messages(again, session_id="copy")
+            for history in (memory, runtime.history)
         ]
 
     assert json.loads(done.err) == {"agent": "helper/main", "session": "main", "turns": 5}
     assert printed.out == file.read_text(encoding="utf-8")
     assert printed.err == "5 turn(s); message content is included\n"
-    found = [json.loads(line) for line in lines]
-    assert [*found[0]] == ["ordinal", "id", "run", "parent", "tokens", "at", "message"]
-    assert [one["ordinal"] for one in found] == [0, 1, 2, 3, 4]
-    assert [one["run"] for one in found] == [run] * 4 + [None]
-    assert (found[4]["id"], found[4]["tokens"], found[4]["parent"]) == ("odd", 9, "p")
-    bytes_of = [[message.model_dump_json() for message in one] for one in (kept, *copies)]
+    records = [json.loads(line) for line in lines]
+    assert [*records[0]] == ["ordinal", "id", "run", "parent", "tokens", "at", "message"]
+    assert [record["ordinal"] for record in records] == [0, 1, 2, 3, 4]
+    assert [record["run"] for record in records] == [run] * 4 + [None]
+    assert (records[4]["id"], records[4]["tokens"], records[4]["parent"]) == ("odd", 9, "p")
+    bytes_of = [
+        [message.model_dump_json() for message in messages]
+        for messages in (stored_messages, *copies)
+    ]
     assert bytes_of == [bytes_of[0]] * 3
 
 
@@ -189,38 +193,44 @@ async def test_an_exported_conversation_is_shown_and_replayed_without_a_server(
     file = tmp_path / "run.jsonl"
     async with conversation(cli) as (_, run):
         exported = await cli.call("export", run, "--output", str(file))
-        shown = await cli.call("history", "show", "helper/main", "--last", "3")
+        show_output = await cli.call("history", "show", "helper/main", "--last", "3")
     show = ("history", "show", "helper/main", "--file", str(file))
-    wanted = (("--last", "3"), ("--offset", "1", "--limit", "1", "--json"), ("--session", "side"))
-    read, page, missing = [await asyncio.to_thread(cli.bare, *show, *one) for one in wanted]
+    option_lists = (
+        ("--last", "3"),
+        ("--offset", "1", "--limit", "1", "--json"),
+        ("--session", "side"),
+    )
+    read, page, missing = [
+        await asyncio.to_thread(cli.bare, *show, *options) for options in option_lists
+    ]
     replay = ("replay", str(file), f"{__name__}:serve_helper", "--json")
     replayed = (await asyncio.to_thread(cli.bare, *replay)).data["runs"]
 
     assert "4 turn(s); message content is included" in exported.err
-    assert read == shown
+    assert read == show_output
     assert [turn["ordinal"] for turn in page.data] == [1]
     assert missing.code == Exit.NOT_FOUND
     assert "holds no turn of session 'side'" in missing.err
     assert "its sessions there: main" in missing.err
-    assert [one["outcome"] for one in replayed] == ["reproduced"]
+    assert [run["outcome"] for run in replayed] == ["reproduced"]
 
 
 async def test_what_is_not_there_is_named_with_the_way_to_find_it(cli: Cli) -> None:
     """An agent and a session; one line, with the exit code of what there is not."""
     async with cli.host() as runtime:
-        await runtime.store.data.transcripts.append(HELPER, [said("hi", "s")])
+        await runtime.store.data.transcripts.append(HELPER, [new_turn("hi", "s")])
         agent = await cli.call("history", "show", "helper/other", "--session", "s")
         session = await cli.call("history", "export", "helper/main", "--session", "t")
-        listed = await cli.call("history", "list", "acme:helper/main")
+        list_output = await cli.call("history", "list", "acme:helper/main")
 
-    assert (agent.code, session.code, listed.code) == (Exit.NOT_FOUND,) * 3
+    assert (agent.code, session.code, list_output.code) == (Exit.NOT_FOUND,) * 3
     assert "helper/other has no session here" in agent.err
     assert "`callboard runs list --type helper`" in agent.err
     assert "helper/main has no session 't'" in session.err
     assert "`callboard history list helper/main`" in session.err
-    assert "acme:helper/main" in listed.err
-    assert [one.err.count("\n") for one in (agent, session, listed)] == [1, 1, 1]
-    assert [one.out for one in (agent, session, listed)] == ["", "", ""]
+    assert "acme:helper/main" in list_output.err
+    assert [output.err.count("\n") for output in (agent, session, list_output)] == [1, 1, 1]
+    assert [output.out for output in (agent, session, list_output)] == ["", "", ""]
 
 
 def test_two_ends_to_count_from_are_one_too_many(cli: Cli) -> None:
@@ -255,23 +265,40 @@ async def test_a_window_is_made_now_by_the_code_or_shown_as_it_was_sent(cli: Cli
         plain = (await cli.call("context", "helper/main", *app, "--json")).data
         curt = NewMemory(id="1", about=f"blocks:agent:{HELPER}", text="Curt.", key="persona")
         await runtime.memory().put(curt)
-        made = (await cli.call("context", "helper/main", *app, "--json")).data
+        new_window = (await cli.call("context", "helper/main", *app, "--json")).data
         made_shown = (await cli.call("context", "helper/main", *app)).out
-        sent = (await cli.call("context", "helper/main", "--json")).data
+        sent_window = (await cli.call("context", "helper/main", "--json")).data
         sent_shown = (await cli.call("context", "helper/main")).out
 
-    assert (made["made"], made["agent"], made["session"]) == ("now", "helper/main", "main")
-    assert (made["turns"], made["read"], made["cut"], made["budget"]) == (4, 4, None, None)
+    assert (new_window["made"], new_window["agent"], new_window["session"]) == (
+        "now",
+        "helper/main",
+        "main",
+    )
+    assert (new_window["turns"], new_window["read"], new_window["cut"], new_window["budget"]) == (
+        4,
+        4,
+        None,
+        None,
+    )
     assert [part["name"] for part in plain["parts"]] == ["instructions", "history"]
-    assert [part["name"] for part in made["parts"]] == ["instructions", "blocks", "history"]
-    assert made["tokens"] == sum(part["tokens"] for part in made["parts"])
-    summary, window = made["steps"]
+    assert [part["name"] for part in new_window["parts"]] == ["instructions", "blocks", "history"]
+    assert new_window["tokens"] == sum(part["tokens"] for part in new_window["parts"])
+    summary, window = new_window["steps"]
     assert (summary["would_ask"], summary["kept"], summary["dropped"]) == ("scripted", 4, 0)
     assert (window["would_ask"], window["kept"], window["dropped"]) == (None, 1, 3)
     assert "would ask scripted" in made_shown
     assert "4 turn(s) in StoreHistory, 4 read" in made_shown
-    assert (sent["made"], sent["run"], sent["session"]) == ("sent", run, "main")
-    assert (sent["receipt"]["turns"], sent["receipt"]["head"], sent["receipt"]["cut"]) == (3, 1, -1)
+    assert (sent_window["made"], sent_window["run"], sent_window["session"]) == (
+        "sent",
+        run,
+        "main",
+    )
+    assert (
+        sent_window["receipt"]["turns"],
+        sent_window["receipt"]["head"],
+        sent_window["receipt"]["cut"],
+    ) == (3, 1, -1)
     assert f"in run {run}" in sent_shown
     assert "no strategy changed it" in sent_shown
 
@@ -280,15 +307,15 @@ async def test_a_window_of_what_is_not_there_is_refused(cli: Cli) -> None:
     """An agent that the code does not serve, an unknown session, and one that no model was asked in."""
     app = ("--app", f"{__name__}:serve_helper")
     async with cli.host() as runtime:
-        await runtime.store.data.transcripts.append(HELPER, [said("hi", "s")])
-        wanted = (
+        await runtime.store.data.transcripts.append(HELPER, [new_turn("hi", "s")])
+        cases = (
             (("helper/other", *app), Exit.USAGE, "does not serve helper/other"),
             (("helper/main", "--session", "t", *app), Exit.NOT_FOUND, "no session 't'"),
             (("helper/main", "--session", "t"), Exit.NOT_FOUND, "no session 't'"),
             (("helper/other",), Exit.NOT_FOUND, "helper/other has no session here"),
             (("helper/main",), Exit.NOT_FOUND, "no log has a model call in session 's'"),
         )
-        for arguments, code, words in wanted:
+        for arguments, code, words in cases:
             done = await cli.call("context", *arguments)
 
             assert (done.code, done.out) == (code, "")

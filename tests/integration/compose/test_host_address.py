@@ -92,8 +92,8 @@ async def line(url: str) -> AsyncIterator[Line]:
 
 async def status(url: str, path: str) -> int:
     """The status of one request on a connection of its own."""
-    async with line(url) as one:
-        return await one.ask(path)
+    async with line(url) as connection:
+        return await connection.ask(path)
 
 
 async def test_connections_that_ask_nothing_do_not_hide_the_hosts_health() -> None:
@@ -112,9 +112,9 @@ async def test_connections_that_ask_nothing_do_not_hide_the_hosts_health() -> No
         assert await idle[0].ended()
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nhost: h\r\n"])
+@pytest.mark.parametrize("head", [b"", b"GET /healthz HTTP/1.1\r\nhost: h\r\n"])
 async def test_a_connection_that_brings_no_request_is_closed(
-    monkeypatch: pytest.MonkeyPatch, sent: bytes
+    monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
     """Whether it is silent or never comes to an end; one that asks again and again is not."""
     monkeypatch.setattr(http, "QUIET_LIMIT_S", 2.0)  # a busy machine may pause for a second
@@ -125,9 +125,9 @@ async def test_a_connection_that_brings_no_request_is_closed(
         line(url) as asking,
     ):
         ended = asyncio.create_task(slow.ended())
-        slow.writer.write(sent)
+        slow.writer.write(head)
         while not ended.done():
-            if sent:
+            if head:
                 slow.writer.write(b"x: y\r\n")
             assert await asking.ask("/healthz") == 200
             await asyncio.sleep(0.05)  # the pace of its headers

@@ -38,32 +38,32 @@ async def test_indexes_are_listed_built_and_dropped(cli: Cli) -> None:
         await documents.add(DOCUMENTS, collection="news")
         await documents.add(DOCUMENTS[:5], collection="small")
         for n in range(11):
-            kept = NewMemory(id=f"{n}", about="user:7", text=f"{n}")
-            await runtime.memory("acme").put(kept, embedding=(1.0, float(n)))
-        listed = await cli.call("indexes", "list", "--rows", "10", "--json")
+            memory = NewMemory(id=f"{n}", about="user:7", text=f"{n}")
+            await runtime.memory("acme").put(memory, embedding=(1.0, float(n)))
+        list_output = await cli.call("indexes", "list", "--rows", "10", "--json")
         none = await cli.call("indexes", "list", "--rows", "10", "--tenant", "bolt", "--json")
         built = await cli.call("indexes", "build", "--rows", "10", "--json")
         again = await cli.call("indexes", "build", "--rows", "10", "--memory-mb", "64")
-        await documents.delete([one.id for one in DOCUMENTS], collection="news")
-        left = await cli.call("indexes", "build", "--json")
-        gone = await cli.call("indexes", "drop", "memories", "user:7", "--tenant", "acme")
+        await documents.delete([document.id for document in DOCUMENTS], collection="news")
+        rebuild_output = await cli.call("indexes", "build", "--json")
+        drop_output = await cli.call("indexes", "drop", "memories", "user:7", "--tenant", "acme")
         unknown = await cli.call("indexes", "drop", "memories", "user:7", "--tenant", "acme")
 
-    assert [(one["store"], one["name"], one["rows"], one["state"]) for one in listed.data] == [
+    assert [(row["store"], row["name"], row["rows"], row["state"]) for row in list_output.data] == [
         ("documents", "news", 12, "none"),
         ("memories", "user:7", 11, "none"),
     ]
     assert none.data == []
-    assert {one["state"] for one in built.data} == {"ready"}
+    assert {row["state"] for row in built.data} == {"ready"}
     assert "ready" in again.out
-    assert [one["name"] for one in left.data] == ["user:7"]
-    assert gone.code == Exit.OK
+    assert [row["name"] for row in rebuild_output.data] == ["user:7"]
+    assert drop_output.code == Exit.OK
     assert unknown.code == Exit.NOT_FOUND
     assert "have no index" in unknown.err
 
 
 def test_a_wrong_size_is_refused(cli: Cli) -> None:
     """Before anything happens."""
-    said = cli("indexes", "build", "--memory-mb", "0")
-    assert said.code == Exit.USAGE
-    assert "1 or more MiB" in said.err
+    output = cli("indexes", "build", "--memory-mb", "0")
+    assert output.code == Exit.USAGE
+    assert "1 or more MiB" in output.err

@@ -56,9 +56,9 @@ async def test_keys_of_a_place_are_read_from_there_alone(
     await asyncio.to_thread(file.write_bytes, data)
     assert await source_of(str(file))() == data
     await asyncio.to_thread(file.write_bytes, large)
-    for place in (str(file), str(tmp_path), str(tmp_path / "nothing")):
+    for location in (str(file), str(tmp_path), str(tmp_path / "nothing")):
         with pytest.raises((OSError, ValueError)):
-            await source_of(place)()
+            await source_of(location)()
     with key_server(bodies) as url:
         assert await source_of(f"{url}/ok")() == data
         for path in ("far", "bad", "large"):

@@ -22,15 +22,15 @@ def cli(postgres_dsn: str, schema: str, capsys: pytest.CaptureFixture[str]) -> C
 @pytest.mark.item(218)
 def test_a_limit_is_set_listed_and_deleted(cli: Cli) -> None:
     """As JSON with all that it allows; deleting what is not there ends with 4."""
-    said = cli(
+    output = cli(
         "limits", "set", "type:desk", "--max-concurrent", "5", "--rate", "90/m", "--burst", "20"
     )
-    assert said.out == "type:desk: at most 5 at once; 1.5 starts/s, bursts of 20\n"
+    assert output.out == "type:desk: at most 5 at once; 1.5 starts/s, bursts of 20\n"
     assert cli("limits", "set", "tenant:acme", "--weight", "3", "--json").data["weight"] == 3
 
-    listed = cli("limits", "list", "--json").data
-    assert [one["scope"] for one in listed] == ["tenant:acme", "type:desk"]
-    assert listed[1] == {
+    limits = cli("limits", "list", "--json").data
+    assert [limit["scope"] for limit in limits] == ["tenant:acme", "type:desk"]
+    assert limits[1] == {
         "scope": "type:desk",
         "max_concurrent": 5,
         "rate_per_s": 1.5,
@@ -48,7 +48,7 @@ def test_a_limit_is_set_listed_and_deleted(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "words"),
     [
         (["type:desk"], "--max-concurrent"),
         (["desk", "--max-concurrent", "1"], "type:NAME"),
@@ -60,13 +60,13 @@ def test_a_limit_is_set_listed_and_deleted(cli: Cli) -> None:
     ],
 )
 def test_an_invalid_limit_of_the_command_is_refused(
-    cli: Cli, arguments: Sequence[str], named: str
+    cli: Cli, arguments: Sequence[str], words: str
 ) -> None:
     """With 2, and a sentence that names what is wrong."""
-    said = cli("limits", "set", *arguments)
+    output = cli("limits", "set", *arguments)
 
-    assert said.code == 2
-    assert named in said.err
+    assert output.code == 2
+    assert words in output.err
 
 
 @pytest.mark.parametrize(

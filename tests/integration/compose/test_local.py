@@ -62,7 +62,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
 
 def running(folder: Path) -> list[str | None]:
     """The URLs of the folder's servers, None for those that do not run."""
-    return [url_if_running(place) for place in (folder, folder / "nats", folder / "redis")]
+    return [url_if_running(path) for path in (folder, folder / "nats", folder / "redis")]
 
 
 def urls_of(opened: LocalServers) -> dict[str, str]:
@@ -93,9 +93,9 @@ async def test_two_processes_share_the_servers_of_the_first(folder: Path) -> Non
     """The second uses them; when the first ends they end, and the next one starts its own."""
     with holder(folder) as first:
         assert first.stdout is not None
-        said = await asyncio.to_thread(first.stdout.readline)
+        line = await asyncio.to_thread(first.stdout.readline)
         async with local_servers(folder) as opened:
-            shared = [url in said for url in urls_of(opened).values()]
+            shared = [url in line for url in urls_of(opened).values()]
             for name, url in urls_of(opened).items():
                 await KINDS[name].write(url, 3)
         still = running(folder)
@@ -118,9 +118,9 @@ async def test_two_that_open_a_new_folder_at_once_agree(folder: Path) -> None:
                 await both_in.wait()
             return opened
 
-    one, two = await asyncio.gather(use(), use())
+    first, second = await asyncio.gather(use(), use())
 
-    assert one == two
+    assert first == second
     assert running(folder) == [None, None, None]
 
 
@@ -182,10 +182,10 @@ async def test_a_host_that_cannot_start_stops_its_servers(
     def start(kind: str) -> Callable[[Path], EmbeddedServer]:
         real: Callable[[Path], EmbeddedServer] = getattr(embedded, f"start_{kind}")
 
-        def noted(place: Path) -> EmbeddedServer:
+        def noted(data_dir: Path) -> EmbeddedServer:
             if (kind, wrong) == ("valkey", "servers"):
                 raise EmbeddedServerMissingError("Valkey", "the test took it away")
-            server = real(place)
+            server = real(data_dir)
             started.append(kind)
             if (kind, wrong) == ("nats", "signal"):
                 signal.raise_signal(signal.SIGTERM)

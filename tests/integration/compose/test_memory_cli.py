@@ -36,25 +36,25 @@ async def test_memories_are_listed_shown_and_forgotten(cli: Cli) -> None:
         await memory.put(new("imperial", key="units", source="model", run_id="r1"))
         await memory.put(new("likes tea", about=f"agent:{AgentId('helper', 'main')}"))
         await runtime.memory("acme").put(new("theirs"))
-        listed = await cli.call("memory", "list", "--json")
+        list_output = await cli.call("memory", "list", "--json")
         table = await cli.call("memory", "list", "user:7", "--limit", "1")
         foreign = await cli.call("memory", "list", "--tenant", "acme", "--json")
-        shown = await cli.call("memory", "show", "units", "--about", "user:7")
+        show_output = await cli.call("memory", "show", "units", "--about", "user:7")
         data = await cli.call("memory", "show", "id-metr", "--about", "user:7", "--json")
-        gone = await cli.call("memory", "forget", "units", "--about", "user:7")
+        forget_output = await cli.call("memory", "forget", "units", "--about", "user:7")
         again = await cli.call("memory", "forget", "units", "--about", "user:7")
         unknown = await cli.call("memory", "show", "units", "--about", "user:7")
-        left = await memory.page()
+        remaining = await memory.page()
 
-    assert [one["text"] for one in listed.data] == ["likes tea", "imperial"]
+    assert [row["text"] for row in list_output.data] == ["likes tea", "imperial"]
     assert "imperial" in table.out
     assert "likes tea" not in table.out
-    assert [one["text"] for one in foreign.data] == ["theirs"]
-    assert "imperial" in shown.out
-    assert "metric" in shown.out
-    assert "\x1b[2J" not in shown.out
-    assert [(one["version"], one["source"]) for one in data.data] == [(2, "model"), (1, "user")]
-    assert gone.code in (None, Exit.OK)
+    assert [row["text"] for row in foreign.data] == ["theirs"]
+    assert "imperial" in show_output.out
+    assert "metric" in show_output.out
+    assert "\x1b[2J" not in show_output.out
+    assert [(row["version"], row["source"]) for row in data.data] == [(2, "model"), (1, "user")]
+    assert forget_output.code in (None, Exit.OK)
     assert (again.code, unknown.code) == (Exit.NOT_FOUND, Exit.NOT_FOUND)
     assert "callboard memory list user:7" in unknown.err
-    assert [one.text for one in left] == ["likes tea"]
+    assert [entry.text for entry in remaining] == ["likes tea"]

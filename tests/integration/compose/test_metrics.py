@@ -33,7 +33,9 @@ async def test_a_silent_database_leaves_the_totals_out(
             page, _ = await probes.metrics()
 
     assert b"callboard_totals_up 0.0" in page
-    [record] = [one for one in caplog.records if one.message == "totals could not be counted"]
+    [record] = [
+        record for record in caplog.records if record.message == "totals could not be counted"
+    ]
     assert vars(record)["problem"] == "no answer within 0 s"
 
 

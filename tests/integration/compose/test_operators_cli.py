@@ -52,10 +52,10 @@ class Writer:
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
         """Return the payload."""
-        return await ctx.step("write", given, inbox[0].payload)
+        return await ctx.step("write", echo_payload, inbox[0].payload)
 
 
-def given(payload: Any) -> Any:
+def echo_payload(payload: Any) -> Any:
     """Return what was given."""
     return payload
 
@@ -90,7 +90,7 @@ async def runs_of(runtime: Runtime, agent: AgentId) -> list[RunId]:
     return [row.run_id for row in rows if row.last_seq >= 0]
 
 
-async def seen(runtime: Runtime, run_id: RunId, kind: str) -> None:
+async def wait_for_entry(runtime: Runtime, run_id: RunId, kind: str) -> None:
     """Return once the run's log has an entry of this kind."""
     async with asyncio.timeout(20):
         async for entry in runtime.tail(run_id):
@@ -101,13 +101,13 @@ async def seen(runtime: Runtime, run_id: RunId, kind: str) -> None:
 async def test_a_conversation_is_shown_from_any_of_its_runs(cli: Cli) -> None:
     """Spawned, asked, sent and published; from its root or from here; as a tree or as JSON."""
     async with newsroom(cli) as (runtime, root):
-        (told,) = await runs_of(runtime, AgentId("waiter", "told"))
+        (waiter_run,) = await runs_of(runtime, AgentId("waiter", "told"))
         (fan,) = await runs_of(runtime, AgentId("writer", "fan"))
-        whole = (await cli.call("trace", told, "--json")).data
+        whole = (await cli.call("trace", waiter_run, "--json")).data
         from_fan = (await cli.call("trace", fan, "--json")).data
-        here = (await cli.call("trace", told, "--from-here", "--json")).data
+        here = (await cli.call("trace", waiter_run, "--from-here", "--json")).data
         cut = await cli.call("trace", root, "--limit", "2")
-        shown = await cli.call("trace", root)
+        tree_output = await cli.call("trace", root)
 
     caused = whole["root"]["caused"]
     assert (whole["runs"], whole["left_out"], whole["root"]["run"]) == (5, 0, root)
@@ -122,10 +122,12 @@ async def test_a_conversation_is_shown_from_any_of_its_runs(cli: Cli) -> None:
     assert caused[0]["runs"][0]["run"] == fan
     assert caused[3]["runs"][0]["status"] in ("RUNNING", "SUSPENDED")
     assert from_fan["root"]["run"] == root
-    assert (here["runs"], here["root"]["run"], here["root"]["start_s"]) == (1, told, 0)
+    assert (here["runs"], here["root"]["run"], here["root"]["start_s"]) == (1, waiter_run, 0)
     assert "not shown: 3 or more" in cut.out
-    assert all(word in shown.out for word in ("publish → news/today", "writer/asked", "executing"))
-    assert shown.out.count("COMPLETED") == 4
+    assert all(
+        word in tree_output.out for word in ("publish → news/today", "writer/asked", "executing")
+    )
+    assert tree_output.out.count("COMPLETED") == 4
 
 
 async def test_a_tree_is_shown_from_its_root(cli: Cli) -> None:
@@ -134,13 +136,13 @@ async def test_a_tree_is_shown_from_its_root(cli: Cli) -> None:
         (child,) = await runs_of(runtime, AgentId("writer", "child"))
         whole = (await cli.call("runs", "tree", child, "--json")).data
         here = (await cli.call("runs", "tree", child, "--from-here", "--json")).data
-        shown = await cli.call("runs", "tree", root)
+        tree_output = await cli.call("runs", "tree", root)
         cut = await cli.call("runs", "tree", root, "--limit", "1")
         children = (await cli.call("runs", "list", "--parent", root, "--json")).data
 
     assert (whole["run"], [below["run"] for below in whole["children"]]) == (root, [child])
     assert (here["run"], here["children"]) == (child, [])
-    assert "writer/child  COMPLETED" in shown.out
+    assert "writer/child  COMPLETED" in tree_output.out
     assert "not shown" in cut.out
     assert [row["run"] for row in children] == [child]
 
@@ -158,7 +160,7 @@ async def test_agents_and_hosts_are_listed(cli: Cli) -> None:
         state = (await cli.call("agents", "state", "editor/1", "--json")).data
         people = [await cli.call("agents", word, "editor/1") for word in ("inbox", "state")]
         hosts = (await cli.call("hosts", "--json")).data
-        shown = await cli.call("hosts")
+        hosts_output = await cli.call("hosts")
 
     reasons = {row["agent"]: row["reason"] for row in every}
     assert reasons == {"acme:ghost/1": "unserved", "waiter/told": reasons["waiter/told"]}
@@ -172,7 +174,7 @@ async def test_agents_and_hosts_are_listed(cli: Cli) -> None:
     assert "articles" in people[1].out
     assert [host["serves"] for host in hosts] == [["editor", "waiter", "writer"]]
     assert hosts[0]["shards"] > 0
-    assert hosts[0]["host"] in shown.out
+    assert hosts[0]["host"] in hosts_output.out
 
 
 async def test_runs_are_found_by_type_tenant_and_time_in_pages(cli: Cli) -> None:
@@ -182,18 +184,24 @@ async def test_runs_are_found_by_type_tenant_and_time_in_pages(cli: Cli) -> None
         other = AgentId("waiter", "a", "acme")
         foreign = await runtime.submit(other, None, tenant="acme")
 
-        async def found(*words: str) -> list[str]:
+        async def list_run_ids(*words: str) -> list[str]:
             rows = (await cli.call("runs", "list", *words, "--json")).data
             return [row["run"] for row in rows]
 
-        assert await found("--type", "waiter") == [foreign, *reversed(ids)]
-        assert await found("--type", "desk") == []
-        assert await found("--tenant", "acme") == [foreign]
-        assert await found("--agent", "acme:waiter/a") == [foreign]
-        assert await found("--since", "1h", "--until", "2999-01-01") == [foreign, *reversed(ids)]
-        assert await found("--until", "1h") == []
-        first = await found("--limit", "2")
-        assert first + await found("--limit", "2", "--after", first[-1]) == [foreign, *ids[::-1]]
+        assert await list_run_ids("--type", "waiter") == [foreign, *reversed(ids)]
+        assert await list_run_ids("--type", "desk") == []
+        assert await list_run_ids("--tenant", "acme") == [foreign]
+        assert await list_run_ids("--agent", "acme:waiter/a") == [foreign]
+        assert await list_run_ids("--since", "1h", "--until", "2999-01-01") == [
+            foreign,
+            *reversed(ids),
+        ]
+        assert await list_run_ids("--until", "1h") == []
+        first = await list_run_ids("--limit", "2")
+        assert first + await list_run_ids("--limit", "2", "--after", first[-1]) == [
+            foreign,
+            *ids[::-1],
+        ]
         assert "--after" in (await cli.call("runs", "list", "--limit", "2")).out
 
 
@@ -201,14 +209,14 @@ async def test_many_runs_are_cancelled_with_yes_only(cli: Cli) -> None:
     """Without it they are counted, and the exit code says that nothing was done."""
     async with cli.host("waiter") as runtime:
         ids = [await runtime.submit(AgentId("waiter", key), None) for key in "abc"]
-        counted = await cli.call("runs", "cancel", "--type", "waiter")
+        count_output = await cli.call("runs", "cancel", "--type", "waiter")
         done = await cli.call("runs", "cancel", "--type", "waiter", "--yes", "--json")
         async with asyncio.timeout(20):
             rows = [await runtime.wait(run_id) for run_id in ids]
         none = await cli.call("runs", "cancel", "--agent", "waiter/a", "--yes")
 
-    assert (counted.code, done.code, none.code) == (1, 0, 0)
-    assert "3 run(s) would be asked" in counted.out
+    assert (count_output.code, done.code, none.code) == (1, 0, 0)
+    assert "3 run(s) would be asked" in count_output.out
     assert set(done.data["asked_to_stop"]) == set(ids)
     assert {row.status for row in rows} == {"CANCELLED"}
     assert "found 0 run(s)" in none.out
@@ -235,19 +243,19 @@ async def test_a_failed_a_parked_and_a_backing_off_run_are_retried(
             (waits, K.RUN_ATTEMPT_FAILED),
             (parked, K.RUN_PARKED),
         ):
-            await seen(runtime, run_id, kind)
+            await wait_for_entry(runtime, run_id, kind)
         idle = await runtime.submit(AgentId("waiter", "a"), None)
-        await seen(runtime, idle, K.RUN_STARTED)
+        await wait_for_entry(runtime, idle, K.RUN_STARTED)
         marker.touch()
-        said = [
+        retries = [
             (await cli.call("runs", "retry", run, "--json")).data for run in (dead, waits, parked)
         ]
         async with asyncio.timeout(20):
-            results = [await runtime.result(RunId(one["goes_on_as"])) for one in said]
+            results = [await runtime.result(RunId(retry["goes_on_as"])) for retry in retries]
         again = await cli.call("runs", "retry", waits)
         refused = await cli.call("runs", "retry", idle)
 
-    assert [one["was"] for one in said] == ["redriven", "back-off", "parked"]
+    assert [retry["was"] for retry in retries] == ["redriven", "back-off", "parked"]
     assert results == ["repaired"] * 3
     assert (again.code, refused.code) == (2, 2)
     assert f"runs fork {waits}" in again.err
@@ -264,13 +272,13 @@ async def test_a_run_is_forked(cli: Cli) -> None:
         other = await cli.call("runs", "fork", child, "--at", str(end - 1), "--copy", "1")
         async with asyncio.timeout(20):
             result = await runtime.result(RunId(fork))
-        shown = (await cli.call("runs", "show", fork, "--json")).data
+        view = (await cli.call("runs", "show", fork, "--json")).data
         refused = await cli.call("runs", "fork", child, "--at", str(end))
         beyond = await cli.call("runs", "fork", child, "--at", "99")
 
     assert result == "write"
     assert again["run"] == fork != other.out.strip()
-    assert shown["forked_from"] == {"run": child, "seq": end - 1}
+    assert view["forked_from"] == {"run": child, "seq": end - 1}
     assert (refused.code, beyond.code) == (2, 2)
     assert f"fork at {end - 1} or before" in refused.err
     assert f"entries 0 to {end}" in beyond.err
@@ -280,7 +288,7 @@ async def test_events_end_where_the_run_does(cli: Cli) -> None:
     """Without --follow at the log's present end; with it behind the end mark."""
     async with cli.host("waiter") as runtime:
         run_id = await runtime.submit(AgentId("waiter", "a"), None)
-        await seen(runtime, run_id, K.MSG_RECEIVED)
+        await wait_for_entry(runtime, run_id, K.MSG_RECEIVED)
         now = await cli.call("runs", "events", run_id, "--json")
         following = asyncio.ensure_future(cli.call("runs", "events", run_id, "-f", "--json"))
         await runtime.signal(run_id, "go", "done")
@@ -288,11 +296,11 @@ async def test_events_end_where_the_run_does(cli: Cli) -> None:
         people = await cli.call("runs", "events", run_id)
 
     lines = [json.loads(line) for line in followed.out.splitlines()]
-    begun = [json.loads(line) for line in now.out.splitlines()]
+    present_lines = [json.loads(line) for line in now.out.splitlines()]
     assert [line["kind"] for line in lines[:-1]] == ["entry"] * (len(lines) - 1)
     assert (lines[-1]["kind"], lines[-1]["name"]) == ("end", "COMPLETED")
-    assert [line["seq"] for line in begun] == list(range(len(begun)))
-    assert begun
+    assert [line["seq"] for line in present_lines] == list(range(len(present_lines)))
+    assert present_lines
     assert "the run has ended COMPLETED" in people.out
 
 
@@ -308,22 +316,27 @@ async def test_dead_letters_are_exported_before_they_are_forgotten(
                 await runtime.wait(run_id)
         letters = (await cli.call("dlq", "list", "--json")).data
         ids = [str(letter["id"]) for letter in letters]
-        shown = await cli.call("dlq", "show", ids[0])
-        one = await cli.call("dlq", "discard", ids[0], "--export", str(out))
-        there = await cli.call("dlq", "discard", "--all", "--export", str(out))
-        gone = await cli.call("dlq", "discard", ids[0], "--export", str(tmp_path / "x"))
+        show_output = await cli.call("dlq", "show", ids[0])
+        discard_output = await cli.call("dlq", "discard", ids[0], "--export", str(out))
+        existing_output = await cli.call("dlq", "discard", "--all", "--export", str(out))
+        gone_output = await cli.call("dlq", "discard", ids[0], "--export", str(tmp_path / "x"))
         nowhere = await cli.call("dlq", "discard", "--all", "--export", str(tmp_path / "no" / "x"))
-        left = (await cli.call("dlq", "list", "--json")).data
+        remaining_letters = (await cli.call("dlq", "list", "--json")).data
         rest = await cli.call("dlq", "discard", "--all", "--export", str(tmp_path / "b"), "--json")
         empty = await cli.call("dlq", "list")
 
     (line,) = out.read_text().splitlines()
     assert json.loads(line) == letters[0]
     assert out.stat().st_mode & 0o077 == 0
-    assert "broken" in shown.out
-    assert [said.code for said in (one, there, gone, nowhere)] == [0, 2, 4, 2]
-    assert "exists already" in there.err
-    assert [letter["id"] for letter in left] == [int(number) for number in ids[1:]]
+    assert "broken" in show_output.out
+    assert [output.code for output in (discard_output, existing_output, gone_output, nowhere)] == [
+        0,
+        2,
+        4,
+        2,
+    ]
+    assert "exists already" in existing_output.err
+    assert [letter["id"] for letter in remaining_letters] == [int(number) for number in ids[1:]]
     assert rest.data["discarded"] == 2
     assert len((tmp_path / "b").read_text().splitlines()) == 2
     assert empty.out == "no dead letters\n"
@@ -353,7 +366,7 @@ async def test_dead_letters_are_exported_before_they_are_forgotten(
 )
 def test_wrong_orders_are_refused_in_one_line(cli: Cli, words: Sequence[str], code: int) -> None:
     """What is unknown with 4, what cannot be meant with 2; no stack trace."""
-    said = cli(*words)
+    output = cli(*words)
 
-    assert (said.code, said.out) == (code, "")
-    assert len(said.err.splitlines()) == 1
+    assert (output.code, output.out) == (code, "")
+    assert len(output.err.splitlines()) == 1

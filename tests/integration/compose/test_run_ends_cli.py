@@ -50,17 +50,19 @@ async def test_dead_runs_are_listed_and_redriven(cli: Cli, tmp_path: Path) -> No
     async with cli.host("flaky") as runtime:
         runs = [await failed(runtime, key, str(marker)) for key in ("a", "b", "c")]
         marker.touch()
-        listed = (await cli.call("runs", "list", "--status", "failed", "--json")).data
-        one = (await cli.call("runs", "redrive", runs[0], "--json")).data
+        rows = (await cli.call("runs", "list", "--status", "failed", "--json")).data
+        redriven_rows = (await cli.call("runs", "redrive", runs[0], "--json")).data
         again = (await cli.call("runs", "redrive", runs[0], "--json")).data
         every = await cli.call("runs", "redrive", "--all")
         all_of_them = (await cli.call("runs", "redrive", "--all", "--json")).data
-        results = await ended(runtime, *(found["redriven_as"] for found in all_of_them))
+        results = await ended(runtime, *(row["redriven_as"] for row in all_of_them))
         letters = (await cli.call("dlq", "list", "--json")).data
         by_name = await cli.call("runs", "redrive", runs[1], runs[2])
 
-    assert {run["run"] for run in listed} == set(runs)
-    assert one == again == [{"run": runs[0], "redriven_as": one[0]["redriven_as"]}]
+    assert {run["run"] for run in rows} == set(runs)
+    assert (
+        redriven_rows == again == [{"run": runs[0], "redriven_as": redriven_rows[0]["redriven_as"]}]
+    )
     assert every.out.count("continues as") == 3
     assert results == ["repaired"] * 3
     assert letters == []
@@ -83,7 +85,7 @@ async def test_what_cannot_be_redriven_is_refused(cli: Cli) -> None:
         swept = await cli.call("runs", "redrive", waiting)
 
     assert none.out == "no failed runs\n"
-    codes = [said.code for said in (neither, both, unknown, open_, swept)]
+    codes = [output.code for output in (neither, both, unknown, open_, swept)]
     assert codes == [2, 2, 4, 2, 2]
     assert "--all" in neither.err
     assert waiting in open_.err
@@ -101,19 +103,19 @@ async def test_old_runs_are_swept_by_hand(cli: Cli) -> None:
         young = (await cli.call("runs", "sweep", "--json")).data
         old = await cli.call("runs", "sweep", "--older-than", "0s")
         log = await cli.call("runs", "log", first)
-        shown = await cli.call("runs", "show", first, "--json")
+        show_output = await cli.call("runs", "show", first, "--json")
         again = await cli.call("runs", "log", first, "--follow")
         people = await cli.call("runs", "show", first)
         await runtime.signal(second, "go", "too")
-        kept = await ended(runtime, second)
+        results = await ended(runtime, second)
 
     assert young == {"swept": 0, "older_than_s": 30 * 86_400}
     assert old.out == "swept 1 run(s)\n"
     assert (log.code, again.code) == (0, 0)
-    assert (shown.data["status"], shown.data["result"]) == ("COMPLETED", None)
-    assert shown.data["swept"] is True
+    assert (show_output.data["status"], show_output.data["result"]) == ("COMPLETED", None)
+    assert show_output.data["swept"] is True
     assert "tombstone" in people.out
-    assert kept == ["too"]
+    assert results == ["too"]
 
 
 @pytest.mark.item(487)

@@ -26,19 +26,19 @@ def cli(postgres_dsn: str, schema: str, capsys: pytest.CaptureFixture[str]) -> C
 
 def test_a_schedule_is_created_listed_shown_and_deleted(cli: Cli) -> None:
     """For people words, for programs the whole of it."""
-    made = cli("schedules", "create", "report", "desk/main", '{"a": 1}', *BERLIN)
-    shown = cli("schedules", "show", "report", "--json").data
-    listed = cli("schedules", "list")
+    create_output = cli("schedules", "create", "report", "desk/main", '{"a": 1}', *BERLIN)
+    view = cli("schedules", "show", "report", "--json").data
+    list_output = cli("schedules", "list")
     as_json = cli("schedules", "list", "--json").data
     deleted = cli("schedules", "delete", "report")
     empty = cli("schedules", "list")
 
-    assert made.code == listed.code == deleted.code == empty.code == 0
-    assert "30 8 * * MON-FRI Europe/Berlin" in made.out
-    assert "report" in listed.out
-    assert "desk/main" in listed.out
-    assert as_json == [shown]
-    assert {k: shown[k] for k in ("name", "agent", "payload", "state", "catch_up", "at")} == {
+    assert create_output.code == list_output.code == deleted.code == empty.code == 0
+    assert "30 8 * * MON-FRI Europe/Berlin" in create_output.out
+    assert "report" in list_output.out
+    assert "desk/main" in list_output.out
+    assert as_json == [view]
+    assert {k: view[k] for k in ("name", "agent", "payload", "state", "catch_up", "at")} == {
         "name": "report",
         "agent": "desk/main",
         "payload": {"a": 1},
@@ -46,7 +46,7 @@ def test_a_schedule_is_created_listed_shown_and_deleted(cli: Cli) -> None:
         "catch_up": "one",
         "at": None,
     }
-    at = datetime.fromisoformat(shown["next_at"])
+    at = datetime.fromisoformat(view["next_at"])
     assert (at.hour in (6, 7), at.minute, at.tzinfo) == (True, 30, UTC)
     assert (deleted.out.strip(), empty.out.strip()) == ("deleted report", "no schedules")
 
@@ -54,11 +54,11 @@ def test_a_schedule_is_created_listed_shown_and_deleted(cli: Cli) -> None:
 def test_a_schedule_may_start_a_flow(cli: Cli) -> None:
     """Its runs are those of one agent of the flow, and of the tenant that is named."""
     words = ("schedules", "create", "nightly", "--flow", "billing/refund", "--tenant", "acme")
-    made = cli(*words, "--vars", '{"order": 7}', *BERLIN, "--json").data
+    schedule = cli(*words, "--vars", '{"order": 7}', *BERLIN, "--json").data
 
-    assert made["agent"] == "acme:billing/refund:schedule:nightly"
-    assert made["payload"] == {"vars": {"order": 7}, "actor_id": None, "session_id": None}
-    assert cli("schedules", "show", "nightly", "--tenant", "acme", "--json").data == made
+    assert schedule["agent"] == "acme:billing/refund:schedule:nightly"
+    assert schedule["payload"] == {"vars": {"order": 7}, "actor_id": None, "session_id": None}
+    assert cli("schedules", "show", "nightly", "--tenant", "acme", "--json").data == schedule
 
 
 def test_create_can_be_repeated_and_prints_the_differences(cli: Cli) -> None:
@@ -91,32 +91,36 @@ async def test_messages_reach_the_agent(cli: Cli, tmp_path: Path) -> None:
     """One by a delay, one by hand, and the same request not again."""
     job = json.dumps({"ledger": str(tmp_path / "ledger")})
     async with cli.host("ten") as host:
-        made = await cli.call("schedules", "create", "soon", "ten/a", job, "--delay-s", "0.2")
+        create_output = await cli.call(
+            "schedules", "create", "soon", "ten/a", job, "--delay-s", "0.2"
+        )
         await cli.call("schedules", "create", "rare", "ten/b", job, "--cron", "0 0 29 2 *")
-        sent = [
+        sent_flags = [
             (await cli.call("schedules", "trigger", "rare", "--request-id", "r1", "--json")).data[
                 "sent"
             ]
             for _ in range(2)
         ]
         for key in ("a", "b"):
-            while not (found := await host.store.lists.runs(agent=AgentId("ten", key))):
+            while not (runs := await host.store.lists.runs(agent=AgentId("ten", key))):
                 pass
-            assert await host.result(found[0].run_id)
+            assert await host.result(runs[0].run_id)
 
-    assert made.code == 0
-    assert sent == [True, False]
-    shown = await cli.call("schedules", "show", "soon", "--json")
-    assert shown.data["state"] == "done"
+    assert create_output.code == 0
+    assert sent_flags == [True, False]
+    show_output = await cli.call("schedules", "show", "soon", "--json")
+    assert show_output.data["state"] == "done"
 
 
 def test_a_single_message_at_an_instant(cli: Cli) -> None:
     """With its own offset; it is told in UTC."""
     at = (SystemClock().now() + timedelta(days=400)).replace(microsecond=0)
-    there = at.astimezone(tz=None).isoformat()
-    made = cli("schedules", "create", "once", "desk/main", '"call"', "--at", there, "--json").data
+    local_time = at.astimezone(tz=None).isoformat()
+    schedule = cli(
+        "schedules", "create", "once", "desk/main", '"call"', "--at", local_time, "--json"
+    ).data
 
-    assert made["next_at"] == made["at"] == at.isoformat()
+    assert schedule["next_at"] == schedule["at"] == at.isoformat()
 
 
 REFUSED: Final[list[tuple[list[str], int, str]]] = [
@@ -157,17 +161,17 @@ def test_what_cannot_be_done_is_said_in_one_sentence(
     cli: Cli, arguments: list[str], code: int, words: str
 ) -> None:
     """On stderr, with an exit code that says what kind of no it is."""
-    said = cli("schedules", *arguments)
+    output = cli("schedules", *arguments)
 
-    assert (said.code, said.out) == (code, "")
-    assert words in said.err
-    assert said.err.count("\n") == 1
+    assert (output.code, output.out) == (code, "")
+    assert words in output.err
+    assert output.err.count("\n") == 1
     assert cli("schedules", "list", "--json").data == []
 
 
 def test_every_command_has_help_with_an_example(cli: Cli) -> None:
     """`--help` shows a line that can be copied."""
     for verb in ("create", "list", "show", "pause", "resume", "trigger", "delete"):
-        said = cli.bare("schedules", verb, "--help")
-        assert said.code == 0
-        assert f"callboard schedules {verb}" in said.out.replace("\n", " ")
+        output = cli.bare("schedules", verb, "--help")
+        assert output.code == 0
+        assert f"callboard schedules {verb}" in output.out.replace("\n", " ")

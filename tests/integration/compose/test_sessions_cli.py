@@ -66,7 +66,7 @@ async def test_sessions_are_listed_page_by_page(cli: Cli) -> None:
     assert first["project"] == str(agents.project)
     assert "s1" not in page.out
     assert f"there may be more: --before {at}, or a larger --limit" in page.out
-    assert [one["session"] for one in behind.data] == ["s1"]
+    assert [row["session"] for row in behind.data] == ["s1"]
     assert none.out == "there is no session of desk: begin one with callboard chat\n"
     assert elsewhere.data == []
 
@@ -79,8 +79,8 @@ async def test_the_active_path_and_the_tree_are_shown(cli: Cli) -> None:
         tree = await cli.call("sessions", "nodes", "s1")
         nodes = (await cli.call("sessions", "nodes", "s1", "--json")).data
 
-    said = [one["message"]["content"][0]["text"] for one in path.data]
-    assert said == ["one", "You said one.", "three", "You said three."]
+    texts = [turn["message"]["content"][0]["text"] for turn in path.data]
+    assert texts == ["one", "You said one.", "three", "You said three."]
     assert last.out.splitlines()[1:] == [
         "    You said three.",
         "3 turn(s) before are not shown: see --last",
@@ -89,8 +89,8 @@ async def test_the_active_path_and_the_tree_are_shown(cli: Cli) -> None:
         line.partition(" user")[0].partition(" assistant")[0][:-8] for line in tree.out.splitlines()
     ]
     assert marks == ["  ", "  ", "  ├─ ", "  │  ", "  └─ ", "*    "]
-    assert [one["active"] for one in nodes] == [False] * 5 + [True]
-    assert [one["on_path"] for one in nodes] == [True, True, False, False, True, True]
+    assert [node["active"] for node in nodes] == [False] * 5 + [True]
+    assert [node["on_path"] for node in nodes] == [True, True, False, False, True, True]
     assert nodes[4]["parent"] == nodes[2]["parent"] == nodes[1]["id"]
 
 
@@ -133,12 +133,12 @@ async def test_a_session_is_deleted_only_when_that_is_confirmed(
         refused = await cli.call("sessions", "delete", "s1")
         done = await cli.call("sessions", "delete", "s1", "--yes", "--json")
         again = await cli.call("sessions", "delete", "s1", "--yes")
-        left = await cli.call("sessions", "list", "--json")
+        list_output = await cli.call("sessions", "list", "--json")
 
     assert (refused.code, refused.err) == (Exit.USAGE, f"callboard: {NOBODY}\n")
     assert done.data["rows"] >= 6
     assert again.code == Exit.NOT_FOUND
-    assert [one["session"] for one in left.data] == ["s2"]
+    assert [row["session"] for row in list_output.data] == ["s2"]
 
 
 @pytest.mark.item(356)
@@ -160,14 +160,14 @@ def test_a_chat_continues_its_session(cli: Cli, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_chat_may_start_a_session(cli: Cli) -> None:
     """With an id of its own, or one that is not there yet."""
-    one = cli("chat", f"{HERE}AGENT", "--message", "one", "--new", "--session", "s1")
-    two = cli("chat", f"{HERE}AGENT", "--message", "two", "--new")
+    first = cli("chat", f"{HERE}AGENT", "--message", "one", "--new", "--session", "s1")
+    second = cli("chat", f"{HERE}AGENT", "--message", "two", "--new")
     again = cli("chat", f"{HERE}AGENT", "--message", "three", "--new", "--session", "s1")
-    found = cli("sessions", "list", "--json")
+    list_output = cli("sessions", "list", "--json")
 
-    assert (one.code, two.code, again.code) == (Exit.OK, Exit.OK, Exit.USAGE)
+    assert (first.code, second.code, again.code) == (Exit.OK, Exit.OK, Exit.USAGE)
     assert "session s1 of session exists already: leave --new out" in again.err
-    assert len(found.data) == 2
+    assert len(list_output.data) == 2
 
 
 async def test_a_list_shows_whose_a_session_is(cli: Cli) -> None:
@@ -176,15 +176,15 @@ async def test_a_list_shows_whose_a_session_is(cli: Cli) -> None:
         for key, owner in (("s1", "ada"), ("s2", None)):
             label = SessionLabel(title=f"About {key}")
             await runtime.store.data.directory.create(AgentId("session", key), label, owner=owner)
-        said = await cli.call("sessions", "list")
+        output = await cli.call("sessions", "list")
         data = (await cli.call("sessions", "list", "--json")).data
 
-    assert {one["session"]: (one["owner"], one["title"]) for one in data} == {
+    assert {row["session"]: (row["owner"], row["title"]) for row in data} == {
         "s1": ("ada", "About s1"),
         "s2": (None, "About s2"),
     }
-    [line] = [line for line in said.out.splitlines() if "s1" in line]
-    assert ("ada" in line, "About s1" in line, "owner" in said.out) == (True, True, True)
+    [line] = [line for line in output.out.splitlines() if "s1" in line]
+    assert ("ada" in line, "About s1" in line, "owner" in output.out) == (True, True, True)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_a_chat_that_cannot_start_prints_the_reason(
 ) -> None:
     """In one line; no session is there afterwards."""
     done = cli("chat", HERE + arguments[0], *arguments[1:])
-    found = cli("sessions", "list", "--json")
+    list_output = cli("sessions", "list", "--json")
 
     assert (done.code, done.out, len(done.err.splitlines())) == (Exit.USAGE, "", 1)
     assert problem in done.err
-    assert found.data == []
+    assert list_output.data == []

@@ -59,10 +59,10 @@ async def test_an_unreachable_collector_disturbs_no_agent(
                 for _ in range(20):
                     run_id = await runtime.submit(agent.id, {})
                     assert await runtime.result(run_id) == "done"
-                said = [record.message for record in caplog.records]
-                while LOST not in said:
+                messages = [record.message for record in caplog.records]
+                while LOST not in messages:
                     await asyncio.sleep(0.01)
-                    said = [record.message for record in caplog.records]
+                    messages = [record.message for record in caplog.records]
 
-    assert said.count(LOST) == 1
-    assert not [word for word in said if "export" in word.lower() and word != LOST]
+    assert messages.count(LOST) == 1
+    assert not [word for word in messages if "export" in word.lower() and word != LOST]

@@ -17,11 +17,11 @@ def cli(postgres_dsn: str, schema: str, capsys: pytest.CaptureFixture[str]) -> C
 
 def test_a_token_is_made_shown_once_listed_and_revoked(cli: Cli) -> None:
     """The secret alone is the line on stdout; nobody is shown it again."""
-    made = cli("tokens", "create", "ada", "--expires", "90d")
-    assert made.code == 0
-    assert re.fullmatch(r"cb_[\w-]{43}\n", made.out)
-    assert "principal ada of tenant default: sessions:own, until 20" in made.err
-    secret = made.out.strip()
+    create_output = cli("tokens", "create", "ada", "--expires", "90d")
+    assert create_output.code == 0
+    assert re.fullmatch(r"cb_[\w-]{43}\n", create_output.out)
+    assert "principal ada of tenant default: sessions:own, until 20" in create_output.err
+    secret = create_output.out.strip()
     shop = cli(
         *("tokens", "create", "shop", "--tenant", "acme", "--principal", "web", "--json"),
         *("--scope", "sessions:all", "--scope", "cleanup"),
@@ -29,24 +29,27 @@ def test_a_token_is_made_shown_once_listed_and_revoked(cli: Cli) -> None:
     assert shop["token"].startswith("cb_")
     assert (shop["tenant"], shop["principal"]) == ("acme", "web")
     assert (shop["scopes"], shop["expires_at"]) == (["sessions:all", "cleanup"], None)
-    listed = cli("tokens", "list", "--json")
-    assert [(one["name"], one["state"], one["last_used_at"]) for one in listed.data] == [
+    list_output = cli("tokens", "list", "--json")
+    assert [(row["name"], row["state"], row["last_used_at"]) for row in list_output.data] == [
         ("ada", "valid", None),
         ("shop", "valid", None),
     ]
     table = cli("tokens", "list")
     assert "never" in table.out
-    for said in (made.err, listed.out, table.out):
-        assert secret not in said
-        assert secret[3:] not in said
-    assert cli("tokens", "revoke", "ada").out == f"token ada ({listed.data[0]['id']}) is revoked\n"
+    for text in (create_output.err, list_output.out, table.out):
+        assert secret not in text
+        assert secret[3:] not in text
+    assert (
+        cli("tokens", "revoke", "ada").out
+        == f"token ada ({list_output.data[0]['id']}) is revoked\n"
+    )
     assert cli("tokens", "revoke", shop["id"], "--json").data["state"] == "revoked"
-    assert [one["state"] for one in cli("tokens", "list", "--json").data] == ["revoked"] * 2
+    assert [row["state"] for row in cli("tokens", "list", "--json").data] == ["revoked"] * 2
     assert cli("tokens", "create", "ada").code == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "named"),
+    ("arguments", "code", "words"),
     [
         (["create", "ada", "--scope", "all"], 2, "sessions:all"),
         (["create", "ada", "--expires", "soon"], 2, "30d"),
@@ -58,12 +61,12 @@ def test_a_token_is_made_shown_once_listed_and_revoked(cli: Cli) -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused(
-    cli: Cli, arguments: list[str], code: int, named: str
+    cli: Cli, arguments: list[str], code: int, words: str
 ) -> None:
     """With what to say instead."""
     if "taken" in arguments:
         assert cli("tokens", "create", "taken").code == 0
-    said = cli("tokens", *arguments)
+    output = cli("tokens", *arguments)
 
-    assert (said.code, said.out) == (code, "")
-    assert named in said.err
+    assert (output.code, output.out) == (code, "")
+    assert words in output.err

@@ -30,14 +30,19 @@ def test_following_is_listed_changed_and_ended(cli: Cli) -> None:
     assert cli("follow", "desk/b", "news/eu", "--lazy").code == 0
     again = cli("follow", "desk/a", "news/eu", "--lazy", "--json").data
     assert again == {"agent": "desk/a", "topic": "news/eu", "mode": "lazy"}
-    listed = cli("followers", "news/eu", "--json").data
-    assert {one["agent"]: one["mode"] for one in listed} == {"desk/a": "lazy", "desk/b": "lazy"}
+    followers = cli("followers", "news/eu", "--json").data
+    assert {follower["agent"]: follower["mode"] for follower in followers} == {
+        "desk/a": "lazy",
+        "desk/b": "lazy",
+    }
     assert "desk/a" in cli("followers", "news/eu", "--limit", "5").out
     assert len(cli("followers", "news/eu", "--limit", "1", "--json").data) == 1
 
     assert "does not follow" in cli("unfollow", "desk/a", "news/eu").out
     assert cli("unfollow", "desk/a", "news/eu", "--json").data["was_following"] is False
-    assert [one["agent"] for one in cli("followers", "news/eu", "--json").data] == ["desk/b"]
+    assert [follower["agent"] for follower in cli("followers", "news/eu", "--json").data] == [
+        "desk/b"
+    ]
     assert cli("followers", "other").out.strip() == "no agent follows other/default"
 
 
@@ -48,7 +53,7 @@ async def test_a_published_post_reaches_followers_once(cli: Cli) -> None:
     assert (await cli.call("publish", "nobody/here", "{}")).code == 0
     await cli.call("follow", "ten/a", "news")
     words = ("publish", "news", '{"n": 1}', "--message-id", "m-1")
-    said = [await cli.call(*words), await cli.call(*words, "--json")]
+    outputs = [await cli.call(*words), await cli.call(*words, "--json")]
     async with cli.host("ten") as runtime:
         agent = AgentId("ten", "a")
         async with asyncio.timeout(20):
@@ -58,8 +63,8 @@ async def test_a_published_post_reaches_followers_once(cli: Cli) -> None:
             entry = await anext(e async for e in tail if e.kind == "msg.received")
         pending = await runtime.store.lists.pending_count(agent)
 
-    assert said[0].out.strip() == "published m-1 to news/default"
-    assert said[1].data == {"topic": "news/default", "id": "m-1"}
+    assert outputs[0].out.strip() == "published m-1 to news/default"
+    assert outputs[1].data == {"topic": "news/default", "id": "m-1"}
     assert pending <= 1
     assert entry.payload["message"]["metadata"]["publisher"] == "client:cli"  # type: ignore[call-overload,index]
 
@@ -78,7 +83,7 @@ def test_what_cannot_be_is_said_in_one_sentence(
     cli: Cli, words: tuple[str, ...], complaint: str
 ) -> None:
     """With the exit code of a command that cannot be carried out as given."""
-    said = cli(*words)
+    output = cli(*words)
 
-    assert said.code == 2
-    assert complaint in said.err
+    assert output.code == 2
+    assert complaint in output.err

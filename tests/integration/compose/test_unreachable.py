@@ -116,10 +116,10 @@ WITHOUT_DATABASE = {
     "replay",
     "completion",
     "env",
-    *(f"flows {one}" for one in ("check", "draw", "schema", "import", "pack")),
+    *(f"flows {verb}" for verb in ("check", "draw", "schema", "import", "pack")),
     *(
-        f"graphs {one}"
-        for one in ("inspect", "replay", "store-list", "store-export", "store-import")
+        f"graphs {verb}"
+        for verb in ("inspect", "replay", "store-list", "store-export", "store-import")
     ),
     "mcp-worker",
     "nats-config",

@@ -48,7 +48,7 @@ def cli(postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixtur
 async def answered(cli: Cli) -> AsyncIterator[list[RunLogEntry]]:
     """A host, and what logs have of two answers that have a cost and of one without; of two tenants."""
     async with cli.host() as runtime:
-        found: list[RunLogEntry] = []
+        calls: list[RunLogEntry] = []
         for agent, usage, times in ((HELPER, PAID, 2), (FOREIGN, UNKNOWN, 1)):
             reply = ModelReply(text="so", usage=usage)
             model = ScriptedModel(otherwise=reply, model=f"of-{agent.type}")
@@ -57,8 +57,8 @@ async def answered(cli: Cli) -> AsyncIterator[list[RunLogEntry]]:
                 run = await runtime.submit(agent, "How is it?")
                 await runtime.result(run)
                 entries = [entry async for entry in runtime.entries(run)]
-                found += [entry for entry in entries if entry.kind == EntryKind.LLM_CALL]
-        yield found
+                calls += [entry for entry in entries if entry.kind == EntryKind.LLM_CALL]
+        yield calls
 
 
 async def test_usage_is_the_sum_of_the_logs(cli: Cli) -> None:
@@ -69,38 +69,40 @@ async def test_usage_is_the_sum_of_the_logs(cli: Cli) -> None:
             await cli.call("usage", *["--by", "day", "--by", "agent", "--by", "tenant", "--json"])
         ).data
 
-    used = sum((Usage.model_validate(one.payload["usage"]) for one in entries), Usage())
+    used = sum((Usage.model_validate(entry.payload["usage"]) for entry in entries), Usage())
     assert large == {"tenant": None, "agent": None, "model": "of-helper", "day": None, **TWICE}
     assert (small["model"], small["calls"], small["unpriced"]) == ("of-clerk", 1, 1)
-    assert [(one["tenant"], one["agent"], one["model"]) for one in whole] == [
+    assert [(row["tenant"], row["agent"], row["model"]) for row in whole] == [
         ("acme", "acme:clerk/1", None),
         ("default", "helper/main", None),
     ]
-    assert {one["day"] for one in whole} == {one.ts.date().isoformat() for one in entries}
+    assert {row["day"] for row in whole} == {entry.ts.date().isoformat() for entry in entries}
     for tokens in ("input", "cached", "cache_written", "output"):
-        assert sum(one[tokens] for one in whole) == getattr(used, tokens)
-    assert sum(Decimal(one["cost_usd"]) for one in whole) == Decimal(repr(used.cost_usd))
+        assert sum(row[tokens] for row in whole) == getattr(used, tokens)
+    assert sum(Decimal(row["cost_usd"]) for row in whole) == Decimal(repr(used.cost_usd))
 
 
 async def test_people_see_a_table_with_its_sum(cli: Cli) -> None:
     """And are told of answers whose cost nobody knows."""
     async with answered(cli):
-        shown = (await cli.call("usage", "--by", "agent", "--by", "model")).out.splitlines()
-        one = (await cli.call("usage", "--type", "clerk")).out.splitlines()
+        lines = (await cli.call("usage", "--by", "agent", "--by", "model")).out.splitlines()
+        clerk_lines = (await cli.call("usage", "--type", "clerk")).out.splitlines()
 
     heads = ["agent", "model", "answers", "input", "cached", "to", "cache", "output", "USD"]
-    assert shown[0].split() == [*heads, "unpriced"]
-    assert [line.split() for line in shown[1:4]] == [
+    assert lines[0].split() == [*heads, "unpriced"]
+    assert [line.split() for line in lines[1:4]] == [
         ["acme:clerk/1", "of-clerk", "1", "5", "0", "0", "1", "1"],
         ["helper/main", "of-helper", "2", "200", "80", "20", "14", "0.0002"],
         ["in", "all", "3", "205", "80", "20", "15", "0.0002", "1"],
     ]
-    assert shown[4] == one[3] == "the cost of 1 answer(s) is not known, and is not in the sum"
+    assert (
+        lines[4] == clerk_lines[3] == "the cost of 1 answer(s) is not known, and is not in the sum"
+    )
 
 
 async def test_answers_are_chosen(cli: Cli) -> None:
     """By tenant, type, agent, model and day."""
-    wanted = {
+    expected = {
         "--tenant acme": 1,
         "--tenant nobody": 0,
         "--type helper": 2,
@@ -111,14 +113,14 @@ async def test_answers_are_chosen(cli: Cli) -> None:
         "--since 2020-01-01 --until 2020-12-31": 0,
         "--until 2d": 0,
     }
-    found = {}
+    counts = {}
     async with answered(cli):
-        for options in wanted:
+        for options in expected:
             totals = (await cli.call("usage", *options.split(), "--json")).data
-            found[options] = sum(one["calls"] for one in totals)
+            counts[options] = sum(total["calls"] for total in totals)
         empty = (await cli.call("usage", "--until", "2d")).out
 
-    assert found == wanted
+    assert counts == expected
     assert empty == "no answer of a model is counted here\n"
 
 
@@ -134,7 +136,7 @@ async def test_answers_are_chosen(cli: Cli) -> None:
 )
 def test_an_order_that_means_nothing_is_one_line(cli: Cli, options: str, remedy: str) -> None:
     """Before a server is asked."""
-    said = cli("usage", *options.split())
+    output = cli("usage", *options.split())
 
-    assert (said.code, said.out) == (Exit.USAGE, ""), said
-    assert remedy in said.err
+    assert (output.code, output.out) == (Exit.USAGE, ""), output
+    assert remedy in output.err

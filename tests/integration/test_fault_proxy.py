@@ -20,8 +20,8 @@ async def count(dsn: str, schema: str) -> int:
     """How many rows the test's table has, asked of the server directly."""
     connection = await connect(dsn)
     try:
-        found: int = await connection.fetchval(f"select count(*) from {schema}.t")
-        return found
+        row_count: int = await connection.fetchval(f"select count(*) from {schema}.t")
+        return row_count
     finally:
         await connection.close()
 

@@ -33,7 +33,7 @@ def collector() -> str:
     return os.environ.get("JAEGER_OTLP_URL") or f"http://{urlsplit(URL).hostname}:4318"
 
 
-async def asked(path: str) -> Any:
+async def query(path: str) -> Any:
     """What the query API answers; None for 404."""
 
     def get() -> Any:
@@ -48,13 +48,13 @@ async def asked(path: str) -> Any:
         raise
 
 
-async def until_told(path: str, wanted: int) -> list[dict[str, Any]]:
+async def until_told(path: str, min_spans: int) -> list[dict[str, Any]]:
     """The spans of a trace, once there are so many."""
     async with asyncio.timeout(20):
         while True:
-            found = await asked(path)
-            if found and len(found[0]["spans"]) >= wanted:
-                spans: list[dict[str, Any]] = found[0]["spans"]
+            traces = await query(path)
+            if traces and len(traces[0]["spans"]) >= min_spans:
+                spans: list[dict[str, Any]] = traces[0]["spans"]
                 return spans
             await asyncio.sleep(0.2)
 
@@ -86,11 +86,13 @@ async def test_jaeger_shows_a_conversation_as_one_trace(postgres_dsn: str, schem
         assert row is not None
     spans = await until_told(f"/api/traces/{trace_id_of(row)}", 8)
 
-    assert "callboard" in await asked("/api/services")
+    assert "callboard" in await query("/api/services")
     by_name = {span["operationName"]: span for span in spans}
     parents = {
         span["spanID"]: [
-            one["spanID"] for one in span["references"] if one["refType"] == "CHILD_OF"
+            reference["spanID"]
+            for reference in span["references"]
+            if reference["refType"] == "CHILD_OF"
         ]
         for span in spans
     }

@@ -58,26 +58,26 @@ def row(n: int, agent: AgentId, *, text: str = "", dead_letter: str | None = Non
 
 
 def connect(
-    url: str, namespace: str = "", owner: str | None = None, heard: list[Nudge] | None = None
+    url: str, namespace: str = "", owner: str | None = None, nudge_list: list[Nudge] | None = None
 ) -> AbstractAsyncContextManager[JetStreamConnection]:
     """A connection, with the list to which nudges go."""
     transport = JetStreamTransport(
         url, namespace=namespace, owner=None if owner is None else HostIncarnation(owner)
     )
-    nudges: list[Nudge] = [] if heard is None else heard
+    nudges: list[Nudge] = [] if nudge_list is None else nudge_list
     return transport.connect(deployment=DEPLOYMENT, on_nudge=nudges.append)
 
 
 async def send_all(connection: JetStreamConnection, rows: Iterable[OutboxRow]) -> list[int]:
     """Send all rows at once, whatever order they get."""
     async with asyncio.TaskGroup() as tasks:
-        sending = [tasks.create_task(connection.send(one)) for one in rows]
-    return [one.result() for one in sending]
+        sending = [tasks.create_task(connection.send(outbox_row)) for outbox_row in rows]
+    return [task.result() for task in sending]
 
 
 def numbers(batches: Iterable[MailBatch]) -> list[int]:
     """The `n` of the messages in batches, in order."""
-    return [number_of(one) for batch in batches for one in batch.received]
+    return [number_of(message) for batch in batches for message in batch.received]
 
 
 def number_of(received: Received) -> int:
@@ -96,11 +96,11 @@ async def take(
 ) -> list[MailBatch]:
     """Read until `count` messages came."""
     batches: list[MailBatch] = []
-    got = 0
-    while got < count:
+    message_count = 0
+    while message_count < count:
         batch = await anext(reading)
         batches.append(batch)
-        got += len(batch.received)
+        message_count += len(batch.received)
         if is_acked:
             connection.ack(batch)
     return batches

@@ -48,16 +48,16 @@ async def test_a_message_sent_is_read_with_all_it_had(
     nats_server: TestNats, namespace: str
 ) -> None:
     """Id, sender, target and payload of a row come out as they went in."""
-    sent = row(7, BOB, text="hi")
+    outbox_row = row(7, BOB, text="hi")
 
     async with connect(nats_server.url, namespace) as connection:
-        sequence = await connection.send(sent)
+        sequence = await connection.send(outbox_row)
         async with reading(connection, shard_of(BOB)) as batches:
             batch = await anext(batches)
 
     (received,) = batch.received
     assert isinstance(received.content, Message)
-    assert replace(received.content, created_at=sent.message.created_at) == sent.message
+    assert replace(received.content, created_at=outbox_row.message.created_at) == outbox_row.message
     assert (received.sequence, received.agent_id, received.sender, received.message_id) == (
         sequence,
         BOB,
@@ -120,11 +120,11 @@ async def test_a_full_stream_refuses_with_the_servers_words(own_nats: OwnNats) -
             await client.close()
         await send_all(connection, [row(1, ALICE), row(2, ALICE)])
 
-        with pytest.raises(RefusedError, match="maximum messages exceeded") as caught:
+        with pytest.raises(RefusedError, match="maximum messages exceeded") as exc_info:
             await connection.send(row(3, ALICE))
 
-    assert caught.value.code == 10077
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    assert exc_info.value.code == 10077
+    assert str(pickle.loads(pickle.dumps(exc_info.value))) == str(exc_info.value)
 
 
 async def test_the_state_of_the_stream_names_its_epoch(
@@ -187,26 +187,30 @@ async def test_agents_with_waiting_messages_are_listed(
 
 async def test_a_nudge_reaches_the_host_it_is_for(nats_server: TestNats, namespace: str) -> None:
     """Kind, agent and run arrive at the owner, at nobody else; what is no nudge is passed over."""
-    heard: list[Nudge] = []
+    received_nudges: list[Nudge] = []
     others: list[Nudge] = []
-    sent = [Nudge("signal", BOB, RunId("r1")), Nudge("shards"), Nudge("run", AgentId("a", "ü/ x"))]
+    nudges = [
+        Nudge("signal", BOB, RunId("r1")),
+        Nudge("shards"),
+        Nudge("run", AgentId("a", "ü/ x")),
+    ]
 
     async with (
-        connect(nats_server.url, namespace, owner="me", heard=heard),
-        connect(nats_server.url, namespace, owner="you", heard=others) as you,
+        connect(nats_server.url, namespace, owner="me", nudge_list=received_nudges),
+        connect(nats_server.url, namespace, owner="you", nudge_list=others) as you,
     ):
         client = await nats.connect(nats_server.url)
         for junk in (b"", b"\xff", b"[1]", b'["what", null, null]', b'["run", 5, null]', b"{}"):
             await client.publish(f"{namespace}.host.v1.me", junk)
         await client.flush()
         await client.close()
-        for one in sent:
-            await you.nudge(HostIncarnation("me"), one)
+        for nudge in nudges:
+            await you.nudge(HostIncarnation("me"), nudge)
         async with asyncio.timeout(20):
-            while len(heard) < 3:
+            while len(received_nudges) < 3:
                 await you.stream_state()
 
-    assert heard == sent
+    assert received_nudges == nudges
     assert others == []
 
 
@@ -261,18 +265,18 @@ async def test_a_server_paused_for_three_seconds_costs_nothing_but_time(
             monkeypatch.setattr(api, "PUBLISH_LIMIT_S", PUBLISH_LIMIT_S)
             servers.freeze(server)
             try:
-                begun = time.monotonic()
+                start_s = time.monotonic()
                 with pytest.raises(NoAnswerError, match="within 2 s"):
                     await connection.send(row(1, ALICE))
-                assert time.monotonic() - begun > 1.9
+                assert time.monotonic() - start_s > 1.9
                 await asyncio.sleep(1)
             finally:
                 os.kill(server.pid, signal.SIGCONT)
             monkeypatch.setattr(api, "PUBLISH_LIMIT_S", 20.0)
             await connection.send(row(2, ALICE))
-            got = numbers(await take(connection, batches, 2))
+            received_numbers = numbers(await take(connection, batches, 2))
 
-    assert got == [1, 2]
+    assert received_numbers == [1, 2]
 
 
 async def test_a_stream_made_anew_under_the_connection_ends_it(
@@ -308,7 +312,7 @@ async def test_acknowledging_after_the_reader_is_gone_is_harmless(
             await connection.send(row(2, ALICE))
         resumed = Cursor(1, batch.upto.sequence, batch.upto.at)
         async with reading(connection, shard_of(ALICE), resumed, epoch=2) as batches:
-            got = numbers(await take(connection, batches, 1))
+            received_numbers = numbers(await take(connection, batches, 1))
 
-    assert got == [2]
+    assert received_numbers == [2]
     assert lease_of(shard_of(ALICE)) == batch.lease

@@ -54,49 +54,54 @@ def delta(n: int) -> Delta:
 @asynccontextmanager
 async def bus(url: str, namespace: str) -> AsyncGenerator[NatsDeltaBus, None]:
     """A process's bus."""
-    made = NatsDeltaBus(Subjects(namespace))
+    new_bus = NatsDeltaBus(Subjects(namespace))
     line = ReconnectingConnection(
-        ConnectOptions(urls=(url,)), [made], scope=TaskScope, inbox_prefix="_INBOX_host"
+        ConnectOptions(urls=(url,)), [new_bus], scope=TaskScope, inbox_prefix="_INBOX_host"
     )
     async with TaskScope() as tasks:
         tasks.start(line.run(), name="line")
         await line.connected.wait()
-        yield made
+        yield new_bus
 
 
 async def subscribed(*buses: NatsDeltaBus) -> None:
     """Return once the server knows what they want to hear."""
-    for one in buses:
-        await until(lambda one=one: one._subscriptions.keys() == one._handlers.keys(), "subscribed")  # type: ignore[misc]
-        assert one._client is not None
-        await one._client.flush()
+    for bus in buses:
+        await until(lambda bus=bus: bus._subscriptions.keys() == bus._handlers.keys(), "subscribed")  # type: ignore[misc]
+        assert bus._client is not None
+        await bus._client.flush()
 
 
 async def test_pieces_reach_remote_listeners_in_order_and_not_their_sender(
     nats_server: TestNats, namespace: str
 ) -> None:
     """What cannot be read is left out; who has stopped to listen costs nothing any more."""
-    async with bus(nats_server.url, namespace) as here, bus(nats_server.url, namespace) as there:
+    async with (
+        bus(nats_server.url, namespace) as local_bus,
+        bus(nats_server.url, namespace) as remote_bus,
+    ):
         async with (
-            aclosing(here.subscribe(AGENT, RUN)) as mine,
-            aclosing(there.subscribe(AGENT, RUN)) as theirs,
+            aclosing(local_bus.subscribe(AGENT, RUN)) as mine,
+            aclosing(remote_bus.subscribe(AGENT, RUN)) as theirs,
         ):
-            waiting = [asyncio.ensure_future(anext(one)) for one in (mine, theirs)]
+            waiting = [asyncio.ensure_future(anext(reader)) for reader in (mine, theirs)]
             await asyncio.sleep(0)
-            await subscribed(here, there)
+            await subscribed(local_bus, remote_bus)
             async with raw_nats(nats_server.url) as onlooker:
                 subject = f"{namespace}.run.v1.default.teller.a%20b.{RUN}"
                 for bad in POISON:
                     await onlooker.send(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(bad), bad))
                 await onlooker.settled()
             for n in range(100):
-                here.publish(delta(n))
+                local_bus.publish(delta(n))
             first = await waiting[1]
             rest = [await anext(theirs) for _ in range(99)]
             assert not waiting[0].done()
             waiting[0].cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-        await until(lambda: not there._subscriptions and not here._subscriptions, "nobody listens")
+        await until(
+            lambda: not remote_bus._subscriptions and not local_bus._subscriptions, "nobody listens"
+        )
 
     assert [first, *rest] == [delta(n) for n in range(100)]
 
@@ -105,9 +110,9 @@ async def joined_text(reader: NatsDeltaBus, upto: int) -> str:
     """The text that somebody shows who begins to read now, when the last piece has come."""
     text, last, over = "", -1, asyncio.Event()
 
-    def show(one: Delta) -> None:
+    def show(piece: Delta) -> None:
         nonlocal text, last
-        text, last = one.text if one.is_whole else text + one.text, one.n
+        text, last = piece.text if piece.is_whole else text + piece.text, piece.n
         if last == upto:
             over.set()
 
@@ -115,8 +120,8 @@ async def joined_text(reader: NatsDeltaBus, upto: int) -> str:
     async with aclosing(pieces), CatchUp(show) as catch_up, TaskScope() as tasks:
 
         async def read() -> None:
-            async for one in pieces:
-                catch_up.take(one)
+            async for piece in pieces:
+                catch_up.take(piece)
 
         tasks.start(read(), name="reader")
         await over.wait()
@@ -129,21 +134,24 @@ async def test_who_joins_while_an_answer_streams_has_all_of_it_once(
     """At whatever moment: the text so far, and then the pieces behind it, none twice and none missing."""
     count, readers = 600, 40
     texts = [f"{n}é " for n in range(count)]
-    async with bus(nats_server.url, namespace) as here, bus(nats_server.url, namespace) as there:
-        known, joining = OpenAnswers(), list[asyncio.Task[str]]()
-        here.answer_by(lambda _, run: known.of(run))
+    async with (
+        bus(nats_server.url, namespace) as local_bus,
+        bus(nats_server.url, namespace) as remote_bus,
+    ):
+        answers, joining = OpenAnswers(), list[asyncio.Task[str]]()
+        local_bus.answer_by(lambda _, run: answers.of(run))
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             for n, text in enumerate(texts):
-                one = replace(delta(0), n=n, text=text)
-                known.add(one)
-                here.publish(one)
+                piece = replace(delta(0), n=n, text=text)
+                answers.add(piece)
+                local_bus.publish(piece)
                 if n % (count // readers) == 1:
-                    joining.append(tasks.create_task(joined_text(there, count - 1)))
+                    joining.append(tasks.create_task(joined_text(remote_bus, count - 1)))
                 await asyncio.sleep(0.002 if n % 7 == 0 else 0)
-        await until(lambda: not there._subscriptions, "nobody listens")
+        await until(lambda: not remote_bus._subscriptions, "nobody listens")
 
-    assert [one.result() for one in joining] == ["".join(texts)] * readers
-    assert not there._questions
+    assert [task.result() for task in joining] == ["".join(texts)] * readers
+    assert not remote_bus._questions
 
 
 async def test_text_is_for_readers_of_its_agent_and_asked_for_again_after_a_loss(
@@ -151,25 +159,25 @@ async def test_text_is_for_readers_of_its_agent_and_asked_for_again_after_a_loss
 ) -> None:
     """Who names the run with the session of another tenant is told nothing, as by hosts that do not run it."""
     async with (
-        bus(nats_server.url, namespace) as here,
+        bus(nats_server.url, namespace) as local_bus,
         bus(nats_server.url, namespace) as idle,
-        bus(nats_server.url, namespace) as there,
+        bus(nats_server.url, namespace) as remote_bus,
     ):
         clock, other = SystemClock(), replace(AGENT, tenant="other")
         events = LiveEvents(clock, MemoryStore(clock=clock))
-        events.join(here)
+        events.join(local_bus)
         events.open_answers.add(delta(0))
         async with (
-            aclosing(there.subscribe(AGENT, RUN, whole=True)) as theirs,
-            aclosing(there.subscribe(other, RUN, whole=True)) as others,
+            aclosing(remote_bus.subscribe(AGENT, RUN, whole=True)) as theirs,
+            aclosing(remote_bus.subscribe(other, RUN, whole=True)) as others,
         ):
             stranger = asyncio.ensure_future(anext(others))
             whole = replace(delta(0), is_whole=True)
             async with asyncio.timeout(10):
                 assert [await anext(theirs), await anext(theirs)] == [whole, None]
                 events.open_answers.add(delta(1))
-                assert there._client is not None
-                there._client.give_up("lost")
+                assert remote_bus._client is not None
+                remote_bus._client.give_up("lost")
                 again = await anext(theirs)
             assert again == replace(whole, n=1, text="é0é1")
             assert not stranger.done()
@@ -180,19 +188,22 @@ async def test_text_is_for_readers_of_its_agent_and_asked_for_again_after_a_loss
 
 async def test_an_end_is_notified_to_its_watchers(nats_server: TestNats, namespace: str) -> None:
     """And to nobody after that."""
-    told: list[str] = []
-    async with bus(nats_server.url, namespace) as here, bus(nats_server.url, namespace) as there:
-        stop = there.watch_end(AGENT, RUN, lambda: told.append("there"))
-        here.watch_end(AGENT, RUN, lambda: told.append("here"))
-        await subscribed(here, there)
-        here.announce_end(AGENT, RUN)
-        await until(lambda: told == ["there"], "told")
+    notified_sides: list[str] = []
+    async with (
+        bus(nats_server.url, namespace) as local_bus,
+        bus(nats_server.url, namespace) as remote_bus,
+    ):
+        stop = remote_bus.watch_end(AGENT, RUN, lambda: notified_sides.append("there"))
+        local_bus.watch_end(AGENT, RUN, lambda: notified_sides.append("here"))
+        await subscribed(local_bus, remote_bus)
+        local_bus.announce_end(AGENT, RUN)
+        await until(lambda: notified_sides == ["there"], "told")
         stop()
-        await until(lambda: not there._subscriptions, "no subscription is left")
-        here.announce_end(AGENT, RUN)
-        await subscribed(here)
+        await until(lambda: not remote_bus._subscriptions, "no subscription is left")
+        local_bus.announce_end(AGENT, RUN)
+        await subscribed(local_bus)
 
-    assert told == ["there"]
+    assert notified_sides == ["there"]
 
 
 async def test_a_piece_that_the_server_does_not_take_holds_up_no_other(
@@ -200,15 +211,15 @@ async def test_a_piece_that_the_server_does_not_take_holds_up_no_other(
 ) -> None:
     """It is lost, as pieces may be; those after it come."""
     async with (
-        bus(nats_server.url, namespace) as here,
-        bus(nats_server.url, namespace) as there,
-        aclosing(there.subscribe(AGENT, RUN)) as theirs,
+        bus(nats_server.url, namespace) as local_bus,
+        bus(nats_server.url, namespace) as remote_bus,
+        aclosing(remote_bus.subscribe(AGENT, RUN)) as theirs,
     ):
         waiting = asyncio.ensure_future(anext(theirs))
         await asyncio.sleep(0)
-        await subscribed(there)
-        here.publish(replace(delta(1), text="x" * 2_000_000))
-        here.publish(delta(2))
+        await subscribed(remote_bus)
+        local_bus.publish(replace(delta(1), text="x" * 2_000_000))
+        local_bus.publish(delta(2))
         async with asyncio.timeout(10):
             first = await waiting
 
@@ -251,24 +262,24 @@ async def test_a_slow_reader_misses_the_oldest(
     """Memory stays bounded on both sides, and without a connection nothing is kept at all."""
     monkeypatch.setattr(streams, "MAX_BEHIND", 10)
     async with (
-        bus(nats_server.url, namespace) as here,
-        bus(nats_server.url, namespace) as there,
-        aclosing(there.subscribe(AGENT, RUN)) as theirs,
+        bus(nats_server.url, namespace) as local_bus,
+        bus(nats_server.url, namespace) as remote_bus,
+        aclosing(remote_bus.subscribe(AGENT, RUN)) as theirs,
     ):
         waiting = asyncio.ensure_future(anext(theirs))
         await asyncio.sleep(0)
-        await subscribed(there)
-        here.publish(delta(0))
+        await subscribed(remote_bus)
+        local_bus.publish(delta(0))
         first = await waiting
-        seen: list[str] = []
-        there._subscribe_local(
-            there._subjects.live(AGENT, RUN), lambda data: seen.append(data.decode())
+        texts: list[str] = []
+        remote_bus._subscribe_local(
+            remote_bus._subjects.live(AGENT, RUN), lambda data: texts.append(data.decode())
         )
         for n in range(1, 51):
-            here.publish(delta(n))
-        await until(lambda: len(seen) == 50, "all have come")
+            local_bus.publish(delta(n))
+        await until(lambda: len(texts) == 50, "all have come")
         rest = [await anext(theirs) for _ in range(10)]
-    here.publish(delta(1))
+    local_bus.publish(delta(1))
 
-    assert [one and one.n for one in (first, *rest)] == [0, *range(41, 51)]
-    assert not here._outgoing
+    assert [piece and piece.n for piece in (first, *rest)] == [0, *range(41, 51)]
+    assert not local_bus._outgoing

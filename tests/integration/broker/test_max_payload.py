@@ -29,11 +29,11 @@ async def test_a_server_that_takes_too_little_is_refused_with_both_numbers(
 
     with pytest.raises(
         ContractError, match=r"524287 bytes, 524288 .*max_payload: 524288"
-    ) as caught:
+    ) as exc_info:
         async with connect(server.url):
             pass
 
-    assert isinstance(caught.value, SmallServerError)
+    assert isinstance(exc_info.value, SmallServerError)
     client = await nats.connect(server.url)
     try:
         answer = await client.request("$JS.API.STREAM.NAMES", b"{}", timeout=20)

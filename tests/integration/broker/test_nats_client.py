@@ -18,7 +18,7 @@ LATEST: Final = 40
 
 
 @asynccontextmanager
-async def answering_server(came: list[bytes] | None = None) -> AsyncIterator[ConnectOptions]:
+async def answering_server(commands: list[bytes] | None = None) -> AsyncIterator[ConnectOptions]:
     """A server in this event loop, so that its answers come after as many turns each time.
 
     The block ends when every client has closed its socket.
@@ -30,8 +30,8 @@ async def answering_server(came: list[bytes] | None = None) -> AsyncIterator[Con
         writer.write(b'INFO {"max_payload":1048576,"headers":true,"version":"2.14.5"}\r\n')
         with suppress(ConnectionError):  # a client that was cancelled resets it
             while line := await reader.readline():
-                if came is not None:
-                    came.append(line.split()[0])
+                if commands is not None:
+                    commands.append(line.split()[0])
                 if line.startswith(b"PING"):
                     writer.write(b"PONG\r\n")
         writer.close()
@@ -87,12 +87,12 @@ async def test_who_is_cancelled_while_the_server_takes_what_was_sent_stops(verb:
 
 async def test_a_flush_says_that_all_before_it_is_there() -> None:
     """The PING goes out behind what was sent before it, so its PONG is an answer to that too."""
-    came: list[bytes] = []
-    async with answering_server(came) as server:
+    commands: list[bytes] = []
+    async with answering_server(commands) as server:
         client = await open_client(server, inbox_prefix="_INBOX_t")
-        came.clear()
+        commands.clear()
         await client.listen("a", lambda *_: None)
         await client.flush()
         await client.shut()
 
-    assert came[:2] == [b"SUB", b"PING"]
+    assert commands[:2] == [b"SUB", b"PING"]

@@ -58,36 +58,36 @@ async def test_another_tenants_message_waits_for_requests_and_not_for_writing(
             rows = range(start, start + 100)
             await send_all(connection, [row(n, FLOOD, text=TEXT) for n in rows])
         await connection.send(row(COUNT, QUIET))
-        got: list[int] = []
+        received_numbers: list[int] = []
         batches = quiet_in = most = 0
         async with reading(connection, shard_of(FLOOD)) as mail:
-            while len(got) < COUNT + 1:
+            while len(received_numbers) < COUNT + 1:
                 batch = await anext(mail)
                 batches += 1
-                for one in batch.received:
-                    got.append(number_of(one))
-                    assert isinstance(one.content, Message)
-                    assert one.agent_id == QUIET or TEXT in json.dumps(one.content.payload)
-                if COUNT in got and not quiet_in:
+                for message in batch.received:
+                    received_numbers.append(number_of(message))
+                    assert isinstance(message.content, Message)
+                    assert message.agent_id == QUIET or TEXT in json.dumps(message.content.payload)
+                if COUNT in received_numbers and not quiet_in:
                     quiet_in = batches
                 assert len(batch.received) <= reader_module.BATCH_BYTES // len(TEXT) + 1
-                here = len(got)
+                here = len(received_numbers)
                 await _until(connection, partial(_is_over, here=here))
                 most = max(most, connection._pulls.buffered_bytes)
                 connection.ack(batch)
 
-    assert sorted(got) == list(range(COUNT + 1))
-    assert [n for n in got if n < COUNT] == list(range(COUNT))
+    assert sorted(received_numbers) == list(range(COUNT + 1))
+    assert [n for n in received_numbers if n < COUNT] == list(range(COUNT))
     # The first request is an ordinary one, and the batch of the last one is handed out after it.
     assert quiet_in <= REQUESTS + 3
     assert most <= WHOLE_BYTES + 1024 * 1024
     assert connection._pulls.buffered_bytes == 0
 
 
-async def _hand_out(mail: AsyncGenerator[MailBatch, None], handed: list[int]) -> None:
+async def _hand_out(mail: AsyncGenerator[MailBatch, None], sequences: list[int]) -> None:
     """Note how far all was handed out."""
     while True:
-        handed.append((await anext(mail)).upto.sequence)
+        sequences.append((await anext(mail)).upto.sequence)
 
 
 async def test_what_was_passed_by_and_is_lost_is_not_passed_over(
@@ -105,11 +105,11 @@ async def test_what_was_passed_by_and_is_lost_is_not_passed_over(
                 lost = json.dumps({"seq": count - 1, "no_erase": True}).encode()
                 subject = f"$JS.API.STREAM.MSG.DELETE.{namespace}_MAIL"
                 assert json.loads((await client.request(subject, lost)).data)["success"]
-                handed = [here]
+                sequences = [here]
                 with pytest.raises(BrokerError, match=f"lost message {count - 1}"):
-                    await _hand_out(mail, handed)
+                    await _hand_out(mail, sequences)
 
             assert connection._client.lost.is_set()
-            assert count - 10 < handed[-1] < count - 1
+            assert count - 10 < sequences[-1] < count - 1
     finally:
         await client.close()

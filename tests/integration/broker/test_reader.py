@@ -56,8 +56,8 @@ async def _client(url: str) -> Any:
 
 async def _api(client: Any, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     answer = await client.request(f"$JS.API.{what}", json.dumps(body or {}).encode(), timeout=10)
-    found: dict[str, Any] = json.loads(answer.data)
-    return found
+    answer_body: dict[str, Any] = json.loads(answer.data)
+    return answer_body
 
 
 def _intercept(connection: JetStreamConnection, make: Callable[[Sink], Sink]) -> None:
@@ -83,14 +83,14 @@ def _drop(connection: JetStreamConnection, is_dropped: Callable[[], bool]) -> No
 def _delay(connection: JetStreamConnection, chance: random.Random) -> None:
     """Deliver what is for one shard later than what is for another, as a busy server may."""
     loop = asyncio.get_running_loop()
-    held: dict[bytes, deque[tuple[bytes, bytes, bytes, bytes]]] = defaultdict(deque)
+    lines: dict[bytes, deque[tuple[bytes, bytes, bytes, bytes]]] = defaultdict(deque)
 
     def make(sink: Sink) -> Sink:
         def late(subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
             if not reply:
                 sink(subject, reply, data, headers)
                 return
-            line = held[parse_ack_subject(reply)[0]]
+            line = lines[parse_ack_subject(reply)[0]]
             line.append((subject, reply, data, headers))
             loop.call_later(chance.choice((0, 0, 0.01)), lambda: sink(*line.popleft()))
 
@@ -145,15 +145,15 @@ async def test_a_hundred_and_twenty_eight_shards_are_read_at_once(
         async def read(shard: ShardId) -> list[int]:
             expected = [n for n, agent in enumerate(agents) if shard_of(agent) == shard]
             async with reading(connection, shard) as batches:
-                got = numbers(await take(connection, batches, len(expected)))
-            assert sorted(got) == expected
-            return got
+                received_numbers = numbers(await take(connection, batches, len(expected)))
+            assert sorted(received_numbers) == expected
+            return received_numbers
 
         async with asyncio.TaskGroup() as tasks:
             reads = [tasks.create_task(read(shard)) for shard in shards]
             tasks.create_task(send_all(connection, map(row, range(1024), agents)))
 
-    assert sum(len(one.result()) for one in reads) == 1024
+    assert sum(len(task.result()) for task in reads) == 1024
 
 
 @pytest.mark.parametrize("shard", [instance_shard(ALICE), undeclared_shard("greeter")])
@@ -165,12 +165,14 @@ async def test_other_kinds_of_shards_are_read_by_their_own_filter(
     expected = [1, 3, 5, 7, 9] if shard.startswith("i:") else list(range(1, 11))
 
     async with connect(nats_server.url, namespace) as connection:
-        for one in rows:
-            await connection.send(one)
+        for outbox_row in rows:
+            await connection.send(outbox_row)
         async with reading(connection, shard) as batches:
-            got = await take(connection, batches, len(expected))
+            received_batches = await take(connection, batches, len(expected))
 
-    assert [one.sequence for batch in got for one in batch.received] == expected
+    assert [
+        message.sequence for batch in received_batches for message in batch.received
+    ] == expected
 
 
 @pytest.mark.costly
@@ -183,7 +185,7 @@ async def test_twenty_thousand_messages_come_in_order_and_without_a_gap(
 
     async with connect(nats_server.url, namespace) as connection:
         sequences: dict[int, int] = {}
-        got: dict[ShardId, list[tuple[int, int]]] = {}
+        read_places: dict[ShardId, list[tuple[int, int]]] = {}
 
         async def write() -> None:
             for first in range(0, total, 500):
@@ -194,19 +196,25 @@ async def test_twenty_thousand_messages_come_in_order_and_without_a_gap(
         async def read(shard: ShardId) -> None:
             expected = sum(1 for agent in agents if shard_of(agent) == shard)
             async with reading(connection, shard) as batches:
-                taken = await take(connection, batches, expected)
-            assert all(b.upto.sequence == b.received[-1].sequence for b in taken if b.received)
-            got[shard] = [(one.sequence, number_of(one)) for b in taken for one in b.received]
+                received_batches = await take(connection, batches, expected)
+            assert all(
+                b.upto.sequence == b.received[-1].sequence for b in received_batches if b.received
+            )
+            read_places[shard] = [
+                (message.sequence, number_of(message))
+                for b in received_batches
+                for message in b.received
+            ]
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(write())
             for shard in shards_of("greeter"):
                 tasks.create_task(read(shard))
 
-    expected = {shard: list[tuple[int, int]]() for shard in got}
+    expected = {shard: list[tuple[int, int]]() for shard in read_places}
     for n, sequence in sequences.items():
         expected[shard_of(agents[n])].append((sequence, n))
-    assert got == {shard: sorted(places) for shard, places in expected.items()}
+    assert read_places == {shard: sorted(places) for shard, places in expected.items()}
 
 
 async def test_dropped_deliveries_are_read_again_and_nothing_twice(
@@ -225,10 +233,12 @@ async def test_dropped_deliveries_are_read_again_and_nothing_twice(
 
         _drop(connection, is_dropped)
         async with asyncio.timeout(20), reading(connection, ALICES) as batches:
-            got = [r.sequence for b in await take(connection, batches, 3000) for r in b.received]
+            sequences = [
+                r.sequence for b in await take(connection, batches, 3000) for r in b.received
+            ]
 
     assert drops > 5
-    assert got == list(range(1, 3001))
+    assert sequences == list(range(1, 3001))
 
 
 async def test_a_dropped_last_delivery_is_noticed_by_the_heartbeat(
@@ -243,9 +253,9 @@ async def test_a_dropped_last_delivery_is_noticed_by_the_heartbeat(
         await send_all(connection, [row(n, ALICE) for n in range(2)])
         _drop(connection, lambda: next(hits, False))
         async with asyncio.timeout(20), reading(connection, ALICES) as batches:
-            got = await take(connection, batches, 2)
+            received_batches = await take(connection, batches, 2)
 
-    assert [one.sequence for batch in got for one in batch.received] == [1, 2]
+    assert [message.sequence for batch in received_batches for message in batch.received] == [1, 2]
 
 
 async def test_a_redelivery_is_not_handed_out(
@@ -279,9 +289,9 @@ async def test_a_consumer_deleted_under_its_owner_is_made_again(
                 assert numbers(await take(connection, batches, 1)) == [n]
                 name = next(iter(connection._pulls._readers)).decode()
                 assert (await _api(nc, f"CONSUMER.DELETE.{stream}.{name}"))["success"]
-        left = await _api(nc, f"CONSUMER.NAMES.{stream}")
+        consumers = await _api(nc, f"CONSUMER.NAMES.{stream}")
 
-    assert left["consumers"] in (None, [])
+    assert consumers["consumers"] in (None, [])
 
 
 async def test_a_new_owner_gets_everything_beside_an_old_one_that_still_pulls(
@@ -299,10 +309,12 @@ async def test_a_new_owner_gets_everything_beside_an_old_one_that_still_pulls(
         await old.stream_state()
         async with reading(new, ALICES, first.upto, epoch=2) as batches:
             await send_all(new, [row(n, ALICE) for n in range(1, 600)])
-            got = await take(new, batches, 599)
+            received_batches = await take(new, batches, 599)
         await pulling
 
-    assert [one.sequence for batch in got for one in batch.received] == list(range(2, 601))
+    assert [message.sequence for batch in received_batches for message in batch.received] == list(
+        range(2, 601)
+    )
 
 
 async def test_an_ack_moves_the_consumers_floor(nats_server: TestNats, namespace: str) -> None:
@@ -310,10 +322,10 @@ async def test_an_ack_moves_the_consumers_floor(nats_server: TestNats, namespace
     async with connect(nats_server.url, namespace) as connection, _client(nats_server.url) as nc:
         await send_all(connection, [row(n, ALICE) for n in range(700)])
         async with reading(connection, ALICES) as batches:
-            taken = await take(connection, batches, 700, is_acked=False)
+            received_batches = await take(connection, batches, 700, is_acked=False)
             name = next(iter(connection._pulls._readers)).decode()
             waiting = asyncio.create_task(anext(batches))
-            connection.ack(taken[-1])
+            connection.ack(received_batches[-1])
             async with asyncio.timeout(20):
                 while True:
                     info = await _api(nc, f"CONSUMER.INFO.{namespace}_MAIL.{name}")
@@ -336,19 +348,19 @@ async def test_a_caller_that_takes_nothing_gets_a_bounded_amount(
                 await nc.flush()
         await nc.flush()
         async with reading(connection, ALICES) as batches:
-            taken = len((await anext(batches)).received)
+            message_count = len((await anext(batches)).received)
             name = next(iter(connection._pulls._readers)).decode()
             reader: Any = next(iter(connection._pulls._readers.values()))
             # A pull that a slow server ended before it was full is renewed with the next step.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(5):
-                    while len(reader._buffer) < 2 * reader_module.MAX_ASK - taken:
+                    while len(reader._buffer) < 2 * reader_module.MAX_ASK - message_count:
                         await connection.stream_state()
             info = await _api(nc, f"CONSUMER.INFO.{namespace}_MAIL.{name}")
             await connection.stream_state()
 
             assert info["delivered"]["consumer_seq"] <= 2 * reader_module.MAX_ASK
-            assert len(reader._buffer) <= 2 * reader_module.MAX_ASK - taken
+            assert len(reader._buffer) <= 2 * reader_module.MAX_ASK - message_count
             rest = await take(connection, batches, 3000)
 
     assert rest[-1].upto.sequence >= 3000
@@ -386,16 +398,16 @@ async def test_large_messages_are_bounded_by_their_bytes(
         for _ in range(30):
             await nc.publish(subject, b"x" * 700 * 1024)
         await nc.flush()
-        got = most = 0
+        count = most = 0
         async with reading(connection, ALICES) as batches:
             reader: Any = None
-            while got < 30:
-                got += len((await anext(batches)).received)
+            while count < 30:
+                count += len((await anext(batches)).received)
                 reader = reader or next(iter(connection._pulls._readers.values()))
                 await connection.stream_state()
                 most = max(most, reader._buffer.size)
 
-    assert got == 30
+    assert count == 30
     assert 0 < most <= 4 * 1024 * 1024
 
 
@@ -409,9 +421,9 @@ async def test_a_message_larger_than_a_request_comes_by_itself(
         for n, text in enumerate(texts):
             await connection.send(row(n, ALICE, text=text))
         async with reading(connection, ALICES) as batches:
-            got = numbers(await take(connection, batches, 6))
+            received_numbers = numbers(await take(connection, batches, 6))
 
-    assert got == list(range(6))
+    assert received_numbers == list(range(6))
 
 
 async def test_an_idle_shard_moves_with_what_others_read(
@@ -442,7 +454,7 @@ async def test_a_proof_of_idleness_never_passes_a_message(
     server = own_nats()
     agents = [AgentId("greeter", f"k{n}") for n in range(6)]
     shards = sorted({shard_of(agent) for agent in agents})
-    handed: dict[ShardId, list[int]] = {shard: [] for shard in shards}
+    sequences_by_shard: dict[ShardId, list[int]] = {shard: [] for shard in shards}
     proofs: list[tuple[ShardId, int, int]] = []
     stored: dict[int, ShardId] = {}
 
@@ -460,25 +472,25 @@ async def test_a_proof_of_idleness_never_passes_a_message(
         async def read(shard: ShardId) -> None:
             async with reading(connection, shard) as batches:
                 async for batch in batches:
-                    handed[shard] += [one.sequence for one in batch.received]
+                    sequences_by_shard[shard] += [message.sequence for message in batch.received]
                     if not batch.received:
-                        proofs.append((shard, batch.upto.sequence, len(handed[shard])))
+                        proofs.append((shard, batch.upto.sequence, len(sequences_by_shard[shard])))
                     connection.ack(batch)
 
         async with asyncio.TaskGroup() as tasks:
             readers = [tasks.create_task(read(shard)) for shard in shards]
             await write()
-            while sum(map(len, handed.values())) < 400:
+            while sum(map(len, sequences_by_shard.values())) < 400:
                 await connection.stream_state()
-            for one in readers:
-                one.cancel()
+            for task in readers:
+                task.cancel()
 
     assert len(proofs) > 20
     for shard, upto, count in proofs:
         covered = sorted(s for s, of in stored.items() if of == shard and s <= upto)
-        assert covered == [s for s in handed[shard][:count] if s <= upto]
+        assert covered == [s for s in sequences_by_shard[shard][:count] if s <= upto]
     for shard in shards:
-        assert handed[shard] == sorted(s for s, of in stored.items() if of == shard)
+        assert sequences_by_shard[shard] == sorted(s for s, of in stored.items() if of == shard)
 
 
 async def test_reading_goes_on_behind_the_cursor(nats_server: TestNats, namespace: str) -> None:
@@ -486,9 +498,13 @@ async def test_reading_goes_on_behind_the_cursor(nats_server: TestNats, namespac
     async with connect(nats_server.url, namespace) as connection:
         await send_all(connection, [row(n, ALICE) for n in range(10)])
         async with reading(connection, ALICES, Cursor(3, 7)) as batches:
-            taken = await take(connection, batches, 3)
+            received_batches = await take(connection, batches, 3)
 
-    assert [one.sequence for batch in taken for one in batch.received] == [8, 9, 10]
-    assert {batch.upto.stream_epoch for batch in taken} == {3}
-    assert {batch.lease.shard for batch in taken} == {ALICES}
+    assert [message.sequence for batch in received_batches for message in batch.received] == [
+        8,
+        9,
+        10,
+    ]
+    assert {batch.upto.stream_epoch for batch in received_batches} == {3}
+    assert {batch.lease.shard for batch in received_batches} == {ALICES}
     assert START.sequence == 0

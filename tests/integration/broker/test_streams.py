@@ -44,8 +44,8 @@ class Bed:
     async def api(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
         """A request to JetStream."""
         answer = await self.client.request(f"$JS.API.{subject}", json.dumps(body).encode(), 20)
-        found: dict[str, Any] = json.loads(answer.data)
-        return found
+        reply: dict[str, Any] = json.loads(answer.data)
+        return reply
 
     async def ensure(self, deployment: str = "d1") -> StreamNames:
         """Make the streams."""
@@ -59,8 +59,8 @@ class Bed:
 
     async def config(self, stream: str) -> dict[str, Any]:
         """A stream's configuration."""
-        found: dict[str, Any] = (await self.ask(f"STREAM.INFO.{stream}"))["config"]
-        return found
+        config: dict[str, Any] = (await self.ask(f"STREAM.INFO.{stream}"))["config"]
+        return config
 
     async def outside(self, subject: str, body: bytes = b'{"n":1}', message_id: str = "") -> int:
         """Publish as an outsider; the sequence in EDGE."""
@@ -88,14 +88,14 @@ class Bed:
         """All of MAIL, decoded, once it holds so many messages."""
         stream = self.subjects.stream("MAIL")
         await self.state(stream, count)
-        decoder, found = Decoder(self.subjects), []
+        decoder, messages = Decoder(self.subjects), []
         for sequence in range(1, count + 1):
             raw = await self.js.get_msg(stream, sequence)
             headers = {name: str(value) for name, value in (raw.headers or {}).items()}
             assert raw.subject is not None
             wire = Wire(raw.subject, headers, raw.data or b"", sequence, NOW)
-            found.append(decoder.decode(wire))
-        return found
+            messages.append(decoder.decode(wire))
+        return messages
 
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,29 +114,31 @@ async def bed(namespace: str, nats_server: TestNats) -> AsyncIterator[Bed]:
 async def test_streams_have_the_documented_settings(bed: Bed) -> None:
     """No dedup in any mailbox, EDGE synced and undeletable, MAIL fast and in partitions."""
     names = await bed.ensure()
-    edge, mail, topic = [await bed.config(one) for one in (names.edge, names.mail, names.topic)]
+    edge, mail, topic = [
+        await bed.config(stream) for stream in (names.edge, names.mail, names.topic)
+    ]
 
-    assert not any(one.get("duplicate_window") for one in (edge, mail, topic))
+    assert not any(config.get("duplicate_window") for config in (edge, mail, topic))
     assert (edge["deny_delete"], edge["deny_purge"], edge.get("persist_mode")) == (True, True, None)
     assert edge["max_age"] == 7 * 86_400 * 10**9
     assert mail["persist_mode"] == topic["persist_mode"] == "async"
     assert (mail["compression"], mail["max_consumers"], mail["discard"]) == ("s2", 6000, "new")
     assert mail["metadata"]["deployment"] == "d1"
-    for one in (edge, mail, topic):
-        assert not any(one.get(name) for name in ("allow_rollup_hdrs", "allow_msg_ttl"))
+    for config in (edge, mail, topic):
+        assert not any(config.get(name) for name in ("allow_rollup_hdrs", "allow_msg_ttl"))
 
 
 async def test_ensuring_again_asks_and_changes_nothing(bed: Bed) -> None:
     """Every host does it on every connection."""
     first = await bed.ensure()
-    asked: list[str] = []
+    subjects: list[str] = []
 
     async def listen(subject: str, body: dict[str, Any]) -> dict[str, Any]:
-        asked.append(subject)
+        subjects.append(subject)
         return await bed.api(subject, body)
 
     assert await ensure(listen, bed.subjects, deployment="d1") == first
-    assert {one.split(".")[1] for one in asked} == {"INFO", "NAMES"}
+    assert {subject.split(".")[1] for subject in subjects} == {"INFO", "NAMES"}
 
 
 async def test_what_is_published_becomes_a_message_of_the_addressed_agent(bed: Bed) -> None:
@@ -149,7 +151,7 @@ async def test_what_is_published_becomes_a_message_of_the_addressed_agent(bed: B
 
     host, message, signal = await bed.mail(3)
 
-    assert {one.agent_id for one in (host, message, signal)} == {DESK}
+    assert {arrival.agent_id for arrival in (host, message, signal)} == {DESK}
     assert (host.sender, host.message_id, host.sourced) == ("agent:teller/1", "m1", False)
     assert (message.sender, message.sourced) == ("ext:crm.eu", True)
     assert isinstance(message.content, Message)
@@ -164,11 +166,11 @@ async def test_the_same_id_of_two_publishers_is_two_messages(bed: Bed) -> None:
     agents = [AgentId("desk", "1", tenant) for tenant in ("a", "b", "c")]
     for agent in agents:
         await bed.outside(bed.subjects.external(agent, "crm"), message_id="same")
-    assert {one.agent_id for one in await bed.mail(3)} == set(agents)
+    assert {message.agent_id for message in await bed.mail(3)} == set(agents)
 
     await bed.ask(f"STREAM.DELETE.{bed.subjects.stream('MAIL')}")
     await bed.ensure()
-    assert {one.agent_id for one in await bed.mail(3)} == set(agents)
+    assert {message.agent_id for message in await bed.mail(3)} == set(agents)
 
 
 @pytest.mark.parametrize("header", ["Nats-Stream-Source", "Nats-Rollup", "Nats-TTL"])
@@ -209,8 +211,8 @@ async def test_the_server_makes_the_same_partitions(bed: Bed) -> None:
         await bed.host(agent, "m")
     received = await bed.mail(len(agents))
 
-    assert [one.agent_id for one in received] == agents
-    assert all(isinstance(one.content, Message) for one in received)
+    assert [message.agent_id for message in received] == agents
+    assert all(isinstance(message.content, Message) for message in received)
     assert len({partition_hash(agent) % 16 for agent in agents}) == 16
 
 
@@ -219,11 +221,11 @@ async def test_a_mail_stream_made_anew_holds_what_came_from_outside(bed: Bed) ->
     names = await bed.ensure()
     for _ in range(3):
         await bed.outside(bed.subjects.external(DESK, "crm"))
-    before = [one.message_id for one in await bed.mail(3)]
+    before = [message.message_id for message in await bed.mail(3)]
     await bed.ask(f"STREAM.DELETE.{names.mail}")
 
     assert await bed.ensure() == names
-    assert [one.message_id for one in await bed.mail(3)] == before
+    assert [message.message_id for message in await bed.mail(3)] == before
 
 
 async def test_an_edge_made_anew_has_another_name_and_is_read_from_its_beginning(bed: Bed) -> None:
@@ -257,25 +259,25 @@ async def test_many_hosts_at_once_make_one_of_each(bed: Bed, *, present: bool) -
     """The loser of a race finds what the winner made."""
     if present:
         await bed.ask(f"STREAM.DELETE.{(await bed.ensure()).edge}")
-    made = await _at_once(bed.ensure, 8)
+    all_names = await _at_once(bed.ensure, 8)
     await bed.outside(bed.subjects.external(DESK, "crm"))
 
-    assert len(set(made)) == 1
+    assert len(set(all_names)) == 1
     assert len(await bed.mail(1)) == 1
-    sources = (await bed.config(made[0].mail))["sources"]
-    assert [one["name"] for one in sources] == [made[0].edge] * 2
+    sources = (await bed.config(all_names[0].mail))["sources"]
+    assert [source["name"] for source in sources] == [all_names[0].edge] * 2
 
 
 async def _at_once(call: Callable[[], Awaitable[StreamNames]], count: int) -> list[StreamNames]:
-    found: list[StreamNames] = []
+    results: list[StreamNames] = []
 
-    async def one() -> None:
-        found.append(await call())
+    async def add_result() -> None:
+        results.append(await call())
 
     async with asyncio.TaskGroup() as group:
         for _ in range(count):
-            group.create_task(one())
-    return found
+            group.create_task(add_result())
+    return results
 
 
 async def test_streams_of_another_database_are_refused_and_left_alone(bed: Bed) -> None:
@@ -304,8 +306,8 @@ async def test_settings_changed_by_hand_are_set_right(bed: Bed) -> None:
     await bed.ensure()
 
     mended = await bed.config(names.mail)
-    wanted = StreamPlan(subjects=bed.subjects, deployment="d1").mail(names.edge)
-    assert differing(mended, wanted) == []
+    expected = StreamPlan(subjects=bed.subjects, deployment="d1").mail(names.edge)
+    assert differing(mended, expected) == []
     assert (mended["max_bytes"], mended.get("republish")) == (10**9, None)
     assert (mended["description"], mended["metadata"]["team"]) == ("ours", "blue")
     assert len(await bed.mail(1)) == 1
@@ -321,8 +323,10 @@ async def test_a_setting_that_cannot_be_changed_is_refused_with_the_way_out(
     names = await bed.ensure()
     config = await bed.config(names.mail)
     await bed.ask(f"STREAM.DELETE.{names.mail}")
-    kept = {name: value for name, value in {**config, **change}.items() if value is not None}
-    await bed.ask(f"STREAM.CREATE.{names.mail}", **kept)
+    stored_config = {
+        name: value for name, value in {**config, **change}.items() if value is not None
+    }
+    await bed.ask(f"STREAM.CREATE.{names.mail}", **stored_config)
 
     with pytest.raises(StreamMismatchError, match=f"{names.mail}: .*held elsewhere"):
         await bed.ensure()
@@ -373,8 +377,11 @@ async def test_a_mail_stream_from_before_posts_gets_them_and_reads_nothing_twice
     await bed.ensure()
     await bed.outside(bed.subjects.external(DESK, "crm"))
 
-    got = [one.content for one in await bed.mail(3)]
-    assert {one.target for one in got[1:] if isinstance(one, Message)} == {NEWS, DESK}
+    contents = [message.content for message in await bed.mail(3)]
+    assert {content.target for content in contents[1:] if isinstance(content, Message)} == {
+        NEWS,
+        DESK,
+    }
     state = await bed.state(names.mail, 3)
     assert state["messages"] == 3
     assert (await bed.ask(f"STREAM.INFO.{names.mail}"))["created"] == created
@@ -387,11 +394,11 @@ async def test_a_header_block_from_the_line_is_parsed_as_the_client_does(
     names = await bed.ensure()
     await bed.outside(bed.subjects.external(DESK, "crm"), message_id="x")
     await bed.mail(1)
-    seen: list[bytes] = []
+    parts_seen: list[bytes] = []
     process = bed.client._process_msg
 
     async def listen(*parts: Any) -> None:
-        seen.extend(bytes(part) for part in parts[4:] if part)
+        parts_seen.extend(bytes(part) for part in parts[4:] if part)
         await process(*parts)
 
     monkeypatch.setattr(bed.client, "_process_msg", listen)
@@ -401,6 +408,6 @@ async def test_a_header_block_from_the_line_is_parsed_as_the_client_does(
     await bed.client.publish(f"$JS.API.DIRECT.GET.{names.mail}", request, reply=inbox)
     answer = await subscription.next_msg(5)
 
-    assert parse_headers(seen[-1]) == answer.headers
+    assert parse_headers(parts_seen[-1]) == answer.headers
     assert answer.headers is not None
     assert answer.headers["Nats-Stream-Source"].split(" ")[0] == names.edge

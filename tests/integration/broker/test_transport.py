@@ -42,14 +42,14 @@ async def test_a_refused_connection_names_the_server_and_the_remedy() -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
 
-        with pytest.raises(UnreachableError) as caught:
+        with pytest.raises(UnreachableError) as exc_info:
             async with connect(f"nats://me:secret@127.0.0.1:{port}"):
                 pass
 
-    assert f"127.0.0.1:{port}" in str(caught.value)
-    assert "Start nats-server there" in str(caught.value)
-    assert "secret" not in str(caught.value)
-    assert caught.value.retryable
+    assert f"127.0.0.1:{port}" in str(exc_info.value)
+    assert "Start nats-server there" in str(exc_info.value)
+    assert "secret" not in str(exc_info.value)
+    assert exc_info.value.retryable
 
 
 async def test_a_connect_to_a_silent_server_times_out() -> None:
@@ -87,11 +87,11 @@ async def test_a_server_without_jetstream_is_a_clear_error(tmp_path: Path) -> No
 async def test_a_wrong_password_is_a_clear_error(tmp_path: Path) -> None:
     """The server's refusal of the login is told, without the password."""
     async with plain_server(tmp_path, "authorization { user: u, password: right }") as port:
-        with pytest.raises(UnreachableError, match="password") as caught:
+        with pytest.raises(UnreachableError, match="password") as exc_info:
             async with connect(f"nats://u:wrong@127.0.0.1:{port}"):
                 pass
 
-    assert "wrong" not in str(caught.value)
+    assert "wrong" not in str(exc_info.value)
 
 
 async def test_streams_of_another_deployment_are_refused(
@@ -140,7 +140,7 @@ async def test_leaving_the_block_deletes_the_consumers(
 
     client = await nats.connect(nats_server.url)
     try:
-        left = await client.jetstream().consumers_info(f"{namespace}_MAIL")
+        consumers = await client.jetstream().consumers_info(f"{namespace}_MAIL")
     finally:
         await client.close()
-    assert left == []
+    assert consumers == []

@@ -38,27 +38,27 @@ async def test_of_readers_with_a_backlog_only_some_have_messages_on_their_way(
             await stack.enter_async_context(reading(connection, shard))
             for shard in shards_of("desk")
         ]
-        left = dict(Counter(partition_hash(AGENTS[n % 40]) % PARTITIONS for n in range(COUNT)))
+        counts = dict(Counter(partition_hash(AGENTS[n % 40]) % PARTITIONS for n in range(COUNT)))
         first = [asyncio.ensure_future(anext(reader)) for reader in readers]
         async with asyncio.timeout(20):
-            while sum(one.done() for one in first) < 2:  # noqa: ASYNC110
+            while sum(future.done() for future in first) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         done, waiting = await asyncio.wait(first, timeout=0.5)
-        got: list[int] = []
+        received_numbers: list[int] = []
         rest = [
-            asyncio.ensure_future(_read_all(got, left.get(i, 0), one, reader))
-            for i, (one, reader) in enumerate(zip(first, readers, strict=True))
-            if i in left
+            asyncio.ensure_future(_read_all(received_numbers, counts.get(i, 0), future, reader))
+            for i, (future, reader) in enumerate(zip(first, readers, strict=True))
+            if i in counts
         ]
         await asyncio.wait(rest, timeout=30)
 
     assert len(done) == 2
     assert len(waiting) == 14
-    assert sorted(got) == list(range(COUNT))
+    assert sorted(received_numbers) == list(range(COUNT))
 
 
 async def _read_all(
-    got: list[int],
+    received_numbers: list[int],
     count: int,
     first: asyncio.Future[MailBatch],
     reader: AsyncGenerator[MailBatch, None],
@@ -66,7 +66,7 @@ async def _read_all(
     """Read so many messages."""
     batch = await first
     while (count := count - len(batch.received)) > 0:
-        got += numbers([batch])
+        received_numbers += numbers([batch])
         batch = await anext(reader)
-    got += numbers([batch])
+    received_numbers += numbers([batch])
     await reader.aclose()

@@ -364,10 +364,10 @@ def test_a_nats_without_authentication_is_reported(
 ) -> None:
     """On this machine it is a note, with the command that prints accounts."""
     monkeypatch.setenv("CALLBOARD_NATS_URL", own_nats(settings=settings).url)
-    found = checks(cli)["nats logins"]
+    finding = checks(cli)["nats logins"]
 
-    assert (found["needed"], found["level"]) == (False, "note")
-    assert "nats-config" in found["remedy"]
+    assert (finding["needed"], finding["level"]) == (False, "note")
+    assert "nats-config" in finding["remedy"]
 
 
 def test_a_file_that_is_missing_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ flows = Flows(
 class Echo:
     """An agent that says what it was told, at once or when it may."""
 
-    begun: ClassVar[list[RunId]] = []
+    run_ids: ClassVar[list[RunId]] = []
     is_free = asyncio.Event()
 
     def __init__(self, agent_id: AgentId) -> None:
@@ -59,7 +59,7 @@ class Echo:
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
         """Return it."""
-        Echo.begun.append(ctx.run_id)
+        Echo.run_ids.append(ctx.run_id)
         if inbox[0].payload == "wait":
             await Echo.is_free.wait()
         return {"said": inbox[0].payload, "to": self.id.key}

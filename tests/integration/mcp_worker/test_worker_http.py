@@ -41,13 +41,13 @@ class Calls:
     """A tool that waits, and what became of its calls."""
 
     def __init__(self) -> None:
-        self.begun, self.cancelled = asyncio.Queue[str](), asyncio.Queue[str]()
+        self.started_names, self.cancelled = asyncio.Queue[str](), asyncio.Queue[str]()
         self.go_on = asyncio.Event()
         self.tools = [Tool("work", "", self.work)]
 
     async def work(self, name: str) -> str:
         """Wait until it may end."""
-        self.begun.put_nowait(name)
+        self.started_names.put_nowait(name)
         try:
             await self.go_on.wait()
         except asyncio.CancelledError:
@@ -69,9 +69,9 @@ async def worker(
         server = ToolServer(tools, max_calls=2).server
         tasks.start(options.serve(server, stop), name="worker")
         try:
-            while not (found := [one for one in caplog.records if one.msg == "mcp.listening"]):  # noqa: ASYNC110
+            while not (records := [r for r in caplog.records if r.msg == "mcp.listening"]):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-            yield vars(found[0])["url"]
+            yield vars(records[0])["url"]
         finally:
             stop.requested.set()
             await tasks.settle(limit_s=10)
@@ -102,19 +102,19 @@ async def test_clients_of_both_ages_call_tools(
         client_at(url, TOKENS[1], mode=mode) as other,
         asyncio.TaskGroup() as group,
     ):
-        assert [one.name for one in (await client.list_tools()).tools] == ["work"]
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["work"]
         wrong = await client.call_tool("work", {"nonsense": 1})
-        said = [group.create_task(client.call_tool("work", {"name": one})) for one in "ab"]
-        assert {await calls.begun.get(), await calls.begun.get()} == {"a", "b"}
+        own_calls = [group.create_task(client.call_tool("work", {"name": name})) for name in "ab"]
+        assert {await calls.started_names.get(), await calls.started_names.get()} == {"a", "b"}
         refused = await client.call_tool("work", {"name": "c"})
         of_other = group.create_task(other.call_tool("work", {"name": "d"}))
-        assert await calls.begun.get() == "d"
+        assert await calls.started_names.get() == "d"
         calls.go_on.set()
-        told = [text_of(await one) for one in (*said, of_other)]
+        texts = [text_of(await call) for call in (*own_calls, of_other)]
 
     assert wrong.is_error
     assert refused.is_error
-    assert told == ["a", "b", "d"]
+    assert texts == ["a", "b", "d"]
 
 
 @pytest.mark.item(471)
@@ -128,7 +128,7 @@ async def test_a_disconnected_client_leaves_no_executing_run(
             mode = "legacy" if name in "ab" else "auto"
             async with client_at(url, mode=mode) as client, TaskScope() as tasks:
                 tasks.start(client.session.call_tool("work", {"name": name}), name=name)
-                assert await calls.begun.get() == name
+                assert await calls.started_names.get() == name
                 tasks.cancel()
                 async with asyncio.timeout(10):
                     assert await calls.cancelled.get() == name
@@ -161,10 +161,13 @@ async def test_requests_are_refused_before_anything_executes(
     async with worker(calls.tools, tokens, caplog) as url, httpx2.AsyncClient() as http:
 
         async def status(content: bytes | None = None, at: str = url, **headers: str) -> int:
-            named = {**HEADERS, **{key.replace("_", "-"): one for key, one in headers.items()}}
+            http_headers = {
+                **HEADERS,
+                **{key.replace("_", "-"): value for key, value in headers.items()},
+            }
             if content is None:
-                return (await http.post(at, json=INITIALIZE, headers=named)).status_code
-            return (await http.post(at, content=content, headers=named)).status_code
+                return (await http.post(at, json=INITIALIZE, headers=http_headers)).status_code
+            return (await http.post(at, content=content, headers=http_headers)).status_code
 
         port = httpx2.URL(url).port
         assert await status() == 200
@@ -196,7 +199,7 @@ async def test_requests_are_refused_before_anything_executes(
         tokens.unlink()  # noqa: ASYNC240 - as above
         assert await status(Authorization=f"Bearer {TOKENS[1]}") == 401
 
-    assert calls.begun.empty()
+    assert calls.started_names.empty()
 
 
 @pytest.mark.item(471)
@@ -205,9 +208,9 @@ async def test_the_error_of_an_address_in_use_has_the_address(
 ) -> None:
     """With the option."""
     async with worker(Calls().tools, tokens, caplog) as url:
-        taken = HttpOptions(address=f"127.0.0.1:{httpx2.URL(url).port}", token_file=tokens)
+        second_options = HttpOptions(address=f"127.0.0.1:{httpx2.URL(url).port}", token_file=tokens)
         with pytest.raises(AddressError, match=r"--http 127\.0\.0\.1:"):
-            await taken.serve(ToolServer([], max_calls=1).server, Stop())
+            await second_options.serve(ToolServer([], max_calls=1).server, Stop())
 
 
 @pytest.mark.item(471)

@@ -39,7 +39,7 @@ OTHER: Any = {"callboard/id": "order-8"}
 @pytest.fixture(autouse=True)
 def fresh() -> None:
     """An agent that has had no run."""
-    Echo.begun, Echo.is_free = [], asyncio.Event()
+    Echo.run_ids, Echo.is_free = [], asyncio.Event()
 
 
 def tools_of(runtime: Runtime, wait_s: float = 20) -> list[Tool]:
@@ -61,34 +61,37 @@ async def test_a_client_that_comes_back_has_the_result_of_its_run(
     """It disconnects within a call, its worker ends, and it asks another worker with the same id."""
     tokens = tmp_path / "mcp.token"
     tokens.write_text("a-token-of-sixteen")
-    url, chosen = postgres_server.url, Settings(postgres_url=postgres_server.url, db_schema=schema)
-    asked: Any = {"key": "a", "message": "wait"}
+    url, settings = (
+        postgres_server.url,
+        Settings(postgres_url=postgres_server.url, db_schema=schema),
+    )
+    arguments: Any = {"key": "a", "message": "wait"}
     async with (
-        build_postgres_runtime(url, settings=chosen) as host,
-        build_postgres_runtime(url, settings=chosen, client="mcp", serve=False) as client,
+        build_postgres_runtime(url, settings=settings) as host,
+        build_postgres_runtime(url, settings=settings, client="mcp", serve=False) as client,
     ):
         await host.register_type("echo", Echo)
         async with (
             worker(tools_of(client), tokens, caplog) as at,
-            client_at(at, "a-token-of-sixteen") as one,
+            client_at(at, "a-token-of-sixteen") as mcp_client,
             asyncio.TaskGroup() as group,
         ):
-            call = group.create_task(one.call_tool("echo", asked, meta=ID))
+            call = group.create_task(mcp_client.call_tool("echo", arguments, meta=ID))
             async with asyncio.timeout(20):
-                while not Echo.begun:  # noqa: ASYNC110 - in another runtime
+                while not Echo.run_ids:  # noqa: ASYNC110 - in another runtime
                     await asyncio.sleep(0)
             call.cancel()
         Echo.is_free.set()
         async with (
             worker(tools_of(client), tokens, caplog) as at,
-            client_at(at, "a-token-of-sixteen") as one,
+            client_at(at, "a-token-of-sixteen") as mcp_client,
         ):
-            first = await one.call_tool("echo", asked, meta=ID)
-            again = await one.call_tool("echo", asked, meta=ID)
+            first = await mcp_client.call_tool("echo", arguments, meta=ID)
+            again = await mcp_client.call_tool("echo", arguments, meta=ID)
 
     assert (first.structured_content or {})["output"] == {"said": "wait", "to": "a"}
     assert again.structured_content == first.structured_content
-    assert len(Echo.begun) == 1
+    assert len(Echo.run_ids) == 1
 
 
 @pytest.mark.item(471)
@@ -100,22 +103,22 @@ async def test_a_call_without_an_id_is_a_run_of_its_own() -> None:
         async with client_of(tools_of(runtime, wait_s=0.05)) as client:
             wrong = await client.call_tool("echo", {"key": "a"})
             open_ = await client.call_tool("echo", {"key": "a", "message": "wait"})
-            told: Any = open_.structured_content
+            open_run: Any = open_.structured_content
             foreign = await client.call_tool("run_result", {"run": "nothing"})
             Echo.is_free.set()
-            ended = await client.call_tool("run_result", {"run": told["run"]})
+            ended = await client.call_tool("run_result", {"run": open_run["run"]})
             flow = [await client.call_tool("double", {"number": 1}, meta=ID) for _ in "ab"]
             Echo.is_free.clear()
-            before = len(Echo.begun)
+            before = len(Echo.run_ids)
         async with client_of(tools_of(runtime)) as client, asyncio.TaskGroup() as group:
             call = group.create_task(client.call_tool("echo", {"key": "b", "message": "wait"}))
-            while len(Echo.begun) == before:  # noqa: ASYNC110 - no event
+            while len(Echo.run_ids) == before:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0)
             call.cancel()
-        cancelled = await runtime.wait(Echo.begun[-1])
+        cancelled = await runtime.wait(Echo.run_ids[-1])
 
     assert "message: missing, give a value" in text_of(wrong)
-    assert told["status"] == "open"
+    assert open_run["status"] == "open"
     assert "no run 'nothing'" in text_of(foreign)
     assert (ended.structured_content or {})["output"] == {"said": "wait", "to": "a"}
     assert flow[0].structured_content == flow[1].structured_content
@@ -150,40 +153,42 @@ async def test_a_cancelled_call_leaves_its_run_to_those_who_follow_it(
         runs = FlowRuns(runtime, served.flows)
         async with (
             worker(tools_of(runtime), tokens, caplog) as at,
-            client_at(at, "a-token-of-sixteen", mode) as one,
-            client_at(at, "a-token-of-sixteen", mode) as two,
+            client_at(at, "a-token-of-sixteen", mode) as first_client,
+            client_at(at, "a-token-of-sixteen", mode) as second_client,
             asyncio.TaskGroup() as group,
         ):
-            heard = [Progress(), Progress(), Progress()]
+            progresses = [Progress(), Progress(), Progress()]
             calls = [
                 group.create_task(client.call_tool("wait", {}, meta=ID, progress_callback=progress))
-                for client, progress in zip((one, two), heard, strict=False)
+                for client, progress in zip((first_client, second_client), progresses, strict=False)
             ]
             async with asyncio.timeout(20):
-                await heard[0].waits.wait()
-                await heard[1].waits.wait()
+                await progresses[0].waits.wait()
+                await progresses[1].waits.wait()
             calls[0].cancel()
-            await one.list_tools()
+            await first_client.list_tools()
             run_id = await runs.start("wait", id="order-7")
             await runs.resume(run_id, "go", "yes")
             followed = await calls[1]
 
             last = group.create_task(
-                one.call_tool("wait", {}, meta=OTHER, progress_callback=heard[2])
+                first_client.call_tool("wait", {}, meta=OTHER, progress_callback=progresses[2])
             )
-            await heard[2].waits.wait()
+            await progresses[2].waits.wait()
             last.cancel()
-            await one.list_tools()
+            await first_client.list_tools()
             run_id = await runs.start("wait", id="order-8")
             if mode == "auto":
                 await runs.resume(run_id, "go", "late")
         ended = await runtime.wait(run_id)
 
     assert (followed.structured_content or {})["output"] == {"said": "yes"}
-    assert heard[0].heard == [(1, "ask: started"), (2, "ask: waiting")]
-    assert heard[1].heard[:2] == heard[0].heard
-    assert heard[1].heard[-1][1] == "end: completed"
-    assert [number for number, _ in heard[1].heard] == [*range(1, len(heard[1].heard) + 1)]
+    assert progresses[0].heard == [(1, "ask: started"), (2, "ask: waiting")]
+    assert progresses[1].heard[:2] == progresses[0].heard
+    assert progresses[1].heard[-1][1] == "end: completed"
+    assert [number for number, _ in progresses[1].heard] == [
+        *range(1, len(progresses[1].heard) + 1)
+    ]
     assert ended.status is (RunStatus.COMPLETED if mode == "auto" else RunStatus.CANCELLED)
 
 
@@ -198,10 +203,10 @@ async def test_a_run_that_an_operator_cancels_ends_its_call() -> None:
             call = group.create_task(client.call_tool("wait", {}, meta=ID))
             await client.list_tools()
             await runs.cancel(run_id, reason="out of stock")
-            found = await call
+            result = await call
 
-    assert found.is_error
-    assert "CANCELLED" in text_of(found)
+    assert result.is_error
+    assert "CANCELLED" in text_of(result)
 
 
 @pytest.mark.item(471)
@@ -212,20 +217,23 @@ async def test_progress_of_a_run_on_another_host_is_received(
     """The worker is a client of the database; a client that asks for no progress hears nothing."""
     tokens, progress = tmp_path / "mcp.token", Progress()
     tokens.write_text("a-token-of-sixteen")
-    url, chosen = postgres_server.url, Settings(postgres_url=postgres_server.url, db_schema=schema)
+    url, settings = (
+        postgres_server.url,
+        Settings(postgres_url=postgres_server.url, db_schema=schema),
+    )
     async with (
-        build_postgres_runtime(url, settings=chosen) as host,
-        build_postgres_runtime(url, settings=chosen, client="mcp", serve=False) as client,
+        build_postgres_runtime(url, settings=settings) as host,
+        build_postgres_runtime(url, settings=settings, client="mcp", serve=False) as client,
     ):
         await served.flows.register(host)
         async with (
             worker(tools_of(client), tokens, caplog) as at,
-            client_at(at, "a-token-of-sixteen") as one,
+            client_at(at, "a-token-of-sixteen") as mcp_client,
         ):
-            asked = await one.call_tool("double", {"number": 2}, progress_callback=progress)
-            silent = await one.call_tool("double", {"number": 2})
+            result = await mcp_client.call_tool("double", {"number": 2}, progress_callback=progress)
+            silent = await mcp_client.call_tool("double", {"number": 2})
 
-    assert (asked.structured_content or {})["output"]["doubled"] == 4
+    assert (result.structured_content or {})["output"]["doubled"] == 4
     assert (silent.structured_content or {})["output"]["doubled"] == 4
     assert progress.heard[-1][1] == "double: completed"
 
@@ -236,7 +244,10 @@ async def test_installed_flows_are_tools_with_their_inputs(
     postgres_server: TestPostgres, schema: str
 ) -> None:
     """In their newest version; hosts of installed flows execute them, and an id is one run."""
-    url, chosen = postgres_server.url, Settings(postgres_url=postgres_server.url, db_schema=schema)
+    url, settings = (
+        postgres_server.url,
+        Settings(postgres_url=postgres_server.url, db_schema=schema),
+    )
     flow: dict[str, Any] = {
         "flow": 1,
         "id": "add",
@@ -246,8 +257,8 @@ async def test_installed_flows_are_tools_with_their_inputs(
     }
     newer = flow | {"version": "1.1", "nodes": {"e": {"end": "${vars.a + vars.b}"}}}
     async with (
-        build_postgres_runtime(url, settings=chosen) as host,
-        build_postgres_runtime(url, settings=chosen, client="mcp", serve=False) as client,
+        build_postgres_runtime(url, settings=settings) as host,
+        build_postgres_runtime(url, settings=settings, client="mcp", serve=False) as client,
     ):
         await InstalledFlows().register(host)
         bundles = StoredBundles(host.store.data.flow_bundles, host.store.data.artifacts, "default")
@@ -255,12 +266,12 @@ async def test_installed_flows_are_tools_with_their_inputs(
             await bundles.install(packed_flow(json.dumps(document).encode()))
         runs = RunTools(client, 20)
         tools = [*await runs.of_installed(), runs.result([], apps=["installed"])]
-        async with client_of(tools) as one:
-            listed = {tool.name: tool for tool in (await one.list_tools()).tools}
-            called = [await one.call_tool("add", {"a": 1, "b": 2}, meta=ID) for _ in "ab"]
+        async with client_of(tools) as mcp_client:
+            tools_by_name = {tool.name: tool for tool in (await mcp_client.list_tools()).tools}
+            called = [await mcp_client.call_tool("add", {"a": 1, "b": 2}, meta=ID) for _ in "ab"]
 
-    assert listed.keys() == {"add", "run_result"}
-    assert listed["add"].input_schema["properties"].keys() == {"a", "b"}
+    assert tools_by_name.keys() == {"add", "run_result"}
+    assert tools_by_name["add"].input_schema["properties"].keys() == {"a", "b"}
     assert (called[0].structured_content or {})["output"] == 3
     assert called[0].structured_content == called[1].structured_content
 
@@ -275,7 +286,7 @@ def test_what_cannot_be_served_is_said(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(ServeError, match="is not an agent"):
         agents_of("m:app", [7])
     assert agents_of("m:app", [Echo(AgentId("echo", "1"))]) == {"echo": [AgentId("echo", "1")]}
-    for options, said in {
+    for options, complaint in {
         (): "there is nothing to serve",
         ("--token-file", "x"): "say --http HOST:PORT, too",
         ("--http", "127.0.0.1:0"): "--http needs --token-file",
@@ -286,5 +297,5 @@ def test_what_cannot_be_served_is_said(capsys: pytest.CaptureFixture[str]) -> No
         capsys.readouterr()
         assert run(["mcp-worker", *options]) == Exit.USAGE
         out, err = capsys.readouterr()
-        assert said in err
+        assert complaint in err
         assert out == ""

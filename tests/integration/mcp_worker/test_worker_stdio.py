@@ -33,8 +33,10 @@ NO_FRAME = "this is no frame"
 
 def environment() -> Mapping[str, str]:
     """Variables of a worker: no database is named."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("CALLBOARD_")}
-    return {**kept, "PYTHONPATH": str(ROOT)}
+    variables = {
+        key: value for key, value in os.environ.items() if not key.startswith("CALLBOARD_")
+    }
+    return {**variables, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.mark.costly
@@ -49,28 +51,30 @@ async def test_the_sdks_client_calls_tools_and_flows(tmp_path: Path) -> None:
     )
     noise: list[object] = []
 
-    async def heard(message: object) -> None:
+    async def record_noise(message: object) -> None:
         noise.append(message)
 
     with log.open("w") as errlog:
-        async with Client(stdio_client(server, errlog=errlog), message_handler=heard) as client:
-            names = [one.name for one in (await client.list_tools()).tools]
+        async with Client(
+            stdio_client(server, errlog=errlog), message_handler=record_noise
+        ) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
             async with asyncio.TaskGroup() as group:
                 read = group.create_task(client.call_tool("read_file", {"path": "a.txt"}))
                 run = group.create_task(client.call_tool("double", {"number": 4}))
             failed = await client.call_tool("fail", {"order": 7})
-            shown = await client.call_tool("execute_command", {"command": "cat; echo done"})
+            shell_result = await client.call_tool("execute_command", {"command": "cat; echo done"})
 
     assert {"read_file", "execute_command", "double", "run_result"} < {*names}
     assert (read.result().structured_content or {})["text"] == "hello"
     assert (run.result().structured_content or {})["output"]["doubled"] == 8
     assert failed.is_error
     assert "nothing pays 7" in text_of(failed)
-    assert (shown.structured_content or {})["stdout"] == "done\n"
-    said = log.read_text()
+    assert (shell_result.structured_content or {})["stdout"] == "done\n"
+    log_text = log.read_text()
     assert noise == []
-    assert said.count(NO_FRAME) == 4
-    assert "mcp.stopped" in said
+    assert log_text.count(NO_FRAME) == 4
+    assert "mcp.stopped" in log_text
 
 
 @pytest.mark.costly
@@ -83,10 +87,10 @@ async def test_progress_is_received_and_a_cancelled_call_ends_its_run(tmp_path: 
     )
     meta: Any = {"callboard/id": "w-1"}
     waits = asyncio.Event()
-    heard: list[str | None] = []
+    messages: list[str | None] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
-        heard.append(message)
+        messages.append(message)
         if message == "ask: waiting":
             waits.set()
 
@@ -100,7 +104,7 @@ async def test_progress_is_received_and_a_cancelled_call_ends_its_run(tmp_path: 
                 call.cancel()
             again = await client.call_tool("wait", {}, meta=meta)
 
-    assert heard == ["ask: started", "ask: waiting"]
+    assert messages == ["ask: started", "ask: waiting"]
     assert again.is_error
     assert "CANCELLED" in text_of(again)
 
@@ -120,8 +124,8 @@ async def test_nonsense_does_not_end_the_worker(tmp_path: Path) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     call = frame("tools/call", name="double", arguments={"number": 1})
-    begun = frame("tools/call", name="execute_command", arguments={"command": "sleep 600"})
-    sent: list[Any] = [
+    long_call = frame("tools/call", name="execute_command", arguments={"command": "sleep 600"})
+    frames: list[Any] = [
         b"nonsense\n\xff\xfe\n\n[]\n{}\n",
         b"x" * (MAX_LINE_BYTES + 5) + b"\n",
         INITIALIZE,
@@ -129,25 +133,29 @@ async def test_nonsense_does_not_end_the_worker(tmp_path: Path) -> None:
         {**call, "id": 2},
         {**call, "id": 2},
         frame("nothing"),
-        {**begun, "id": 3},
+        {**long_call, "id": 3},
     ]
-    told: list[dict[str, Any]] = []
-    for one in sent:
-        process.stdin.write(one if isinstance(one, bytes) else json.dumps(one).encode() + b"\n")
-        if isinstance(one, dict) and "id" in one and one["id"] != 3:
+    answers: list[dict[str, Any]] = []
+    for sent_frame in frames:
+        process.stdin.write(
+            sent_frame if isinstance(sent_frame, bytes) else json.dumps(sent_frame).encode() + b"\n"
+        )
+        if isinstance(sent_frame, dict) and "id" in sent_frame and sent_frame["id"] != 3:
             async with asyncio.timeout(30):
-                told.append(json.loads(await process.stdout.readline()))
+                answers.append(json.loads(await process.stdout.readline()))
     process.stdin.write(b'{"jsonrpc": "2.0", "id": 4, "meth')
     await process.stdin.drain()
     process.send_signal(signal.SIGTERM)
     out, err = await process.communicate()
 
     assert process.returncode == 0, err.decode()
-    told += [json.loads(line) for line in out.splitlines()]
-    by_id = [one["id"] for one in told]
+    answers += [json.loads(line) for line in out.splitlines()]
+    by_id = [answer["id"] for answer in answers]
     assert by_id[:4] == [1, 2, 2, 1]
-    assert [one["result"]["structuredContent"]["output"]["doubled"] for one in told[1:3]] == [2, 2]
-    assert told[3]["error"]["code"] == -32601
+    assert [
+        answer["result"]["structuredContent"]["output"]["doubled"] for answer in answers[1:3]
+    ] == [2, 2]
+    assert answers[3]["error"]["code"] == -32601
     assert NO_FRAME in err.decode()
     assert "mcp.line_too_long" in err.decode()
     assert "signal=SIGTERM" in err.decode()
@@ -177,7 +185,9 @@ async def test_the_inspector_calls_a_tool(tmp_path: Path) -> None:
     assert server["command"] == "callboard"
     server |= {"command": sys.executable, "args": ["-m", "compose", *server["args"]]}
     server |= {"cwd": str(tmp_path), "env": {"PYTHONPATH": str(ROOT)}}
-    server["args"] = [str(tmp_path) if one == "./work" else one for one in server["args"]]
+    server["args"] = [
+        str(tmp_path) if argument == "./work" else argument for argument in server["args"]
+    ]
     servers = tmp_path / "servers.json"
     servers.write_text(json.dumps(config))
     process = await asyncio.create_subprocess_exec(
@@ -188,10 +198,10 @@ async def test_the_inspector_calls_a_tool(tmp_path: Path) -> None:
         env=environment(),
     )
     out, _ = await process.communicate()
-    told = json.loads(out)
+    result = json.loads(out)
 
-    assert told["structuredContent"] == {"path": "sub/a.txt", "size_bytes": 5}
-    assert told["isError"] is False
+    assert result["structuredContent"] == {"path": "sub/a.txt", "size_bytes": 5}
+    assert result["isError"] is False
 
 
 @pytest.mark.item(471, 475)
@@ -199,9 +209,11 @@ def test_the_commands_of_the_document_are_commands() -> None:
     """With options that there are."""
     lines = "".join(blocks("docs/mcp-worker.md", "sh")).splitlines()
     words = [shlex.split(line) for line in lines if line.startswith("callboard ")]
-    given = [app.parse_args(one[1:], print_error=False, exit_on_error=False) for one in words]
+    parsed_commands = [
+        app.parse_args(command[1:], print_error=False, exit_on_error=False) for command in words
+    ]
 
-    assert [sorted(bound.arguments) for _, bound, _ in given] == [
+    assert [sorted(bound.arguments) for _, bound, _ in parsed_commands] == [
         ["access", "root", "toolsets"],
         ["flows"],
         ["agents", "target"],

@@ -33,9 +33,9 @@ async def client_of(tools: Sequence[Tool], *, max_calls: int = 8) -> AsyncIterat
         yield client
 
 
-def text_of(found: CallToolResult) -> str:
+def text_of(result: CallToolResult) -> str:
     """What a model reads."""
-    return str(getattr(found.content[0], "text", ""))
+    return str(getattr(result.content[0], "text", ""))
 
 
 @pytest.fixture
@@ -61,14 +61,14 @@ async def test_files_are_listed_read_written_and_searched(
 ) -> None:
     """Each answer is data; writing makes the folders above, and leaves no other file behind."""
     async with client_of(files.file_tools(folder)) as client:
-        listed = await client.list_tools()
+        tool_list = await client.list_tools()
         wrote = await client.call_tool("write_file", {"path": "new/b.txt", "content": "two é"})
         read = await client.call_tool("read_file", {"path": "new/b.txt"})
         top = await client.call_tool("list_files", {})
-        found = await client.call_tool("search_files", {"text": "two"})
+        search_result = await client.call_tool("search_files", {"text": "two"})
 
-    hints = {one.name: one.annotations for one in listed.tools}
-    assert {name: one.read_only_hint for name, one in hints.items() if one} == {
+    hints = {tool.name: tool.annotations for tool in tool_list.tools}
+    assert {name: hint.read_only_hint for name, hint in hints.items() if hint} == {
         "list_files": True,
         "read_file": True,
         "search_files": True,
@@ -80,14 +80,14 @@ async def test_files_are_listed_read_written_and_searched(
         "entries": [{"name": "new", "kind": "folder"}, {"name": "sub", "kind": "folder"}],
         "is_cut": False,
     }
-    assert found.structured_content == {
+    assert search_result.structured_content == {
         "matches": [
             {"path": "new/b.txt", "line": 1, "text": "two é"},
             {"path": "sub/a.txt", "line": 2, "text": "two words"},
         ],
         "is_cut": False,
     }
-    assert [one.name for one in (root / "new").iterdir()] == ["b.txt"]
+    assert [path.name for path in (root / "new").iterdir()] == ["b.txt"]
 
 
 ESCAPES = (
@@ -123,16 +123,16 @@ async def test_no_path_leads_out(root: Path, folder: ConfinedFolder, name: str) 
     }
     async with client_of(files.file_tools(folder)) as client:
         async with asyncio.timeout(20):
-            found = {
+            results = {
                 path: await client.call_tool(name, {"path": path, **more.get(name, {})})
                 for path in ESCAPES
             }
 
-    refused = {path for path, one in found.items() if one.is_error}
+    refused = {path for path, result in results.items() if result.is_error}
     assert refused == {*ESCAPES} - allowed.get(name, set())
-    assert "hidden-word" not in "".join(map(text_of, found.values()))
+    assert "hidden-word" not in "".join(map(text_of, results.values()))
     assert (root.parent / "secret").read_text() == "hidden-word"
-    assert sorted(one.name for one in root.parent.iterdir()) == ["root", "secret"]
+    assert sorted(path.name for path in root.parent.iterdir()) == ["root", "secret"]
 
 
 @pytest.mark.item(471)
@@ -196,11 +196,11 @@ async def site(answers: dict[str, bytes]) -> AsyncIterator[str]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        told = answers.get(head.split()[1].decode())
-        if told is None:
+        response = answers.get(head.split()[1].decode())
+        if response is None:
             await reader.read()  # until the client gives up
         else:
-            writer.write(told)
+            writer.write(response)
         writer.close()
         await writer.wait_closed()
 
@@ -230,13 +230,13 @@ async def test_a_page_is_fetched_within_limits(monkeypatch: pytest.MonkeyPatch) 
     }
     monkeypatch.setattr(web, "FETCH_LIMIT_S", 1.0)
     async with site(answers) as url, client_of(web.web_tools(allow_private=True)) as client:
-        found = {
+        results = {
             path: await client.call_tool("fetch_url", {"url": url + path})
             for path in (*answers, "/hangs")
         }
-    long = found["/long"].structured_content
+    long = results["/long"].structured_content
 
-    assert (found["/moved"].structured_content or {}) == {
+    assert (results["/moved"].structured_content or {}) == {
         "url": f"{url}/",
         "status": 200,
         "content_type": "text/html; charset=latin-1",
@@ -245,7 +245,7 @@ async def test_a_page_is_fetched_within_limits(monkeypatch: pytest.MonkeyPatch) 
     }
     assert long is not None
     assert (len(long["text"]), long["is_cut"]) == (web.MAX_PAGE_BYTES, True)
-    refused = {path: text_of(one) for path, one in found.items() if one.is_error}
+    refused = {path: text_of(result) for path, result in results.items() if result.is_error}
     assert {*refused} == {"/round", "/away", "/zip", "/image", "/odd", "/hangs"}
     assert "more than 5 redirects" in refused["/round"]
     assert "not a URL" in refused["/away"]
@@ -266,7 +266,10 @@ async def test_private_addresses_are_not_reached(monkeypatch: pytest.MonkeyPatch
         "0.0.0.0",
     )
     async with client_of(web.web_tools(allow_private=False)) as client:
-        told = [await client.call_tool("fetch_url", {"url": f"http://{one}:1/"}) for one in tried]
+        results = [
+            await client.call_tool("fetch_url", {"url": f"http://{address}:1/"})
+            for address in tried
+        ]
         monkeypatch.setattr(web, "is_public", lambda address: address == "127.0.0.1")
         port = socket.create_server(("127.0.0.2", 0))
         away = f"http://127.0.0.2:{port.getsockname()[1]}/"
@@ -275,16 +278,24 @@ async def test_private_addresses_are_not_reached(monkeypatch: pytest.MonkeyPatch
             redirected = await client.call_tool("fetch_url", {"url": url})
         port.close()
 
-    assert ["is not a public address" in text_of(one) for one in told] == [True] * len(tried)
+    assert ["is not a public address" in text_of(result) for result in results] == [True] * len(
+        tried
+    )
     assert "127.0.0.2, which is not a public address" in text_of(redirected)
 
 
 @pytest.mark.parametrize(
     ("address", "is_public"),
     [
-        *((one, True) for one in ("93.184.215.14", "2606:2800:21f:cb07::1")),
-        *((one, False) for one in ("10.0.0.1", "169.254.169.254", "100.64.0.1", "224.0.0.1")),
-        *((one, False) for one in ("fe80::1%eth0", "fc00::1", "2002:7f00:1::", "64:ff9b::7f00:1")),
+        *((address, True) for address in ("93.184.215.14", "2606:2800:21f:cb07::1")),
+        *(
+            (address, False)
+            for address in ("10.0.0.1", "169.254.169.254", "100.64.0.1", "224.0.0.1")
+        ),
+        *(
+            (address, False)
+            for address in ("fe80::1%eth0", "fc00::1", "2002:7f00:1::", "64:ff9b::7f00:1")
+        ),
     ],
 )
 def test_addresses_of_the_internet_are_known(address: str, is_public: bool) -> None:
@@ -298,18 +309,21 @@ async def test_commands_are_executed_and_end(root: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("SECRET_OF_THE_WORKER", "hidden-word")
     async with client_of(shell.shell_tools(root)) as client:
         done = await client.call_tool("execute_command", {"command": "pwd; env; exit 3"})
-        left = await client.call_tool("execute_command", {"command": "sleep 600 & echo $!"})
+        background = await client.call_tool("execute_command", {"command": "sleep 600 & echo $!"})
         killed = await client.call_tool(
             "execute_command", {"command": "echo $$ > pid; sleep 600", "timeout_s": 0.2}
         )
         long = await client.call_tool("execute_command", {"command": "head -c 99999 /dev/zero"})
 
-    said = done.structured_content or {}
-    assert said["exit_code"] == 3
-    assert said["stdout"].splitlines()[0] == str(root)
-    assert "hidden-word" not in said["stdout"]
+    output = done.structured_content or {}
+    assert output["exit_code"] == 3
+    assert output["stdout"].splitlines()[0] == str(root)
+    assert "hidden-word" not in output["stdout"]
     assert "was killed" in text_of(killed)
-    for pid in (int((left.structured_content or {})["stdout"]), int((root / "pid").read_text())):
+    for pid in (
+        int((background.structured_content or {})["stdout"]),
+        int((root / "pid").read_text()),
+    ):
         assert is_gone(pid)
     assert len((long.structured_content or {})["stdout"]) == shell.MAX_OUTPUT_BYTES
     assert (long.structured_content or {})["stdout_bytes"] == 99_999
@@ -318,26 +332,26 @@ async def test_commands_are_executed_and_end(root: Path, monkeypatch: pytest.Mon
 def is_gone(pid: int) -> bool:
     """Whether a process has ended, or is about to: it may not have been waited for."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     except FileNotFoundError:
         return True
-    return told.rpartition(")")[2].split()[0] == "Z"
+    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 @pytest.mark.item(471)
 async def test_calls_beyond_a_limit_are_refused_before_anything_executes() -> None:
     """Two at once are two places; a place is free again when its call has ended or was cancelled."""
-    begun, go_on = asyncio.Queue[str](), asyncio.Event()
+    call_names, go_on = asyncio.Queue[str](), asyncio.Event()
 
     async def work(name: str) -> str:
-        begun.put_nowait(name)
+        call_names.put_nowait(name)
         await go_on.wait()
         return name
 
     tools = [Tool("work", "", work)]
     async with client_of(tools, max_calls=2) as client, asyncio.TaskGroup() as group:
         calls = [group.create_task(client.call_tool("work", {"name": name})) for name in "ab"]
-        assert {await begun.get(), await begun.get()} == {"a", "b"}
+        assert {await call_names.get(), await call_names.get()} == {"a", "b"}
         refused = await client.call_tool("work", {"name": "c"})
         go_on.set()
         done = [text_of(await call) for call in calls]
@@ -350,7 +364,7 @@ async def test_calls_beyond_a_limit_are_refused_before_anything_executes() -> No
     assert refused.is_error
     assert "2 calls of this client are under way" in text_of(refused)
     assert (done, text_of(again)) == (["a", "b"], "d")
-    assert begun.get_nowait() == "d"
-    assert begun.empty(), "neither the refused nor the malformed call executed"
+    assert call_names.get_nowait() == "d"
+    assert call_names.empty(), "neither the refused nor the malformed call executed"
     with pytest.raises(ContractError, match="two tools named 'work'"):
         ToolServer([*tools, *tools], max_calls=1)

@@ -35,20 +35,20 @@ def answer(message: dict[str, Any], ledger: Path) -> dict[str, Any] | None:
     method, params = message.get("method"), message.get("params", {})
     if "id" not in message:
         return None
-    told: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+    reply: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
     match method:
         case "initialize":
             info = {"name": "faulty", "version": "1"}
             version = params["protocolVersion"]
             capabilities: dict[str, Any] = {"tools": {}}
-            told["result"] = {
+            reply["result"] = {
                 "protocolVersion": version,
                 "capabilities": capabilities,
                 "serverInfo": info,
             }
         case "tools/list":
             schema = {"type": "object", "properties": {"text": {"type": "string"}}}
-            told["result"] = {"tools": [{"name": name, "inputSchema": schema} for name in TOOLS]}
+            reply["result"] = {"tools": [{"name": name, "inputSchema": schema} for name in TOOLS]}
         case "tools/call":
             name = params["name"]
             with ledger.open("a") as file:
@@ -58,12 +58,12 @@ def answer(message: dict[str, Any], ledger: Path) -> dict[str, Any] | None:
             if name == "die":
                 os._exit(3)
             if name not in TOOLS[:-1]:
-                told["error"] = {"code": -32602, "message": f"Unknown tool: {name}"}
+                reply["error"] = {"code": -32602, "message": f"Unknown tool: {name}"}
             else:
-                told["result"] = result(name, params.get("arguments", {}))
+                reply["result"] = result(name, params.get("arguments", {}))
         case _:
-            told["error"] = {"code": -32601, "message": "Method not found"}
-    return told
+            reply["error"] = {"code": -32601, "message": "Method not found"}
+    return reply
 
 
 def main() -> None:
@@ -75,9 +75,9 @@ def main() -> None:
             continue
         if message.get("params", {}).get("name") == "garble":
             sys.stdout.write("this is no JSON\n\n[1]\n")
-        told = answer(message, Path(ledger))
-        if told is not None:
-            sys.stdout.write(json.dumps(told) + "\n")
+        reply = answer(message, Path(ledger))
+        if reply is not None:
+            sys.stdout.write(json.dumps(reply) + "\n")
             sys.stdout.flush()
 
 

@@ -37,8 +37,8 @@ class Provider:
 
     url: str = ""
     script: list[Answer] = field(default_factory=list)
-    asked: list[dict[str, Any]] = field(default_factory=list)
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    client_gone: asyncio.Event = field(default_factory=asyncio.Event)
     connections: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,7 +50,7 @@ class Provider:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 length = int(head.partition("content-length: ")[2].split("\r\n")[0] or 0)
-                self.asked.append(json.loads(await reader.readexactly(length) or b"{}"))
+                self.requests.append(json.loads(await reader.readexactly(length) or b"{}"))
                 answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
                 if not await self._answer(answer, reader, writer):
                     break
@@ -72,7 +72,7 @@ class Provider:
         await writer.drain()
         if answer.hold:
             await reader.read()
-            self.gone.set()
+            self.client_gone.set()
         if answer.cut or answer.hold:
             return False
         if is_stream:

@@ -20,15 +20,15 @@ BY_TENS = TokenCounter(lambda _: 6)
 POINT = {"type": "ephemeral", "ttl": "5m"}
 
 
-def places(asked: dict[str, Any]) -> list[str]:
+def places(request: dict[str, Any]) -> list[str]:
     """Where a request has points: the tool's name, or role and kind of the content before each."""
-    found = [tool["name"] for tool in asked.get("tools", ()) if "cache_control" in tool]
-    for n, message in enumerate(asked["messages"]):
+    points = [tool["name"] for tool in request.get("tools", ()) if "cache_control" in tool]
+    for n, message in enumerate(request["messages"]):
         for block in message["content"]:
             if "cache_control" in block:
                 assert block["cache_control"] == POINT
-                found.append(f"{n} {message['role']} {block['type']}")
-    return found
+                points.append(f"{n} {message['role']} {block['type']}")
+    return points
 
 
 async def test_a_chat_has_points_behind_tools_summary_and_last_stable_turn() -> None:
@@ -49,13 +49,13 @@ async def test_a_chat_has_points_behind_tools_summary_and_last_stable_turn() -> 
         )
         async with Runtime() as runtime:
             await runtime.register(agent)
-            said = [ChatMessage.of("user", str(n)) for n in range(10)]
-            await runtime.history.append_many(agent.id, said, session_id="main")
+            messages = [ChatMessage.of("user", str(n)) for n in range(10)]
+            await runtime.history.append_many(agent.id, messages, session_id="main")
             for _ in range(2):
                 assert await runtime.result(await runtime.submit(agent.id, "next")) == "Hello"
         await client.aclose()
 
-    first, second, third = served.asked
+    first, second, third = served.requests
     assert places(first) == ["book", "0 user text"]
     assert places(second) == ["book", "0 user text", "1 assistant text"]
     assert places(third) == ["book", "0 user text", "3 assistant tool_use"]
@@ -78,4 +78,4 @@ async def test_a_provider_without_points_is_sent_none(name: str) -> None:
         )
         await client.aclose()
 
-    assert "cache" not in str(served.asked[0]).lower()
+    assert "cache" not in str(served.requests[0]).lower()

@@ -26,7 +26,7 @@ def test_the_code_of_the_document_runs_as_it_stands(tmp_path: Path) -> None:
             program.append(block)
     (tmp_path / "program.py").write_text("\n".join(program), encoding="utf-8")
 
-    said = {}
+    output_lines = {}
     for name in ("program.py", "planner.py"):
         done = subprocess.run(
             [sys.executable, "-W", "error", name],
@@ -38,7 +38,7 @@ def test_the_code_of_the_document_runs_as_it_stands(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        said[name] = done.stdout.splitlines()
+        output_lines[name] = done.stdout.splitlines()
 
-    assert said["program.py"] == ["small", "Still noon. 0"]
-    assert said["planner.py"] == ["True"]
+    assert output_lines["program.py"] == ["small", "Still noon. 0"]
+    assert output_lines["planner.py"] == ["True"]

@@ -48,9 +48,9 @@ async def test_a_local_embedder_finds_the_sentence_that_answers() -> None:
     before = os.environ.get("OMP_NUM_THREADS")
     async with Runtime() as runtime:
         await runtime.register(Reader())
-        found = await runtime.result(await runtime.submit(Reader.id, "go"))
+        texts = await runtime.result(await runtime.submit(Reader.id, "go"))
 
-    assert found == [FACTS[1]]
+    assert texts == [FACTS[1]]
     assert os.environ.get("OMP_NUM_THREADS") == before
 
 
@@ -128,9 +128,9 @@ async def test_an_embedder_of_a_provider_sends_what_it_is_given() -> None:
         assert (await client.embed_queries(["a", "b"]))[1] == (1.0, 1.0)
         await client.aclose()
 
-    assert [len(asked["input"]) for asked in serving.asked] == [64, 2, 2]
-    assert serving.asked[0]["dimensions"] == 2
-    assert serving.asked[1]["input"] == ["64", "65"]
+    assert [len(request["input"]) for request in serving.requests] == [64, 2, 2]
+    assert serving.requests[0]["dimensions"] == 2
+    assert serving.requests[1]["input"] == ["64", "65"]
     assert vectors == [(float(n % 64), 1.0) for n in range(66)]
 
 
@@ -139,12 +139,12 @@ async def test_a_provider_that_gives_no_embedding_is_a_model_error() -> None:
     busy = Answer(status=429, headers={"retry-after": "7"}, body={"error": {"message": "slow"}})
     async with provider(busy) as serving:
         client = embedder("openai:small", api_key="k", base_url=serving.url)
-        with pytest.raises(ModelError) as found:
+        with pytest.raises(ModelError) as exc_info:
             await client.embed(["a"])
         await client.aclose()
 
-    assert found.value.kind == "rate_limited"
-    assert len(serving.asked) == 1
+    assert exc_info.value.kind == "rate_limited"
+    assert len(serving.requests) == 1
 
 
 async def test_a_provider_without_a_key_or_a_name_is_an_error(

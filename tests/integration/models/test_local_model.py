@@ -47,27 +47,27 @@ def small() -> RetryingModel:
 async def test_a_local_model_answers_like_a_providers() -> None:
     """Streams, usage, cached tokens, its own tokenizer, a JSON schema; a cancelled call frees it at once."""
     client = small()
-    asked = [ChatMessage.of("system", "You are brief."), ChatMessage.of("user", "Say hello.")]
-    shown = asyncio.Event()
+    messages = [ChatMessage.of("system", "You are brief."), ChatMessage.of("user", "Say hello.")]
+    has_begun = asyncio.Event()
 
     async def talk() -> None:
-        async for _ in client.generate_stream(asked, options=GenerationOptions(max_tokens=900)):
-            shown.set()
+        async for _ in client.generate_stream(messages, options=GenerationOptions(max_tokens=900)):
+            has_begun.set()
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         talking = group.create_task(talk())
-        await shown.wait()
+        await has_begun.wait()
         talking.cancel()
-    *pieces, last = [one async for one in client.generate_stream(asked, options=GREEDY)]
+    *pieces, last = [part async for part in client.generate_stream(messages, options=GREEDY)]
     assert isinstance(last, Completion)
     first = last.response
-    again = await client.generate([*asked, first.message(), *asked[1:]], options=GREEDY)
+    again = await client.generate([*messages, first.message(), *messages[1:]], options=GREEDY)
     fitting = GenerationOptions(temperature=0.0, max_tokens=30, response_format=WARM)
-    warm = await client.generate([*asked[:1], ChatMessage.of("user", "Warm?")], options=fitting)
+    warm = await client.generate([*messages[:1], ChatMessage.of("user", "Warm?")], options=fitting)
 
     assert isinstance(client, LLMClient)
     assert len(pieces) > 1
-    assert "".join(one.text for one in pieces if isinstance(one, TextDelta)) == first.text
+    assert "".join(piece.text for piece in pieces if isinstance(piece, TextDelta)) == first.text
     assert (first.model, first.stop_reason) == ("local", "length")
     assert (first.usage.output, first.usage.cost_usd) == (3, None)
     assert again.usage.cached >= first.usage.input
@@ -76,7 +76,7 @@ async def test_a_local_model_answers_like_a_providers() -> None:
     assert client.context_window == 1_024
     await client.aclose()
     if IS_SLOW:
-        assert (await client.generate(asked, options=GREEDY)).text == first.text
+        assert (await client.generate(messages, options=GREEDY)).text == first.text
         await client.aclose()
 
 
@@ -110,10 +110,12 @@ async def test_calls_of_a_local_model_share_its_slots() -> None:
     """Eight at once with two slots: each gets the answer that it gets alone."""
     client = local(threads=2, slots=2, context_window=512)
     questions = [[ChatMessage.of("user", f"Count to {n}.")] for n in range(8)]
-    alone = [(await client.generate(asked, options=GREEDY)).text for asked in questions]
+    alone = [(await client.generate(question, options=GREEDY)).text for question in questions]
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(client.generate(asked, options=GREEDY)) for asked in questions]
+        tasks = [
+            group.create_task(client.generate(question, options=GREEDY)) for question in questions
+        ]
 
     assert [task.result().text for task in tasks] == alone
     await client.aclose()

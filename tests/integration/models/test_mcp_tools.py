@@ -69,7 +69,7 @@ async def test_a_servers_tools_are_an_agents(calendar: McpTools) -> None:
     pids = await asyncio.gather(*(use(calendar, "cal_pid") for _ in range(5)))
     total = await use(calendar, "cal_add", left=1, right=2)
     booked = await use(calendar, "cal_book", day="Monday")
-    seen = await use(calendar, "cal_look")
+    image_result = await use(calendar, "cal_look")
     failed = await use(calendar, "cal_fail", why="closed")
     wrong = await use(calendar, "cal_add", left="x")
     await calendar.aclose()
@@ -77,7 +77,7 @@ async def test_a_servers_tools_are_an_agents(calendar: McpTools) -> None:
     assert len({result.structured for result in pids}) == 1
     assert (total.status, total.structured) == ("ok", 3)
     assert booked.structured == {"day": "Monday", "by": "ann"}
-    assert seen.text == "this:\n[image of 6 bytes, image/png: not passed on]"
+    assert image_result.text == "this:\n[image of 6 bytes, image/png: not passed on]"
     assert (failed.status, failed.text) == (
         "error",
         "McpToolError: Error executing tool fail: closed",
@@ -123,10 +123,10 @@ def test_a_servers_annotations_of_tools_count_if_it_is_trusted(calendar: McpTool
     trusted = mcp_tools(
         "cal", command=CALENDAR, trust=True, prefix="", risks={"add": Risk.CRITICAL}
     )
-    told = {tool.name: (tool.risk, tool.idempotent) for tool in trusted}
+    properties = {tool.name: (tool.risk, tool.idempotent) for tool in trusted}
 
     assert {(tool.risk, tool.idempotent) for tool in calendar[:-1]} == {(Risk.HIGH, False)}
-    assert told == {
+    assert properties == {
         "add": (Risk.CRITICAL, True),
         "book": (Risk.HIGH, True),
         "fail": (Risk.SAFE, False),
@@ -224,15 +224,15 @@ def reader_of(tools: McpTools) -> type[Any]:
 
         async def run(self, ctx: RunContext, inbox: list[Message]) -> list[str]:
             """Return all texts that the model would have read."""
-            texts, said = [], str(inbox[0].payload)
-            if said == "long":
+            texts, text = [], str(inbox[0].payload)
+            if text == "long":
                 result = await ctx.tool("long")
-                texts, said = [result.text], result.text
-                assert f"{result.artifact_ref}" in said or result.artifact_ref is None
-            while found := re.search(r"read_result\(artifact='(\w+)', offset=(\d+)\)\]$", said):
-                part = await ctx.tool("read_result", artifact=found[1], offset=int(found[2]))
-                said = part.text
-                texts.append(said)
+                texts, text = [result.text], result.text
+                assert f"{result.artifact_ref}" in text or result.artifact_ref is None
+            while match := re.search(r"read_result\(artifact='(\w+)', offset=(\d+)\)\]$", text):
+                part = await ctx.tool("read_result", artifact=match[1], offset=int(match[2]))
+                text = part.text
+                texts.append(text)
             return texts
 
     return Reader
@@ -337,17 +337,17 @@ class Handler(BaseHTTPRequestHandler):
     headers_seen: list[str | None]
     ledger: Path
 
-    def __init__(self, ledger: Path, seen: list[str | None], *args: Any) -> None:
-        self.ledger, self.headers_seen = ledger, seen
+    def __init__(self, ledger: Path, headers_seen: list[str | None], *args: Any) -> None:
+        self.ledger, self.headers_seen = ledger, headers_seen
         super().__init__(*args)
 
     def do_POST(self) -> None:
         """Answer one message."""
         self.headers_seen.append(self.headers.get("authorization"))
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        told = mcp_faulty.answer(message, self.ledger)
-        body = b"" if told is None else json.dumps(told).encode()
-        self.send_response(202 if told is None else 200)
+        answer = mcp_faulty.answer(message, self.ledger)
+        body = b"" if answer is None else json.dumps(answer).encode()
+        self.send_response(202 if answer is None else 200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -366,11 +366,11 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def over_http(ledger: Path) -> Iterator[tuple[str, list[str | None]]]:
     """The address of that server, and the logins that it sees."""
-    seen: list[str | None] = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, ledger, seen)) as server:
+    headers_seen: list[str | None] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, ledger, headers_seen)) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/mcp", seen
+        yield f"http://127.0.0.1:{server.server_port}/mcp", headers_seen
         server.shutdown()
         thread.join()
 
@@ -379,7 +379,7 @@ async def test_a_server_over_http_is_like_one_of_streams(
     over_http: tuple[str, list[str | None]],
 ) -> None:
     """With the headers that the author names."""
-    url, seen = over_http
+    url, headers_seen = over_http
     tools = mcp_tools("web", url=url, headers={"Authorization": "Bearer t"})
 
     result = await use(tools, "web_echo", text="a")
@@ -388,4 +388,4 @@ async def test_a_server_over_http_is_like_one_of_streams(
 
     assert (result.status, result.text) == ("ok", "a")
     assert "Unknown tool" in refused.text
-    assert {*seen} == {"Bearer t"}
+    assert {*headers_seen} == {"Bearer t"}

@@ -85,19 +85,19 @@ async def served() -> AsyncIterator[Provider]:
 
 async def failure(client: LLMClient) -> ModelError:
     """The error of one call."""
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelError) as exc_info:
         await client.generate(HI)
-    return caught.value
+    return exc_info.value
 
 
 @pytest.mark.item(340)
 async def test_an_answer_is_streamed_with_its_usage(served: Provider) -> None:
     """Pieces, then the whole, with the cost of the price list."""
     answer = chat("Hel", "lo")
-    served.script = [Answer([one.replace("gpt-test", "gpt-4o") for one in answer.events])]
+    served.script = [Answer([line.replace("gpt-test", "gpt-4o") for line in answer.events])]
     client = client_of(served)
 
-    *pieces, last = [one async for one in client.generate_stream(HI)]
+    *pieces, last = [part async for part in client.generate_stream(HI)]
 
     assert isinstance(client, LLMClient)
     assert pieces == [TextDelta(text="Hel"), TextDelta(text="lo")]
@@ -132,13 +132,13 @@ async def test_options_are_sent_in_the_providers_words(served: Provider) -> None
 
     await client.generate(HI, options=options)
 
-    [asked] = served.asked
-    assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
-    assert [tool["function"]["name"] for tool in asked["tools"]] == ["book", "drop"]
-    assert asked["tool_choice"]["function"] == {"name": "book"}
-    assert (asked["temperature"], asked["top_p"], asked["seed"]) == (0.5, 0.25, 7)
-    assert (asked["max_completion_tokens"], asked["stop"]) == (9, ["END"])
-    assert asked["response_format"]["json_schema"]["name"] == "Day_int_"
+    [request] = served.requests
+    assert request["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert [tool["function"]["name"] for tool in request["tools"]] == ["book", "drop"]
+    assert request["tool_choice"]["function"] == {"name": "book"}
+    assert (request["temperature"], request["top_p"], request["seed"]) == (0.5, 0.25, 7)
+    assert (request["max_completion_tokens"], request["stop"]) == (9, ["END"])
+    assert request["response_format"]["json_schema"]["name"] == "Day_int_"
     await client.aclose()
 
 
@@ -151,10 +151,10 @@ async def test_a_try_is_one_request(served: Provider, name: str) -> None:
 
     with pytest.raises(RetryAfter):
         await once.generate(HI)
-    assert len(served.asked) == 1
+    assert len(served.requests) == 1
     with pytest.raises(RetryAfter):
         await thrice.generate(HI)
-    assert len(served.asked) == 4
+    assert len(served.requests) == 4
     await once.aclose()
     await thrice.aclose()
 
@@ -164,11 +164,11 @@ async def test_a_long_wait_that_the_provider_asks_for_is_the_runs(served: Provid
     served.script = [Answer(status=429, body={}, headers={"retry-after": "300"})]
     client = client_of(served, tries=TryLimits())
 
-    with pytest.raises(RetryAfter) as caught:
+    with pytest.raises(RetryAfter) as exc_info:
         await client.generate(HI)
 
-    assert caught.value.delay_s == 300
-    assert len(served.asked) == 1
+    assert exc_info.value.delay_s == 300
+    assert len(served.requests) == 1
     await client.aclose()
 
 
@@ -221,7 +221,7 @@ QUOTA = {"error": {"message": "no money", "code": "insufficient_quota"}}
         (Answer(status=429, body={}), "rate_limited"),
         (Answer([chat_chunk(finish="content_filter"), DONE]), "refused"),
     ],
-    ids=lambda one: f"{one.status}" if isinstance(one, Answer) else one,
+    ids=lambda parameter: f"{parameter.status}" if isinstance(parameter, Answer) else parameter,
 )
 async def test_failures_have_kinds(served: Provider, answer: Answer, kind: str) -> None:
     """By the provider's words, and with the model's name."""
@@ -356,14 +356,19 @@ async def test_an_empty_answer_is_an_answer(served: Provider) -> None:
     await client.aclose()
 
 
-def calls(*made: tuple[str, str]) -> Answer:
+def calls(*arguments: tuple[str, str]) -> Answer:
     """An answer that calls tools: ids, and arguments as the model wrote them."""
-    listed = [
+    tool_calls = [
         {"index": n, "id": id_, "type": "function", "function": {"name": "book", "arguments": text}}
-        for n, (id_, text) in enumerate(made)
+        for n, (id_, text) in enumerate(arguments)
     ]
     return Answer(
-        [chat_chunk(calls=listed), chat_chunk(finish="tool_calls"), chat_chunk(**CHAT_USAGE), DONE]
+        [
+            chat_chunk(calls=tool_calls),
+            chat_chunk(finish="tool_calls"),
+            chat_chunk(**CHAT_USAGE),
+            DONE,
+        ]
     )
 
 
@@ -377,15 +382,15 @@ async def test_calls_that_a_model_writes_badly_are_kept(served: Provider) -> Non
         ContentBlock.model_validate({"type": "tool_result", "id": call.id, "name": "book"})
         for call in answer.tool_calls
     ]
-    told = ChatMessage(role="tool", content=results)
-    await client.generate([*HI, answer.message(), told])
+    tool_message = ChatMessage(role="tool", content=results)
+    await client.generate([*HI, answer.message(), tool_message])
 
     assert [call.id for call in answer.tool_calls] == ["c1", "c1~2"]
     assert [call.arguments for call in answer.tool_calls] == [{"day": 1}, {}]
     assert (answer.content[1].model_extra or {})["invalid_arguments"] == "{no"
-    sent = served.asked[1]["messages"]
-    assert [call["id"] for call in sent[1]["tool_calls"]] == ["c1", "c1~2"]
-    assert [message["tool_call_id"] for message in sent[2:]] == ["c1", "c1~2"]
+    sent_messages = served.requests[1]["messages"]
+    assert [call["id"] for call in sent_messages[1]["tool_calls"]] == ["c1", "c1~2"]
+    assert [message["tool_call_id"] for message in sent_messages[2:]] == ["c1", "c1~2"]
     await client.aclose()
 
 
@@ -395,13 +400,13 @@ async def test_odd_characters_pass_in_both_directions(served: Provider) -> None:
     client = client_of(served)
     odd = [ChatMessage.of("user", "x\ud800y\x00z")]
 
-    *pieces, last = [one async for one in client.generate_stream(odd)]
+    *pieces, last = [part async for part in client.generate_stream(odd)]
 
     assert isinstance(last, Completion)
     assert last.response.text == "a\U0001f600b\ufffdc\ufffd"
-    shown = "".join(one.text for one in pieces if isinstance(one, TextDelta))
-    assert shown == last.response.text
-    assert "x" in json.dumps(served.asked[0]["messages"])
+    text = "".join(piece.text for piece in pieces if isinstance(piece, TextDelta))
+    assert text == last.response.text
+    assert "x" in json.dumps(served.requests[0]["messages"])
     await client.aclose()
 
 
@@ -414,7 +419,7 @@ async def test_ten_megabytes_pass_in_both_directions(served: Provider) -> None:
     answer = await client.generate([ChatMessage.of("user", large)])
 
     assert answer.text == large
-    assert served.asked[0]["messages"][0]["content"][0]["text"] == large
+    assert served.requests[0]["messages"][0]["content"][0]["text"] == large
     await client.aclose()
 
 
@@ -422,17 +427,17 @@ async def test_a_cancelled_call_closes_the_connection(served: Provider) -> None:
     """The provider stops computing what nobody waits for."""
     served.script = [Answer([chat_chunk("half")], hold=True)]
     client = client_of(served)
-    shown = asyncio.Event()
+    has_begun = asyncio.Event()
 
     async def ask() -> None:
         async for _ in client.generate_stream(HI):
-            shown.set()
+            has_begun.set()
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         asking = group.create_task(ask())
-        await shown.wait()
+        await has_begun.wait()
         asking.cancel()
-        await served.gone.wait()
+        await served.client_gone.wait()
     await client.aclose()
 
 
@@ -442,7 +447,7 @@ async def test_reasoning_goes_back_to_its_provider_with_its_signature(served: Pr
     """Through a log; tokens read from the cache and written to it are counted."""
     served.script = [anthropic(THINKING, TEXT, CALL)]
     client = client_of(served, CLAUDE)
-    *pieces, last = [one async for one in client.generate_stream(HI)]
+    *pieces, last = [part async for part in client.generate_stream(HI)]
     assert isinstance(last, Completion)
     recorded = LLMResponse.model_validate(last.response.model_dump(mode="json"))
     result = ContentBlock.model_validate({"type": "tool_result", "id": "t1", "name": "book"})
@@ -453,7 +458,7 @@ async def test_reasoning_goes_back_to_its_provider_with_its_signature(served: Pr
     assert recorded.stop_reason == "end_turn"
     usage = recorded.usage
     assert (usage.input, usage.cached, usage.cache_written, usage.output) == (150, 100, 40, 30)
-    [_, answer, _] = served.asked[1]["messages"]
+    [_, answer, _] = served.requests[1]["messages"]
     assert answer["content"][0] == {
         "type": "thinking",
         "thinking": "secret thought",
@@ -476,16 +481,16 @@ async def test_reasoning_of_one_provider_never_reaches_another(served: Provider,
             ContentBlock(type="text", text="Hello"),
         ],
     )
-    served.asked.clear()
+    served.requests.clear()
 
     other = client_of(served, name)
     for client, answer in ((other, thought), (other, unsigned), (claude, unsigned)):
         await asyncio.gather(client.generate([*HI, answer, *HI]), return_exceptions=True)
 
-    assert len(served.asked) == 3
-    for asked in served.asked:
-        assert "secret thought" not in json.dumps(asked)
-        assert "Hello" in json.dumps(asked)
+    assert len(served.requests) == 3
+    for request in served.requests:
+        assert "secret thought" not in json.dumps(request)
+        assert "Hello" in json.dumps(request)
     await other.aclose()
     await claude.aclose()
 
@@ -508,14 +513,14 @@ async def test_sizes_and_prices_can_be_registered(served: Provider) -> None:
     registry = ModelRegistry()
     registry.register("gpt-4o", ModelFacts(context_window=1_000, input_usd=1e6, output_usd=0))
     served.script = [chat("ok")]
-    known, own = client_of(served), client_of(served, registry=registry)
+    plain, own = client_of(served), client_of(served, registry=registry)
     unknown = client_of(served, "openai-chat:nobody-1")
 
-    assert known.context_window == known_models().context_window(CHAT) == 128_000
+    assert plain.context_window == known_models().context_window(CHAT) == 128_000
     assert (own.context_window, unknown.context_window) == (1_000, None)
     assert known_models().context_window("openai:nobody-1") is None
     assert (await own.generate(HI)).usage.cost_usd == 20
-    for client in (known, own, unknown):
+    for client in (plain, own, unknown):
         await client.aclose()
 
 
@@ -527,7 +532,7 @@ async def test_tokens_are_counted_without_a_request(served: Provider) -> None:
 
     assert await client.count_tokens([ChatMessage.of("user", text)]) in {14, 15}
     assert await client.count_tokens([ChatMessage.of("user", text * 50_000)]) == 750_004
-    assert served.asked == []
+    assert served.requests == []
 
 
 async def test_a_run_sleeps_and_records_what_comes(served: Provider) -> None:
@@ -546,7 +551,7 @@ async def test_a_run_sleeps_and_records_what_comes(served: Provider) -> None:
         assert await runtime.result(run_id) == "a\ufffd\U0001f600\ufffd"
         kinds = [str(entry.kind) async for entry in runtime.tail(run_id)]
     assert "run.attempt_failed" in kinds
-    assert len(served.asked) == 2
+    assert len(served.requests) == 2
     await client.aclose()
 
 
@@ -569,6 +574,6 @@ async def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variable that would have it."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
-    with pytest.raises(ModelError, match="set OPENAI_API_KEY, or give api_key=") as caught:
+    with pytest.raises(ModelError, match="set OPENAI_API_KEY, or give api_key=") as exc_info:
         await model("openai:gpt-4o").generate(HI)
-    assert caught.value.kind == "auth"
+    assert exc_info.value.kind == "auth"

@@ -81,10 +81,10 @@ async def test_a_cut_line_holds_bytes_back_until_it_heals(postgres_dsn: str) -> 
         client = await connect(proxy.through(postgres_dsn))
         proxy.cut()
         waiting = asyncio.ensure_future(client.fetchval("select 7"))
-        done, _ = await asyncio.wait([waiting], timeout=0.1)
+        done_tasks, _ = await asyncio.wait([waiting], timeout=0.1)
         proxy.heal()
 
-        assert not done
+        assert not done_tasks
         assert await waiting == 7
         await client.close()
 

@@ -81,8 +81,8 @@ async def test_two_thousand_sends_at_once_get_their_own_acknowledgements(
         try:
             stream = client.jetstream()
             for n in (0, 999, 1999):
-                stored = await stream.get_msg(f"{namespace}_MAIL", sequences[n])
-                assert (stored.headers or {})["Nats-Msg-Id"] == f"m-{n}"
+                stored_message = await stream.get_msg(f"{namespace}_MAIL", sequences[n])
+                assert (stored_message.headers or {})["Nats-Msg-Id"] == f"m-{n}"
         finally:
             await client.close()
 
@@ -222,12 +222,12 @@ async def test_a_killed_server_is_noticed_by_everybody(own_nats: OwnNats) -> Non
         async with reading(connection, shard_of(ALICE)) as batches:
             await anext(batches)
             next_one = asyncio.create_task(anext(batches))
-            lost = asyncio.create_task(connection.lost())
+            loss = asyncio.create_task(connection.lost())
             await connection.stream_state()
             await asyncio.to_thread(server.kill)
             killed_at = time.monotonic()
 
-            await lost
+            await loss
             with pytest.raises(ConnectionLostError, match="Connect again"):
                 await next_one
             with pytest.raises(ConnectionLostError):

@@ -44,9 +44,9 @@ async def _until(connection: JetStreamConnection, holds: Callable[[ShardReader],
             await connection.stream_state()
 
 
-def _is_over(reader: ShardReader, here: int) -> bool:
+def _is_over(reader: ShardReader, count: int) -> bool:
     """Whether what was asked for came, or all did: so many were handed out."""
-    return not reader._outstanding or here + len(reader._buffer) > COUNT
+    return not reader._outstanding or count + len(reader._buffer) > COUNT
 
 
 async def test_another_tenants_message_waits_for_requests_and_not_for_writing(
@@ -71,8 +71,8 @@ async def test_another_tenants_message_waits_for_requests_and_not_for_writing(
                 if COUNT in received_numbers and not quiet_in:
                     quiet_in = batches
                 assert len(batch.received) <= reader_module.BATCH_BYTES // len(TEXT) + 1
-                here = len(received_numbers)
-                await _until(connection, partial(_is_over, here=here))
+                count = len(received_numbers)
+                await _until(connection, partial(_is_over, count=count))
                 most = max(most, connection._pulls.buffered_bytes)
                 connection.ack(batch)
 
@@ -100,12 +100,14 @@ async def test_what_was_passed_by_and_is_lost_is_not_passed_over(
             count = 2 * WHOLE_BYTES // len(TEXT)
             await send_all(connection, [row(n, FLOOD, text=TEXT) for n in range(count)])
             async with reading(connection, shard_of(FLOOD)) as mail:
-                here = (await anext(mail)).upto.sequence
-                await _until(connection, lambda reader: here + len(reader._buffer) == count)
-                lost = json.dumps({"seq": count - 1, "no_erase": True}).encode()
+                last_sequence = (await anext(mail)).upto.sequence
+                await _until(
+                    connection, lambda reader: last_sequence + len(reader._buffer) == count
+                )
+                request = json.dumps({"seq": count - 1, "no_erase": True}).encode()
                 subject = f"$JS.API.STREAM.MSG.DELETE.{namespace}_MAIL"
-                assert json.loads((await client.request(subject, lost)).data)["success"]
-                sequences = [here]
+                assert json.loads((await client.request(subject, request)).data)["success"]
+                sequences = [last_sequence]
                 with pytest.raises(BrokerError, match=f"lost message {count - 1}"):
                     await _hand_out(mail, sequences)
 

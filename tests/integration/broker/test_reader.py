@@ -435,11 +435,11 @@ async def test_an_idle_shard_moves_with_what_others_read(
     async with connect(nats_server.url, namespace) as connection:
         await connection.send(row(1, ALICE))
         async with reading(connection, ALICES) as busy, reading(connection, other) as idle:
-            (read,) = await take(connection, busy, 1)
+            (read_batch,) = await take(connection, busy, 1)
             proof = await anext(idle)
 
     assert proof.received == ()
-    assert proof.upto == read.upto
+    assert proof.upto == read_batch.upto
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -456,7 +456,7 @@ async def test_a_proof_of_idleness_never_passes_a_message(
     shards = sorted({shard_of(agent) for agent in agents})
     sequences_by_shard: dict[ShardId, list[int]] = {shard: [] for shard in shards}
     proofs: list[tuple[ShardId, int, int]] = []
-    stored: dict[int, ShardId] = {}
+    shard_by_sequence: dict[int, ShardId] = {}
 
     async with connect(server.url) as connection:
         _delay(connection, chance)
@@ -464,7 +464,7 @@ async def test_a_proof_of_idleness_never_passes_a_message(
         async def write() -> None:
             for n in range(400):
                 agent = chance.choice(agents)
-                stored[await connection.send(row(n, agent))] = shard_of(agent)
+                shard_by_sequence[await connection.send(row(n, agent))] = shard_of(agent)
                 if n % 150 == 100:
                     os.kill(server.pid, signal.SIGSTOP)
                     asyncio.get_running_loop().call_later(1.2, os.kill, server.pid, signal.SIGCONT)
@@ -487,10 +487,14 @@ async def test_a_proof_of_idleness_never_passes_a_message(
 
     assert len(proofs) > 20
     for shard, upto, count in proofs:
-        covered = sorted(s for s, of in stored.items() if of == shard and s <= upto)
-        assert covered == [s for s in sequences_by_shard[shard][:count] if s <= upto]
+        covered_sequences = sorted(
+            s for s, of in shard_by_sequence.items() if of == shard and s <= upto
+        )
+        assert covered_sequences == [s for s in sequences_by_shard[shard][:count] if s <= upto]
     for shard in shards:
-        assert sequences_by_shard[shard] == sorted(s for s, of in stored.items() if of == shard)
+        assert sequences_by_shard[shard] == sorted(
+            s for s, of in shard_by_sequence.items() if of == shard
+        )
 
 
 async def test_reading_goes_on_behind_the_cursor(nats_server: TestNats, namespace: str) -> None:

@@ -305,11 +305,11 @@ async def test_settings_changed_by_hand_are_set_right(bed: Bed) -> None:
 
     await bed.ensure()
 
-    mended = await bed.config(names.mail)
+    mended_config = await bed.config(names.mail)
     expected = StreamPlan(subjects=bed.subjects, deployment="d1").mail(names.edge)
-    assert differing(mended, expected) == []
-    assert (mended["max_bytes"], mended.get("republish")) == (10**9, None)
-    assert (mended["description"], mended["metadata"]["team"]) == ("ours", "blue")
+    assert differing(mended_config, expected) == []
+    assert (mended_config["max_bytes"], mended_config.get("republish")) == (10**9, None)
+    assert (mended_config["description"], mended_config["metadata"]["team"]) == ("ours", "blue")
     assert len(await bed.mail(1)) == 1
 
 

@@ -43,7 +43,7 @@ async def test_of_readers_with_a_backlog_only_some_have_messages_on_their_way(
         async with asyncio.timeout(20):
             while sum(future.done() for future in first) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        done, waiting = await asyncio.wait(first, timeout=0.5)
+        done_futures, waiting = await asyncio.wait(first, timeout=0.5)
         received_numbers: list[int] = []
         rest = [
             asyncio.ensure_future(_read_all(received_numbers, counts.get(i, 0), future, reader))
@@ -52,7 +52,7 @@ async def test_of_readers_with_a_backlog_only_some_have_messages_on_their_way(
         ]
         await asyncio.wait(rest, timeout=30)
 
-    assert len(done) == 2
+    assert len(done_futures) == 2
     assert len(waiting) == 14
     assert sorted(received_numbers) == list(range(COUNT))
 

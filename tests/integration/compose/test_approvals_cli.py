@@ -54,10 +54,10 @@ async def test_people_list_and_decide(cli: Cli) -> None:
         rows = (await cli.call("approvals", "list", "--json")).data
         table = await cli.call("approvals", "list", "--limit", "1")
         ids = [row["id"] for row in rows]
-        approved = await cli.call(
+        approve_output = await cli.call(
             "approvals", "approve", ids[0][:16], "--by", "Kim", "--comment", "called back"
         )
-        denied = await cli.call("approvals", "deny", ids[1], "--json")
+        deny_output = await cli.call("approvals", "deny", ids[1], "--json")
         async with asyncio.timeout(20):
             results: list[Any] = [await runtime.result(run_id) for run_id in (first, second)]
         none_left = await cli.call("approvals", "list")
@@ -68,8 +68,8 @@ async def test_people_list_and_decide(cli: Cli) -> None:
     assert {row["what"] for row in rows} == {"pay"}
     assert ids[0] in table.out
     assert ids[1] not in table.out
-    assert approved.out == "approved: pay of cashier/1; the run continues\n"
-    assert denied.data == {"id": ids[1], "run": second, "status": "denied"}
+    assert approve_output.out == "approved: pay of cashier/1; the run continues\n"
+    assert deny_output.data == {"id": ids[1], "run": second, "status": "denied"}
     assert results[0] == {"status": "approved", "by": "Kim", "comment": "called back"}
     assert (results[1]["status"], results[1]["comment"]) == ("denied", "")
     assert results[1]["by"]

@@ -30,7 +30,7 @@ async def test_runtimes_on_postgres_keep_boards_there_while_they_are_open(
     """They close in any order, and leave the store that was there before; boards outlive them."""
     monkeypatch.setenv("RUNTIME_BACKEND", "postgres")
 
-    async def opened(stack: AsyncExitStack) -> Runtime:
+    async def open_runtime(stack: AsyncExitStack) -> Runtime:
         building = build_postgres_runtime(postgres_dsn, settings=read_settings(db_schema=schema))
         return await stack.enter_async_context(building)
 
@@ -40,8 +40,8 @@ async def test_runtimes_on_postgres_keep_boards_there_while_they_are_open(
     ]
     agent = ReActAgent("planner", model=ScriptedModel(*script, "done"), tools=[TaskManagerTool()])
     async with AsyncExitStack() as second, AsyncExitStack() as first:
-        runtime = await opened(first)
-        await opened(second)
+        runtime = await open_runtime(first)
+        await open_runtime(second)
         await runtime.register(agent)
         await runtime.result(await runtime.submit(agent.id, "plan", session_id="talk"))
         await first.aclose()
@@ -53,7 +53,7 @@ async def test_runtimes_on_postgres_keep_boards_there_while_they_are_open(
     ]
     assert isinstance(GlobalTaskStore.get(), InMemoryTaskStore)
     async with AsyncExitStack() as third:
-        await opened(third)
+        await open_runtime(third)
         assert await GlobalTaskStore.get().get_boards("talk") == [board]
         GlobalTaskStore.set(InMemoryTaskStore())
         assert await GlobalTaskStore.get().get_boards("talk") == []

@@ -91,12 +91,12 @@ async def test_a_runtime_closes_everything_on_every_way_out(
     if way_out == "cancel":
         await asyncio.sleep(0)
         task.cancel()
-    done, _ = await asyncio.wait([task], timeout=10)
+    done_tasks, _ = await asyncio.wait([task], timeout=10)
     async with build_postgres_runtime(postgres_dsn, settings=settings) as second:
         await second.register_type("ten", Ten)
 
         assert len(second._host.worker.held.leases) == 16
-    assert done
+    assert done_tasks
     assert task.cancelled() is (way_out == "cancel")
     assert way_out == "cancel" or isinstance(task.exception(), BoomError) is (way_out == "error")
     async with asyncio.timeout(20):  # a server process outlives its connection

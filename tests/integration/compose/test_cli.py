@@ -49,15 +49,15 @@ async def test_send_prints_the_run_and_wait_prints_its_output(cli: Cli, tmp_path
     async with cli.host("ten"):
         send_output = await cli.call("send", "ten/a", job)
         as_json = await cli.call("send", "ten/a", job, "--json")
-        waited = await cli.call("send", "ten/a", job, "--wait")
-        ended = await cli.call("send", "ten/a", job, "--wait", "--json")
+        wait_output = await cli.call("send", "ten/a", job, "--wait")
+        end_output = await cli.call("send", "ten/a", job, "--wait", "--json")
 
-    assert send_output.code == as_json.code == waited.code == ended.code == 0
+    assert send_output.code == as_json.code == wait_output.code == end_output.code == 0
     assert len(send_output.out.strip()) == 32
     assert set(as_json.data) == {"run"}
-    assert waited.data == [f"value-{n}" for n in range(10)]
-    assert ended.data["status"] == "COMPLETED"
-    assert ended.data["result"] == waited.data
+    assert wait_output.data == [f"value-{n}" for n in range(10)]
+    assert end_output.data["status"] == "COMPLETED"
+    assert end_output.data["result"] == wait_output.data
 
 
 async def test_send_with_wait_ends_with_1_when_the_run_fails(cli: Cli) -> None:
@@ -123,10 +123,10 @@ async def test_a_log_is_followed_to_the_end_of_its_run(cli: Cli) -> None:
     async with cli.host("waiter") as runtime:
         run_id = await runtime.submit(WAITER, None)
         await runtime.signal(run_id, "go", 1)
-        followed = await cli.call("runs", "log", run_id, "--follow", "--json")
+        log_output = await cli.call("runs", "log", run_id, "--follow", "--json")
         plain = await cli.call("runs", "log", run_id, "--follow")
 
-    assert json.loads(followed.out.splitlines()[-1])["kind"] == "run.completed"
+    assert json.loads(log_output.out.splitlines()[-1])["kind"] == "run.completed"
     assert "run.completed" in plain.out
 
 
@@ -180,13 +180,13 @@ async def test_dead_letters_are_listed_and_redriven_once(cli: Cli) -> None:
         await runtime.wait(run_id)
         list_output = await cli.call("dlq", "list")
         (letter,) = (await cli.call("dlq", "list", "--agent", "failing/a", "--json")).data
-        redriven = await cli.call("dlq", "redrive", str(letter["id"]), "--json")
+        redrive_output = await cli.call("dlq", "redrive", str(letter["id"]), "--json")
         again = await cli.call("dlq", "redrive", str(letter["id"]))
         neither = await cli.call("dlq", "redrive")
 
     assert "broken" in list_output.out
     assert letter["run"] == run_id
-    assert redriven.data["redriven"][0]["agent"] == "failing/a"
+    assert redrive_output.data["redriven"][0]["agent"] == "failing/a"
     assert again.code == 4
     assert neither.code == 2
     assert "or give --all" in neither.err
@@ -428,12 +428,12 @@ async def test_runs_that_cannot_be_read_are_listed_shown_and_cancelled(cli: Cli)
             for verb in ("show", "log")
             for form in ((), ("--json",))
         ]
-        cancelled = [await cli.call("runs", "cancel", run_id) for run_id in runs.values()]
+        cancel_outputs = [await cli.call("runs", "cancel", run_id) for run_id in runs.values()]
         rows = [await runtime.wait(run_id) for run_id in runs.values()]
 
     assert list_output.code == as_json.code == 0, list_output.err + as_json.err
     assert {row["run"] for row in as_json.data} == {*runs.values(), whole}
-    for view in (*views, *cancelled):
+    for view in (*views, *cancel_outputs):
         assert view.code == 0, view.err
     assert "cannot be read" in as_json.out
     assert {row.status for row in rows} == {RunStatus.CANCELLED}

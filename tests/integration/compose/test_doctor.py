@@ -95,8 +95,8 @@ async def update(client: Client, stream: str, **changes: object) -> None:
         return json.loads(answer.data)
 
     info = await ask("INFO", b"{}")
-    done = await ask("UPDATE", json.dumps({**info["config"], **changes}).encode())
-    assert "error" not in done, done
+    reply = await ask("UPDATE", json.dumps({**info["config"], **changes}).encode())
+    assert "error" not in reply, reply
 
 
 @pytest.mark.usefixtures("environment")
@@ -199,15 +199,15 @@ async def test_streams_that_are_not_as_they_must_be_are_wrong(
     await make_streams(nats_server.url, namespace, await deployment(cli))
     async with nats_client(nats_server.url) as client:
         await update(client, f"{namespace}_DEAD", max_age=10**9, duplicate_window=10**9)
-        changed = (await asyncio.to_thread(checks, cli))["streams"]
+        changed_finding = (await asyncio.to_thread(checks, cli))["streams"]
         await client.jetstream().delete_stream(f"{namespace}_TOPIC")
         deleted_finding = (await asyncio.to_thread(checks, cli))["streams"]
         await update(client, f"{namespace}_DEAD", metadata={"deployment": "another"})
         foreign = (await asyncio.to_thread(checks, cli))["streams"]
 
-    assert changed["level"] == deleted_finding["level"] == foreign["level"] == "wrong"
-    assert f"{namespace}_DEAD: duplicate_window is 1000000000, must be" in changed["found"]
-    assert "max_age is 1000000000, must be 7776000000000000" in changed["found"]
+    assert changed_finding["level"] == deleted_finding["level"] == foreign["level"] == "wrong"
+    assert f"{namespace}_DEAD: duplicate_window is 1000000000, must be" in changed_finding["found"]
+    assert "max_age is 1000000000, must be 7776000000000000" in changed_finding["found"]
     assert deleted_finding["missing"] == ["TOPIC"]
     assert "another" in foreign["found"]
     assert "namespace" in foreign["remedy"]
@@ -241,15 +241,19 @@ async def test_each_change_of_a_stream_is_named(
         )
         before = (await asyncio.to_thread(checks, cli))["streams"]
         await update(client, str(name), max_bytes=10**9)
-        limited = (await asyncio.to_thread(checks, cli))["streams"]
+        limited_finding = (await asyncio.to_thread(checks, cli))["streams"]
         await update(client, str(name), duplicate_window=10**9 if plain == "EDGE" else 0, **changes)
-        changed = (await asyncio.to_thread(checks, cli))["streams"]
+        changed_finding = (await asyncio.to_thread(checks, cli))["streams"]
 
-    assert (before["level"], limited["level"], changed["level"]) == ("ok", "note", "wrong")
-    assert f"{name}: max_bytes is 1000000000" in limited["found"]
-    differs = changed["streams"][name]["differs"]
+    assert (before["level"], limited_finding["level"], changed_finding["level"]) == (
+        "ok",
+        "note",
+        "wrong",
+    )
+    assert f"{name}: max_bytes is 1000000000" in limited_finding["found"]
+    differs = changed_finding["streams"][name]["differs"]
     assert {difference.partition(" is ")[0] for difference in differs} >= changes.keys()
-    assert "callboard migrate --streams" in changed["remedy"]
+    assert "callboard migrate --streams" in changed_finding["remedy"]
 
 
 def test_a_nats_without_jetstream_is_wrong(
@@ -487,8 +491,11 @@ async def _keep_a_document(url: str, schema: str, *others: str) -> None:
 def test_a_server_elsewhere_is_judged_harder() -> None:
     """Over a network a superuser is wrong, and clear text is a note."""
     near, far = (
-        (_role("r", is_superuser=True, is_here=here), _encryption(is_encrypted=False, is_here=here))
-        for here in (True, False)
+        (
+            _role("r", is_superuser=True, is_here=is_here),
+            _encryption(is_encrypted=False, is_here=is_here),
+        )
+        for is_here in (True, False)
     )
 
     assert [finding.level for finding in near] == ["note", "ok"]

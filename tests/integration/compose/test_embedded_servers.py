@@ -144,11 +144,11 @@ def test_one_process_cannot_open_a_directory_twice(kind: Kind, directory: Path) 
     """The second opening names the process, which is this one."""
     with (
         kind.start(directory, durable=False),
-        pytest.raises(DataDirInUseError, match=f"process {os.getpid()}:") as refused,
+        pytest.raises(DataDirInUseError, match=f"process {os.getpid()}:") as exc_info,
     ):
         kind.start(directory, durable=False)
 
-    assert refused.value.pid == os.getpid()
+    assert exc_info.value.pid == os.getpid()
 
 
 def test_the_error_of_a_second_process_names_the_directorys_owner(
@@ -158,10 +158,10 @@ def test_the_error_of_a_second_process_names_the_directorys_owner(
     with holder(kind, directory) as other:
         assert other.stdout is not None
         url, _ = other.stdout.readline().split()
-        with pytest.raises(DataDirInUseError) as refused:
+        with pytest.raises(DataDirInUseError) as exc_info:
             kind.start(directory, durable=True)
 
-        assert refused.value.pid == other.pid
+        assert exc_info.value.pid == other.pid
         assert url_if_running(directory) == url
         other.terminate()
 
@@ -216,9 +216,9 @@ def test_a_server_needs_no_rights_of_root(kind: Kind, directory: Path) -> None:
         identity=Identity(uid=NOBODY, gid=NOBODY, user_namespace=True),
         env={"PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    ended = popen(command).wait()
+    exit_code = popen(command).wait()
     log_text = command.log.read_text()
-    if ended == EXIT_NOT_LAUNCHED:
+    if exit_code == EXIT_NOT_LAUNCHED:
         pytest.skip(f"this machine forbids user namespaces: {log_text}")
 
     assert log_text.split() == [str(NOBODY), "True"]

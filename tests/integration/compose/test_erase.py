@@ -122,11 +122,11 @@ async def spread(runtime: Runtime, agent: AgentId, text: str) -> None:
     async with open_postgres_files(url, tenant=tenant, schema=schema) as files:
         await files.upload(f"{text}.txt", text.encode())
     async with open_search_indexes(url, schema=schema) as indexes:
-        built = [
+        are_built = [
             await indexes.build(index_scope)
             for index_scope in await indexes.scopes(tenant=tenant, rows=0)
         ]
-        assert built == [True] * 3
+        assert are_built == [True] * 3
 
 
 async def converse(runtime: Runtime, tenant: str, text: str) -> None:
@@ -171,8 +171,8 @@ async def test_a_canary_is_nowhere_after_an_erase(
             else ("--tenant", "acme", "--agent", "waiter/a")
         )
         dry = await cli.call("erase", *selection, "--dry-run", "--json")
-        unchanged = await tables_with(url, schema, CANARY)
-        done = await cli.call("erase", *selection, "--yes", "--json")
+        unchanged_tables = await tables_with(url, schema, CANARY)
+        erase_output = await cli.call("erase", *selection, "--yes", "--json")
         if scope == "agent":
             for other in ("failing/a", f"talk/{CANARY}"):
                 await cli.call("erase", "--tenant", "acme", "--agent", f"acme:{other}", "--yes")
@@ -180,14 +180,14 @@ async def test_a_canary_is_nowhere_after_an_erase(
         output = await cli.call("erase", *selection, "--yes")
 
     assert before >= HOLDERS - {"inbox"}
-    assert unchanged == before
+    assert unchanged_tables == before
     assert after == STAY | (OF_TENANT if scope == "agent" else set())
     assert [await tables_with(url, schema, text) for text in ("stays-1", "stays-2")] == others
     turns = 2 if scope == "agent" else 6
     assert dry.data["counts"]["conversations"]["turns"] == turns
-    assert done.data["counts"]["conversations"]["turns"] == turns
+    assert erase_output.data["counts"]["conversations"]["turns"] == turns
     assert {"stream EDGE", "back-ups, replicas, WAL"} <= {
-        holder["name"] for holder in done.data["unreached"]
+        holder["name"] for holder in erase_output.data["unreached"]
     }
     assert output.code == 0
     assert "erased 0 row(s)" in output.out
@@ -203,8 +203,8 @@ async def test_open_runs_are_refused_or_cancelled(
         held_run = await runtime.submit(OURS, CANARY)
         queued = await runtime.submit(OURS, CANARY)
         other_run = await runtime.submit(THEIRS, "stays")
-        refused = await cli.call("erase", "--tenant", "acme", "--agent", "waiter/a", "--yes")
-        done = await cli.call("erase", "--tenant", "acme", "--cancel", "--yes", "--json")
+        refusal = await cli.call("erase", "--tenant", "acme", "--agent", "waiter/a", "--yes")
+        erase_output = await cli.call("erase", "--tenant", "acme", "--cancel", "--yes", "--json")
         again = await runtime.submit(OURS, "anew")
         await runtime.signal(again, "go", "well")
         async with asyncio.timeout(20):
@@ -213,10 +213,10 @@ async def test_open_runs_are_refused_or_cancelled(
         async with asyncio.timeout(20):
             assert await runtime.result(other_run) == "there"
 
-    assert refused.code == 2
-    assert held_run in refused.err
-    assert "--cancel" in refused.err
-    assert set(done.data["cancelled"]) == {held_run, queued}
+    assert refusal.code == 2
+    assert held_run in refusal.err
+    assert "--cancel" in refusal.err
+    assert set(erase_output.data["cancelled"]) == {held_run, queued}
 
 
 async def test_what_nobody_confirmed_or_means_nothing_is_refused(

@@ -138,7 +138,7 @@ async def test_what_an_agent_shows_is_seen_by_other_processes(
             *command, env=surroundings, stdout=asyncio.subprocess.PIPE
         )
         assert program.stdout is not None
-        printed = b""
+        printed_bytes = b""
         async with (
             asyncio.timeout(25),
             ActorClient(
@@ -147,8 +147,8 @@ async def test_what_an_agent_shows_is_seen_by_other_processes(
             aclosing(crm.events(run_id)) as events,
         ):
             expected = (b"brick ", b'custom.delta  {"percent": 5}')
-            while not all(piece in printed for piece in expected):
-                printed += await program.stdout.read(1000)
+            while not all(piece in printed_bytes for piece in expected):
+                printed_bytes += await program.stdout.read(1000)
             async for event in events:
                 if event.kind == "delta":
                     pieces.append(event)
@@ -156,7 +156,7 @@ async def test_what_an_agent_shows_is_seen_by_other_processes(
                     enough_pieces.set()
         rest, _ = await program.communicate()
 
-    assert b"brick " in printed
+    assert b"brick " in printed_bytes
     assert b"COMPLETED" in rest
     assert {(piece.name, piece.position) for piece in pieces} == {("custom.delta", "0")}
     texts = [piece for piece in pieces if piece.text]

@@ -37,11 +37,11 @@ async def test_a_flow_is_installed_for_all_hosts(cli: Cli, tmp_path: Path) -> No
     async with cli.host() as runtime:
         await InstalledFlows().register(runtime)
         empty = await cli.call("flows", "list")
-        done = await cli.call("flows", "install", FLOW)
+        install_output = await cli.call("flows", "install", FLOW)
         again = await cli.call("flows", "install", FLOW, "--json")
         odd = await cli.call("flows", "install", str(other))
-        forced = await cli.call("flows", "install", str(other), "--overwrite")
-        two = await cli.call("flows", "list", "--directory", str(tmp_path))
+        overwrite_output = await cli.call("flows", "install", str(other), "--overwrite")
+        directory_output = await cli.call("flows", "list", "--directory", str(tmp_path))
         [row] = (await cli.call("flows", "list", "--json")).data
         show_output = await cli.call("flows", "show", "refund", "--json")
         far = await cli.call("flows", "list", "--tenant", "acme", "--json")
@@ -49,17 +49,17 @@ async def test_a_flow_is_installed_for_all_hosts(cli: Cli, tmp_path: Path) -> No
         refusal = await cli.call("flows", "remove", "refund@1.2")
         await cli.call("graphs", "cancel", run)
         await runtime.wait(run)
-        removed = await cli.call("flows", "remove", "refund", "--json")
+        remove_output = await cli.call("flows", "remove", "refund", "--json")
         gone_output = await cli.call("flows", "remove", "refund")
 
     assert "no bundles in tenant default" in empty.out
-    assert done.out.strip() == "refund@1.2 is in tenant default"
+    assert install_output.out.strip() == "refund@1.2 is in tenant default"
     assert again.data["hash"] == row["hash"] == show_output.data["hash"]
     assert row["installed_by"] == "cli"
     assert (odd.code, "other content" in odd.err) == (Exit.USAGE, True)
-    assert (forced.code, "never changes" in forced.err) == (Exit.USAGE, True)
-    assert (two.code, "two registries" in two.err) == (Exit.USAGE, True)
+    assert (overwrite_output.code, "never changes" in overwrite_output.err) == (Exit.USAGE, True)
+    assert (directory_output.code, "two registries" in directory_output.err) == (Exit.USAGE, True)
     assert far.data == []
     assert (refusal.code, "1 of its runs is open" in refusal.err) == (Exit.USAGE, True)
-    assert removed.data == {"removed": 1}
+    assert remove_output.data == {"removed": 1}
     assert gone_output.code == Exit.NOT_FOUND

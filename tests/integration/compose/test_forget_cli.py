@@ -59,16 +59,20 @@ async def test_an_agent_is_forgotten(
         await sql(url, schema, "insert into agent_state select $1, 'key', '1'", str(MINE))
         theirs = await rows_of(url, schema, str(OTHER))
 
-        refused = await cli.call("agents", "forget", str(MINE))
+        refusal = await cli.call("agents", "forget", str(MINE))
         before = await rows_of(url, schema, str(MINE))
-        done = await cli.call("agents", "forget", str(MINE), "--cancel", "--json")
+        forget_output = await cli.call("agents", "forget", str(MINE), "--cancel", "--json")
         again = await cli.call("agents", "forget", str(MINE))
         same = await runtime.submit(MINE, message)
 
-    assert refused.code == 2
-    assert held_run in refused.err
+    assert refusal.code == 2
+    assert held_run in refusal.err
     assert (before["runs"], before["transcript_turns"]) == (2, 1)
-    assert (done.data["runs"], done.data["state"], done.data["follows"]) == (2, 1, 1)
+    assert (
+        forget_output.data["runs"],
+        forget_output.data["state"],
+        forget_output.data["follows"],
+    ) == (2, 1, 1)
     assert set((await rows_of(url, schema, str(MINE))).values()) == {0}
     assert await rows_of(url, schema, str(OTHER)) == theirs
     assert "0 run(s)" in again.out

@@ -79,15 +79,18 @@ async def test_a_run_is_started_answered_and_checked(cli: Cli) -> None:
         lines = (await cli.call("graphs", "ledger", run, "--follow", "--json")).out.splitlines()
         verdict = await cli.call("graphs", "verify", run, "--json")
         assert (verdict.data["ok"], verdict.data["count"]) == (True, len(lines))
-        followed = (await cli.call(*begin, "--follow", "--json")).out.splitlines()
-        assert followed[1:-1] == lines
-        assert json.loads(followed[-1]) == {"run": run, "status": "completed"}
+        followed_lines = (await cli.call(*begin, "--follow", "--json")).out.splitlines()
+        assert followed_lines[1:-1] == lines
+        assert json.loads(followed_lines[-1]) == {"run": run, "status": "completed"}
         assert (await cli.call(*begin, "-f")).out.splitlines()[-1] == f"{run} is completed"
         table = (await cli.call("graphs", "ledger", run)).out
         assert ("ask_user" in table, "order 7 paid" in table) == (True, True)
         await tampered(cli, run)
-        broken = await cli.call("graphs", "verify", run)
-        assert (broken.code, "record_hash_mismatch" in broken.out) == (Exit.FAILED, True)
+        verify_output = await cli.call("graphs", "verify", run)
+        assert (verify_output.code, "record_hash_mismatch" in verify_output.out) == (
+            Exit.FAILED,
+            True,
+        )
         cut = await cli.call("graphs", "verify", run, "--head", "0" * 64)
         assert (cut.code, "THE CHAIN IS BROKEN at record" in cut.out) == (Exit.FAILED, True)
 
@@ -114,10 +117,10 @@ async def test_an_event_and_a_cancel_reach_a_run(cli: Cli) -> None:
         assert "has ended CANCELLED already" in over.out
         assert "not needed" in (await cli.call("graphs", "show", runs[1])).out
 
-        refused = await cli.call("graphs", "emit", "paid", "--key", "s1")
-        assert (refused.code, "--key goes with" in refused.err) == (Exit.USAGE, True)
-        refused = await cli.call("graphs", "start", "billing", "heard", "[1]")
-        assert (refused.code, "give a JSON object" in refused.err) == (Exit.USAGE, True)
+        refusal = await cli.call("graphs", "emit", "paid", "--key", "s1")
+        assert (refusal.code, "--key goes with" in refusal.err) == (Exit.USAGE, True)
+        refusal = await cli.call("graphs", "start", "billing", "heard", "[1]")
+        assert (refusal.code, "give a JSON object" in refusal.err) == (Exit.USAGE, True)
         for words in (["show"], ["ledger"], ["verify"], ["cancel"]):
             output = await cli.call("graphs", *words, "nowhere")
             assert output.code == Exit.NOT_FOUND, words
@@ -173,8 +176,10 @@ async def test_snapshots_are_kept_listed_restored_and_deleted(cli: Cli) -> None:
         )
         page = await cli.call("graphs", "snapshots", "billing", "--limit", "1")
         assert (snapshot in page.out, f"--after {more}" in page.out + page.err) == (False, True)
-        tagged = await cli.call("graphs", "snapshots", "billing", "--tag", "u", "--query", "ASK")
-        assert (snapshot in tagged.out, more in tagged.out) == (True, False)
+        tagged_output = await cli.call(
+            "graphs", "snapshots", "billing", "--tag", "u", "--query", "ASK"
+        )
+        assert (snapshot in tagged_output.out, more in tagged_output.out) == (True, False)
         other = (await cli.call("graphs", "restore", "billing", snapshot)).out.strip()
         await waiting(cli, other)
         assert (await cli.call("graphs", "delete-snapshot", "billing", snapshot)).code == Exit.OK
@@ -192,13 +197,19 @@ async def test_a_run_is_taken_away_and_begun_again(cli: Cli, tmp_path: Path) -> 
         run = (await cli.call(*begin)).data["run"]
         await waiting(cli, run)
         file = str(tmp_path / "run.json")
-        done = await cli.call("graphs", "export", run, "-o", file)
-        assert (done.code, done.out) == (Exit.OK, "")
-        assert "1 run(s), 3 records; content is included" in done.err
-        checked = (await cli.call("graphs", "import", "billing", file, "--check", "--json")).data
-        assert (checked["exported"], checked["status"], checked["records"]) == (run, "waiting", 3)
+        export_output = await cli.call("graphs", "export", run, "-o", file)
+        assert (export_output.code, export_output.out) == (Exit.OK, "")
+        assert "1 run(s), 3 records; content is included" in export_output.err
+        check_report = (
+            await cli.call("graphs", "import", "billing", file, "--check", "--json")
+        ).data
+        assert (check_report["exported"], check_report["status"], check_report["records"]) == (
+            run,
+            "waiting",
+            3,
+        )
         verdict = (await cli.call("graphs", "verify", run, "--json")).data
-        assert checked["head"] == verdict["head_hash"]
+        assert check_report["head"] == verdict["head_hash"]
         other = ""
         for bundle in (file, BUNDLE):
             order = ("graphs", "import", "billing", bundle, "--id", Path(bundle).stem)
@@ -207,12 +218,12 @@ async def test_a_run_is_taken_away_and_begun_again(cli: Cli, tmp_path: Path) -> 
             await waiting(cli, other)
             await cli.call("graphs", "resume", other, "ok/1", '"yes"')
             assert await runtime.result(RunId(other)) == "order 7 paid"
-        ended = (await cli.call("graphs", "export", other, "--no-subruns")).out
-        write(file, ended)
+        ended_export = (await cli.call("graphs", "export", other, "--no-subruns")).out
+        write(file, ended_export)
         over = await cli.call("graphs", "import", "billing", file)
         assert (over.code, "its run is completed: --check" in over.err) == (Exit.USAGE, True)
         assert (await cli.call("graphs", "import", "billing", file, "--check")).code == Exit.OK
-        write(file, ended.replace("order 7", "order 8"))
+        write(file, ended_export.replace("order 7", "order 8"))
         lie = await cli.call("graphs", "import", "billing", file, "--check")
         assert lie.code == Exit.USAGE
         assert f"{file}: ledgers.{other}.items[" in lie.err

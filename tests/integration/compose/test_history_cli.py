@@ -79,15 +79,15 @@ async def test_sessions_are_listed_newest_first(cli: Cli) -> None:
         await store.append(HELPER, [new_turn("hi", "support-7", n) for n in range(2)])
         await store.append(FOREIGN, [new_turn("hi", "theirs")])
         list_output = await cli.call("history", "list", "helper/main", "--json")
-        limited = await cli.call("history", "list", "helper/main", "--limit", "1")
+        limited_output = await cli.call("history", "list", "helper/main", "--limit", "1")
         foreign = await cli.call("history", "list", "acme:helper/main")
 
     newest, oldest = list_output.data
     assert (newest["session"], newest["turns"], newest["tokens"]) == ("support-7", 2, 6)
     assert (oldest["session"], oldest["turns"]) == ("main", 4)
     assert newest["first_at"] <= newest["last_at"]
-    assert "support-7" in limited.out
-    assert "there may be more" in limited.out
+    assert "support-7" in limited_output.out
+    assert "there may be more" in limited_output.out
     assert "theirs" in foreign.out
     assert "support-7" not in foreign.out
 
@@ -136,8 +136,8 @@ async def test_a_page_of_a_session_is_shown(cli: Cli) -> None:
 
             heads = [line.split()[0] for line in text.splitlines() if "  user  " in line]
             assert heads == [str(ordinal) for ordinal in ordinals]
-            hidden = f"{ordinals.start} turn(s) before, {60 - ordinals.stop} after"
-            assert f"not shown: {hidden}" in text
+            hidden_turns = f"{ordinals.start} turn(s) before, {60 - ordinals.stop} after"
+            assert f"not shown: {hidden_turns}" in text
 
 
 async def test_a_session_is_written_as_lines_that_a_history_takes_again(
@@ -157,13 +157,13 @@ async def test_a_session_is_written_as_lines_that_a_history_takes_again(
         odd_turn = NewTurn("main", "odd", turn, tokens=9, parent="p")
         await runtime.store.data.transcripts.append(HELPER, [odd_turn])
         arguments = ("history", "export", "helper/main", "--session", "main")
-        done = await cli.call(*arguments, "--output", str(file), "--json")
-        printed = await cli.call(*arguments)
+        export_output = await cli.call(*arguments, "--output", str(file), "--json")
+        printed_output = await cli.call(*arguments)
         lines = file.read_text(encoding="utf-8").split("\n")[:-1]
         messages = [ChatMessage.model_validate(json.loads(line)["message"]) for line in lines]
         memory = InMemoryHistoryProvider()
-        for history, repeated in ((memory, 2), (runtime.history, 2)):
-            for _ in range(repeated):
+        for history, times in ((memory, 2), (runtime.history, 2)):
+            for _ in range(times):
                 await history.append_many(again, messages, session_id="copy")
         stored_messages = await runtime.history.get_messages(HELPER, session_id="main")
         copies = [
@@ -171,9 +171,9 @@ async def test_a_session_is_written_as_lines_that_a_history_takes_again(
             for history in (memory, runtime.history)
         ]
 
-    assert json.loads(done.err) == {"agent": "helper/main", "session": "main", "turns": 5}
-    assert printed.out == file.read_text(encoding="utf-8")
-    assert printed.err == "5 turn(s); message content is included\n"
+    assert json.loads(export_output.err) == {"agent": "helper/main", "session": "main", "turns": 5}
+    assert printed_output.out == file.read_text(encoding="utf-8")
+    assert printed_output.err == "5 turn(s); message content is included\n"
     records = [json.loads(line) for line in lines]
     assert [*records[0]] == ["ordinal", "id", "run", "parent", "tokens", "at", "message"]
     assert [record["ordinal"] for record in records] == [0, 1, 2, 3, 4]
@@ -192,7 +192,7 @@ async def test_an_exported_conversation_is_shown_and_replayed_without_a_server(
     """Turns as they are shown from the store; the code goes its way again, though its model has no answer."""
     file = tmp_path / "run.jsonl"
     async with conversation(cli) as (_, run):
-        exported = await cli.call("export", run, "--output", str(file))
+        export_output = await cli.call("export", run, "--output", str(file))
         show_output = await cli.call("history", "show", "helper/main", "--last", "3")
     show = ("history", "show", "helper/main", "--file", str(file))
     option_lists = (
@@ -200,19 +200,19 @@ async def test_an_exported_conversation_is_shown_and_replayed_without_a_server(
         ("--offset", "1", "--limit", "1", "--json"),
         ("--session", "side"),
     )
-    read, page, missing = [
+    file_output, page, missing = [
         await asyncio.to_thread(cli.bare, *show, *options) for options in option_lists
     ]
     replay = ("replay", str(file), f"{__name__}:serve_helper", "--json")
-    replayed = (await asyncio.to_thread(cli.bare, *replay)).data["runs"]
+    replayed_runs = (await asyncio.to_thread(cli.bare, *replay)).data["runs"]
 
-    assert "4 turn(s); message content is included" in exported.err
-    assert read == show_output
+    assert "4 turn(s); message content is included" in export_output.err
+    assert file_output == show_output
     assert [turn["ordinal"] for turn in page.data] == [1]
     assert missing.code == Exit.NOT_FOUND
     assert "holds no turn of session 'side'" in missing.err
     assert "its sessions there: main" in missing.err
-    assert [run["outcome"] for run in replayed] == ["reproduced"]
+    assert [run["outcome"] for run in replayed_runs] == ["reproduced"]
 
 
 async def test_what_is_not_there_is_named_with_the_way_to_find_it(cli: Cli) -> None:
@@ -235,10 +235,10 @@ async def test_what_is_not_there_is_named_with_the_way_to_find_it(cli: Cli) -> N
 
 def test_two_ends_to_count_from_are_one_too_many(cli: Cli) -> None:
     """Before anything is read."""
-    done = cli("history", "show", "helper/main", "--last", "3", "--limit", "2")
+    output = cli("history", "show", "helper/main", "--last", "3", "--limit", "2")
 
-    assert done.code == Exit.USAGE
-    assert "--last counts from the end" in done.err
+    assert output.code == Exit.USAGE
+    assert "--last counts from the end" in output.err
 
 
 async def serve_helper(runtime: Runtime) -> None:
@@ -316,8 +316,8 @@ async def test_a_window_of_what_is_not_there_is_refused(cli: Cli) -> None:
             (("helper/main",), Exit.NOT_FOUND, "no log has a model call in session 's'"),
         )
         for arguments, code, words in cases:
-            done = await cli.call("context", *arguments)
+            output = await cli.call("context", *arguments)
 
-            assert (done.code, done.out) == (code, "")
-            assert words in done.err
-            assert done.err.count("\n") == 1
+            assert (output.code, output.out) == (code, "")
+            assert words in output.err
+            assert output.err.count("\n") == 1

@@ -21,18 +21,18 @@ PATIENCE_S = 20
 
 async def test_what_is_written_leaves_at_once() -> None:
     """A piece of a stream would wait for the client's word that it has the one before, else."""
-    accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    socket_option: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         option = (socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        accepted.set_result(writer.get_extra_info("socket").getsockopt(*option))
+        socket_option.set_result(writer.get_extra_info("socket").getsockopt(*option))
         writer.close()
 
     listening = http.listen("127.0.0.1:0")
     async with await asyncio.start_server(take, sock=listening):
         _, writer = await asyncio.open_connection(*listening.getsockname())
         async with asyncio.timeout(PATIENCE_S):
-            assert await accepted == 1
+            assert await socket_option == 1
         writer.close()
 
 
@@ -124,15 +124,15 @@ async def test_a_connection_that_brings_no_request_is_closed(
         line(url) as slow,
         line(url) as asking,
     ):
-        ended = asyncio.create_task(slow.ended())
+        end = asyncio.create_task(slow.ended())
         slow.writer.write(head)
-        while not ended.done():
+        while not end.done():
             if head:
                 slow.writer.write(b"x: y\r\n")
             assert await asking.ask("/healthz") == 200
             await asyncio.sleep(0.05)  # the pace of its headers
 
-        assert await ended
+        assert await end
         assert await asking.ask("/healthz") == 200
 
 

@@ -42,7 +42,7 @@ async def test_indexes_are_listed_built_and_dropped(cli: Cli) -> None:
             await runtime.memory("acme").put(memory, embedding=(1.0, float(n)))
         list_output = await cli.call("indexes", "list", "--rows", "10", "--json")
         none = await cli.call("indexes", "list", "--rows", "10", "--tenant", "bolt", "--json")
-        built = await cli.call("indexes", "build", "--rows", "10", "--json")
+        build_output = await cli.call("indexes", "build", "--rows", "10", "--json")
         again = await cli.call("indexes", "build", "--rows", "10", "--memory-mb", "64")
         await documents.delete([document.id for document in DOCUMENTS], collection="news")
         rebuild_output = await cli.call("indexes", "build", "--json")
@@ -54,7 +54,7 @@ async def test_indexes_are_listed_built_and_dropped(cli: Cli) -> None:
         ("memories", "user:7", 11, "none"),
     ]
     assert none.data == []
-    assert {row["state"] for row in built.data} == {"ready"}
+    assert {row["state"] for row in build_output.data} == {"ready"}
     assert "ready" in again.out
     assert [row["name"] for row in rebuild_output.data] == ["user:7"]
     assert drop_output.code == Exit.OK

@@ -65,9 +65,9 @@ def running(folder: Path) -> list[str | None]:
     return [url_if_running(path) for path in (folder, folder / "nats", folder / "redis")]
 
 
-def urls_of(opened: LocalServers) -> dict[str, str]:
+def urls_of(servers: LocalServers) -> dict[str, str]:
     """The URLs by the name of the kind."""
-    return {"postgres": opened.postgres_url, "nats": opened.nats_url, "redis": opened.redis_url}
+    return {"postgres": servers.postgres_url, "nats": servers.nats_url, "redis": servers.redis_url}
 
 
 def is_closed(folder: Path) -> bool:
@@ -77,12 +77,12 @@ def is_closed(folder: Path) -> bool:
 
 async def test_what_all_three_hold_is_there_the_next_time(folder: Path) -> None:
     """The folder keeps the data; the servers end with the block."""
-    async with local_servers(folder) as opened:
-        for name, url in urls_of(opened).items():
+    async with local_servers(folder) as servers:
+        for name, url in urls_of(servers).items():
             await KINDS[name].write(url, 3)
     assert running(folder) == [None, None, None]
-    async with local_servers(folder) as opened:
-        counts = [await KINDS[name].count(url) for name, url in urls_of(opened).items()]
+    async with local_servers(folder) as servers:
+        counts = [await KINDS[name].count(url) for name, url in urls_of(servers).items()]
 
     assert counts == [3, 3, 3]
     assert is_closed(folder)
@@ -94,16 +94,16 @@ async def test_two_processes_share_the_servers_of_the_first(folder: Path) -> Non
     with holder(folder) as first:
         assert first.stdout is not None
         line = await asyncio.to_thread(first.stdout.readline)
-        async with local_servers(folder) as opened:
-            shared = [url in line for url in urls_of(opened).values()]
-            for name, url in urls_of(opened).items():
+        async with local_servers(folder) as servers:
+            are_shared = [url in line for url in urls_of(servers).values()]
+            for name, url in urls_of(servers).items():
                 await KINDS[name].write(url, 3)
         still = running(folder)
         await asyncio.to_thread(first.communicate, "\n")
-    async with local_servers(folder) as opened:
-        counts = [await KINDS[name].count(url) for name, url in urls_of(opened).items()]
+    async with local_servers(folder) as servers:
+        counts = [await KINDS[name].count(url) for name, url in urls_of(servers).items()]
 
-    assert shared == [True, True, True]
+    assert are_shared == [True, True, True]
     assert None not in still
     assert counts == [3, 3, 3]
 
@@ -113,10 +113,10 @@ async def test_two_that_open_a_new_folder_at_once_agree(folder: Path) -> None:
     both_in = asyncio.Barrier(2)
 
     async def use() -> LocalServers:
-        async with local_servers(folder) as opened:
+        async with local_servers(folder) as servers:
             async with asyncio.timeout(20):
                 await both_in.wait()
-            return opened
+            return servers
 
     first, second = await asyncio.gather(use(), use())
 
@@ -130,9 +130,9 @@ async def test_only_missing_servers_are_started(folder: Path) -> None:
         postgres_url = await stack.enter_async_context(local_postgres(folder))
         nats = await asyncio.to_thread(start_nats, folder / "nats")
         stack.push_async_callback(asyncio.to_thread, nats.close)
-        async with local_servers(folder) as opened:
-            assert (opened.postgres_url, opened.nats_url) == (postgres_url, nats.url)
-            assert running(folder)[2] == opened.redis_url
+        async with local_servers(folder) as servers:
+            assert (servers.postgres_url, servers.nats_url) == (postgres_url, nats.url)
+            assert running(folder)[2] == servers.redis_url
 
         assert running(folder) == [postgres_url, nats.url, None]
 
@@ -226,9 +226,9 @@ async def test_waiting_for_another_starter_can_be_cancelled(folder: Path) -> Non
         task = asyncio.ensure_future(local_servers(folder).__aenter__())
         await asyncio.to_thread(_until_postgres_runs, folder)
         task.cancel()
-        done, _ = await asyncio.wait([task], timeout=25)
+        done_tasks, _ = await asyncio.wait([task], timeout=25)
 
-        assert done
+        assert done_tasks
         assert task.cancelled()
         assert url_if_running(folder) is None
 

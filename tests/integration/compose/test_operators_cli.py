@@ -105,7 +105,7 @@ async def test_a_conversation_is_shown_from_any_of_its_runs(cli: Cli) -> None:
         (fan,) = await runs_of(runtime, AgentId("writer", "fan"))
         whole = (await cli.call("trace", waiter_run, "--json")).data
         from_fan = (await cli.call("trace", fan, "--json")).data
-        here = (await cli.call("trace", waiter_run, "--from-here", "--json")).data
+        subtree = (await cli.call("trace", waiter_run, "--from-here", "--json")).data
         cut = await cli.call("trace", root, "--limit", "2")
         tree_output = await cli.call("trace", root)
 
@@ -122,7 +122,11 @@ async def test_a_conversation_is_shown_from_any_of_its_runs(cli: Cli) -> None:
     assert caused[0]["runs"][0]["run"] == fan
     assert caused[3]["runs"][0]["status"] in ("RUNNING", "SUSPENDED")
     assert from_fan["root"]["run"] == root
-    assert (here["runs"], here["root"]["run"], here["root"]["start_s"]) == (1, waiter_run, 0)
+    assert (subtree["runs"], subtree["root"]["run"], subtree["root"]["start_s"]) == (
+        1,
+        waiter_run,
+        0,
+    )
     assert "not shown: 3 or more" in cut.out
     assert all(
         word in tree_output.out for word in ("publish → news/today", "writer/asked", "executing")
@@ -135,13 +139,13 @@ async def test_a_tree_is_shown_from_its_root(cli: Cli) -> None:
     async with newsroom(cli) as (runtime, root):
         (child,) = await runs_of(runtime, AgentId("writer", "child"))
         whole = (await cli.call("runs", "tree", child, "--json")).data
-        here = (await cli.call("runs", "tree", child, "--from-here", "--json")).data
+        subtree = (await cli.call("runs", "tree", child, "--from-here", "--json")).data
         tree_output = await cli.call("runs", "tree", root)
         cut = await cli.call("runs", "tree", root, "--limit", "1")
         children = (await cli.call("runs", "list", "--parent", root, "--json")).data
 
     assert (whole["run"], [below["run"] for below in whole["children"]]) == (root, [child])
-    assert (here["run"], here["children"]) == (child, [])
+    assert (subtree["run"], subtree["children"]) == (child, [])
     assert "writer/child  COMPLETED" in tree_output.out
     assert "not shown" in cut.out
     assert [row["run"] for row in children] == [child]
@@ -153,7 +157,7 @@ async def test_agents_and_hosts_are_listed(cli: Cli) -> None:
         await runtime.send(AgentId("ghost", "1", "acme"), {"n": 1})
         await runtime.send(AgentId("waiter", "told"), "more")
         every = (await cli.call("agents", "list", "--json")).data
-        lost = (await cli.call("agents", "list", "--unserved", "--json")).data
+        unserved_rows = (await cli.call("agents", "list", "--unserved", "--json")).data
         table = await cli.call("agents", "list", "--type", "ghost")
         old = (await cli.call("agents", "list", "--waiting", "3600", "--json")).data
         inbox = (await cli.call("agents", "inbox", "acme:ghost/1", "--json")).data
@@ -165,7 +169,7 @@ async def test_agents_and_hosts_are_listed(cli: Cli) -> None:
     reasons = {row["agent"]: row["reason"] for row in every}
     assert reasons == {"acme:ghost/1": "unserved", "waiter/told": reasons["waiter/told"]}
     assert reasons["waiter/told"] in ("executing", "waiting")
-    assert [row["agent"] for row in lost] == ["acme:ghost/1"]
+    assert [row["agent"] for row in unserved_rows] == ["acme:ghost/1"]
     assert "a host that serves it" in table.out
     assert old == []
     assert [(row["message"]["payload"], row["run"]) for row in inbox] == [({"n": 1}, None)]
@@ -210,14 +214,14 @@ async def test_many_runs_are_cancelled_with_yes_only(cli: Cli) -> None:
     async with cli.host("waiter") as runtime:
         ids = [await runtime.submit(AgentId("waiter", key), None) for key in "abc"]
         count_output = await cli.call("runs", "cancel", "--type", "waiter")
-        done = await cli.call("runs", "cancel", "--type", "waiter", "--yes", "--json")
+        cancel_output = await cli.call("runs", "cancel", "--type", "waiter", "--yes", "--json")
         async with asyncio.timeout(20):
             rows = [await runtime.wait(run_id) for run_id in ids]
         none = await cli.call("runs", "cancel", "--agent", "waiter/a", "--yes")
 
-    assert (count_output.code, done.code, none.code) == (1, 0, 0)
+    assert (count_output.code, cancel_output.code, none.code) == (1, 0, 0)
     assert "3 run(s) would be asked" in count_output.out
-    assert set(done.data["asked_to_stop"]) == set(ids)
+    assert set(cancel_output.data["asked_to_stop"]) == set(ids)
     assert {row.status for row in rows} == {"CANCELLED"}
     assert "found 0 run(s)" in none.out
 
@@ -230,7 +234,7 @@ async def test_a_failed_a_parked_and_a_backing_off_run_are_retried(
     slow = RetryPolicy(max_retries=1, backoff_s=3600, max_backoff_s=3600)
     pause = RetryPolicy(max_retries=0, on_exhausted="pause")
     async with cli.host("flaky", "waiter") as runtime:
-        dead, waits, parked = [
+        dead, waits, parked_run = [
             await runtime.submit(AgentId("flaky", key), str(marker), **terms)
             for key, terms in (
                 ("a", {"max_retries": 0}),
@@ -241,25 +245,26 @@ async def test_a_failed_a_parked_and_a_backing_off_run_are_retried(
         for run_id, kind in (
             (dead, K.RUN_FAILED),
             (waits, K.RUN_ATTEMPT_FAILED),
-            (parked, K.RUN_PARKED),
+            (parked_run, K.RUN_PARKED),
         ):
             await wait_for_entry(runtime, run_id, kind)
         idle = await runtime.submit(AgentId("waiter", "a"), None)
         await wait_for_entry(runtime, idle, K.RUN_STARTED)
         marker.touch()
         retries = [
-            (await cli.call("runs", "retry", run, "--json")).data for run in (dead, waits, parked)
+            (await cli.call("runs", "retry", run, "--json")).data
+            for run in (dead, waits, parked_run)
         ]
         async with asyncio.timeout(20):
             results = [await runtime.result(RunId(retry["goes_on_as"])) for retry in retries]
         again = await cli.call("runs", "retry", waits)
-        refused = await cli.call("runs", "retry", idle)
+        refusal = await cli.call("runs", "retry", idle)
 
     assert [retry["was"] for retry in retries] == ["redriven", "back-off", "parked"]
     assert results == ["repaired"] * 3
-    assert (again.code, refused.code) == (2, 2)
+    assert (again.code, refusal.code) == (2, 2)
     assert f"runs fork {waits}" in again.err
-    assert "has not failed" in refused.err
+    assert "has not failed" in refusal.err
 
 
 async def test_a_run_is_forked(cli: Cli) -> None:
@@ -273,14 +278,14 @@ async def test_a_run_is_forked(cli: Cli) -> None:
         async with asyncio.timeout(20):
             result = await runtime.result(RunId(fork))
         view = (await cli.call("runs", "show", fork, "--json")).data
-        refused = await cli.call("runs", "fork", child, "--at", str(end))
+        refusal = await cli.call("runs", "fork", child, "--at", str(end))
         beyond = await cli.call("runs", "fork", child, "--at", "99")
 
     assert result == "write"
     assert again["run"] == fork != other.out.strip()
     assert view["forked_from"] == {"run": child, "seq": end - 1}
-    assert (refused.code, beyond.code) == (2, 2)
-    assert f"fork at {end - 1} or before" in refused.err
+    assert (refusal.code, beyond.code) == (2, 2)
+    assert f"fork at {end - 1} or before" in refusal.err
     assert f"entries 0 to {end}" in beyond.err
 
 
@@ -292,10 +297,10 @@ async def test_events_end_where_the_run_does(cli: Cli) -> None:
         now = await cli.call("runs", "events", run_id, "--json")
         following = asyncio.ensure_future(cli.call("runs", "events", run_id, "-f", "--json"))
         await runtime.signal(run_id, "go", "done")
-        followed = await following
+        followed_output = await following
         people = await cli.call("runs", "events", run_id)
 
-    lines = [json.loads(line) for line in followed.out.splitlines()]
+    lines = [json.loads(line) for line in followed_output.out.splitlines()]
     present_lines = [json.loads(line) for line in now.out.splitlines()]
     assert [line["kind"] for line in lines[:-1]] == ["entry"] * (len(lines) - 1)
     assert (lines[-1]["kind"], lines[-1]["name"]) == ("end", "COMPLETED")

@@ -35,11 +35,11 @@ class Snow:
 
 def test_ctrl_c_while_the_program_loads_prints_nothing() -> None:
     """It takes most of a second; the exit code is that of an interrupt."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True, check=False
     )
 
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (process.returncode, process.stdout, process.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["describe", "compose.demo.desk:AGENTS"]])
@@ -48,7 +48,7 @@ def test_who_has_seen_enough_is_no_error(arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "compose", *arguments],
             cwd=ROOT,
             stdout=writing,
@@ -59,7 +59,7 @@ def test_who_has_seen_enough_is_no_error(arguments: list[str]) -> None:
     finally:
         os.close(writing)
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is full")
@@ -67,7 +67,7 @@ def test_who_has_seen_enough_is_no_error(arguments: list[str]) -> None:
 def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
     """What was not written is not taken for done."""
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "compose", *arguments],
             cwd=ROOT,
             stdout=full,
@@ -76,13 +76,13 @@ def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
             check=False,
         )
 
-    assert (done.returncode, done.stderr) == (1, "callboard: No space left on device\n")
+    assert (process.returncode, process.stderr) == (1, "callboard: No space left on device\n")
 
 
 def test_characters_that_the_terminal_cannot_write_are_escaped(tmp_path: Path) -> None:
     """Instead of an error about an encoding in the middle of a table."""
     (tmp_path / "snowy.py").write_text(SNOW, encoding="utf-8")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "compose", "describe", "snowy:Snow"],
         cwd=tmp_path,
         capture_output=True,
@@ -91,5 +91,5 @@ def test_characters_that_the_terminal_cannot_write_are_escaped(tmp_path: Path) -
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
     )
 
-    assert done.returncode == 0, done.stderr
-    assert "snow/\\u2603" in done.stdout
+    assert process.returncode == 0, process.stderr
+    assert "snow/\\u2603" in process.stdout

@@ -29,7 +29,7 @@ def cli(postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixtur
     return Cli(postgres_server.url, schema, capsys)
 
 
-async def failed(runtime: Runtime, key: str, payload: str) -> RunId:
+async def submit_until_failed(runtime: Runtime, key: str, payload: str) -> RunId:
     """A run that has failed for good."""
     run_id = await runtime.submit(AgentId("flaky", key), payload, max_retries=0)
     async with asyncio.timeout(20):
@@ -37,7 +37,7 @@ async def failed(runtime: Runtime, key: str, payload: str) -> RunId:
     return run_id
 
 
-async def ended(runtime: Runtime, *run_ids: str) -> list[object]:
+async def results_of(runtime: Runtime, *run_ids: str) -> list[object]:
     """What these runs returned."""
     async with asyncio.timeout(20):
         return [await runtime.result(run_id) for run_id in run_ids]  # type: ignore[arg-type]
@@ -48,14 +48,14 @@ async def test_dead_runs_are_listed_and_redriven(cli: Cli, tmp_path: Path) -> No
     """By name or all of them; twice is once."""
     marker = tmp_path / "repaired"
     async with cli.host("flaky") as runtime:
-        runs = [await failed(runtime, key, str(marker)) for key in ("a", "b", "c")]
+        runs = [await submit_until_failed(runtime, key, str(marker)) for key in ("a", "b", "c")]
         marker.touch()
         rows = (await cli.call("runs", "list", "--status", "failed", "--json")).data
         redriven_rows = (await cli.call("runs", "redrive", runs[0], "--json")).data
         again = (await cli.call("runs", "redrive", runs[0], "--json")).data
         every = await cli.call("runs", "redrive", "--all")
         all_of_them = (await cli.call("runs", "redrive", "--all", "--json")).data
-        results = await ended(runtime, *(row["redriven_as"] for row in all_of_them))
+        results = await results_of(runtime, *(row["redriven_as"] for row in all_of_them))
         letters = (await cli.call("dlq", "list", "--json")).data
         by_name = await cli.call("runs", "redrive", runs[1], runs[2])
 
@@ -79,17 +79,17 @@ async def test_what_cannot_be_redriven_is_refused(cli: Cli) -> None:
         waiting = await runtime.submit(AgentId("waiter", "a"), None)
         open_ = await cli.call("runs", "redrive", waiting)
         await runtime.signal(waiting, "go", "done")
-        await ended(runtime, waiting)
+        await results_of(runtime, waiting)
         await asyncio.sleep(0.01)
         await cli.call("runs", "sweep", "--older-than", "0s")
-        swept = await cli.call("runs", "redrive", waiting)
+        swept_output = await cli.call("runs", "redrive", waiting)
 
     assert none.out == "no failed runs\n"
-    codes = [output.code for output in (neither, both, unknown, open_, swept)]
+    codes = [output.code for output in (neither, both, unknown, open_, swept_output)]
     assert codes == [2, 2, 4, 2, 2]
     assert "--all" in neither.err
     assert waiting in open_.err
-    assert "swept" in swept.err
+    assert "swept" in swept_output.err
 
 
 @pytest.mark.item(487)
@@ -98,7 +98,7 @@ async def test_old_runs_are_swept_by_hand(cli: Cli) -> None:
     async with cli.host("waiter") as runtime:
         first, second = [await runtime.submit(AgentId("waiter", key), None) for key in "ab"]
         await runtime.signal(first, "go", "done")
-        await ended(runtime, first)
+        await results_of(runtime, first)
         await asyncio.sleep(0.01)
         young = (await cli.call("runs", "sweep", "--json")).data
         old = await cli.call("runs", "sweep", "--older-than", "0s")
@@ -107,7 +107,7 @@ async def test_old_runs_are_swept_by_hand(cli: Cli) -> None:
         again = await cli.call("runs", "log", first, "--follow")
         people = await cli.call("runs", "show", first)
         await runtime.signal(second, "go", "too")
-        results = await ended(runtime, second)
+        results = await results_of(runtime, second)
 
     assert young == {"swept": 0, "older_than_s": 30 * 86_400}
     assert old.out == "swept 1 run(s)\n"
@@ -124,9 +124,9 @@ async def test_a_host_sweeps_runs_older_than_its_setting(cli: Cli) -> None:
     async with cli.host("waiter") as runtime:
         run_id = await runtime.submit(AgentId("waiter", "a"), None)
         await runtime.signal(run_id, "go", "done")
-        await ended(runtime, run_id)
+        await results_of(runtime, run_id)
     async with cli.host("waiter", retain_days=1) as runtime:
-        assert await ended(runtime, run_id) == ["done"]
+        assert await results_of(runtime, run_id) == ["done"]
     async with cli.host("waiter", retain_days=1e-9) as runtime, asyncio.timeout(20):
         while not (row := await runtime.store.reads.run(run_id)) or not row.swept:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -30,10 +30,10 @@ def test_a_schedule_is_created_listed_shown_and_deleted(cli: Cli) -> None:
     view = cli("schedules", "show", "report", "--json").data
     list_output = cli("schedules", "list")
     as_json = cli("schedules", "list", "--json").data
-    deleted = cli("schedules", "delete", "report")
+    delete_output = cli("schedules", "delete", "report")
     empty = cli("schedules", "list")
 
-    assert create_output.code == list_output.code == deleted.code == empty.code == 0
+    assert create_output.code == list_output.code == delete_output.code == empty.code == 0
     assert "30 8 * * MON-FRI Europe/Berlin" in create_output.out
     assert "report" in list_output.out
     assert "desk/main" in list_output.out
@@ -48,7 +48,7 @@ def test_a_schedule_is_created_listed_shown_and_deleted(cli: Cli) -> None:
     }
     at = datetime.fromisoformat(view["next_at"])
     assert (at.hour in (6, 7), at.minute, at.tzinfo) == (True, 30, UTC)
-    assert (deleted.out.strip(), empty.out.strip()) == ("deleted report", "no schedules")
+    assert (delete_output.out.strip(), empty.out.strip()) == ("deleted report", "no schedules")
 
 
 def test_a_schedule_may_start_a_flow(cli: Cli) -> None:

@@ -98,12 +98,12 @@ async def test_another_node_becomes_the_active_one(cli: Cli) -> None:
     """By the beginning of its id; one that is not there is said to be so."""
     async with branched(cli) as agents:
         nodes = (await cli.call("sessions", "nodes", "s1", "--json")).data
-        done = await cli.call("sessions", "switch", "s1", nodes[3]["id"][:10], "--json")
+        switch_output = await cli.call("sessions", "switch", "s1", nodes[3]["id"][:10], "--json")
         row = await agents.session("s1")
         wrong = await cli.call("sessions", "switch", "s1", "xyz")
         unknown = await cli.call("sessions", "switch", "s9", "xyz")
 
-    assert done.data == {"session": "s1", "active_node": nodes[3]["id"]}
+    assert switch_output.data == {"session": "s1", "active_node": nodes[3]["id"]}
     assert row.head == nodes[3]["id"]
     assert (wrong.code, unknown.code) == (Exit.NOT_FOUND, Exit.NOT_FOUND)
     assert "session/s1 has no node 'xyz': `callboard sessions nodes` lists" in wrong.err
@@ -116,10 +116,10 @@ async def test_a_session_is_exported(cli: Cli, tmp_path: Path) -> None:
         events = await cli.call("sessions", "export", "s1", "--json")
         file = tmp_path / "nodes.jsonl"
         nodes = await cli.call("sessions", "export", "s1", "--nodes", "-o", str(file))
-        stored = [event async for event in agents.replay_session("s1")]
+        stored_events = [event async for event in agents.replay_session("s1")]
 
-    assert [EVENTS.validate_json(line) for line in events.out.splitlines()] == stored
-    assert json.loads(events.err) == {"session": "s1", "events": len(stored)}
+    assert [EVENTS.validate_json(line) for line in events.out.splitlines()] == stored_events
+    assert json.loads(events.err) == {"session": "s1", "events": len(stored_events)}
     assert nodes.err == "6 nodes; message content is included\n"
     assert len(file.read_text().splitlines()) == 6
 
@@ -130,13 +130,13 @@ async def test_a_session_is_deleted_only_when_that_is_confirmed(
     """Refused without a terminal to ask at; afterwards there is none."""
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     async with branched(cli):
-        refused = await cli.call("sessions", "delete", "s1")
-        done = await cli.call("sessions", "delete", "s1", "--yes", "--json")
+        refusal = await cli.call("sessions", "delete", "s1")
+        delete_output = await cli.call("sessions", "delete", "s1", "--yes", "--json")
         again = await cli.call("sessions", "delete", "s1", "--yes")
         list_output = await cli.call("sessions", "list", "--json")
 
-    assert (refused.code, refused.err) == (Exit.USAGE, f"callboard: {NOBODY}\n")
-    assert done.data["rows"] >= 6
+    assert (refusal.code, refusal.err) == (Exit.USAGE, f"callboard: {NOBODY}\n")
+    assert delete_output.data["rows"] >= 6
     assert again.code == Exit.NOT_FOUND
     assert [row["session"] for row in list_output.data] == ["s2"]
 
@@ -201,9 +201,9 @@ def test_a_chat_that_cannot_start_prints_the_reason(
     cli: Cli, arguments: list[str], problem: str
 ) -> None:
     """In one line; no session is there afterwards."""
-    done = cli("chat", HERE + arguments[0], *arguments[1:])
+    output = cli("chat", HERE + arguments[0], *arguments[1:])
     list_output = cli("sessions", "list", "--json")
 
-    assert (done.code, done.out, len(done.err.splitlines())) == (Exit.USAGE, "", 1)
-    assert problem in done.err
+    assert (output.code, output.out, len(output.err.splitlines())) == (Exit.USAGE, "", 1)
+    assert problem in output.err
     assert list_output.data == []

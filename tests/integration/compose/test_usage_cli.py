@@ -45,7 +45,7 @@ def cli(postgres_server: TestPostgres, schema: str, capsys: pytest.CaptureFixtur
 
 
 @asynccontextmanager
-async def answered(cli: Cli) -> AsyncIterator[list[RunLogEntry]]:
+async def host_with_answers(cli: Cli) -> AsyncIterator[list[RunLogEntry]]:
     """A host, and what logs have of two answers that have a cost and of one without; of two tenants."""
     async with cli.host() as runtime:
         calls: list[RunLogEntry] = []
@@ -63,7 +63,7 @@ async def answered(cli: Cli) -> AsyncIterator[list[RunLogEntry]]:
 
 async def test_usage_is_the_sum_of_the_logs(cli: Cli) -> None:
     """For programs by model, unless they ask for other columns; a cost is exact text."""
-    async with answered(cli) as entries:
+    async with host_with_answers(cli) as entries:
         small, large = (await cli.call("usage", "--json")).data
         whole = (
             await cli.call("usage", *["--by", "day", "--by", "agent", "--by", "tenant", "--json"])
@@ -84,7 +84,7 @@ async def test_usage_is_the_sum_of_the_logs(cli: Cli) -> None:
 
 async def test_people_see_a_table_with_its_sum(cli: Cli) -> None:
     """And are told of answers whose cost nobody knows."""
-    async with answered(cli):
+    async with host_with_answers(cli):
         lines = (await cli.call("usage", "--by", "agent", "--by", "model")).out.splitlines()
         clerk_lines = (await cli.call("usage", "--type", "clerk")).out.splitlines()
 
@@ -114,7 +114,7 @@ async def test_answers_are_chosen(cli: Cli) -> None:
         "--until 2d": 0,
     }
     counts = {}
-    async with answered(cli):
+    async with host_with_answers(cli):
         for options in expected:
             totals = (await cli.call("usage", *options.split(), "--json")).data
             counts[options] = sum(total["calls"] for total in totals)

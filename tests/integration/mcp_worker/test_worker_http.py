@@ -106,14 +106,14 @@ async def test_clients_of_both_ages_call_tools(
         wrong = await client.call_tool("work", {"nonsense": 1})
         own_calls = [group.create_task(client.call_tool("work", {"name": name})) for name in "ab"]
         assert {await calls.started_names.get(), await calls.started_names.get()} == {"a", "b"}
-        refused = await client.call_tool("work", {"name": "c"})
+        refusal = await client.call_tool("work", {"name": "c"})
         of_other = group.create_task(other.call_tool("work", {"name": "d"}))
         assert await calls.started_names.get() == "d"
         calls.go_on.set()
         texts = [text_of(await call) for call in (*own_calls, of_other)]
 
     assert wrong.is_error
-    assert refused.is_error
+    assert refusal.is_error
     assert texts == ["a", "b", "d"]
 
 

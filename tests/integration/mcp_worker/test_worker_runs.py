@@ -106,7 +106,7 @@ async def test_a_call_without_an_id_is_a_run_of_its_own() -> None:
             open_run: Any = open_.structured_content
             foreign = await client.call_tool("run_result", {"run": "nothing"})
             Echo.is_free.set()
-            ended = await client.call_tool("run_result", {"run": open_run["run"]})
+            end_result = await client.call_tool("run_result", {"run": open_run["run"]})
             flow = [await client.call_tool("double", {"number": 1}, meta=ID) for _ in "ab"]
             Echo.is_free.clear()
             before = len(Echo.run_ids)
@@ -115,14 +115,14 @@ async def test_a_call_without_an_id_is_a_run_of_its_own() -> None:
             while len(Echo.run_ids) == before:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0)
             call.cancel()
-        cancelled = await runtime.wait(Echo.run_ids[-1])
+        cancelled_run = await runtime.wait(Echo.run_ids[-1])
 
     assert "message: missing, give a value" in text_of(wrong)
     assert open_run["status"] == "open"
     assert "no run 'nothing'" in text_of(foreign)
-    assert (ended.structured_content or {})["output"] == {"said": "wait", "to": "a"}
+    assert (end_result.structured_content or {})["output"] == {"said": "wait", "to": "a"}
     assert flow[0].structured_content == flow[1].structured_content
-    assert cancelled.status is RunStatus.CANCELLED
+    assert cancelled_run.status is RunStatus.CANCELLED
 
 
 class Progress:
@@ -169,7 +169,7 @@ async def test_a_cancelled_call_leaves_its_run_to_those_who_follow_it(
             await first_client.list_tools()
             run_id = await runs.start("wait", id="order-7")
             await runs.resume(run_id, "go", "yes")
-            followed = await calls[1]
+            follower_result = await calls[1]
 
             last = group.create_task(
                 first_client.call_tool("wait", {}, meta=OTHER, progress_callback=progresses[2])
@@ -180,16 +180,16 @@ async def test_a_cancelled_call_leaves_its_run_to_those_who_follow_it(
             run_id = await runs.start("wait", id="order-8")
             if mode == "auto":
                 await runs.resume(run_id, "go", "late")
-        ended = await runtime.wait(run_id)
+        ended_run = await runtime.wait(run_id)
 
-    assert (followed.structured_content or {})["output"] == {"said": "yes"}
+    assert (follower_result.structured_content or {})["output"] == {"said": "yes"}
     assert progresses[0].heard == [(1, "ask: started"), (2, "ask: waiting")]
     assert progresses[1].heard[:2] == progresses[0].heard
     assert progresses[1].heard[-1][1] == "end: completed"
     assert [number for number, _ in progresses[1].heard] == [
         *range(1, len(progresses[1].heard) + 1)
     ]
-    assert ended.status is (RunStatus.COMPLETED if mode == "auto" else RunStatus.CANCELLED)
+    assert ended_run.status is (RunStatus.COMPLETED if mode == "auto" else RunStatus.CANCELLED)
 
 
 @pytest.mark.item(471)
@@ -268,12 +268,12 @@ async def test_installed_flows_are_tools_with_their_inputs(
         tools = [*await runs.of_installed(), runs.result([], apps=["installed"])]
         async with client_of(tools) as mcp_client:
             tools_by_name = {tool.name: tool for tool in (await mcp_client.list_tools()).tools}
-            called = [await mcp_client.call_tool("add", {"a": 1, "b": 2}, meta=ID) for _ in "ab"]
+            results = [await mcp_client.call_tool("add", {"a": 1, "b": 2}, meta=ID) for _ in "ab"]
 
     assert tools_by_name.keys() == {"add", "run_result"}
     assert tools_by_name["add"].input_schema["properties"].keys() == {"a", "b"}
-    assert (called[0].structured_content or {})["output"] == 3
-    assert called[0].structured_content == called[1].structured_content
+    assert (results[0].structured_content or {})["output"] == 3
+    assert results[0].structured_content == results[1].structured_content
 
 
 @pytest.mark.item(471)

@@ -60,16 +60,16 @@ async def test_the_sdks_client_calls_tools_and_flows(tmp_path: Path) -> None:
         ) as client:
             names = [tool.name for tool in (await client.list_tools()).tools]
             async with asyncio.TaskGroup() as group:
-                read = group.create_task(client.call_tool("read_file", {"path": "a.txt"}))
+                read_call = group.create_task(client.call_tool("read_file", {"path": "a.txt"}))
                 run = group.create_task(client.call_tool("double", {"number": 4}))
-            failed = await client.call_tool("fail", {"order": 7})
+            failure = await client.call_tool("fail", {"order": 7})
             shell_result = await client.call_tool("execute_command", {"command": "cat; echo done"})
 
     assert {"read_file", "execute_command", "double", "run_result"} < {*names}
-    assert (read.result().structured_content or {})["text"] == "hello"
+    assert (read_call.result().structured_content or {})["text"] == "hello"
     assert (run.result().structured_content or {})["output"]["doubled"] == 8
-    assert failed.is_error
-    assert "nothing pays 7" in text_of(failed)
+    assert failure.is_error
+    assert "nothing pays 7" in text_of(failure)
     assert (shell_result.structured_content or {})["stdout"] == "done\n"
     log_text = log.read_text()
     assert noise == []

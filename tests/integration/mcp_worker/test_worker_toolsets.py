@@ -63,7 +63,7 @@ async def test_files_are_listed_read_written_and_searched(
     async with client_of(files.file_tools(folder)) as client:
         tool_list = await client.list_tools()
         wrote = await client.call_tool("write_file", {"path": "new/b.txt", "content": "two é"})
-        read = await client.call_tool("read_file", {"path": "new/b.txt"})
+        read_result = await client.call_tool("read_file", {"path": "new/b.txt"})
         top = await client.call_tool("list_files", {})
         search_result = await client.call_tool("search_files", {"text": "two"})
 
@@ -75,7 +75,7 @@ async def test_files_are_listed_read_written_and_searched(
         "write_file": False,
     }
     assert wrote.structured_content == {"path": "new/b.txt", "size_bytes": 6}
-    assert read.structured_content == {"text": "two é", "size_bytes": 6, "next_offset": None}
+    assert read_result.structured_content == {"text": "two é", "size_bytes": 6, "next_offset": None}
     assert top.structured_content == {
         "entries": [{"name": "new", "kind": "folder"}, {"name": "sub", "kind": "folder"}],
         "is_cut": False,
@@ -128,8 +128,8 @@ async def test_no_path_leads_out(root: Path, folder: ConfinedFolder, name: str) 
                 for path in ESCAPES
             }
 
-    refused = {path for path, result in results.items() if result.is_error}
-    assert refused == {*ESCAPES} - allowed.get(name, set())
+    refused_paths = {path for path, result in results.items() if result.is_error}
+    assert refused_paths == {*ESCAPES} - allowed.get(name, set())
     assert "hidden-word" not in "".join(map(text_of, results.values()))
     assert (root.parent / "secret").read_text() == "hidden-word"
     assert sorted(path.name for path in root.parent.iterdir()) == ["root", "secret"]
@@ -154,17 +154,17 @@ def test_a_folder_that_becomes_a_link_meanwhile_leads_nowhere(
 
     thread = threading.Thread(target=swap)
     thread.start()
-    read = 0
+    read_count = 0
     try:
-        while read < 200:
+        while read_count < 200:
             with suppress(PathRefusedError):
                 assert folder.read("sub/a.txt", 0, 100)[0] == b"one\ntwo words\n"
-                read += 1
+                read_count += 1
     finally:
         is_over.set()
         thread.join()
 
-    assert read == 200
+    assert read_count == 200
 
 
 @pytest.mark.item(471)
@@ -217,12 +217,12 @@ def page(body: bytes, head: bytes = b"content-type: text/plain") -> bytes:
 @pytest.mark.item(471)
 async def test_a_page_is_fetched_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its size, its redirects, its time and its kind; what is wrong is an error that a model reads."""
-    moved = b"HTTP/1.1 302 Found\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n"
+    redirect = b"HTTP/1.1 302 Found\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n"
     answers = {
         "/": page("Olá".encode("latin-1"), b"content-type: text/html; charset=latin-1"),
-        "/moved": moved % b"/",
-        "/round": moved % b"/round",
-        "/away": moved % b"file:///etc/passwd",
+        "/moved": redirect % b"/",
+        "/round": redirect % b"/round",
+        "/away": redirect % b"file:///etc/passwd",
         "/long": page(b"x" * (web.MAX_PAGE_BYTES + 10)),
         "/zip": page(b"x", b"content-encoding: gzip"),
         "/image": page(b"\x00\x01", b"content-type: image/png"),
@@ -245,18 +245,18 @@ async def test_a_page_is_fetched_within_limits(monkeypatch: pytest.MonkeyPatch) 
     }
     assert long is not None
     assert (len(long["text"]), long["is_cut"]) == (web.MAX_PAGE_BYTES, True)
-    refused = {path: text_of(result) for path, result in results.items() if result.is_error}
-    assert {*refused} == {"/round", "/away", "/zip", "/image", "/odd", "/hangs"}
-    assert "more than 5 redirects" in refused["/round"]
-    assert "not a URL" in refused["/away"]
-    assert "not text but image/png" in refused["/image"]
-    assert "took longer than 1.0 s" in refused["/hangs"]
+    refusals = {path: text_of(result) for path, result in results.items() if result.is_error}
+    assert {*refusals} == {"/round", "/away", "/zip", "/image", "/odd", "/hangs"}
+    assert "more than 5 redirects" in refusals["/round"]
+    assert "not a URL" in refusals["/away"]
+    assert "not text but image/png" in refusals["/image"]
+    assert "took longer than 1.0 s" in refusals["/hangs"]
 
 
 @pytest.mark.item(471)
 async def test_private_addresses_are_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is written for them, and by no redirect: the address is checked that is connected to."""
-    tried = (
+    addresses = (
         "127.0.0.1",
         "localhost",
         "2130706433",
@@ -268,20 +268,22 @@ async def test_private_addresses_are_not_reached(monkeypatch: pytest.MonkeyPatch
     async with client_of(web.web_tools(allow_private=False)) as client:
         results = [
             await client.call_tool("fetch_url", {"url": f"http://{address}:1/"})
-            for address in tried
+            for address in addresses
         ]
         monkeypatch.setattr(web, "is_public", lambda address: address == "127.0.0.1")
         port = socket.create_server(("127.0.0.2", 0))
         away = f"http://127.0.0.2:{port.getsockname()[1]}/"
-        moved = b"HTTP/1.1 307 Moved\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n" % away.encode()
-        async with site({"/": moved}) as url:
-            redirected = await client.call_tool("fetch_url", {"url": url})
+        redirect = (
+            b"HTTP/1.1 307 Moved\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n" % away.encode()
+        )
+        async with site({"/": redirect}) as url:
+            redirected_result = await client.call_tool("fetch_url", {"url": url})
         port.close()
 
     assert ["is not a public address" in text_of(result) for result in results] == [True] * len(
-        tried
+        addresses
     )
-    assert "127.0.0.2, which is not a public address" in text_of(redirected)
+    assert "127.0.0.2, which is not a public address" in text_of(redirected_result)
 
 
 @pytest.mark.parametrize(
@@ -308,18 +310,18 @@ async def test_commands_are_executed_and_end(root: Path, monkeypatch: pytest.Mon
     """With the code and the output; one that takes too long is killed with what it started."""
     monkeypatch.setenv("SECRET_OF_THE_WORKER", "hidden-word")
     async with client_of(shell.shell_tools(root)) as client:
-        done = await client.call_tool("execute_command", {"command": "pwd; env; exit 3"})
+        shell_result = await client.call_tool("execute_command", {"command": "pwd; env; exit 3"})
         background = await client.call_tool("execute_command", {"command": "sleep 600 & echo $!"})
-        killed = await client.call_tool(
+        killed_result = await client.call_tool(
             "execute_command", {"command": "echo $$ > pid; sleep 600", "timeout_s": 0.2}
         )
         long = await client.call_tool("execute_command", {"command": "head -c 99999 /dev/zero"})
 
-    output = done.structured_content or {}
+    output = shell_result.structured_content or {}
     assert output["exit_code"] == 3
     assert output["stdout"].splitlines()[0] == str(root)
     assert "hidden-word" not in output["stdout"]
-    assert "was killed" in text_of(killed)
+    assert "was killed" in text_of(killed_result)
     for pid in (
         int((background.structured_content or {})["stdout"]),
         int((root / "pid").read_text()),
@@ -352,18 +354,18 @@ async def test_calls_beyond_a_limit_are_refused_before_anything_executes() -> No
     async with client_of(tools, max_calls=2) as client, asyncio.TaskGroup() as group:
         calls = [group.create_task(client.call_tool("work", {"name": name})) for name in "ab"]
         assert {await call_names.get(), await call_names.get()} == {"a", "b"}
-        refused = await client.call_tool("work", {"name": "c"})
+        refusal = await client.call_tool("work", {"name": "c"})
         go_on.set()
-        done = [text_of(await call) for call in calls]
+        texts = [text_of(await call) for call in calls]
         again = await client.call_tool("work", {"name": "d"})
         with pytest.raises(MCPError, match="unknown tool 'nothing'; known tools: work"):
             await client.call_tool("nothing", {})
         with pytest.raises(MCPError, match="is not an id"):
             await client.call_tool("work", {"name": "e"}, meta={"callboard/id": 7})  # type: ignore[arg-type]
 
-    assert refused.is_error
-    assert "2 calls of this client are under way" in text_of(refused)
-    assert (done, text_of(again)) == (["a", "b"], "d")
+    assert refusal.is_error
+    assert "2 calls of this client are under way" in text_of(refusal)
+    assert (texts, text_of(again)) == (["a", "b"], "d")
     assert call_names.get_nowait() == "d"
     assert call_names.empty(), "neither the refused nor the malformed call executed"
     with pytest.raises(ContractError, match="two tools named 'work'"):

@@ -14,7 +14,7 @@ from actors.context import ContextConfig, SummarizationCompaction, TokenCounter
 from actors.testing import ScriptedModel
 from tests.integration.models.provider import anthropic, chat, provider
 from tests.integration.models.test_provider_model import CALL, CHAT, CLAUDE, RESPONSES, TEXT
-from tests.integration.models.test_provider_model import client_of as opened
+from tests.integration.models.test_provider_model import client_of as open_client
 
 BY_TENS = TokenCounter(lambda _: 6)
 POINT = {"type": "ephemeral", "ttl": "5m"}
@@ -41,7 +41,7 @@ async def test_a_chat_has_points_behind_tools_summary_and_last_stable_turn() -> 
         writer = ScriptedModel(otherwise="so far")
         agent = ReActAgent(
             "guide",
-            model=(client := opened(served, CLAUDE)),
+            model=(client := open_client(served, CLAUDE)),
             tools=[Tool(name, "Book.", book, idempotent=True) for name in ("drop", "book")],
             context=ContextConfig(
                 StoreHistory(), SummarizationCompaction(writer, 50, 45, counter=BY_TENS)
@@ -71,7 +71,7 @@ async def test_a_provider_without_points_is_sent_none(name: str) -> None:
     call = ToolCall(id="1", name="book", arguments={})
     options = GenerationOptions(tools=(ToolSpec(name=call.name),))
     async with provider(chat("ok")) as served:
-        client = opened(served, name)
+        client = open_client(served, name)
         # The script speaks one protocol; what was asked counts.
         await asyncio.gather(
             client.generate([hi, answer, hi], options=options), return_exceptions=True

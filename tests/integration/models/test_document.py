@@ -28,7 +28,7 @@ def test_the_code_of_the_document_runs_as_it_stands(tmp_path: Path) -> None:
 
     output_lines = {}
     for name in ("program.py", "planner.py"):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-W", "error", name],
             cwd=tmp_path,
             env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
@@ -37,8 +37,8 @@ def test_the_code_of_the_document_runs_as_it_stands(tmp_path: Path) -> None:
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        output_lines[name] = done.stdout.splitlines()
+        assert process.returncode == 0, process.stderr
+        output_lines[name] = process.stdout.splitlines()
 
     assert output_lines["program.py"] == ["small", "Still noon. 0"]
     assert output_lines["planner.py"] == ["True"]

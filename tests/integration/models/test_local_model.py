@@ -98,10 +98,12 @@ sys.meta_path.insert(0, Where())
 asked = [ChatMessage.of("user", "Hello.")]
 asyncio.run(client.generate(asked, options=GenerationOptions(max_tokens=1)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
 
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("INFO:callboard.models:loading a local model") == 1
+    assert process.returncode == 0, process.stderr
+    assert process.stderr.count("INFO:callboard.models:loading a local model") == 1
 
 
 @pytest.mark.skipif(not IS_SLOW, reason="computes for seconds: set CALLBOARD_TEST_SLOW=1")

@@ -68,17 +68,17 @@ async def test_a_servers_tools_are_an_agents(calendar: McpTools) -> None:
     """Values, texts, images and errors become results that a model reads; all calls share one process."""
     pids = await asyncio.gather(*(use(calendar, "cal_pid") for _ in range(5)))
     total = await use(calendar, "cal_add", left=1, right=2)
-    booked = await use(calendar, "cal_book", day="Monday")
+    booking = await use(calendar, "cal_book", day="Monday")
     image_result = await use(calendar, "cal_look")
-    failed = await use(calendar, "cal_fail", why="closed")
+    failure = await use(calendar, "cal_fail", why="closed")
     wrong = await use(calendar, "cal_add", left="x")
     await calendar.aclose()
 
     assert len({result.structured for result in pids}) == 1
     assert (total.status, total.structured) == ("ok", 3)
-    assert booked.structured == {"day": "Monday", "by": "ann"}
+    assert booking.structured == {"day": "Monday", "by": "ann"}
     assert image_result.text == "this:\n[image of 6 bytes, image/png: not passed on]"
-    assert (failed.status, failed.text) == (
+    assert (failure.status, failure.text) == (
         "error",
         "McpToolError: Error executing tool fail: closed",
     )
@@ -193,13 +193,13 @@ async def test_a_server_that_hangs_is_given_up(ledger: Path) -> None:
     """After the author's seconds; other calls of the session go on, and it is called no second time."""
     tools = mcp_tools("bad", command=[*FAULTY, str(ledger)], prefix="", timeout_s=0.2)
 
-    hung, echoed = await asyncio.gather(use(tools, "hang"), use(tools, "echo", text="a"))
+    hung, echo = await asyncio.gather(use(tools, "hang"), use(tools, "echo", text="a"))
     await tools.aclose()
 
     assert hung.status == "error"
     assert "hang did not answer within 0.2 s" in hung.text
     assert "timeout_s" in hung.text
-    assert echoed.text == "a"
+    assert echo.text == "a"
     assert calls(ledger) == ["hang", "echo"]
 
 
@@ -286,20 +286,20 @@ async def test_a_large_result_outside_of_a_run_is_cut_with_a_note(faulty: McpToo
 async def test_a_huge_message_ends_the_server(faulty: McpTools) -> None:
     """50 MB are not kept; the next call has another server."""
     result = await use(faulty, "huge")
-    echoed = await use(faulty, "echo", text="a")
+    echo = await use(faulty, "echo", text="a")
     await faulty.aclose()
 
     assert result.status == "error"
     assert "more than 16 MiB: ask it for less" in result.text
-    assert echoed.text == "a"
+    assert echo.text == "a"
 
 
 async def test_lines_that_are_no_messages_are_skipped(faulty: McpTools) -> None:
     """Servers print to the wrong stream; characters that no log keeps are replaced."""
-    garbled, odd = await use(faulty, "garble"), await use(faulty, "odd")
+    garbled_result, odd = await use(faulty, "garble"), await use(faulty, "odd")
     await faulty.aclose()
 
-    assert garbled.text == "still here"
+    assert garbled_result.text == "still here"
     assert odd.text == "a\ufffdb\ufffdc"
 
 
@@ -383,9 +383,9 @@ async def test_a_server_over_http_is_like_one_of_streams(
     tools = mcp_tools("web", url=url, headers={"Authorization": "Bearer t"})
 
     result = await use(tools, "web_echo", text="a")
-    refused = await use(tools, "web_unknown_tool")
+    refusal = await use(tools, "web_unknown_tool")
     await tools.aclose()
 
     assert (result.status, result.text) == ("ok", "a")
-    assert "Unknown tool" in refused.text
+    assert "Unknown tool" in refusal.text
     assert {*headers_seen} == {"Bearer t"}

@@ -449,14 +449,16 @@ async def test_reasoning_goes_back_to_its_provider_with_its_signature(served: Pr
     client = client_of(served, CLAUDE)
     *pieces, last = [part async for part in client.generate_stream(HI)]
     assert isinstance(last, Completion)
-    recorded = LLMResponse.model_validate(last.response.model_dump(mode="json"))
+    recorded_response = LLMResponse.model_validate(last.response.model_dump(mode="json"))
     result = ContentBlock.model_validate({"type": "tool_result", "id": "t1", "name": "book"})
 
-    await client.generate([*HI, recorded.message(), ChatMessage(role="tool", content=[result])])
+    await client.generate(
+        [*HI, recorded_response.message(), ChatMessage(role="tool", content=[result])]
+    )
 
     assert ReasoningDelta(text="secret thought") in pieces
-    assert recorded.stop_reason == "end_turn"
-    usage = recorded.usage
+    assert recorded_response.stop_reason == "end_turn"
+    usage = recorded_response.usage
     assert (usage.input, usage.cached, usage.cache_written, usage.output) == (150, 100, 40, 30)
     [_, answer, _] = served.requests[1]["messages"]
     assert answer["content"][0] == {

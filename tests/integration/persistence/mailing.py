@@ -105,9 +105,9 @@ class Post:
         return (await self.store.mail.cursors([lease], self.stream))[0].sequence
 
 
-def ids_of(arrived: Sequence[Arrived]) -> list[str]:
+def ids_of(arrivals: Sequence[Arrived]) -> list[str]:
     """The ids of messages."""
-    return [item.message.id for item in arrived]
+    return [item.message.id for item in arrivals]
 
 
 @asynccontextmanager

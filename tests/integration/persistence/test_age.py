@@ -38,7 +38,7 @@ SCHEMA = "callboard"
 
 
 @asynccontextmanager
-async def opened(
+async def open_graphs(
     url: str, *names: str, schema: str = SCHEMA
 ) -> AsyncIterator[tuple[AGEGraphStore, ...]]:
     """The graphs of tenants that no other test has."""
@@ -60,7 +60,7 @@ async def people(graph: GraphStore, *names: str, **properties: Any) -> None:
 
 async def test_a_query_returns_rows_of_json(age_database: str) -> None:
     """Entities, relationships and paths as the store has them; values and parameters as they are."""
-    async with opened(age_database, "acme") as (graph,):
+    async with open_graphs(age_database, "acme") as (graph,):
         await people(graph, "ada", "bob", "eve", large=10**30, text="\U0001f600 'a' \"b\" $$ \\")
         assert isinstance(graph, CypherCapable)
         rows = await graph.cypher(
@@ -123,7 +123,7 @@ async def test_whatever_a_store_keeps_a_query_sees(age_database: str) -> None:
     numbers = [2**63, -(2**63) - 1, 10**40, 1e22, 5e-324, 1e308, -0.5]
     odd: dict[str, Any] = {text: [text, {text: numbers}] for text in ODD}
     large = {"deep": deep, "x" * 20_000: "y" * 20_000}
-    async with opened(age_database, "acme") as (graph,):
+    async with open_graphs(age_database, "acme") as (graph,):
         for properties, texts in ((odd, ODD), (large, ODD[:1])):
             for text in texts:
                 id_ = f"{text}!"
@@ -210,7 +210,7 @@ HOSTILE: tuple[tuple[str, str], ...] = (
 async def test_hostile_queries_reach_no_other_graph(age_database: str) -> None:
     """Nothing of another tenant is read, and nothing at all is changed."""
     async with (
-        opened(age_database, "acme", "bolt") as (acme, bolt),
+        open_graphs(age_database, "acme", "bolt") as (acme, bolt),
         links_to(Place(age_database, SCHEMA)) as links,
     ):
         await people(acme, "ada")
@@ -248,7 +248,7 @@ async def test_the_server_refuses_to_write_by_itself(
     """Where a query that writes were taken for one that reads."""
     monkeypatch.setattr(age, "read_query", lambda text, _: CypherQuery(text, ["a"]))
     async with (
-        opened(age_database, "acme") as (graph,),
+        open_graphs(age_database, "acme") as (graph,),
         links_to(Place(age_database, SCHEMA)) as links,
     ):
         await people(graph, "ada", "bob")
@@ -263,7 +263,7 @@ async def test_dollar_quotes_cannot_be_closed(
 ) -> None:
     """Where a text were not looked at: the server gets it as one text, whatever is in it."""
     monkeypatch.setattr(age, "read_query", lambda text, _: CypherQuery(text, ["a"]))
-    async with opened(age_database, "acme") as (graph,):
+    async with open_graphs(age_database, "acme") as (graph,):
         for end in ("$$", "$q$", "$q" + "0" * 32 + "$", "'", "$1", "%L", "$q"):
             with pytest.raises(CypherError):
                 await graph.cypher(f"RETURN 1 {end}) as (c1 agtype); select 1 --")
@@ -272,7 +272,7 @@ async def test_dollar_quotes_cannot_be_closed(
 
 async def test_bad_queries_are_errors_of_the_caller(age_database: str) -> None:
     """With the server's words; the connections stay usable."""
-    async with opened(age_database, "acme") as (graph,):
+    async with open_graphs(age_database, "acme") as (graph,):
         bad: list[tuple[str, Mapping[str, Any] | None, type[Exception], str]] = [
             ("MATCH (n) WHERE RETURN n", None, CypherError, "syntax error"),
             ("MATCH (n) RETURN m", None, CypherError, "m"),
@@ -286,9 +286,9 @@ async def test_bad_queries_are_errors_of_the_caller(age_database: str) -> None:
             ("RETURN $x", {"x": "x" * 70_000}, NotSerializableError, "more than 65536"),
         ]
         for query, values, error, problem in bad:
-            with pytest.raises(error, match=problem) as refused:
+            with pytest.raises(error, match=problem) as exc_info:
                 await graph.cypher(query, parameters=values)
-            assert isinstance(refused.value, ContractError)
+            assert isinstance(exc_info.value, ContractError)
         ends = MAX_CYPHER_ROWS - 1
         assert len(await graph.cypher(f"UNWIND range(0, {ends}) AS n RETURN n")) == MAX_CYPHER_ROWS
 
@@ -307,7 +307,7 @@ async def test_a_query_that_takes_too_long_is_stopped(
 ) -> None:
     """By the server, so nothing goes on there; the next one is answered."""
     monkeypatch.setitem(opening_stores.CYPHER_SESSION, "statement_timeout", "200ms")
-    async with opened(age_database, "acme") as (graph,):
+    async with open_graphs(age_database, "acme") as (graph,):
         for statement in EVERYBODY_KNOWS_EVERYBODY:
             await graph._tables.fetch("filling", statement, graph._tenant)
         with pytest.raises(CypherError, match=r"more than 10 s: bound the lengths"):
@@ -321,7 +321,7 @@ async def test_erase_reaches_the_copy(age_database: str) -> None:
     settings = Settings(postgres_url=age_database, db_schema=schema)
     async with (
         build_postgres_runtime(age_database, settings=settings) as runtime,
-        opened(age_database, "acme", "bolt", schema=schema) as (acme, bolt),
+        open_graphs(age_database, "acme", "bolt", schema=schema) as (acme, bolt),
     ):
         for graph in (acme, bolt):
             await people(graph, "ada", "bob", about="user:1")
@@ -426,6 +426,6 @@ async def _outlive_the_extension(url: str, operator: Any, user: str, cli: Cli) -
 
 async def test_other_refusals_stay_what_they_are(age_database: str) -> None:
     """A statement that fails for another reason is no missing extension."""
-    async with opened(age_database, "acme") as (graph,):
+    async with open_graphs(age_database, "acme") as (graph,):
         with pytest.raises(RefusedError, match="null value"):
             await graph._tables.fetch("x", "insert into graph_entities (tenant) values ('a')")

@@ -58,9 +58,9 @@ async def test_copies_are_changed_and_queries_answered_by_indexes(age_database: 
         await connection.fetch(graphs.SQL_KEEP_RELATIONSHIP, tenant, "r5", "t", *ends, "{}")
         await connection.fetch(graphs.SQL_DELETE_RELATIONSHIP, tenant, "r6")
         await connection.fetch(graphs.SQL_DELETE_ENTITY, tenant, "e9")
-        changed = await scans(connection, tenant)
+        change_scans = await scans(connection, tenant)
         await transaction.rollback()
-    assert changed == [("Entity", 0), ("Relationship", 0)]
+    assert change_scans == [("Entity", 0), ("Relationship", 0)]
 
     for query in (
         "MATCH (a:Entity {id: $id})-[r:Relationship]->(b:Entity) RETURN b.id",

@@ -159,18 +159,18 @@ async def test_a_crash_leaves_garbage_and_no_dangling_reference(
             await store.data.artifacts.collect(grace_s=0.0)
     async with open_store(settings, artifact_bytes=folder) as store:
         own = artifacts_of(store, DESK)
-        read = {artifact.name: await whole(own, artifact.name) for artifact in await own.list()}
-        assert read.get("a") == (None if nth < 2 else b"first" if nth < 4 else b"second")
+        contents = {artifact.name: await whole(own, artifact.name) for artifact in await own.list()}
+        assert contents.get("a") == (None if nth < 2 else b"first" if nth < 4 else b"second")
         assert await store.data.artifacts.collect(grace_s=3600.0) == 0 or nth >= COLLECTING
         while await store.data.artifacts.collect(grace_s=0.0):
             pass
         assert {
             artifact.name: await whole(own, artifact.name) for artifact in await own.list()
-        } == read
-        assert count_in(tmp_path) == len(read)
-        for name, data in read.items():
+        } == contents
+        assert count_in(tmp_path) == len(contents)
+        for name, data in contents.items():
             await own.put(name, data)
-        assert count_in(tmp_path) == len(read)
+        assert count_in(tmp_path) == len(contents)
     assert await sql(settings.url, settings.schema, GARBAGE) == []
 
 
@@ -272,6 +272,6 @@ async def test_a_file_that_lost_its_end_is_no_artifact(
 )
 def test_a_place_that_cannot_be_is_refused(location: str) -> None:
     """With how to write one, and without what may be a key."""
-    with pytest.raises(ContractError) as raised:
+    with pytest.raises(ContractError) as exc_info:
         artifact_bytes(location)
-    assert "k:s" not in str(raised.value)
+    assert "k:s" not in str(exc_info.value)

@@ -195,12 +195,12 @@ async def put(rows: Connection, what: Rows) -> None:
         [wait.target for _, wait in waits],
         [wait.must for _, wait in waits],
     )
-    answered = [(run, wait) for run, wait in waits if wait.is_taken is not None]
+    answered_waits = [(run, wait) for run, wait in waits if wait.is_taken is not None]
     await rows.execute(
         SQL_ANSWER,
-        [run.run_id for run, _ in answered],
-        [wait.key for _, wait in answered],
-        [wait.is_taken for _, wait in answered],
+        [run.run_id for run, _ in answered_waits],
+        [wait.key for _, wait in answered_waits],
+        [wait.is_taken for _, wait in answered_waits],
     )
 
 
@@ -281,10 +281,10 @@ async def test_who_begins_to_wait_is_not_looked_for_among_the_others(rows: Conne
     await put(rows, tree(2000, back=None))
     await put(rows, service(2000, back=None))
     await rows.execute("analyze runs; analyze waits")
-    read = []
+    read_counts = []
     for run_id in ("c7", "parent", "root", "asked", "store"):
         before = await rows.fetchval(SQL_READ)
         assert await rows.fetch("select * from cycles_of($1)", run_id) == []
-        read.append(await rows.fetchval(SQL_READ) - before)
+        read_counts.append(await rows.fetchval(SQL_READ) - before)
 
-    assert max(read) < 500, read
+    assert max(read_counts) < 500, read_counts

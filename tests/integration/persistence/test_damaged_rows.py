@@ -115,7 +115,7 @@ async def rest(runtime: Runtime, run_id: RunId) -> RunRow:
     return await wait_for(find_row)
 
 
-async def parked(runtime: Runtime, run_id: RunId) -> RunRow:
+async def wait_until_parked(runtime: Runtime, run_id: RunId) -> RunRow:
     """Return the run's row once it is parked as unreadable."""
 
     async def find_row() -> RunRow | None:
@@ -126,7 +126,7 @@ async def parked(runtime: Runtime, run_id: RunId) -> RunRow:
     return await wait_for(find_row)
 
 
-async def ended(runtime: Runtime, run_id: RunId) -> RunStatus:
+async def wait_for_end(runtime: Runtime, run_id: RunId) -> RunStatus:
     """Return the status with which the run ended."""
     return (await asyncio.wait_for(runtime.wait(run_id), LIMIT_S)).status
 
@@ -156,7 +156,7 @@ async def test_a_run_that_cannot_be_read_is_parked_and_the_others_go_on(stage: S
             await runtime.signal(run_id, "go", 1)
         assert await asyncio.wait_for(runtime.result(good), LIMIT_S) == 1
         for run_id in runs.values():
-            await parked(runtime, run_id)
+            await wait_until_parked(runtime, run_id)
         rows = {row.run_id: row for row in await runtime.store.lists.runs()}
         assert {good, *runs.values()} <= set(rows)
         assert "number out of range" in str(rows[runs["policy"]].unreadable)
@@ -174,7 +174,7 @@ async def test_a_run_that_cannot_be_read_is_parked_and_the_others_go_on(stage: S
         assert await asyncio.wait_for(runtime.result(runs["policy"]), LIMIT_S) == 1
         for name in ("log", "wake set", "terms"):
             await runtime.cancel(runs[name])
-            assert await ended(runtime, runs[name]) is RunStatus.CANCELLED
+            assert await wait_for_end(runtime, runs[name]) is RunStatus.CANCELLED
 
 
 async def test_a_message_that_cannot_be_read_is_parked_with_a_run_of_its_own(stage: Stage) -> None:
@@ -189,7 +189,7 @@ async def test_a_message_that_cannot_be_read_is_parked_with_a_run_of_its_own(sta
     await stage.damage("inbox", "body", "message_id = 'm-2'")
     async with stage.runtime() as runtime:
         assert await asyncio.wait_for(runtime.result(good), LIMIT_S) == 1
-        row = await parked(runtime, queued)
+        row = await wait_until_parked(runtime, queued)
         assert row.last_seq == 0
         lists = runtime.store.lists
         [first] = await wait_for(lambda: lists.runs(agent=bad("mail")))
@@ -198,10 +198,10 @@ async def test_a_message_that_cannot_be_read_is_parked_with_a_run_of_its_own(sta
         assert sum(isinstance(payload, Unreadable) for payload in payloads) == 1
         await runtime.signal(first.run_id, "go")
         second = await wait_for(partial(open_run, runtime, first.run_id))
-        await parked(runtime, second)
+        await wait_until_parked(runtime, second)
         for run_id in (second, queued):
             await runtime.cancel(run_id)
-            assert await ended(runtime, run_id) is RunStatus.CANCELLED
+            assert await wait_for_end(runtime, run_id) is RunStatus.CANCELLED
         third = await wait_for(partial(open_run, runtime, first.run_id, second))
         await runtime.signal(third, "go", 3)
         assert await asyncio.wait_for(runtime.result(third), LIMIT_S) == 3
@@ -231,7 +231,7 @@ async def test_what_a_run_reads_within_its_code_parks_it(stage: Stage) -> None:
     await stage.damage("completions", "result", "parent = $1", runs["approval"])
     async with stage.runtime() as runtime:
         for run_id in runs.values():
-            await parked(runtime, run_id)
+            await wait_until_parked(runtime, run_id)
         await sql(
             stage.url,
             stage.schema,
@@ -374,9 +374,9 @@ async def test_a_post_that_cannot_be_read_parks_a_run_of_its_own(stage: Stage) -
             [row] = await wait_for(partial(open_runs, runtime, bad("follower"), ends))
             ends.append(row.run_id)
             if n == 2:
-                await parked(runtime, row.run_id)
+                await wait_until_parked(runtime, row.run_id)
                 await runtime.cancel(row.run_id)
-                assert await ended(runtime, row.run_id) is RunStatus.CANCELLED
+                assert await wait_for_end(runtime, row.run_id) is RunStatus.CANCELLED
             else:
                 await runtime.signal(row.run_id, "go", n)
                 assert await asyncio.wait_for(runtime.result(row.run_id), LIMIT_S) == n

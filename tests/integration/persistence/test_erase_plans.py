@@ -66,8 +66,8 @@ async def erase(store: PostgresStore, what: EraseRequest) -> int:
         await part.count(what)
         cursor, is_done = None, False
         while not is_done:
-            done = await part.erase(what, cursor=cursor)
-            cursor, is_done = done.cursor, done.cursor is None
+            batch = await part.erase(what, cursor=cursor)
+            cursor, is_done = batch.cursor, batch.cursor is None
             batches += 1
     return batches
 
@@ -169,15 +169,17 @@ async def test_a_user_among_a_million_memories(
         await write(postgres_dsn, new_schema, changes, counted)
         [memories] = [part for part in store.data.erasure.parts if part.erased_as == "memories"]
         book.clear()
-        done = await memories.erase(what)
-        batches, removed_rows = 1, done.rows["versions"]
-        while done.cursor is not None:
-            done = await memories.erase(what, cursor=done.cursor)
-            batches, removed_rows = batches + 1, removed_rows + done.rows["versions"]
+        batch = await memories.erase(what)
+        batches, removed_rows = 1, batch.rows["versions"]
+        while batch.cursor is not None:
+            batch = await memories.erase(what, cursor=batch.cursor)
+            batches, removed_rows = batches + 1, removed_rows + batch.rows["versions"]
         remaining = await store.data.memories.of("acme").page(about="user:10")
 
     deletes = [plan for plan in book.plans if plan.function == "erase_memories"]
-    read = [plan.read(node) for plan in deletes for node in plan.nodes if "Relation Name" in node]
+    read_counts = [
+        plan.read(node) for plan in deletes for node in plan.nodes if "Relation Name" in node
+    ]
     assert (removed_rows, batches, len(remaining)) == (10_000, 21, 1)
-    assert max(read) <= 501
+    assert max(read_counts) <= 501
     assert [plan.query for plan in book.plans].count(erasure.SQL_ERASE_MEMORIES) == batches

@@ -39,9 +39,9 @@ async def test_a_submit_that_waits_for_a_deletion_does_not_create_the_session_ag
             calls = [ask(bed, "ada", agent) for agent in (CHAT, OTHER)]
             submits = asyncio.gather(*calls, return_exceptions=True)
             await until(waits, "the submits wait for the session's row")
-        refused, submission = await submits
+        refusal, submission = await submits
 
-        assert isinstance(refused, SessionDeletingError)
+        assert isinstance(refusal, SessionDeletingError)
         assert not isinstance(submission, BaseException)
         sessions = bed.store.data.sessions
         assert (await sessions.get(CHAT), await sessions.facts(CHAT)) == (None, [])

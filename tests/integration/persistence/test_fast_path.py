@@ -123,8 +123,8 @@ class Player:
         """Somebody submits, perhaps in the name of one who sends mail, too."""
         agent, other = self.chance.choice(AGENTS), self.chance.choice(AGENTS)
         sender = self.chance.choice(["submit:tests", f"agent:{other}"])
-        submitted = await self.bed.submit(agent=agent, id=self._id(), sender=sender)
-        self.queued.append(Turns(self.bed, submitted.run_id, agent))
+        submission = await self.bed.submit(agent=agent, id=self._id(), sender=sender)
+        self.queued.append(Turns(self.bed, submission.run_id, agent))
         if self.chance.random() < 0.6:
             await self.begin()
 
@@ -152,8 +152,8 @@ class Player:
         if self.chance.random() < 0.6:
             entries.append(completed({"n": self.n}))
             parts["then"] = Finish(RunStatus.COMPLETED, {"n": self.n})
-        done = await self._write(run, run.turn(*entries, **parts))
-        if done is None:
+        outcome = await self._write(run, run.turn(*entries, **parts))
+        if outcome is None:
             self.mail.append(first)
         elif "then" not in parts:
             self.open[run.run_id] = run
@@ -267,9 +267,9 @@ class Player:
     async def end(self) -> None:
         """A run completes, whoever waits for it; rather one for which somebody does."""
         run = self._one()
-        joined = sorted(key for key in self.questions.values() if key in self.open)
-        if joined and self.chance.random() < 0.7:
-            run = self.open[joined[0]]
+        joined_ids = sorted(key for key in self.questions.values() if key in self.open)
+        if joined_ids and self.chance.random() < 0.7:
+            run = self.open[joined_ids[0]]
         if run is not None:
             output: JsonValue = {"n": self.n}
             finish = Finish(RunStatus.COMPLETED, output)

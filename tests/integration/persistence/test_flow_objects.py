@@ -122,7 +122,7 @@ async def test_a_flow_is_installed_executed_and_removed_with_its_bytes_on_s3(
         file = await other_web("GET", "/v1/flows/writes/bundle")
         names = {row[0] for row in await sql(postgres_dsn, schema, OBJECTS)}
         in_rows = await sql(postgres_dsn, schema, IN_ROWS)
-        removed = await other_web("DELETE", "/v1/flows/writes@1")
+        removal = await other_web("DELETE", "/v1/flows/writes@1")
         await collected(runtime)
         remaining_names = {row[0] for row in await sql(postgres_dsn, schema, OBJECTS)}
         files = runtime.store.data.artifacts.of(DEFAULT_TENANT, "written")
@@ -130,7 +130,7 @@ async def test_a_flow_is_installed_executed_and_removed_with_its_bytes_on_s3(
 
     assert flow["size_bytes"] == len(data)
     assert open_workflow_bundle(file.body).hash == flow["hash"]
-    assert removed.status == 204
+    assert removal.status == 204
     assert content == b"a letter"
     assert (len(names), len(remaining_names), in_rows[0][0]) == (2, 1, 0)
     objects = artifact_bytes(location)

@@ -71,9 +71,9 @@ def log_of(bed: Bed, run_id: RunId) -> AsyncGenerator[RunLogEntry, None]:
 @asynccontextmanager
 async def facts_of(bed: Bed) -> AsyncIterator[Ahead[SessionFact]]:
     """Yield the facts of the session, as its reader gets them."""
-    sessions, followed = bed.store.data.sessions, store_of(bed).followed
-    assert followed is not None
-    with followed.facts_of(CHAT, after=NO_FACT) as handed_facts:
+    sessions, followed_sessions = bed.store.data.sessions, store_of(bed).followed
+    assert followed_sessions is not None
+    with followed_sessions.facts_of(CHAT, after=NO_FACT) as handed_facts:
 
         async def rest() -> AsyncIterator[SessionFact]:
             after = NO_FACT if handed_facts is None else handed_facts.begin - 1
@@ -145,8 +145,8 @@ async def test_the_reader_of_a_joined_run_reads_its_beginning(
         async with aclosing(log_of(bed, run.run_id)) as log, facts_of(bed) as facts:
             await anext(log)
             await facts.take()
-        joined = await follow(bed, on_conflict="join")
-        assert joined.run_id == run.run_id
+        joined_run = await follow(bed, on_conflict="join")
+        assert joined_run.run_id == run.run_id
         assert not store._log_readers.takes_entries(run.run_id)
         async with aclosing(log_of(bed, run.run_id)) as log, facts_of(bed) as facts:
             assert (await anext(log)).seq == 0

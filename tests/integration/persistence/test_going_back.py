@@ -34,17 +34,17 @@ async def test_a_lost_epoch_is_not_assigned_again(server: PostgresServer) -> Non
         standby = await servers.copy_of(server)
         await bed.store.shards.release(list(bed.leases.values()))
         await bed.claim()
-        forgotten = bed.lease_of(DESK)
+        forgotten_lease = bed.lease_of(DESK)
         old = run.lease
         await asyncio.to_thread(servers.fail_over, server, standby)
-        refused = await bed.store.commits.commit(run.turn(result("1")))
+        outcome = await bed.store.commits.commit(run.turn(result("1")))
         await sql(server.url, SCHEMA, "update shards set owner = null")
         await bed.store.shards.heartbeat(bed.owner, list(bed.leases.values()))
         await bed.claim()
 
-        assert forgotten is not None
-        assert bed.lease_of(DESK) != forgotten
-        assert isinstance(refused, LeaseLost)
+        assert forgotten_lease is not None
+        assert bed.lease_of(DESK) != forgotten_lease
+        assert isinstance(outcome, LeaseLost)
         with pytest.raises(LeaseLostError):
             await bed.store.commits.append(old, [result("1")], expected_seq=run.seq)
         assert await run.append(result("1")) == run.seq
@@ -72,11 +72,11 @@ async def test_a_commit_that_starts_a_run_is_not_written_to_another_incarnation(
             await asyncio.to_thread(servers.fail_over, server, standby)
         else:
             await asyncio.to_thread(server.start)
-        began, went_on, forgotten = await writing
+        began, went_on, forgotten_outcome = await writing
 
         assert began == Conflict(-1)
         assert isinstance(went_on, Committed)
-        assert isinstance(forgotten, Committed) is not is_behind
+        assert isinstance(forgotten_outcome, Committed) is not is_behind
         assert isinstance(await turns.send(turns.turn(started(turns.agent))), Committed)
 
 
@@ -130,8 +130,8 @@ async def test_incarnations_that_do_not_know_of_each_other_give_no_number_twice(
         epochs: list[int] = []
         for n, standby in enumerate(standbys):
             await asyncio.to_thread(servers.fail_over, server, standby)
-            arrived = await bed.store.arrivals.deliver([message(id=f"{n}.{m}") for m in range(20)])
-            places += [item.arrival for item in arrived]
+            arrivals = await bed.store.arrivals.deliver([message(id=f"{n}.{m}") for m in range(20)])
+            places += [item.arrival for item in arrivals]
             await bed.store.shards.release(list(bed.leases.values()))
             await sql(server.url, SCHEMA, "update shards set owner = null")
             await bed.claim()

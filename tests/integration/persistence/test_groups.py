@@ -135,14 +135,14 @@ async def test_refused_commits_leave_their_group_whole(
 
     outcomes = await asyncio.gather(*(bed.store.commits.commit(commit) for commit in commits))
 
-    refused = {n: out for n, out in enumerate(outcomes) if not isinstance(out, Committed)}
+    refusals = {n: out for n, out in enumerate(outcomes) if not isinstance(out, Committed)}
     assert store_of(bed).commits.groups - before <= 2
-    assert refused.keys() == {7, 9, 11}
-    assert refused[7] == LeaseLost()
-    assert refused[9] == Conflict(0)
-    assert isinstance(refused[11], Missing)
+    assert refusals.keys() == {7, 9, 11}
+    assert refusals[7] == LeaseLost()
+    assert refusals[9] == Conflict(0)
+    assert isinstance(refusals[11], Missing)
     for n, run in enumerate(runs):
-        assert len(await kinds(run)) == (1 if n in refused else 2)
+        assert len(await kinds(run)) == (1 if n in refusals else 2)
     rows = await sql(postgres_dsn, schema, "select message_id from inbox where state = 'p'")
     assert len(rows) == 47
     assert len(await sql(postgres_dsn, schema, "select from agent_state")) == 47
@@ -191,9 +191,9 @@ async def test_many_calls_of_one_run_at_once_are_written_in_order(bed: Bed) -> N
 async def test_a_commit_behind_a_lost_append_is_refused(bed: Bed) -> None:
     """The log's end is compared, not a cached number: an append that is not there leaves no gap."""
     run = await bed.begin()
-    lost = replace(run.turn(result("1")), expected_seq=1)
+    lost_turn = replace(run.turn(result("1")), expected_seq=1)
 
-    assert await bed.store.commits.commit(lost) == Conflict(0)
+    assert await bed.store.commits.commit(lost_turn) == Conflict(0)
     assert len(await kinds(run)) == 1
 
 
@@ -210,9 +210,9 @@ async def test_two_stores_that_append_behind_one_seq_give_one_winner(
             return_exceptions=True,
         )
 
-    (lost,) = (answer for answer in answers if not isinstance(answer, int))
-    assert isinstance(lost, ConcurrentAppendError)
-    assert (lost.expected, lost.actual) == (0, 1)
+    (error,) = (answer for answer in answers if not isinstance(answer, int))
+    assert isinstance(error, ConcurrentAppendError)
+    assert (error.expected, error.actual) == (0, 1)
     assert len(await kinds(run)) == 2
 
 
@@ -238,9 +238,9 @@ async def test_a_take_over_while_a_group_waits_for_the_lock_refuses_it(
         beside = asyncio.ensure_future(other.send(other.turn(result("0"))))
         await waiting_for(connection)
         await taking.commit()
-        refused = (await asyncio.gather(call, return_exceptions=True))[0]
+        outcome = (await asyncio.gather(call, return_exceptions=True))[0]
 
-    assert isinstance(refused, LeaseLostError | LeaseLost)
+    assert isinstance(outcome, LeaseLostError | LeaseLost)
     assert isinstance(await beside, Committed)
     assert len(await kinds(run)) == 1
 
@@ -266,7 +266,7 @@ async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_g
 ) -> None:
     """Random sets of runs in random order: each call is committed or refused, no log has a gap."""
     runs = await begin(bed, 50)
-    surfaced: list[BaseException] = []
+    errors: list[BaseException] = []
     won = 0
 
     async def stress(seed: int) -> None:
@@ -276,8 +276,8 @@ async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_g
             for _ in range(60):
                 sample = rnd.sample(runs, 20)
                 ends = {
-                    loaded.row.run_id: loaded.row.last_seq
-                    for loaded in await other.store.reads.load([run.run_id for run in sample])
+                    loaded_run.row.run_id: loaded_run.row.last_seq
+                    for loaded_run in await other.store.reads.load([run.run_id for run in sample])
                 }
                 commits = [
                     replace(
@@ -289,12 +289,12 @@ async def test_three_stores_with_overlapping_groups_neither_deadlock_nor_leave_g
                     *(other.store.commits.commit(commit) for commit in commits),
                     return_exceptions=True,
                 )
-                surfaced.extend(answer for answer in answers if isinstance(answer, BaseException))
+                errors.extend(answer for answer in answers if isinstance(answer, BaseException))
                 won += sum(isinstance(answer, Committed) for answer in answers)
 
     await asyncio.gather(*(stress(seed) for seed in range(3)))
 
-    assert surfaced == []
+    assert errors == []
     total = sum([len(await kinds(run)) - 1 for run in runs])
     assert total == won > 60 * 20
 
@@ -466,10 +466,10 @@ async def test_a_run_of_one_commit_leaves_what_one_of_two_does(
         else:
             turn = run.turn(started(), entry, then=then, create=new, bind=keys)
         if beside:
-            spawned = others[0].child("c", AgentId("clerk", name), boot=1)
-            loud = others[0].turn(result("1"), spawned=(spawned,))
+            child = others[0].child("c", AgentId("clerk", name), boot=1)
+            loud_turn = others[0].turn(result("1"), spawned=(child,))
             await asyncio.gather(
-                bed.store.commits.commit(loud), run.commit(turn), others[1].complete()
+                bed.store.commits.commit(loud_turn), run.commit(turn), others[1].complete()
             )
         else:
             await run.commit(turn)

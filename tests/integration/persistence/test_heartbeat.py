@@ -50,14 +50,14 @@ async def test_it_keeps_the_shards_beyond_the_lease_time(postgres_dsn: str, sche
         async with beating(bed, reports) as beat:
             assert beat.remaining_s > 0
             await asyncio.sleep(3.5)
-            stolen = await other.claim()
+            stolen_leases = await other.claim()
             remaining = beat.remaining_s
             report = await reports.get()
         async with asyncio.timeout(20):
             while not (free := await other.claim()):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
-    assert stolen == []
+    assert stolen_leases == []
     assert (report.lost, report.unknown) == ((), ())
     assert 0 < remaining <= 3
     assert len(free) == len(bed.leases)
@@ -100,7 +100,7 @@ async def test_no_error_of_the_host_ends_it_either(
 ) -> None:
     """Failures in a row are said once, with the first one's words, and so is their end."""
     problems = [RuntimeError("changed size"), RuntimeError("no shards")]
-    confirmed = asyncio.Event()
+    is_confirmed = asyncio.Event()
 
     def list_leases() -> tuple[ShardLease, ...]:
         if problems:
@@ -108,14 +108,14 @@ async def test_no_error_of_the_host_ends_it_either(
         return ()
 
     def report(_: HostReport) -> None:
-        confirmed.set()
+        is_confirmed.set()
 
     async with (
         host(postgres_dsn, schema, heartbeat_s=0.1) as bed,
         beating(bed, asyncio.Queue(), known=list_leases, on_report=report) as beat,
         asyncio.timeout(10),
     ):
-        await confirmed.wait()
+        await is_confirmed.wait()
         remaining = beat.remaining_s
 
     assert remaining > 0
@@ -139,18 +139,18 @@ async def test_it_reports_what_was_lost_and_what_the_host_does_not_know(
         host(postgres_dsn, schema, "h2") as other,
         beating(bed, reports),
     ):
-        lost, forgotten = list(bed.leases.values())[:2]
-        await bed.store.shards.release([lost])
+        lost_lease, forgotten_lease = list(bed.leases.values())[:2]
+        await bed.store.shards.release([lost_lease])
         await other.claim()
-        del bed.leases[forgotten.shard]
+        del bed.leases[forgotten_lease.shard]
         async with asyncio.timeout(20):
             while True:
                 report = await reports.get()
                 if report.lost and report.unknown:
                     break
 
-    assert report.lost == (lost,)
-    assert report.unknown == (forgotten.shard,)
+    assert report.lost == (lost_lease,)
+    assert report.unknown == (forgotten_lease.shard,)
     assert report.now.tzinfo is not None
 
 
@@ -201,12 +201,12 @@ async def test_a_loop_that_stays_blocked_releases_shards_that_others_serve(
         host(postgres_dsn, schema, lease_s=1, heartbeat_s=0.1, blocked_s=4) as bed,
         host(postgres_dsn, schema, "h2") as other,
     ):
-        lease, doubtful, *_ = bed.leases.values()
+        lease, doubtful_lease, *_ = bed.leases.values()
         blocker = Blocker(
             place="f (g.py:1)",
             run_id=RunId("r"),
             shard=lease.shard,
-            in_doubt=frozenset([doubtful.shard]),
+            in_doubt=frozenset([doubtful_lease.shard]),
         )
         lease_counts: list[int] = []
 
@@ -226,8 +226,8 @@ async def test_a_loop_that_stays_blocked_releases_shards_that_others_serve(
             async with asyncio.timeout(20):
                 while len((report := await reports.get()).lost) < len(bed.leases):
                     pass
-        claimed = await other.claim()
-        marks = await other.store.backlog.blockings([lease.shard for lease in claimed])
+        leases = await other.claim()
+        marks = await other.store.backlog.blockings([lease.shard for lease in leases])
 
     assert lease_counts[0] == len(bed.leases)
     assert [n for n in sorted(set(lease_counts), reverse=True) if n != 1] == [len(bed.leases), 2, 0]
@@ -242,21 +242,21 @@ async def test_a_blocked_loop_gives_away_what_it_was_given_meanwhile(
     """The answer to a claim is not read while the loop is blocked, and nobody executes in its shards."""
     monkeypatch.setattr(heartbeat, "HAND_OVER_S", 0.3)
     reports: asyncio.Queue[HostReport] = asyncio.Queue()
-    owned: list[int] = []
+    owned_counts: list[int] = []
     start_s = time.monotonic()
 
     def block() -> None:
         """Look from another thread at what this host still owns, while its loop does not turn."""
         query = "select count(*)::int as n from shards where owner = $1"
-        while not owned or (owned[-1] > 0 and time.monotonic() < start_s + 25):
+        while not owned_counts or (owned_counts[-1] > 0 and time.monotonic() < start_s + 25):
             [row] = asyncio.run(sql(postgres_dsn, schema, query, bed.owner))
-            owned.append(row["n"])
+            owned_counts.append(row["n"])
 
     async with (
         host(postgres_dsn, schema, lease_s=1, heartbeat_s=0.1, blocked_s=1) as bed,
         host(postgres_dsn, schema, "h2") as other,
     ):
-        [first, *unread] = bed.leases.values()
+        [first, *unread_leases] = bed.leases.values()
         bed.leases = {first.shard: first}
         async with beating(bed, reports):
             thread = threading.Thread(target=block)
@@ -265,14 +265,14 @@ async def test_a_blocked_loop_gives_away_what_it_was_given_meanwhile(
             async with asyncio.timeout(20):
                 while not (report := await reports.get()).lost:
                     pass
-        claimed = await other.claim()
+        leases = await other.claim()
 
-    assert owned[0] == 1 + len(unread)
-    assert owned[-1] == 0
+    assert owned_counts[0] == 1 + len(unread_leases)
+    assert owned_counts[-1] == 0
     assert {(lease.shard, lease.epoch) for lease in report.lost} == {
-        (lease.shard, lease.epoch) for lease in (first, *unread)
+        (lease.shard, lease.epoch) for lease in (first, *unread_leases)
     }, "else the answer would be believed when it is read"
-    assert len(claimed) == 1 + len(unread)
+    assert len(leases) == 1 + len(unread_leases)
 
 
 async def test_a_blocked_loop_keeps_shards_that_no_other_host_serves(
@@ -302,9 +302,9 @@ async def test_it_goes_on_after_its_connection_was_lost(postgres_dsn: str, schem
         beating(bed, reports) as beat,
     ):
         proxy.reset()
-        confirmed = beat.confirmed_at
+        confirmed_at = beat.confirmed_at
         async with asyncio.timeout(20):
-            while beat.confirmed_at == confirmed:  # noqa: ASYNC110
+            while beat.confirmed_at == confirmed_at:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
         assert beat.confirmed_at <= time.monotonic()

@@ -68,7 +68,7 @@ async def ground(postgres_server: TestPostgres, schema: str) -> AsyncIterator[Gr
     """An empty schema with a store on it."""
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Ground]:
+    async def open_ground() -> AsyncIterator[Ground]:
         url, owner = postgres_server.url, HostIncarnation("h1")
         rows = await asyncpg.connect(url, server_settings={"search_path": schema})
         async with open_postgres_store(url, owner=owner, schema=schema) as store:
@@ -79,7 +79,7 @@ async def ground(postgres_server: TestPostgres, schema: str) -> AsyncIterator[Gr
                 await links.close()
                 await rows.close()
 
-    async with opened() as new_ground:
+    async with open_ground() as new_ground:
         yield new_ground
 
 
@@ -159,10 +159,10 @@ async def test_a_turn_without_its_bytes_does_not_end_a_list(ground: Ground) -> N
     await ground.rows.execute("delete from artifacts")
 
     for branches in (False, True):
-        read = partial(ground.sessions.path, DESK, limit=2, branches=branches)
-        pages = [await read()]
+        read_page = partial(ground.sessions.path, DESK, limit=2, branches=branches)
+        pages = [await read_page()]
         while len(pages[-1]) == 2:
-            pages.append(await read(after=pages[-1][-1].ordinal))
+            pages.append(await read_page(after=pages[-1][-1].ordinal))
         assert [[node.id for node in page] for page in pages] == [["t0", "t3"], ["t5", "t6"], []]
         assert [node.parent for page in pages for node in page] == [None, "t2", "t4", "t5"]
     page = await ground.transcripts.page(DESK, DESK.key, limit=2, offset=1)

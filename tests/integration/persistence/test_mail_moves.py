@@ -66,8 +66,8 @@ class Wire:
                 )
         if upto == cursor.sequence:
             return None
-        moved = replace(cursor, sequence=upto, at=CREATED)
-        return MailBatch(lease, moved, tuple(messages))
+        moved_cursor = replace(cursor, sequence=upto, at=CREATED)
+        return MailBatch(lease, moved_cursor, tuple(messages))
 
 
 @dataclass
@@ -174,10 +174,13 @@ async def test_messages_of_every_sender_are_handled_once_and_in_order(
 ) -> None:
     """Whatever is lost, doubled or late on the way, or goes past the broker, and whoever owns the shards."""
     chance = random.Random(seed)
-    async with post_office(postgres_dsn, schema, lease_s=3600) as here, here.bed.rival() as rival:
-        world = World(chance, [here, await post_of(rival)], Wire(chance))
+    async with (
+        post_office(postgres_dsn, schema, lease_s=3600) as own_post,
+        own_post.bed.rival() as rival,
+    ):
+        world = World(chance, [own_post, await post_of(rival)], Wire(chance))
         for agent in AGENTS:
-            world.runs[agent] = await here.begin(agent)
+            world.runs[agent] = await own_post.begin(agent)
 
         for _ in range(ROUNDS):
             await world.round()

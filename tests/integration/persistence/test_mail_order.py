@@ -126,10 +126,12 @@ async def test_a_batch_under_a_lost_lease_writes_nothing(post: Post) -> None:
     run = await post.begin()
     await post.send(run, "a")
     await post.send(run, "b", to=CARL)
-    lost, fine = post.batch(post.read("a")), post.batch(post.read("b", to=CARL), agent=CARL)
-    await post.store.shards.release([lost.lease])
+    lost_batch, fine = post.batch(post.read("a")), post.batch(post.read("b", to=CARL), agent=CARL)
+    await post.store.shards.release([lost_batch.lease])
 
-    outcomes = await asyncio.gather(post.store.mail.ingest(lost), post.store.mail.ingest(fine))
+    outcomes = await asyncio.gather(
+        post.store.mail.ingest(lost_batch), post.store.mail.ingest(fine)
+    )
 
     assert outcomes[0] == LeaseLost()
     assert isinstance(outcomes[1], Ingested)
@@ -181,8 +183,8 @@ async def test_two_batches_of_a_shard_at_once_are_written_one_after_the_other(po
 
     outcomes = await asyncio.gather(*(post.store.mail.ingest(batch) for batch in batches))
 
-    arrived = [item for out in outcomes if isinstance(out, Ingested) for item in out.arrived]
-    assert ids_of(arrived) == ["a", "b"]
+    arrivals = [item for out in outcomes if isinstance(out, Ingested) for item in out.arrived]
+    assert ids_of(arrivals) == ["a", "b"]
     assert await post.cursor() == 2
 
 

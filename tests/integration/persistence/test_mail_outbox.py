@@ -152,7 +152,7 @@ async def test_the_hook_is_notified_of_outbox_rows_before_the_commit_is_answered
     """In the order of `n`, with the very messages of the commit."""
     async with post_office(postgres_dsn, schema, local_delivery=False) as post:
         hooked_rows: list[OutboxRow] = []
-        answered: list[int] = []
+        row_counts: list[int] = []
         post.store.outbox.set_hook(hooked_rows.extend)
         runs = [await post.begin(AgentId("desk", f"a{n}")) for n in range(20)]
         outs = [
@@ -163,11 +163,13 @@ async def test_the_hook_is_notified_of_outbox_rows_before_the_commit_is_answered
         async def send(run_index: int) -> None:
             run = runs[run_index]
             await run.commit(run.turn(result("0"), outgoing=tuple(outs[run_index])))
-            answered.append(sum(row.message.sender == f"agent:{run.agent}" for row in hooked_rows))
+            row_counts.append(
+                sum(row.message.sender == f"agent:{run.agent}" for row in hooked_rows)
+            )
 
         await asyncio.gather(*(send(n) for n in range(20)))
 
-        assert answered == [3] * 20
+        assert row_counts == [3] * 20
         assert [row.n for row in hooked_rows] == sorted(row.n for row in hooked_rows)
         assert hooked_rows == await post.outbox()
         assert {id(row.message) for row in hooked_rows} == {
@@ -208,10 +210,12 @@ async def test_a_dead_letter_goes_out_with_the_end_of_its_run(post: Post) -> Non
     run, new = post.bed.turns_of_mail(key)
     started = NewEntry(EntryKind.RUN_STARTED, "", {"agent": str(BERT)})
     await run.commit(run.turn(started, create=new, bind=(key,)))
-    failed = NewEntry(EntryKind.RUN_FAILED, "", {"status": "failed", "error": {"message": "no"}})
+    failed_entry = NewEntry(
+        EntryKind.RUN_FAILED, "", {"status": "failed", "error": {"message": "no"}}
+    )
     end = Finish(RunStatus.FAILED, error={"message": "no"}, dead_letter="max_retries")
 
-    await run.commit(run.turn(failed, then=end))
+    await run.commit(run.turn(failed_entry, then=end))
 
     assert [(row.message.id, row.dead_letter) for row in hooked_rows] == [("a", "max_retries")]
     assert hooked_rows[0].message.target == BERT

@@ -37,7 +37,7 @@ select t.typname as type from pg_attribute a join pg_type t on t.oid = a.atttypi
 
 
 @asynccontextmanager
-async def opened(url: str, schema: str) -> AsyncIterator[PostgresLongTermMemories]:
+async def open_memories(url: str, schema: str) -> AsyncIterator[PostgresLongTermMemories]:
     """Memories by connections of their own."""
     settings = StoreSettings(url=url, owner=HostIncarnation("test"), schema=schema)
     links = Links(settings, ServerOutage(settings), 2)
@@ -64,7 +64,7 @@ async def test_a_database_without_extensions_finds_the_same(plain_database: str)
         name = plain_database.rpartition("/")[2]
         await sql(plain_database, schema, f"revoke create on database {name} from {name}")
     try:
-        async with opened(plain_database, schema) as memories:
+        async with open_memories(plain_database, schema) as memories:
             store = memories.of("acme")
             await store.put(new("green teapots"), embedding=(1.0, 0.0))
             await store.put(new("loud rooms"), embedding=(0.0, 2.0))
@@ -88,8 +88,8 @@ async def test_any_number_of_processes_may_be_first(postgres_dsn: str, schema: s
     """At once: the tables are made one time."""
     async with (
         open_postgres_history(postgres_dsn, schema=schema),
-        opened(postgres_dsn, schema) as first,
-        opened(postgres_dsn, schema) as other,
+        open_memories(postgres_dsn, schema) as first,
+        open_memories(postgres_dsn, schema) as other,
     ):
         memories = await asyncio.gather(
             *(store.of("t").put(new("x")) for store in (first, other) * 3)
@@ -137,7 +137,7 @@ async def test_a_scope_is_read_by_the_key(
                 await memories.versions("k", about="user:3"),
                 await memories.versions("id of key", about="user:3"),
             ]
-        read = [
+        large_reads = [
             f"{rows} rows by {node.get('Index Name')}: {plan.name}"
             for plan in book.plans
             for node in plan.nodes
@@ -150,4 +150,4 @@ async def test_a_scope_is_read_by_the_key(
             SQL_LIST_SCOPE,
             SQL_SELECT_VERSIONS,
         }
-        assert read == [], book.mode
+        assert large_reads == [], book.mode

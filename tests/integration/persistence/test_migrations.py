@@ -36,10 +36,10 @@ async def run_once(url: str, schema: str, steps: Sequence[Migration] | None = No
 
 async def test_four_runners_at_once_apply_each_file_once(postgres_dsn: str, schema: str) -> None:
     """One of them does the work, the others wait and find it done."""
-    applied = await asyncio.gather(*(run_once(postgres_dsn, schema) for _ in range(4)))
+    name_lists = await asyncio.gather(*(run_once(postgres_dsn, schema) for _ in range(4)))
 
     names = [step.name for step in known_migrations()]
-    assert sorted(applied, key=len) == [[], [], [], names]
+    assert sorted(name_lists, key=len) == [[], [], [], names]
     rows = await sql(postgres_dsn, schema, "select name from schema_migrations order by version")
     assert [row["name"] for row in rows] == names
 
@@ -78,8 +78,8 @@ async def test_a_file_that_fails_leaves_nothing_of_itself(postgres_dsn: str, sch
     with pytest.raises(asyncpg.DivisionByZeroError):
         await run_once(postgres_dsn, schema, [good, bad])
 
-    mended = replace(bad, sql="create table b (x int);")
-    assert await run_once(postgres_dsn, schema, [good, mended]) == ["0002_bad"]
+    mended_migration = replace(bad, sql="create table b (x int);")
+    assert await run_once(postgres_dsn, schema, [good, mended_migration]) == ["0002_bad"]
 
 
 async def test_a_schema_of_a_newer_release_is_left_alone(postgres_dsn: str, schema: str) -> None:

@@ -138,12 +138,12 @@ async def test_indexes_are_built_beside_the_work_of_hosts(postgres_dsn: str, sch
             work.cancel()
             await asyncio.wait([work])
         cut_off = await sql(postgres_dsn, schema, SQL_INDEX, INDEX_NAME)
-        done = await catch_up(owner, schema, steps)
+        built_names = await catch_up(owner, schema, steps)
         whole = await sql(postgres_dsn, schema, SQL_INDEX, INDEX_NAME)
         again = await catch_up(owner, schema, steps)
 
     assert [row["indisvalid"] for row in cut_off] == [False]
-    assert done == [INDEX.name]
+    assert built_names == [INDEX.name]
     assert [row["indisvalid"] for row in whole] == [True]
     assert again == []
 

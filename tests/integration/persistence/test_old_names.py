@@ -39,14 +39,14 @@ async def test_functions_are_called_by_either_name(
         wait = Wait("1", "approval", "may I?", request={"sum": 3})
         await run.commit(run.turn(waits=(wait,)))
         waits = await bed.store.lists.waits(run.run_id)
-        failed = NewEntry(EntryKind.RUN_FAILED, "", {"status": "failed", "error": {}})
+        failed_entry = NewEntry(EntryKind.RUN_FAILED, "", {"status": "failed", "error": {}})
         finish = Finish(RunStatus.FAILED, error={}, dead_letter="max_retries")
-        await run.commit(run.turn(failed, then=finish))
+        await run.commit(run.turn(failed_entry, then=finish))
         [letter] = await bed.store.lists.dead_letters()
-        [arrived] = await bed.store.operators.redrive([letter.id])
+        [arrival] = await bed.store.operators.redrive([letter.id])
 
         assert [row.wait for row in waits] == [wait]
-        assert arrived.message.payload == "again"
+        assert arrival.message.payload == "again"
         assert await bed.store.lists.dead_letters() == []
 
 

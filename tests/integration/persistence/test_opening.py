@@ -135,9 +135,9 @@ async def test_opening_does_not_fail_by_a_server_that_is_silent_for_a_moment(
     async with FaultProxy.to(postgres_dsn) as proxy:
 
         async def silent_behind(connection: Connection, schema: str, **_: object) -> list[str]:
-            done = await migrate(connection, schema)
+            applied_names = await migrate(connection, schema)
             proxy.cut()
-            return done
+            return applied_names
 
         def ends(connection: Connection) -> None:
             terminate(connection)

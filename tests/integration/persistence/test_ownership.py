@@ -37,7 +37,7 @@ async def test_what_came_before_a_type_was_declared_moves_to_its_shards(
     bed: Bed, whole: bool
 ) -> None:
     """Runs and mail of an unknown agent wait, and can be executed once somebody registers it."""
-    submitted = await bed.submit(agent=LATE)
+    submission = await bed.submit(agent=LATE)
     await bed.store.arrivals.deliver([message(id="1", to=LATE), message(id="2", to=LATE)])
     serves = Serves(types=("late",)) if whole else Serves(agents=(LATE,))
 
@@ -45,10 +45,10 @@ async def test_what_came_before_a_type_was_declared_moves_to_its_shards(
 
     shard = bed.store.shards.shard_of(LATE)
     assert shard in bed.leases
-    assert [row.run_id for row in await bed.store.backlog.open_runs([shard])] == [submitted.run_id]
+    assert [row.run_id for row in await bed.store.backlog.open_runs([shard])] == [submission.run_id]
     assert len(await bed.store.backlog.who_has_mail([shard])) == 2
-    assert (await bed.store.reads.load([submitted.run_id]))[0].messages
-    run = await Turns(bed, submitted.run_id, LATE).start()
+    assert (await bed.store.reads.load([submission.run_id]))[0].messages
+    run = await Turns(bed, submission.run_id, LATE).start()
     assert isinstance(await run.send(run.turn(result("0"))), Committed)
 
 
@@ -168,11 +168,11 @@ async def test_what_is_being_given_up_is_not_claimed_again_as_a_lost_answer(
             await waiting_for(connection)
             overtaking = await bed.claim()
         await releasing
-        claimed = await other.claim()
+        leases = await other.claim()
 
     assert overtaking == []
     assert not [r for r in caplog.records if "shards are busy" in r.message]
-    assert [lease.shard for lease in claimed] == [own_lease.shard]
+    assert [lease.shard for lease in leases] == [own_lease.shard]
 
 
 async def test_the_owner_is_notified_of_changes_by_others(
@@ -184,7 +184,7 @@ async def test_the_owner_is_notified_of_changes_by_others(
     await store_of(bed).listening()
     bed.store.set_nudge_hook(nudge_queue.put_nowait)
     async with host(postgres_dsn, schema, "h2") as other:
-        submitted = await other.submit(agent=AgentId("desk", odd))
+        submission = await other.submit(agent=AgentId("desk", odd))
         await other.store.arrivals.deliver([message(id="1", to=CLERK)])
         await other.store.arrivals.signal(run.run_id, "go", 1, message_id="1", sender="client:x")
         await other.store.arrivals.request_cancel(run.run_id, reason="enough")
@@ -195,7 +195,7 @@ async def test_the_owner_is_notified_of_changes_by_others(
         async with asyncio.timeout(20):
             nudges = [await nudge_queue.get() for _ in range(6)]
 
-    assert Nudge("run", AgentId("desk", odd), submitted.run_id) in nudges
+    assert Nudge("run", AgentId("desk", odd), submission.run_id) in nudges
     assert Nudge("signal", run.agent, run.run_id) in nudges
     assert Nudge("cancel", run.agent, run.run_id) in nudges
     assert nudges.count(Nudge("mail", CLERK)) == 2
@@ -207,13 +207,13 @@ async def test_a_host_is_not_notified_of_its_own_changes(bed: Bed) -> None:
     nudges: list[Nudge] = []
     await store_of(bed).listening()
     bed.store.set_nudge_hook(nudges.append)
-    submitted = await bed.submit()
+    submission = await bed.submit()
     await bed.store.arrivals.deliver([message(id="1", to=CLERK)])
-    await bed.store.arrivals.request_cancel(submitted.run_id, reason="x")
+    await bed.store.arrivals.request_cancel(submission.run_id, reason="x")
     await bed.store.shards.release([])
     await asyncio.sleep(0.1)
 
-    assert submitted.local
+    assert submission.local
     assert nudges == []
 
 
@@ -223,16 +223,16 @@ async def test_hints_that_do_not_fit_one_notification_arrive_all(
     """A payload holds 8000 bytes: long keys in one call are told in several."""
     agents = [AgentId("desk", f"{n:04}" + "\U0001f600" * 250) for n in range(60)]
     nudged_agents: set[AgentId | None] = set()
-    complete = asyncio.Event()
+    has_all = asyncio.Event()
 
     def hook(nudge: Nudge) -> None:
         nudged_agents.add(nudge.agent_id)
         if nudged_agents >= set(agents):
-            complete.set()
+            has_all.set()
 
     await store_of(bed).listening()
     bed.store.set_nudge_hook(hook)
     async with host(postgres_dsn, schema, "h2") as other:
         await other.store.arrivals.deliver([message(id="1", to=agent) for agent in agents])
         async with asyncio.timeout(20):
-            await complete.wait()
+            await has_all.wait()

@@ -48,11 +48,11 @@ async def test_a_follow_and_its_end_whose_answers_are_lost_are_made_once(
         followers = [follower async for follower in bed.store.follows.followers_of(topic)]
         loss = lose(proxy, what, "needle")
 
-        ended = await bed.store.follows.unfollow(DESK, topic)
+        has_ended = await bed.store.follows.unfollow(DESK, topic)
 
         assert loss.happened.is_set()
         assert followers == [first]
-        assert ended
+        assert has_ended
         assert await bed.store.follows.following(DESK) == [NEWS]
 
 
@@ -119,12 +119,12 @@ async def test_a_chunk_does_not_wait_for_a_concurrent_follow(
                     "select change_follows(array['desk/9'], array[1::bigint], array['news/today'],"
                     " array['eager'])"
                 )
-                woken = await bring(bed)
+                woken_agents = await bring(bed)
                 publishing = asyncio.ensure_future(bed.store.posts.publish(post(id="p2")))
                 await waiting_for(holder)
             await publishing
 
-        assert woken == [DESK]
+        assert woken_agents == [DESK]
         assert sorted(await bring(bed)) == [DESK, AgentId("desk", "9")]
 
 
@@ -168,12 +168,12 @@ async def test_two_owners_of_one_chunk_write_it_once(postgres_dsn: str, schema: 
         leases = list(bed.leases.values())
 
         async def keep_on() -> list[AgentId]:
-            woken: list[AgentId] = []
+            woken_agents: list[AgentId] = []
             while True:
                 chunk = await bed.store.posts.expand(leases, limit=1)
-                woken += named(chunk)
+                woken_agents += named(chunk)
                 if not chunk.more:
-                    return woken
+                    return woken_agents
 
         async with asyncio.TaskGroup() as group:
             old = group.create_task(keep_on())
@@ -207,10 +207,10 @@ async def test_follows_of_an_undeclared_type_move_when_it_is_declared(
 
         late = Serves(types=("late",)) if kind == "type" else Serves(agents=tuple(LATE))
         await bed.claim(Serves(types=(*SERVES.types, *late.types), agents=late.agents))
-        woken = await bring(bed, limit=2)
+        woken_agents = await bring(bed, limit=2)
 
         assert len(agents) == 7
-        assert Counter(agents + woken) == Counter(LATE) + Counter(LATE[1:])
+        assert Counter(agents + woken_agents) == Counter(LATE) + Counter(LATE[1:])
         post_rows = await sql(postgres_dsn, schema, "select body, shards_left from posts")
         assert [(row["body"], row["shards_left"]) for row in post_rows] == [(None, 0)] * 2
 
@@ -233,9 +233,9 @@ async def test_a_type_with_posts_on_their_way_is_not_declared_in_another_way(
 
             await rival.claim(Serves(types=SERVES.types, agents=(single,)))
             await rival.store.posts.publish(post(id="p2"))
-            woken = await bring(rival)
+            woken_agents = await bring(rival)
 
-    assert single in woken
+    assert single in woken_agents
 
 
 async def test_observers_get_posts_of_hosts_by_the_outbox(postgres_dsn: str, schema: str) -> None:
@@ -291,9 +291,9 @@ async def test_a_wrong_lease_brings_nothing(postgres_dsn: str, schema: str) -> N
         await rival.store.shards.release(list(rival.leases.values()))
         await bed.claim()
 
-        lost = Expanded({}, lost={shard})
-        assert await bed.store.posts.expand([old]) == lost
-        assert await bed.store.posts.expand([rival.leases[shard]]) == lost
+        lost_chunk = Expanded({}, lost={shard})
+        assert await bed.store.posts.expand([old]) == lost_chunk
+        assert await bed.store.posts.expand([rival.leases[shard]]) == lost_chunk
         assert named(await bed.store.posts.expand([bed.leases[shard]])) == [DESK]
 
 
@@ -331,11 +331,11 @@ async def test_hosts_that_bring_the_same_posts_do_not_block_each_other(
         ours = [lease for lease in bed.leases.values() if lease not in leases]
 
         async def keep_on(host_bed: Bed, leases: list[ShardLease]) -> list[AgentId]:
-            woken: list[AgentId] = []
+            woken_agents: list[AgentId] = []
             while (chunk := await host_bed.store.posts.expand(leases, limit=9)).more:
                 assert not chunk.lost
-                woken += named(chunk)
-            return woken + named(chunk)
+                woken_agents += named(chunk)
+            return woken_agents + named(chunk)
 
         both = await asyncio.gather(keep_on(bed, ours), keep_on(rival, list(rival.leases.values())))
 

@@ -82,10 +82,10 @@ async def commits_of_all_shapes(run: Turns) -> int:
     """Write by each function that writes entries; return the number of entries."""
     await run.append(result("1", 2.50), result("2", {"ünï": [None, 10**25, "\u2028"]}))
     commits = run.bed.store.commits
-    merged = (
+    merged_calls = (
         commits.append(run.lease, [result(f"{n}")], expected_seq=run.seq + n) for n in range(3)
     )
-    run.seq = max(await asyncio.gather(*merged))
+    run.seq = max(await asyncio.gather(*merged_calls))
     await run.commit(run.turn(result("6"), state={"k": 1}))  # the fast path
     wake = WakeSet(signals=("go",))
     await run.commit(
@@ -137,8 +137,8 @@ async def test_a_reader_elsewhere_has_entries_with_the_hint(  # noqa: PLR0917 - 
             await reading.next(1)
             assert reading.reads == before + 1
 
-            with monkeypatch.context() as lost:
-                lost.setattr(hints, "announce_growth", lambda *_: None)
+            with monkeypatch.context() as lossy_patch:
+                lossy_patch.setattr(hints, "announce_growth", lambda *_: None)
                 await run.append(result("10"))
             await run.append(result("11"))
             assert len(await reading.next(2)) == 2

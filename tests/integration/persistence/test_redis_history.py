@@ -83,7 +83,7 @@ async def expire(redis: Redis, provider: RedisHistoryProvider) -> None:
     await redis.hset(mark, "expires", "1")
 
 
-async def refused(*calls: Awaitable[object]) -> list[str]:
+async def list_problems(*calls: Awaitable[object]) -> list[str]:
     """What each of the calls says is lost."""
     problems = []
     for call in calls:
@@ -140,7 +140,7 @@ async def test_a_session_that_was_evicted_is_an_error(
     await redis.delete(history.keys_of(DESK, "s")[0])
 
     for provider in (history, other):
-        problems = await refused(
+        problems = await list_problems(
             provider.get_messages(DESK, **S),
             provider.get_messages(DESK, **S, limit=1, offset=7),
             provider.count_messages(DESK, **S),
@@ -163,7 +163,7 @@ async def test_a_session_with_a_part_missing_is_an_error(
     await history.append_many(DESK, turns(0, 1, 2), **S)
     await redis.hdel(history.keys_of(DESK, "s")[0], field)
 
-    problems = await refused(
+    problems = await list_problems(
         history.get_messages(DESK, **S, limit=1),
         history.count_messages(DESK, **S),
         history.append_many(DESK, turns(3), **S),
@@ -182,7 +182,7 @@ async def test_a_turn_that_cannot_be_read_is_an_error(
     for text in ("{", '{"role":"boss"}'):
         await redis.hset(history.keys_of(DESK, "s")[0], "t1", text)
 
-        assert "missing or was changed" in str(await refused(history.get_messages(DESK, **S)))
+        assert "missing or was changed" in str(await list_problems(history.get_messages(DESK, **S)))
 
 
 @pytest.mark.item(282, 284)
@@ -195,23 +195,23 @@ async def test_an_eviction_by_a_full_redis_never_shortens_a_session(
         await redis.config_set("maxmemory-policy", "allkeys-lru")
         used = (await redis.info("memory"))["used_memory"]
         await redis.config_set("maxmemory", used + 1_500_000)
-        lost = 0
+        lost_sessions = 0
         for at in range(60):
             for part in range(2):
                 message = ChatMessage.of("user", f"{part}" + "x" * 40_000)
                 try:
                     await history.append(DESK, message, session_id=f"{at}")
                 except HistoryLostError:
-                    lost += 1
+                    lost_sessions += 1
         for at in range(60):
             try:
                 stored_turns = await history.get_messages(DESK, session_id=f"{at}")
             except HistoryLostError:
-                lost += 1
+                lost_sessions += 1
             else:
                 assert [turn.text[0] for turn in stored_turns] == ["0", "1"]
 
-        assert lost
+        assert lost_sessions
         assert (await redis.info("stats"))["evicted_keys"] > 0
 
 
@@ -243,13 +243,13 @@ async def test_a_session_that_expires_between_two_pages_is_an_error(
     assert await texts(history, limit=2) == "01"
     await expire(redis, history)
     for provider in (history, other):
-        assert await refused(provider.get_messages(DESK, **S, limit=2, offset=2)) == [
+        assert await list_problems(provider.get_messages(DESK, **S, limit=2, offset=2)) == [
             "it expired between two pages"
         ]
         assert await texts(provider) == ""
     await other.append_many(DESK, turns(7, 8, 9), **S)
     assert await texts(other, offset=2) == "9"
-    assert "lost it" in str(await refused(history.get_messages(DESK, **S, limit=2, offset=2)))
+    assert "lost it" in str(await list_problems(history.get_messages(DESK, **S, limit=2, offset=2)))
 
 
 @pytest.mark.item(284)
@@ -297,7 +297,7 @@ async def test_a_change_during_a_read_is_detected(
     reader = RedisHistoryProvider(Between(redis, then), namespace=other.namespace)  # type: ignore[arg-type]
 
     if loss in ("expire", "evict", "flush"):
-        await refused(reader.get_messages(DESK, **S))
+        await list_problems(reader.get_messages(DESK, **S))
     else:
         texts_by_loss = {"clear": "", "clear_run": "23", "append": "01234"}
         assert await texts(reader) == texts_by_loss[loss]
@@ -312,12 +312,14 @@ async def test_a_flushed_redis_is_detected_by_users_of_the_session(
     await redis.delete(*history.keys_of(DESK, "s"))
 
     assert "lost it" in str(
-        await refused(history.get_messages(DESK, **S), history.append_many(DESK, turns(3), **S))
+        await list_problems(
+            history.get_messages(DESK, **S), history.append_many(DESK, turns(3), **S)
+        )
     )
     assert await texts(other) == ""
     await other.append_many(DESK, turns(3), **S)
     assert await texts(other) == "3"
-    assert "lost it" in str(await refused(history.get_messages(DESK, **S)))
+    assert "lost it" in str(await list_problems(history.get_messages(DESK, **S)))
     third = RedisHistoryProvider(redis, namespace=space)
     await third.clear(DESK, **S)
 
@@ -339,7 +341,7 @@ async def test_a_replica_that_takes_over_without_the_last_turns_is_noticed(
     await redis.restore(key, 60_000, before, replace=True)
 
     assert await texts(history) == "01"
-    assert "newest turns" in str(await refused(other.get_messages(DESK, **S, limit=1)))
+    assert "newest turns" in str(await list_problems(other.get_messages(DESK, **S, limit=1)))
 
 
 @pytest.mark.item(284)
@@ -363,7 +365,9 @@ async def test_a_restart_keeps_the_session_and_one_without_data_loses_it(
         wipe(server)
         await asyncio.to_thread(server.start)
 
-        await refused(history.get_messages(DESK, **S), history.append_many(DESK, turns(2), **S))
+        await list_problems(
+            history.get_messages(DESK, **S), history.append_many(DESK, turns(2), **S)
+        )
         await history.append_many(DESK, turns(2), session_id="another")
         await history.clear(DESK, **S)
         assert await texts(history) == ""
@@ -509,7 +513,7 @@ async def test_a_provider_remembers_so_many_sessions(
 
     assert await history.count_messages(DESK, session_id="b") == 0
     for session in "ac":
-        await refused(history.count_messages(DESK, session_id=session))
+        await list_problems(history.count_messages(DESK, session_id=session))
 
 
 def test_an_error_has_a_remedy_and_survives_pickling() -> None:

@@ -160,17 +160,17 @@ async def test_a_damaged_value_is_no_result_and_is_reported_once(
     await until(lambda: journal.counters.kept == 2)
     async with raw(redis_server.url) as client:
         key, other_key = (f"{journal.namespace}:result:e:{n}" for n in (1, 2))
-        stored = await client.get(key)
+        stored_bytes = await client.get(key)
         other = await client.get(other_key)
-        assert isinstance(stored, bytes)
+        assert isinstance(stored_bytes, bytes)
         assert isinstance(other, bytes)
         if damage == "list":
             await client.delete(key)
             await client.lpush(key, "x")
         else:
             values = {
-                "cut": stored[:-3],
-                "changed": stored.replace(b"right", b"wrong"),
+                "cut": stored_bytes[:-3],
+                "changed": stored_bytes.replace(b"right", b"wrong"),
                 "moved": other,
                 "text": b"hello",
             }

@@ -113,23 +113,23 @@ async def test_who_is_locked_out_for_a_while_waits_as_for_a_server_that_is_away(
     async with open_store(StoreSettings(url=url, owner=HostIncarnation("h1"))):
         await sql(url, "public", "grant usage on schema callboard to guest")
     settings = StoreSettings(url=guest, owner=HostIncarnation("h1"))
-    refused, connect = asyncio.Event(), asyncpg.connect
+    was_refused, connect = asyncio.Event(), asyncpg.connect
 
-    async def watched(*args: Any, **more: Any) -> Connection:
+    async def watch_and_connect(*args: Any, **more: Any) -> Connection:
         try:
             return await connect(*args, **more)
         except asyncpg.InvalidAuthorizationSpecificationError:
-            refused.set()
+            was_refused.set()
             raise
 
-    monkeypatch.setattr(asyncpg, "connect", watched)
+    monkeypatch.setattr(asyncpg, "connect", watch_and_connect)
     link = Link(settings, ServerOutage(settings))
     [(pid,)] = await link.fetch("reading", "select pg_backend_pid()")
     await sql(url, "public", "alter role guest nologin")
     await sql(url, "public", "select pg_terminate_backend($1)", pid)
     asking = asyncio.ensure_future(link.fetch("reading", "select 2"))
     async with asyncio.timeout(10):
-        await refused.wait()
+        await was_refused.wait()
         await sql(url, "public", "alter role guest login")
 
         assert [row[0] for row in await asking] == [2]
@@ -184,11 +184,11 @@ async def test_the_watch_for_dead_hosts_continues_after_any_error(
 ) -> None:
     """Without it a dead host's agents would wait for the next scan."""
     settings = store_of(bed).settings
-    claimed = asyncio.Event()
+    has_claimed = asyncio.Event()
     problems = [problem]
 
     async def claim() -> None:
-        claimed.set()
+        has_claimed.set()
 
     fetch = asyncpg.Connection.fetch
 
@@ -205,7 +205,7 @@ async def test_the_watch_for_dead_hosts_continues_after_any_error(
     watching = asyncio.ensure_future(Takeover(other, claim).run())
     try:
         async with asyncio.timeout(10):
-            await claimed.wait()
+            await has_claimed.wait()
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

@@ -51,10 +51,10 @@ async def test_settings_that_a_server_refuses_are_named(bucket: S3Settings) -> N
     for settings, error, words in wrong:
         store = S3FileStore(settings, tenant="acme")
         for call in (store.connect(), store.download(KEY), store.delete(KEY)):
-            with pytest.raises(error, match=words) as raised:
+            with pytest.raises(error, match=words) as exc_info:
                 await call
             assert bucket.secret_key is not None
-            assert bucket.secret_key not in str(raised.value)
+            assert bucket.secret_key not in str(exc_info.value)
         await store.disconnect()
 
 

@@ -61,8 +61,8 @@ async def test_a_step_of_the_databases_clock_fires_nothing_early_and_nothing_twi
 ) -> None:
     """Forward: what is due then comes, once, soon. Back: what has come does not come again."""
     agent, owner = Hearing(), HostIncarnation("h1")
-    opened = open_postgres_store(postgres_dsn, schema=schema, owner=owner, lease_s=7200)
-    async with opened as store, Runtime(store=store, owner=owner) as runtime:
+    new_store = open_postgres_store(postgres_dsn, schema=schema, owner=owner, lease_s=7200)
+    async with new_store as store, Runtime(store=store, owner=owner) as runtime:
         await runtime.register(agent)
         start = await store.schedules.now()
         soon, far = start + HOUR / 2, start + 100 * HOUR
@@ -88,8 +88,11 @@ async def test_a_step_of_the_machines_clock_moves_no_tick(postgres_dsn: str, sch
     """A host whose wall clock is an hour ahead, or behind, fires by the database's."""
     for name, ahead in (("ahead", HOUR), ("behind", -HOUR)):
         agent, owner = Hearing(), HostIncarnation(name)
-        opened = open_postgres_store(postgres_dsn, schema=schema, owner=owner)
-        async with opened as store, Runtime(store=store, owner=owner, clock=Wrong(ahead)) as host:
+        new_store = open_postgres_store(postgres_dsn, schema=schema, owner=owner)
+        async with (
+            new_store as store,
+            Runtime(store=store, owner=owner, clock=Wrong(ahead)) as host,
+        ):
             await host.register(agent)
             soon = await host.schedules.create(name, AGENT, delay_s=0.3)
             due = soon.next_at

@@ -66,8 +66,8 @@ async def bring_up(
 ) -> list[str]:
     """What was applied by one runner who waits for all of it."""
     async with connected(url, schema) as owner:
-        done = await migrate(owner, schema, migrations, functions=functions)
-        return done + await catch_up(owner, schema, migrations)
+        applied_names = await migrate(owner, schema, migrations, functions=functions)
+        return applied_names + await catch_up(owner, schema, migrations)
 
 
 async def rows(url: str, schema: str, statement: str, *args: object) -> list[tuple[object, ...]]:
@@ -91,7 +91,7 @@ async def test_a_schema_of_before_becomes_like_a_new_one(
     try:
         await bring_up(postgres_dsn, other)
         await restore(postgres_dsn, schema, dump)
-        done = await bring_up(postgres_dsn, schema)
+        applied_names = await bring_up(postgres_dsn, schema)
 
         shape = await asyncio.to_thread(shape_of, postgres_dsn, schema)
         assert shape == await asyncio.to_thread(shape_of, postgres_dsn, other)
@@ -99,7 +99,9 @@ async def test_a_schema_of_before_becomes_like_a_new_one(
     finally:
         await sql(postgres_dsn, "public", f"drop schema {other} cascade")
     names = [step.name for step in known_migrations() if step.name > dump.partition("_")[2] + "~"]
-    assert sorted(done) == sorted([*names, *(function.file for function in known_functions())])
+    assert sorted(applied_names) == sorted(
+        [*names, *(function.file for function in known_functions())]
+    )
     assert await bring_up(postgres_dsn, schema) == []
 
 
@@ -120,7 +122,7 @@ async def test_the_baseline_makes_the_tables_that_the_migrations_made(
             }
             for schema_name in (schema, other)
         ]
-        recorded = [
+        recorded_rows = [
             await rows(
                 postgres_dsn, schema_name, "select version, name, checksum from schema_migrations"
             )
@@ -131,7 +133,7 @@ async def test_the_baseline_makes_the_tables_that_the_migrations_made(
 
     assert new == old
     assert len(new) > 100
-    assert set(recorded[0]) == set(recorded[1])
+    assert set(recorded_rows[0]) == set(recorded_rows[1])
 
 
 @agent("greeter")
@@ -205,17 +207,17 @@ async def test_bodies_of_functions_are_well_formed(postgres_dsn: str, schema: st
 async def test_four_hosts_apply_a_changed_function_once(postgres_dsn: str, schema: str) -> None:
     """That one and no other, by one of them."""
     await bring_up(postgres_dsn, schema)
-    changed = with_another_commit()
+    changed_functions = with_another_commit()
     count = "select name, count(*) over () as n from schema_functions where applied_at > $1"
     [(before,)] = await sql(postgres_dsn, schema, "select clock_timestamp()")
 
-    done = await asyncio.gather(
-        *(bring_up(postgres_dsn, schema, functions=changed) for _ in range(4))
+    name_lists = await asyncio.gather(
+        *(bring_up(postgres_dsn, schema, functions=changed_functions) for _ in range(4))
     )
 
-    assert sorted(done) == [[], [], [], ["functions/commit_runs"]]
+    assert sorted(name_lists) == [[], [], [], ["functions/commit_runs"]]
     assert await rows(postgres_dsn, schema, count, before) == [("commit_runs", 1)]
-    assert await bring_up(postgres_dsn, schema, functions=changed) == []
+    assert await bring_up(postgres_dsn, schema, functions=changed_functions) == []
 
 
 def with_another_commit() -> list[Function]:
@@ -232,9 +234,9 @@ async def test_functions_wait_for_no_reader(postgres_dsn: str, schema: str) -> N
     """A back-up holds no lock that their replacement asks for."""
     await bring_up(postgres_dsn, schema)
     async with back_up(postgres_dsn, schema), asyncio.timeout(10):
-        done = await bring_up(postgres_dsn, schema, functions=with_another_commit())
+        applied_names = await bring_up(postgres_dsn, schema, functions=with_another_commit())
 
-    assert done == ["functions/commit_runs"]
+    assert applied_names == ["functions/commit_runs"]
 
 
 @pytest.mark.parametrize(
@@ -252,11 +254,13 @@ async def test_another_form_of_a_function_takes_its_place(
 ) -> None:
     """No call is ambiguous afterwards."""
     await bring_up(postgres_dsn, schema, functions=[*known_functions(), TWICE])
-    changed = replace(TWICE, sql=f"create or replace function {head}\n")
+    changed_function = replace(TWICE, sql=f"create or replace function {head}\n")
 
-    done = await bring_up(postgres_dsn, schema, functions=[*known_functions(), changed])
+    applied_names = await bring_up(
+        postgres_dsn, schema, functions=[*known_functions(), changed_function]
+    )
 
-    assert done == ["functions/twice"]
+    assert applied_names == ["functions/twice"]
     assert await rows(postgres_dsn, schema, "select twice(4)") == [(call,)]
 
 
@@ -287,5 +291,5 @@ async def test_functions_and_migrations_of_a_release_come_at_once(
         assert await stale_functions(owner, functions) == [TWICE]
     good = replace(bad, sql="alter table runs add x int default twice(4);")
 
-    done = await bring_up(postgres_dsn, schema, [*steps[:-1], good], functions)
-    assert done == [good.name, "functions/twice"]
+    applied_names = await bring_up(postgres_dsn, schema, [*steps[:-1], good], functions)
+    assert applied_names == [good.name, "functions/twice"]

@@ -50,15 +50,15 @@ async def database(postgres_dsn: str, new_schema: str, book: PlanBook) -> Place:
 @pytest.fixture
 async def links(database: Place) -> AsyncIterator[Links]:
     """Connections of the stores."""
-    async with links_to(database) as opened:
-        yield opened
+    async with links_to(database) as links:
+        yield links
 
 
 @pytest.fixture
 async def indexes(database: Place) -> AsyncIterator[SearchIndexes]:
     """The indexes of the schema."""
-    async with open_search_indexes(database.url, schema=database.schema) as opened:
-        yield opened
+    async with open_search_indexes(database.url, schema=database.schema) as indexes:
+        yield indexes
 
 
 def vectors(count: int, length: int = 8) -> list[tuple[float, ...]]:
@@ -251,12 +251,12 @@ async def test_an_index_follows_its_rows(
     book.clear()
     await store.upsert([new])
     assert (await store.search(query))[0].id == "new"
-    moved = new.model_copy(update={"embedding": tuple(-n for n in query)})
-    await store.upsert([moved])
+    moved_document = new.model_copy(update={"embedding": tuple(-n for n in query)})
+    await store.upsert([moved_document])
     assert "new" not in {hit.id for hit in await store.search(query)}
-    assert (await store.search(moved.embedding or ()))[0].id == "new"
+    assert (await store.search(moved_document.embedding or ()))[0].id == "new"
     await store.delete(["new"])
-    assert "new" not in {hit.id for hit in await store.search(moved.embedding or ())}
+    assert "new" not in {hit.id for hit in await store.search(moved_document.embedding or ())}
     assert "new" not in {hit.id for hit in await other.search(query)}
     assert len(scans(book)) == 5
 
@@ -289,16 +289,16 @@ async def test_a_build_that_was_cut_off_is_begun_anew(
             await indexes.build(scope)
         await connection.execute("select pg_advisory_unlock_all()")
     assert await names(database) == [False]
-    [broken] = await indexes.scopes()
-    assert broken.state == "broken"
+    [broken_scope] = await indexes.scopes()
+    assert broken_scope.state == "broken"
     book.clear()
     assert len(await store.search(vectors(1)[0])) == 5
     assert scans(book) == []
-    assert await indexes.build(broken)
-    assert not await indexes.build(broken)
+    assert await indexes.build(broken_scope)
+    assert not await indexes.build(broken_scope)
 
     assert await names(database) == [True, True]
-    await indexes.drop(broken)
+    await indexes.drop(broken_scope)
     assert await names(database) == []
     assert await indexes.scopes() == []
 
@@ -341,8 +341,10 @@ async def test_memories_go_by_the_index(
     first = vectors(1)[0]
     query = MemoryQuery(text="", about="user:1", embedding=first, mode="meaning")
     [old, *_] = await memories.search(query)
-    changed = NewMemory(id="changed", about="user:1", text="changed", key="k0", source="model")
-    await memories.put(changed, embedding=tuple(-n for n in first))
+    changed_memory = NewMemory(
+        id="changed", about="user:1", text="changed", key="k0", source="model"
+    )
+    await memories.put(changed_memory, embedding=tuple(-n for n in first))
     book.clear()
     matches = await memories.search(query)
     assert len(scans(book)) == 1
@@ -367,15 +369,15 @@ async def test_memories_go_by_the_index(
 async def erased(links: Links, what: EraseRequest) -> int:
     """Erase all but what needs a runtime; return the number of indexes dropped."""
     parts = PostgresErasure(links, None, PostgresArtifacts(links).remove_objects).parts  # type: ignore[arg-type]
-    dropped = 0
+    dropped_count = 0
     for part in parts:
         if part.erased_as in {"memories", "documents", "indexes"}:
             cursor, is_done = None, False
             while not is_done:
-                done = await part.erase(what, cursor=cursor)
-                dropped += done.rows.get("indexes", 0)
-                cursor, is_done = done.cursor, done.cursor is None
-    return dropped
+                batch = await part.erase(what, cursor=cursor)
+                dropped_count += batch.rows.get("indexes", 0)
+                cursor, is_done = batch.cursor, batch.cursor is None
+    return dropped_count
 
 
 async def test_an_erase_drops_indexes(

@@ -160,10 +160,10 @@ async def test_one_poll_is_for_all_sessions_that_are_followed(
             await looked(fact_readers.SAY_EVERY)
             before = counts[sessions.SQL_FACTS]
             await looked(fact_readers.SAY_EVERY)
-            watched = await sql(postgres_dsn, schema, SQL_WATCHED)
+            watched_rows = await sql(postgres_dsn, schema, SQL_WATCHED)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
     assert counts[sessions.SQL_FACTS] == before
     assert counts[fact_readers.SQL_WATCH_SESSIONS] >= 2
-    assert {row["agent"] for row in watched} == {str(agent) for agent in queues}
+    assert {row["agent"] for row in watched_rows} == {str(agent) for agent in queues}

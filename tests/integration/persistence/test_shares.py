@@ -47,12 +47,12 @@ async def test_a_second_host_has_half_of_the_shards_one_heartbeat_after_it_came(
     alone = first.count()
     second = await fleet.arrive("h2")
     report = await first.beat()
-    claimed = await second.claim()
+    leases = await second.claim()
 
     assert alone == PARTITIONS
     assert [(len(s.shards), s.count) for s in report.surplus] == [(16, 8)]
     assert (first.count(), second.count()) == (8, 8)
-    assert len(claimed) == 8
+    assert len(leases) == 8
     assert (await first.beat()).surplus == (await second.beat()).surplus == ()
 
 
@@ -75,13 +75,13 @@ async def test_shares_follow_capacity_and_converge(
         await fleet.arrive(f"h{n}", capacity=capacity, readers=1)
     await fleet.round()
     await fleet.round()
-    settled = await fleet.owners()
-    reached = fleet.counts()
+    settled_owners = await fleet.owners()
+    settled_counts = fleet.counts()
     for _ in range(10):
         await fleet.round()
 
-    assert reached == counts
-    assert await fleet.owners() == settled
+    assert settled_counts == counts
+    assert await fleet.owners() == settled_owners
 
 
 async def test_a_host_without_a_setting_has_the_default_capacity(fleet: Fleet) -> None:
@@ -247,14 +247,14 @@ async def test_unserved_shards_are_claimed_and_released(fleet: Fleet) -> None:
     await fleet.stay_a_moment()
     at_once = await member.claim()
     await fleet.years_pass()
-    claimed = {lease.shard for lease in await member.claim()}
+    shards = {lease.shard for lease in await member.claim()}
     silent = await member.beat()
     server = await fleet.arrive("h2", Serves(types=("rare",), agents=(SOLO,)))
     report = await member.beat()
     await server.claim()
 
     assert [lease.shard for lease in at_once] == [unknown]
-    assert claimed == {instance_shard(SOLO), *(ShardId(f"p:rare:{n}") for n in range(16))}
+    assert shards == {instance_shard(SOLO), *(ShardId(f"p:rare:{n}") for n in range(16))}
     assert silent.surplus == ()
     assert sorted(surplus.count for surplus in report.surplus) == [1, 16]
     assert (server.count("rare"), server.count("solo")) == (16, 1)
@@ -285,14 +285,14 @@ async def test_unclaimed_shards_are_claimed_late_and_kept(
     await fleet.years_pass()
     late = await first.claim()
     reports = [await first.beat() for _ in range(2)]
-    warned = [r for r in caplog.records if "above this host's share" in r.message]
+    warnings = [r for r in caplog.records if "above this host's share" in r.message]
     await fleet.years_pass()
     later = await first.beat()
     await fleet.members["h2"].claim()
 
     assert (len(early), len(late)) == (0, 8)
     assert [report.surplus for report in reports] == [(), ()]
-    assert len(warned) == 1
+    assert len(warnings) == 1
     assert [surplus.count for surplus in later.surplus] == [8]
     assert fleet.counts() == [8, 8]
 
@@ -390,15 +390,15 @@ async def test_a_host_that_cannot_serve_gives_all_to_one_that_can(fleet: Fleet, 
     surplus = await say(fleet, "h1", why)
     await first.give_up()
     await fleet.years_pass()
-    refused = await first.claim()
-    claimed = await second.claim()
+    refusals = await first.claim()
+    leases = await second.claim()
     await say(fleet, "h1", None)
     await second.beat()
     back = await first.claim()
 
-    assert set(surplus) == {lease.shard for lease in claimed}
-    assert len(claimed) == 2 * PARTITIONS, "and what nobody serves"
-    assert refused == []
+    assert set(surplus) == {lease.shard for lease in leases}
+    assert len(leases) == 2 * PARTITIONS, "and what nobody serves"
+    assert refusals == []
     assert sum(scope_of(lease.shard).type == "desk" for lease in back) == PARTITIONS // 2
 
 
@@ -408,12 +408,12 @@ async def test_agents_of_their_own_go_where_they_are_served_too(fleet: Fleet) ->
     before = await say(fleet, "h1", None)
     surplus = await say(fleet, "h1", "broker")
     await first.give_up(*(ShardId(shard) for shard in surplus))
-    refused = await first.claim()
-    claimed = await second.claim()
+    refusals = await first.claim()
+    leases = await second.claim()
 
     assert before == {}
-    assert [lease.shard for lease in claimed] == [instance_shard(SOLO)]
-    assert refused == []
+    assert [lease.shard for lease in leases] == [instance_shard(SOLO)]
+    assert refusals == []
 
 
 @pytest.mark.parametrize("other", ["broker", "unsure", "returning", "blocked"])
@@ -439,10 +439,10 @@ async def test_a_host_whose_broker_is_just_back_neither_gives_nor_takes(fleet: F
     await say(fleet, "h1", "broker")
     await first.give_up(*list(first.leases)[:4])
     surplus = await say(fleet, "h1", "returning")
-    refused = await first.claim()
-    claimed = await second.claim()
+    refusals = await first.claim()
+    leases = await second.claim()
     await say(fleet, "h1", None)
     await fleet.round()
 
-    assert (surplus, refused, len(claimed)) == ({}, [], 4)
+    assert (surplus, refusals, len(leases)) == ({}, [], 4)
     assert (first.count(), second.count()) == (8, 8)

@@ -36,12 +36,12 @@ async def test_every_statement_prepares(postgres_dsn: str, schema: str) -> None:
     async with host(postgres_dsn, schema), connected(postgres_dsn, schema) as connection:
         for name in get_args(StoreName):
             await connection.execute(first_use(name))
-        prepared = []
+        prepared_names = []
         for name, text in statements():
             await connection.prepare(text)
-            prepared.append(name)
+            prepared_names.append(name)
 
-    assert len(prepared) > 25
+    assert len(prepared_names) > 25
 
 
 async def test_functions_find_their_schema_from_anywhere(postgres_dsn: str, schema: str) -> None:
@@ -78,10 +78,10 @@ async def test_a_recorded_value_comes_back_as_it_was(
         await run.append(result("0", value))  # type: ignore[arg-type]
         await run.commit(run.turn(state={"k": value}))  # type: ignore[dict-item]
 
-        (loaded,) = await bed.store.reads.load([run.run_id])
+        (loaded_run,) = await bed.store.reads.load([run.run_id])
         state = await bed.store.reads.state(DESK)
 
-    assert repr(loaded.entries[-1].payload["value"]) == repr(value)
+    assert repr(loaded_run.entries[-1].payload["value"]) == repr(value)
     assert repr(state["k"]) == repr(value)
 
 

@@ -78,8 +78,8 @@ async def test_schemas_have_tables_of_their_own_and_share_the_extension(
     try:
         async with open_postgres_vectors(url, schema=other) as other_store:
             await other_store.add([DOCUMENT])
-        async with open_postgres_vectors(url, schema=new_schema) as here:
-            assert await here.search([1, 2, 3]) == []
+        async with open_postgres_vectors(url, schema=new_schema) as own_store:
+            assert await own_store.search([1, 2, 3]) == []
         home = "select extnamespace::regnamespace::text from pg_extension where extname = 'vector'"
         assert [tuple(row) for row in await sql(url, other, home)] == [("public",)]
         async with connected(url, "public") as connection:
@@ -263,12 +263,12 @@ async def test_of_two_embedders_at_once_one_is_a_collection_s(
         for n in range(5):
             if is_known:
                 await nameless.add([DOCUMENT], collection=f"{n}")
-            done = await asyncio.gather(
+            outcomes = await asyncio.gather(
                 *(at.add([text], collection=f"{n}") for at in (first, other)),
                 return_exceptions=True,
             )
-            assert [type(error).__name__ for error in done if error] == ["InvalidDocumentError"]
-            winner = first if done[0] is None else other
+            assert [type(error).__name__ for error in outcomes if error] == ["InvalidDocumentError"]
+            winner = first if outcomes[0] is None else other
             assert "b" in [hit.id for hit in await winner.search([1, 2], collection=f"{n}")]
 
 

@@ -75,8 +75,8 @@ async def test_several_hosts_sweep_each_run_once(bed: Bed, postgres_dsn: str, sc
     assert sum(counts) + rest_of_them == 40
     rows = await sql(postgres_dsn, schema, "select distinct run_id from event_log")
     assert [row["run_id"] for row in rows] == [still_open.run_id]
-    swept = await sql(postgres_dsn, schema, "select count(*) as n from runs where swept")
-    assert swept[0]["n"] == 40
+    swept_rows = await sql(postgres_dsn, schema, "select count(*) as n from runs where swept")
+    assert swept_rows[0]["n"] == 40
 
 
 @pytest.mark.item(487)
@@ -163,11 +163,11 @@ async def test_an_id_that_is_being_moved_is_known(bed: Bed, postgres_dsn: str, s
     await step_clock(postgres_dsn, schema, timedelta(days=1))
     async with connected(postgres_dsn, schema) as connection:
         async with connection.transaction():
-            moved = await connection.fetchval("select forget_old(null, 10)")
+            moved_count = await connection.fetchval("select forget_old(null, 10)")
             meanwhile = await bed.submit(id="m")
         after = await bed.submit(id="m")
 
-    assert moved == 1
+    assert moved_count == 1
     assert [meanwhile.arrived, after.arrived] == [None, None]
     assert meanwhile.run_id == after.run_id
 

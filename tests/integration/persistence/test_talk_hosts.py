@@ -137,10 +137,10 @@ async def test_spawns_of_two_hosts_use_one_budget(near: Bed, far: Bed) -> None:
         *(_spawn_one(run, n) for run in (near_run, far_run) for n in range(10))
     )
 
-    refused = [out for out in outcomes if isinstance(out, OverBudget)]
+    refusals = [out for out in outcomes if isinstance(out, OverBudget)]
     assert sum(isinstance(out, Committed) for out in outcomes) == 13
-    assert len(refused) == 7
-    assert {out.limit for out in refused} == {"max_runs 15"}
+    assert len(refusals) == 7
+    assert {out.limit for out in refusals} == {"max_runs 15"}
     children = [
         *await near.store.lists.children(near_run.run_id),
         *await far.store.lists.children(far_run.run_id),
@@ -233,7 +233,7 @@ async def test_hosts_that_end_and_join_each_others_runs_do_not_deadlock(
     near: Bed, postgres_dsn: str, schema: str
 ) -> None:
     """Groups of random joins and ends by three writers: each is committed, each joiner answered."""
-    surfaced: list[object] = []
+    errors: list[object] = []
     pairs: list[tuple[Turns, Turns]] = []
     for n in range(120):
         joiner = await near.begin(agent=AgentId("desk", f"{n}"))
@@ -257,11 +257,11 @@ async def test_hosts_that_end_and_join_each_others_runs_do_not_deadlock(
             for start in range(0, len(both), 20):
                 group = both[start : start + 20]
                 outcomes = await asyncio.gather(*group, return_exceptions=True)
-                surfaced.extend(out for out in outcomes if not isinstance(out, Committed))
+                errors.extend(out for out in outcomes if not isinstance(out, Committed))
 
     await asyncio.gather(*(write(seed) for seed in range(3)))
 
-    assert surfaced == []
+    assert errors == []
     for joiner, _ in pairs:
         assert len(await near.store.reads.answers(joiner.run_id)) == 1
 

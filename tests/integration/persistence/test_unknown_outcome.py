@@ -117,19 +117,19 @@ async def test_what_comes_from_outside_is_accepted_once(
         run = await bed.begin()
         losses = [lose(proxy, what, f"needle-{n}") for n in range(1, 5)]
 
-        submitted = await bed.submit("needle-1", agent=CLERK)
-        arrived = await bed.store.arrivals.deliver([message("needle-2", id="m", to=CLERK)])
+        submission = await bed.submit("needle-1", agent=CLERK)
+        arrivals = await bed.store.arrivals.deliver([message("needle-2", id="m", to=CLERK)])
         signal = await bed.store.arrivals.signal(
             run.run_id, "go", "needle-3", message_id="s", sender="client:x"
         )
         answer = Answer(run.run_id, "k", "replied", "needle-4")
-        answered = await bed.store.arrivals.answer(answer)
+        outcome = await bed.store.arrivals.answer(answer)
 
         assert all(loss.happened.is_set() for loss in losses)
-        assert submitted.arrived is not None
-        assert [m.message.id for m in arrived] == ["m"]
+        assert submission.arrived is not None
+        assert [m.message.id for m in arrivals] == ["m"]
         assert signal.accepted
-        assert answered.accepted
+        assert outcome.accepted
         assert not (await bed.store.arrivals.answer(answer)).accepted
         assert len(await bed.store.lists.runs(agent=CLERK)) == 1
         assert len(await bed.store.backlog.pending_mail(agent=CLERK)) == 1

@@ -326,10 +326,10 @@ class Workday:
             "at": EPOCH.isoformat(),
             "kept": 1,
         }
-        failed = NewEntry(EntryKind.RUN_ATTEMPT_FAILED, "", payload)
+        failed_entry = NewEntry(EntryKind.RUN_ATTEMPT_FAILED, "", payload)
         await asyncio.gather(
             *(
-                run.commit(run.turn(failed, then=Retry(EPOCH, {}, 0, keys[1:])))
+                run.commit(run.turn(failed_entry, then=Retry(EPOCH, {}, 0, keys[1:])))
                 for run, keys in runs
             )
         )
@@ -356,7 +356,7 @@ class Workday:
 
     async def broker(self) -> None:
         """Mail that travels: what leaves, what comes, and what is no mail."""
-        store, here = self.post.store, self.agent("there", 0)
+        store, own_agent = self.post.store, self.agent("there", 0)
         runs = await self.begin("here")
         away = AgentId("away", "1")
         messages = [outgoing(to=away, id="m", sender=f"agent:{run.agent}") for run in runs]
@@ -370,9 +370,9 @@ class Workday:
         bad = Undecodable("no message", b"{")
         signal = [SentSignal(run.run_id, "go", {}) for run in runs]
         await self.post.ingest(
-            self.post.read("bad", to=here, content=bad, sourced=True),
-            self.post.read("good", to=here, sourced=True),
-            agent=here,
+            self.post.read("bad", to=own_agent, content=bad, sourced=True),
+            self.post.read("good", to=own_agent, sourced=True),
+            agent=own_agent,
         )
         await self.all(
             lambda n: self.post.ingest(
@@ -433,7 +433,7 @@ class Workday:
         """Runs of sessions, long ones too, that go on from nodes, fail and are read; and their deletion."""
         store, transcripts = self.bed.store.data.sessions, self.bed.store.data.transcripts
         both = SessionChange(("started",))
-        ended = SessionChange(("ended",))
+        end_change = SessionChange(("ended",))
 
         has_large = await store.get(LARGE) is not None
 
@@ -454,7 +454,7 @@ class Workday:
             [node] = await store.nodes(agent, [f"{self.day}2"])
             cut = NewCut(agent.key, node.ordinal, NO_CUT, "Cut", ChatMessage.of("user", "so far"))
             await run.commit(run.turn(result("0"), cuts=(cut,)))
-            await run.complete(session=ended)
+            await run.complete(session=end_change)
             assert [fact async for fact in self.bed.store.reads.tail(run.run_id)]
             await store.switch(agent, f"{self.day}1")
             head = replace(both, head=f"{self.day}2")
@@ -465,7 +465,7 @@ class Workday:
                 await anext(log), await anext(facts)
                 await run.append(result("0"))
                 await run.commit(run.turn(result("1")))
-                await run.fail("no", session=ended)
+                await run.fail("no", session=end_change)
                 assert [(await anext(log)).seq for _ in range(3)] == [1, 2, 3]
             await self._look(agent)
             await transcripts.clear_run(agent, agent.key, run.run_id)

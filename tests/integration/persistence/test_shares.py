@@ -390,7 +390,7 @@ async def test_a_host_that_cannot_serve_gives_all_to_one_that_can(fleet: Fleet, 
     surplus = await say(fleet, "h1", why)
     await first.give_up()
     await fleet.years_pass()
-    refusals = await first.claim()
+    first_leases = await first.claim()
     leases = await second.claim()
     await say(fleet, "h1", None)
     await second.beat()
@@ -398,7 +398,7 @@ async def test_a_host_that_cannot_serve_gives_all_to_one_that_can(fleet: Fleet, 
 
     assert set(surplus) == {lease.shard for lease in leases}
     assert len(leases) == 2 * PARTITIONS, "and what nobody serves"
-    assert refusals == []
+    assert first_leases == []
     assert sum(scope_of(lease.shard).type == "desk" for lease in back) == PARTITIONS // 2
 
 
@@ -408,12 +408,12 @@ async def test_agents_of_their_own_go_where_they_are_served_too(fleet: Fleet) ->
     before = await say(fleet, "h1", None)
     surplus = await say(fleet, "h1", "broker")
     await first.give_up(*(ShardId(shard) for shard in surplus))
-    refusals = await first.claim()
+    first_leases = await first.claim()
     leases = await second.claim()
 
     assert before == {}
     assert [lease.shard for lease in leases] == [instance_shard(SOLO)]
-    assert refusals == []
+    assert first_leases == []
 
 
 @pytest.mark.parametrize("other", ["broker", "unsure", "returning", "blocked"])
@@ -439,10 +439,10 @@ async def test_a_host_whose_broker_is_just_back_neither_gives_nor_takes(fleet: F
     await say(fleet, "h1", "broker")
     await first.give_up(*list(first.leases)[:4])
     surplus = await say(fleet, "h1", "returning")
-    refusals = await first.claim()
+    first_leases = await first.claim()
     leases = await second.claim()
     await say(fleet, "h1", None)
     await fleet.round()
 
-    assert (surplus, refusals, len(leases)) == ({}, [], 4)
+    assert (surplus, first_leases, len(leases)) == ({}, [], 4)
     assert (first.count(), second.count()) == (8, 8)

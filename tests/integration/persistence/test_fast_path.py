@@ -98,7 +98,7 @@ class Player:
         self.n += 1
         return f"n{self.n}"
 
-    def _one(self) -> Turns | None:
+    def _choose_run(self) -> Turns | None:
         return self.open[self.chance.choice(sorted(self.open))] if self.open else None
 
     async def _write(self, run: Turns, commit: Commit) -> Committed | None:
@@ -160,12 +160,12 @@ class Player:
 
     async def step(self) -> None:
         """A result; by a turn, as the first one of an execution is written."""
-        if (run := self._one()) is not None:
+        if (run := self._choose_run()) is not None:
             await self._write(run, run.turn(result(self._id())))
 
     async def send(self) -> None:
         """A message between agents."""
-        if (run := self._one()) is not None:
+        if (run := self._choose_run()) is not None:
             await self._write(
                 run,
                 run.turn(result(self._id()), outgoing=(self._outgoing(run, is_question=False),)),
@@ -173,7 +173,7 @@ class Player:
 
     async def ask(self) -> None:
         """A question, and the wait for its answer, without which nothing goes on in the run."""
-        run = self._one()
+        run = self._choose_run()
         if run is None or run.run_id in self.questions:
             return
         out = self._outgoing(run, is_question=True)
@@ -198,7 +198,7 @@ class Player:
 
     async def signal(self) -> None:
         """A signal comes, and is taken."""
-        if (run := self._one()) is None:
+        if (run := self._choose_run()) is None:
             return
         await self.bed.store.arrivals.signal(
             run.run_id, "go", 1, message_id=self._id(), sender="client:t"
@@ -209,7 +209,7 @@ class Player:
 
     async def remember(self) -> None:
         """State is set, and taken out again."""
-        if (run := self._one()) is not None:
+        if (run := self._choose_run()) is not None:
             values: dict[str, Any] = {
                 key: self.chance.choice([self.n, Deleted()]) for key in ("a", "b")
             }
@@ -217,14 +217,14 @@ class Player:
 
     async def sleep(self) -> None:
         """The run leaves memory; it is told what it waits for when that is there already."""
-        if (run := self._one()) is not None:
+        if (run := self._choose_run()) is not None:
             key = self.questions.get(run.run_id)
             wake = WakeSet(signals=("go",), runs=() if key is None else (key,))
             await self._write(run, run.turn(suspended(wake), then=Suspend(wake)))
 
     async def family(self) -> None:
         """A child is spawned, joined, and ends."""
-        if (run := self._one()) is None or run.agent.tenant != "default":
+        if (run := self._choose_run()) is None or run.agent.tenant != "default":
             return
         child = run.child(self._id(), self.chance.choice(AGENTS[:3]), boot={"n": self.n})
         position = child.position
@@ -244,7 +244,7 @@ class Player:
 
     async def join(self) -> None:
         """A run waits for the end of one that is not its child."""
-        run, other = self._one(), self._one()
+        run, other = self._choose_run(), self._choose_run()
         if run is None or other is None or run is other or run.run_id in self.questions:
             return
         wait = Wait("1", "join", other.run_id, other.agent, target_run=other.run_id)
@@ -266,7 +266,7 @@ class Player:
 
     async def end(self) -> None:
         """A run completes, whoever waits for it; rather one for which somebody does."""
-        run = self._one()
+        run = self._choose_run()
         joined_ids = sorted(key for key in self.questions.values() if key in self.open)
         if joined_ids and self.chance.random() < 0.7:
             run = self.open[joined_ids[0]]
@@ -278,7 +278,7 @@ class Player:
 
     async def stale(self) -> None:
         """A turn at the wrong end of the log changes nothing."""
-        if (run := self._one()) is not None:
+        if (run := self._choose_run()) is not None:
             run.seq += 1
             await self._write(run, run.turn(result(self._id())))
             run.seq -= 1

@@ -46,7 +46,7 @@ class Ears:
     notified: list[tuple[str, str]] = field(default_factory=list)
     published: list[tuple[str, str]] = field(default_factory=list)
 
-    def said(self) -> list[tuple[str, str]]:
+    def all_notices(self) -> list[tuple[str, str]]:
         """Return all of it; the channels are named as the subjects are."""
         return [
             (channel.replace("followed", "follow"), text) for channel, text in self.notified
@@ -170,7 +170,7 @@ async def test_of_logs_that_nobody_follows_elsewhere_nothing_is_said(pair: Pair)
     run = await pair.writer.begin()
     await run.append(result("1"))
     await pair.ears.have_all(pair.writer)
-    assert not pair.ears.said()
+    assert not pair.ears.all_notices()
     async with aclosing(pair.writer.store.reads.tail(run.run_id)) as own:  # type: ignore[type-var]
         assert [await next_seq(own), await next_seq(own)] == [0, 1]
         waiting = asyncio.ensure_future(next_seq(own))
@@ -178,11 +178,11 @@ async def test_of_logs_that_nobody_follows_elsewhere_nothing_is_said(pair: Pair)
         await run.append(result("2"))
         assert await waiting == 2
     await pair.ears.have_all(pair.writer)
-    assert {channel for channel, _ in pair.ears.said()} == {"follow"}
+    assert {channel for channel, _ in pair.ears.all_notices()} == {"follow"}
     pair.ears.forget()
     await run.append(result("3"))
     await pair.ears.have_all(pair.writer)
-    assert not pair.ears.said()
+    assert not pair.ears.all_notices()
     assert not readers_of(pair.writer)._logs
 
 
@@ -205,14 +205,14 @@ async def test_hosts_tell_of_a_log_that_another_one_follows(
         waiting.cancel()
         await asyncio.wait([waiting])
     await pair.ears.have_all(pair.writer)
-    assert other.run_id not in str(pair.ears.said())
+    assert other.run_id not in str(pair.ears.all_notices())
     assert bool(pair.ears.notified) == (pair.way == "notify")
     for hints in readers_of(pair.writer)._hints:
         hints._followed_logs._until.clear()  # type: ignore[attr-defined] # as a minute later
     pair.ears.forget()
     await run.append(result("9"))
     await pair.ears.have_all(pair.writer)
-    assert not pair.ears.said()
+    assert not pair.ears.all_notices()
 
 
 async def test_a_log_whose_hints_are_lost_is_polled(

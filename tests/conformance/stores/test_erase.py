@@ -402,7 +402,7 @@ async def test_open_runs_are_named_and_refused(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "remedy"),
+    ("conditions", "remedy"),
     [
         ({"session": "s"}, "agent="),
         ({"about": "user:1", "agent": DESK}, "alone"),

@@ -31,7 +31,7 @@ def question(asker: Turns, to: AgentId, *, id: str = "ask-1") -> Outgoing:  # no
     return Outgoing(body, sender, to)
 
 
-async def ask_agent(asker: Turns, to: AgentId = CLERK, *, id: str = "ask-1") -> Turns:  # noqa: A002
+async def asked(asker: Turns, to: AgentId = CLERK, *, id: str = "ask-1") -> Turns:  # noqa: A002
     """A started run of `to` that has the asker's question."""
     sent = question(asker, to, id=id)
     await asker.commit(asker.turn(outgoing=(sent,)))

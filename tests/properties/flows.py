@@ -86,11 +86,15 @@ class FlowPlay:
         model = expected(self.name, self.program, {}, is_actor=True)
         wrong = await self._compared(runs, await self._look(client, runs, main), model)
         names = dict(zip(self.compiled.ears, ears, strict=True))
-        events = {str(await client.result(names[name])) for name in model.heard}
-        events |= {
+        emitters = {str(await client.result(names[name])) for name in model.emitters}
+        emitters |= {
             str(state.output) for state in [await runs.state(ear) for ear in ears] if state.output
         }
-        return wrong if events == model.heard else [*wrong, f"heard {events}, not {model.heard}"]
+        return (
+            wrong
+            if emitters == model.emitters
+            else [*wrong, f"heard {emitters}, not {model.emitters}"]
+        )
 
     async def _is_over(self, client: Runtime, runs: FlowRuns, run_id: RunId) -> bool:
         """Answer the waits of a run and of the runs below it; return whether all have ended."""

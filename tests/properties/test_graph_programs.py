@@ -156,8 +156,8 @@ def play(kind: str, folder: Path, program: list[Any], weather: Weather) -> None:
     model = expected("g", program, {})
     compare(stores, run, model, world, whole=not cut)
     ears = {run.output for run in everyone if run.output and run.workflow_id.startswith("ear ")}
-    if ears != model.heard and not (cut and ears <= model.heard):
-        raise Mismatch(f"heard {ears}, not {model.heard}")
+    if ears != model.emitters and not (cut and ears <= model.emitters):
+        raise Mismatch(f"heard {ears}, not {model.emitters}")
     stores.close()
 
 

@@ -19,8 +19,8 @@ from tests.conformance.bed import DESK, completed, message, result
 from tests.conformance.talk import (
     CLERK,
     answers,
-    ask_agent,
     ask_wait,
+    asked,
     join_wait,
     question,
     reply,
@@ -40,7 +40,7 @@ OTHER = AgentId("clerk", "8")
 async def test_a_reply_is_there_before_anybody_waits(bed: Bed) -> None:
     """The reply is stored with its value and its author. A later suspension ends at once."""
     asker = await bed.begin()
-    target = await ask_agent(asker)
+    target = await asked(asker)
 
     outcome = await target.commit(target.turn(result("0"), answers=(reply(asker, {"n": [1]}),)))
     stored = await answers(bed, asker)
@@ -57,7 +57,7 @@ async def test_a_reply_is_there_before_anybody_waits(bed: Bed) -> None:
 async def test_of_several_answers_the_first_counts(bed: Bed) -> None:
     """A second reply, the end of the target's run and a person's decision change nothing."""
     asker = await bed.begin()
-    target = await ask_agent(asker)
+    target = await asked(asker)
     await target.commit(
         target.turn(result("0"), answers=(reply(asker, "first"), reply(asker, "second")))
     )
@@ -74,7 +74,7 @@ async def test_of_several_answers_the_first_counts(bed: Bed) -> None:
 async def test_a_reply_in_the_last_commit_comes_before_the_end(bed: Bed) -> None:
     """A run that replies and ends in one commit has replied."""
     asker = await bed.begin()
-    target = await ask_agent(asker)
+    target = await asked(asker)
 
     await target.complete("the end", answers=(reply(asker, "said"),))
 
@@ -84,7 +84,7 @@ async def test_a_reply_in_the_last_commit_comes_before_the_end(bed: Bed) -> None
 async def test_a_late_reply_is_kept(bed: Bed) -> None:
     """Also after the asker's end. It can be read, and no host is notified."""
     asker = await bed.begin()
-    target = await ask_agent(asker)
+    target = await asked(asker)
     await asker.complete()
 
     outcome = await target.commit(target.turn(result("0"), answers=(reply(asker, "late"),)))
@@ -96,7 +96,7 @@ async def test_a_late_reply_is_kept(bed: Bed) -> None:
 async def test_a_reply_to_what_was_never_asked_is_ignored(bed: Bed) -> None:
     """A wrong key or agent, an unknown run and a plain message give no answer. The commit is written."""
     asker, bystander = await bed.begin(), await bed.begin(agent=OTHER)
-    target = await ask_agent(asker)
+    target = await asked(asker)
     await bed.store.arrivals.deliver([message(to=CLERK, id="mail")])
 
     await target.commit(
@@ -135,7 +135,7 @@ async def test_a_reply_does_not_cross_tenants(bed: Bed) -> None:
 async def test_an_answer_is_taken_once(bed: Bed) -> None:
     """By the commit that names it. A commit that names a missing answer is refused whole."""
     asker = await bed.begin()
-    target = await ask_agent(asker)
+    target = await asked(asker)
     early = await asker.send(asker.turn(result("0"), take_answers=("ask-1",)))
     await target.commit(target.turn(answers=(reply(asker, 1),)))
 
@@ -152,7 +152,7 @@ async def test_an_answer_is_taken_once(bed: Bed) -> None:
 async def test_a_commit_that_is_sent_again_answers_once(bed: Bed) -> None:
     """The second copy conflicts with the log's last entry and changes nothing."""
     asker = await bed.begin()
-    target = await ask_agent(asker)
+    target = await asked(asker)
     turn = target.turn(result("0"), answers=(reply(asker, 1),))
     await target.commit(turn)
     await asker.commit(asker.turn(result("0"), take_answers=("ask-1",)))
@@ -202,7 +202,7 @@ async def test_a_target_that_ends_answers_what_it_was_asked(
 ) -> None:
     """The answer is the outcome, also if the run's code did not reply. The waiting run is notified."""
     asker = await bed.begin()
-    target = await ask_agent(asker)
+    target = await asked(asker)
     await rest(asker, ask_wait("ask-1"))
 
     await end(target)
@@ -369,7 +369,7 @@ async def test_a_run_may_be_joined_again(bed: Bed) -> None:
 async def test_an_answer_that_nobody_takes_stays(bed: Bed) -> None:
     """A later or repeated wait gets it at once. Other waits change nothing."""
     asker = await bed.begin()
-    target = await ask_agent(asker)
+    target = await asked(asker)
     await target.complete(answers=(reply(asker, "yes"),))
     await rest(asker, ask_wait("ask-1"))
     await asker.commit(asker.turn(result("0"), waits=()))
@@ -428,7 +428,7 @@ async def test_of_a_person_and_an_end_at_once_one_counts(bed: Bed) -> None:
     pairs = []
     for n in range(10):
         asker = await bed.begin(agent=AgentId("desk", f"{n}"))
-        pairs.append((asker, await ask_agent(asker, AgentId("clerk", f"{n}"))))
+        pairs.append((asker, await asked(asker, AgentId("clerk", f"{n}"))))
         await rest(asker, ask_wait("ask-1", AgentId("clerk", f"{n}")))
 
     await asyncio.gather(
@@ -465,7 +465,7 @@ async def test_an_answer_by_another_process_nudges_the_owner(bed: Bed) -> None:
 async def test_a_suspension_waits_for_the_answers_it_names(bed: Bed) -> None:
     """Answers with other keys and taken answers do not wake it."""
     asker = await bed.begin()
-    target = await ask_agent(asker)
+    target = await asked(asker)
     await target.complete(1)
     other = await asker.suspend(WakeSet(runs=("ask-2",)))
     waiting = await asker.suspend(WakeSet(runs=("ask-2", "ask-1")))
@@ -494,7 +494,7 @@ async def test_an_ended_run_is_as_its_log_says(bed: Bed) -> None:
 async def test_a_wait_does_not_end_unanswered_behind_its_answer(bed: Bed) -> None:
     """Of an answer and a commit that ends the wait without one the first is written. A commit is whole."""
     run = await bed.begin()
-    target = await ask_agent(run)
+    target = await asked(run)
     await target.commit(target.turn(result("0"), answers=(reply(run, "yes"),)))
     ends = run.turn(result("0"), unless_answered=("ask-1", "ask-2"), state={"k": 1})
 

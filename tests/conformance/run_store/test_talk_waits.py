@@ -19,7 +19,7 @@ from actors._kernel.stores.conversations import SessionLabel
 from actors._kernel.stores.runs import ApprovalFilter
 from tests.conformance.bed import DESK, result, started
 from tests.conformance.clock import ManualClock
-from tests.conformance.talk import CLERK, ask_agent, ask_wait, join_wait, question, reply, rest, row
+from tests.conformance.talk import CLERK, ask_wait, asked, join_wait, question, reply, rest, row
 
 if TYPE_CHECKING:
     from actors._kernel.runtime.commit import Outgoing
@@ -202,7 +202,7 @@ async def test_a_question_that_is_refused_before_it_leaves_never_leaves(bed: Bed
 async def test_a_question_that_was_begun_is_not_taken_back(bed: Bed) -> None:
     """The run that took it continues and ends with it."""
     run = await bed.begin()
-    target = await ask_agent(run)
+    target = await asked(run)
     sent = question(run, CLERK)
     await run.commit(run.turn(result("1"), withdraw=(key_of(sent),)))
 
@@ -346,7 +346,7 @@ async def test_a_cycle_is_closed_by_who_takes_an_answer(bed: Bed, is_known: bool
 async def test_no_cycle_over_a_wait_that_is_answered(bed: Bed) -> None:
     """A run with a stored answer continues as soon as it is executed."""
     asker = await bed.begin()
-    target = await ask_agent(asker)
+    target = await asked(asker)
     await rest(asker, ask_wait("ask-1"))
 
     outcome = await target.commit(

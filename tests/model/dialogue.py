@@ -268,11 +268,11 @@ class Dialogue:
                 self._begin(first)
                 continue
             mail, senders = list[Told](), set[str]()
-            for queued in self.queue:
-                if isinstance(queued, Run):
-                    senders.add(queued.messages[0].sender)
-                elif queued.sender not in senders:
-                    mail.append(queued)
+            for queued_item in self.queue:
+                if isinstance(queued_item, Run):
+                    senders.add(queued_item.messages[0].sender)
+                elif queued_item.sender not in senders:
+                    mail.append(queued_item)
             self.queue = [item for item in self.queue if item not in mail]
             run = Run(f"mail {mail[0].label}", mail)
             self.runs[run.label] = run

@@ -92,8 +92,7 @@ class Operator:
             case "redrive letters":
                 for letter in await store.lists.dead_letters(limit=1000):
                     new = tuple(
-                        redriven.message.id
-                        for redriven in await store.operators.redrive([letter.id])
+                        arrived.message.id for arrived in await store.operators.redrive([letter.id])
                     )
                     self.accepted += [Act(verb, str(letter.run_id), new=new)] if new else []
             case "redrive runs":

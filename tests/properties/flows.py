@@ -175,14 +175,14 @@ class FlowPlay:
         once = sum(n for (node, _), n in again.items() if node in self.compiled.once)
         if promised - done or too_often or once:
             wrong.append(f"{model.name}: executed {done}, not {promised}")
-        unmatched = [*model.children]
+        unmatched_children = [*model.children]
         for child in self._children.get(run_id, ()):
-            below = next((c for c in unmatched if c.name == child.workflow_id), None)
+            below = next((c for c in unmatched_children if c.name == child.workflow_id), None)
             if below is None:
                 return [*wrong, f"{model.name}: child {child.workflow_id} more than the model has"]
-            unmatched.remove(below)
+            unmatched_children.remove(below)
             wrong += await self._compared(runs, child, below)
-        return wrong + [f"{model.name}: no child {c.name}" for c in unmatched]
+        return wrong + [f"{model.name}: no child {c.name}" for c in unmatched_children]
 
 
 def flows_of(app: str, plays: list[FlowPlay]) -> Flows:

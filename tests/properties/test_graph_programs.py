@@ -123,14 +123,14 @@ def compare(stores: Stores, run: RunState, model: Expected, world: World, *, who
     children = stores.runs.list_children(parent_run_id=run.run_id)
     if whole and len(children) != len(model.children):
         raise Mismatch(f"{run.workflow_id}: {len(children)} children, not {len(model.children)}")
-    unmatched = [*model.children]
+    unmatched_children = [*model.children]
     for (
         child
     ) in children:  # those of one name are made in order, others in that of the branches' turns
-        below = next((c for c in unmatched if c.name == child.workflow_id), None)
+        below = next((c for c in unmatched_children if c.name == child.workflow_id), None)
         if below is None:
             raise Mismatch(f"{run.workflow_id}: child {child.workflow_id} more than the model has")
-        unmatched.remove(below)
+        unmatched_children.remove(below)
         compare(stores, child, below, world, whole=whole)
 
 

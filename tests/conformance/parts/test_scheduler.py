@@ -63,10 +63,10 @@ async def test_tenants_take_turns_whatever_their_priorities(source: Source) -> N
     """A tenant with many urgent runs does not delay another's single run."""
     scheduler = source.scheduler()
     many = [await queued(scheduler, tenant="big", priority=0) for _ in range(4)]
-    small = await queued(scheduler, tenant="small", priority=9)
+    small_run = await queued(scheduler, tenant="small", priority=9)
 
-    assert await scheduler.pending_runs() == [many[0], small, *many[1:]]
-    assert await scheduler.pending_runs(tenant="small") == [small]
+    assert await scheduler.pending_runs() == [many[0], small_run, *many[1:]]
+    assert await scheduler.pending_runs(tenant="small") == [small_run]
 
 
 @pytest.mark.item(122, 204, 216, 217)

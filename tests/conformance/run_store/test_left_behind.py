@@ -153,8 +153,10 @@ async def test_ended_runs_of_tasks_are_found_below_an_agents(bed: Bed) -> None:
     assert await bed.store.retention.sweep_these(ids) == 2
     assert await bed.store.retention.sweep_these(ids) == 0
     assert [task.run_id for task in await lists.tasks(chat("s"), status=every)] == [deep.run_id]
-    cleared = {task.run_id: task for task in await lists.tasks(chat("s"), status=every, every=True)}
-    assert (set(cleared), cleared[done.run_id].entries) == (set(tasks), 0)
+    cleared_tasks = {
+        task.run_id: task for task in await lists.tasks(chat("s"), status=every, every=True)
+    }
+    assert (set(cleared_tasks), cleared_tasks[done.run_id].entries) == (set(tasks), 0)
     row = await bed.store.reads.run(done.run_id)
     assert row is not None
     assert (row.status, row.swept, row.result) == (RunStatus.COMPLETED, True, None)

@@ -238,11 +238,11 @@ async def test_a_cancel_flags_the_whole_subtree(bed: Bed) -> None:
 
     report = await bed.store.arrivals.request_cancel(run.run_id, reason="enough")
 
-    flagged = {run.run_id: DESK} | {
+    flagged_runs = {run.run_id: DESK} | {
         child.run_id: child.agent for child in tree if child is not tree[2]
     }
-    assert dict(report.runs) == flagged
-    for run_id in flagged:
+    assert dict(report.runs) == flagged_runs
+    for run_id in flagged_runs:
         row = await bed.store.reads.run(run_id)
         assert row is not None
         assert row.cancel_requested == "enough"

@@ -468,10 +468,10 @@ async def test_a_suspension_waits_for_the_answers_it_names(bed: Bed) -> None:
     target = await asked(asker)
     await target.complete(1)
     other = await asker.suspend(WakeSet(runs=("ask-2",)))
-    waiting = await asker.suspend(WakeSet(runs=("ask-2", "ask-1")))
-    taking = await asker.suspend(WakeSet(runs=("ask-1",)), take_answers=("ask-1",))
+    waiting_outcome = await asker.suspend(WakeSet(runs=("ask-2", "ask-1")))
+    taking_outcome = await asker.suspend(WakeSet(runs=("ask-1",)), take_answers=("ask-1",))
 
-    assert [o.wake_now for o in (other, waiting, taking)] == [False, True, False]
+    assert [o.wake_now for o in (other, waiting_outcome, taking_outcome)] == [False, True, False]
 
 
 async def test_an_ended_run_is_as_its_log_says(bed: Bed) -> None:
@@ -515,12 +515,12 @@ async def test_of_an_answer_and_the_end_of_its_wait_at_once_one_is_first(bed: Be
     await run.commit(run.turn(waits=(Wait("1", "approval", "appr", request={}),)))
     answer = Answer(run.run_id, "appr", "approved", {"by": "Kim"})
 
-    ended, answered = await asyncio.gather(
+    ended, answer_outcome = await asyncio.gather(
         run.send(run.turn(result("1"), unless_answered=("appr",), waits=())),
         bed.store.arrivals.answer(answer),
     )
 
-    assert answered.accepted == isinstance(ended, Answered)
+    assert answer_outcome.accepted == isinstance(ended, Answered)
     assert not (await bed.store.arrivals.answer(answer)).accepted
-    keys = ["appr"] if answered.accepted else []
+    keys = ["appr"] if answer_outcome.accepted else []
     assert [row.key for row in await bed.store.reads.answers(run.run_id)] == keys

@@ -205,13 +205,13 @@ async def test_what_a_run_received_on_its_way_stays_a_dead_letter(bed: Bed) -> N
         await run.commit(run.turn(received(0, later, position="4"), bind=bind))
         _, letter = await die(run)
 
-        redriven = await bed.store.operators.redrive([letter]) if comes_first else []
+        redriven_messages = await bed.store.operators.redrive([letter]) if comes_first else []
         submitted = await bed.store.operators.redrive_run(run.run_id)
-        redriven += await bed.store.operators.redrive([letter])
+        redriven_messages += await bed.store.operators.redrive([letter])
 
         (new,) = await bed.store.reads.load([submitted.run_id])
         assert [m.message.payload for m in new.messages] == [f"one-{n}"]
-        assert [arrived.message.payload for arrived in redriven] == ["later"]
+        assert [arrived.message.payload for arrived in redriven_messages] == ["later"]
         assert await bed.store.lists.dead_letters(agent=DESK) == []
         await _finish_all(bed)
 

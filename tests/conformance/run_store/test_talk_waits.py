@@ -57,14 +57,14 @@ async def test_waits_are_replaced_kept_and_gone(bed: Bed) -> None:
     await run.commit(run.turn(result("0"), waits=(ask_wait("a"), ask_wait("b"))))
     first = await open_now()
     await run.commit(run.turn(result("1")))
-    unchanged = await open_now()
+    unchanged_keys = await open_now()
     await run.commit(run.turn(result("2"), waits=(ask_wait("b"), ask_wait("c"))))
     replaced = await open_now()
     await run.commit(run.turn(result("3"), waits=()))
     none = await open_now()
     await run.complete(waits=(ask_wait("d"),))
 
-    assert (first, unchanged, replaced, none) == ({"a", "b"}, {"a", "b"}, {"b", "c"}, set())
+    assert (first, unchanged_keys, replaced, none) == ({"a", "b"}, {"a", "b"}, {"b", "c"}, set())
     assert await open_now() == set()
 
 

@@ -34,14 +34,14 @@ def login(id_: str, parent: str | None, **more: Any) -> NewToken:
 async def test_a_token_is_found_by_the_hash_of_its_secret_alone(bed: Bed) -> None:
     """With all its fields. Its name and id do not find it."""
     tokens = bed.store.data.tokens
-    created = await tokens.create(token(tenant="acme"))
+    created_token = await tokens.create(token(tenant="acme"))
     row = await tokens.find(digest_of("ci"))
 
     assert row is not None
     assert (row.id, row.name, row.tenant, row.principal) == ("ci", "ci", "acme", "ada")
     assert (row.scopes, row.state) == (("sessions:own", "operate"), "valid")
     assert (row.is_login, row.expires_at, row.revoked_at) == (False, None, None)
-    assert row.created_at == created.created_at
+    assert row.created_at == created_token.created_at
     assert [
         await tokens.find(digest) for digest in ("ci", "", digest_of("other"), "x" * 3_000)
     ] == [None] * 4
@@ -102,9 +102,9 @@ async def test_a_token_expires_and_logins_that_did_are_forgotten(bed: Bed) -> No
     for new_token in (token("old", expires_at=past), token("young", expires_at=soon)):
         await tokens.create(new_token)
     await tokens.create(login("gone", "young", expires_at=past))
-    expired = await tokens.find(digest_of("gone"))
-    assert expired is not None
-    assert (expired.state, await tokens.over(["gone"])) == ("expired", {"gone": "expired"})
+    expired_token = await tokens.find(digest_of("gone"))
+    assert expired_token is not None
+    assert (expired_token.state, await tokens.over(["gone"])) == ("expired", {"gone": "expired"})
     await tokens.create(login("other", "young", expires_at=soon, principal="bob"))
     assert await tokens.find(digest_of("gone")) is not None
     await tokens.create(login("kept", "young", expires_at=soon))

@@ -281,9 +281,9 @@ async def played(
         }
         after_all = {key: rules.settled(b, now=None) for key, b in mine.items()}
         boards |= {key: b for key, b in after_all.items() if b is not None}
-        settled = await store.settle_conversation(conversation)
+        settled_boards = await store.settle_conversation(conversation)
         expected = [b for _, b in sorted(after_all.items(), key=str) if b is not None]
-        return [plain(b) for b in settled], expected
+        return [plain(b) for b in settled_boards], expected
     calls: dict[str, tuple[Callable[[], Awaitable[Any]], Callable[[Any], TaskList | None]]] = {
         "create": (
             lambda: store.create_task_list(conversation, agent, new, title=id_),

@@ -256,11 +256,11 @@ async def test_tenants_do_not_see_each_other(served: Ground) -> None:
     await served.theirs.remove("refund@1")
 
     assert ours.hash != theirs.hash
-    installed = await served.ours.find("refund@1")
-    assert installed == ours
-    assert installed is not None
-    assert installed.installed_by == "ada"
-    assert installed.installed_at is not None
+    installed_bundle = await served.ours.find("refund@1")
+    assert installed_bundle == ours
+    assert installed_bundle is not None
+    assert installed_bundle.installed_by == "ada"
+    assert installed_bundle.installed_at is not None
     assert await served.theirs.find("refund@1") is None
 
 

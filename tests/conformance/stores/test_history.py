@@ -324,8 +324,8 @@ async def test_a_turn_keeps_everything_it_came_with(history: HistoryProvider) ->
 
     assert [as_said(turn) for turn in stored] == [as_said(turn) for turn in turns]
     has_metadata = [
-        sent.metadata.items() <= turn.metadata.items()
-        for sent, turn in zip(turns, stored, strict=True)
+        sent_turn.metadata.items() <= turn.metadata.items()
+        for sent_turn, turn in zip(turns, stored, strict=True)
     ]
     assert all(has_metadata)
     assert stored[1].parent == "t0"

@@ -35,10 +35,10 @@ class Host:
         return cls(bed)
 
     async def claim(
-        self, held: int, wanted: int, starts: int = 0, scope: LimitScope = DESK
+        self, held_count: int, wanted_count: int, starts: int = 0, scope: LimitScope = DESK
     ) -> Grant:
         """Return the answer to one claim."""
-        claim = Claim(scope=scope, held=held, wanted=wanted, starts=starts)
+        claim = Claim(scope=scope, held=held_count, wanted=wanted_count, starts=starts)
         [grant] = await self.bed.store.limits.exchange(self.bed.owner, [claim])
         return grant
 
@@ -127,18 +127,18 @@ async def test_a_single_slot_goes_from_host_to_host(bed: Bed) -> None:
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=1))
     async with two_hosts(bed) as hosts:
         holders = []
-        holder, waiting = hosts
+        holder, waiter = hosts
         for _ in range(4):
             begun = time.monotonic()
             assert (await holder.claim(0, 9)).held == 1
             share = (await holder.claim(1, 9)).share
             assert share == 1 or time.monotonic() - begun > 0.1, "its turn has just begun"
-            assert (await waiting.claim(0, 9)).held == 0
+            assert (await waiter.claim(0, 9)).held == 0
             await pass_time(bed, 0.15)
             assert (await holder.claim(1, 9)).share == 0
             assert (await holder.claim(0, 9)).held == 0, "it is the other's turn"
             holders.append(holder.bed.owner)
-            holder, waiting = waiting, holder
+            holder, waiter = waiter, holder
 
     assert len(set(holders)) == 2
 

@@ -292,9 +292,9 @@ async def test_a_message_that_is_given_up_is_one_dead_letter_and_what_is_behind_
     assert (letter.reason, letter.last_error, letter.attempts) == ("unpublishable", "too large", 0)
     [row] = await line.store.outbox.page(list(line.bed.leases.values()))
     assert (row.message.target, row.dead_letter) == (BERT, "unpublishable")
-    assert [
-        redriven.message.id for redriven in await line.store.operators.redrive([letter.id])
-    ] != ["b"]
+    assert [arrived.message.id for arrived in await line.store.operators.redrive([letter.id])] != [
+        "b"
+    ]
     mail = await line.store.backlog.pending_mail(agent=BERT)
     assert [m.message.payload for m in mail] == ["a", "c", "b"]
 

@@ -362,8 +362,8 @@ async def test_random_operations_do_what_a_small_model_does(
         versions = versions_by_slot.get(slot, [])
         match rnd.choice(("put", "put", "expect", "forget", "search")):
             case "forget":
-                forgotten = versions_by_slot.pop("a", [])
-                assert await store.forget("a", about=about) == len(forgotten)
+                forgotten_versions = versions_by_slot.pop("a", [])
+                assert await store.forget("a", about=about) == len(forgotten_versions)
             case "search":
                 vector = unit_vector([rnd.gauss(0, 1) for _ in range(3)], what="x")
                 memory_query = MemoryQuery(

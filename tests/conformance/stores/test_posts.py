@@ -179,10 +179,10 @@ async def test_posts_stay_in_their_tenant(bed: Bed) -> None:
 @pytest.mark.item(95, 96)
 async def test_only_followers_of_the_posts_moment_get_it(bed: Bed) -> None:
     """Later followers do not. Followers that end later do, even if their row is not written yet."""
-    early, late, former, back = desks(4)
+    early, late, former_fan, back = desks(4)
     graph = bed.store.follows
-    await follow(bed, [early, former, back])
-    await graph.unfollow(former, NEWS)
+    await follow(bed, [early, former_fan, back])
+    await graph.unfollow(former_fan, NEWS)
 
     await bed.store.posts.publish(post())
     await graph.follow(late, NEWS)

@@ -80,14 +80,14 @@ async def test_a_schedule_comes_back_as_it_was_written(bed: Bed) -> None:
         agent_id=OTHER,
     )
     single = plan(bed, "once", cron=None, at=bed.in_s(60), in_s=60)
-    written = [await bed.store.schedules.put(s, expected=None) for s in (full, single)]
-    stored = [
+    written_schedules = [await bed.store.schedules.put(s, expected=None) for s in (full, single)]
+    stored_schedules = [
         await bed.store.schedules.get("acme", "s"),
         await bed.store.schedules.get("default", "once"),
     ]
 
-    assert stored == written
-    assert [replace(s, revision=0) for s in stored if s] == [full, single]
+    assert stored_schedules == written_schedules
+    assert [replace(s, revision=0) for s in stored_schedules if s] == [full, single]
     assert await bed.store.schedules.get("default", "s") is None
 
 

@@ -22,7 +22,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     new_stores.close()
 
 
-@pytest.fixture(params=[one for one in KINDS if one != "memory"])
+@pytest.fixture(params=[kind for kind in KINDS if kind != "memory"])
 def disk_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     """Yield all stores of one kind that survives its process."""
     new_stores = Stores(request.param, tmp_path)

@@ -96,9 +96,9 @@ def test_a_note_is_kept_tagged_and_found(stores: Stores) -> None:
     note = stores.artifacts.load_json(span["artifact_id"])
     assert note["note"] == "Alice owns the API"
     assert note["sources"] == {"run_id": run_id, "span_ids": [], "message_ids": []}
-    recalled = row(state, 2)
-    assert "Alice owns the API" in recalled["output"]
-    assert recalled["meta"]["matches"] == [{**span, "owner_run_id": run_id}]
+    recalled_row = row(state, 2)
+    assert "Alice owns the API" in recalled_row["output"]
+    assert recalled_row["meta"]["matches"] == [{**span, "owner_run_id": run_id}]
     deltas = [
         record["delta"] for record in stores.ledger.list(run_id) if record["status"] == "completed"
     ]
@@ -156,8 +156,8 @@ def test_old_messages_are_archived_and_can_be_restored(stores: Stores) -> None:
     assert [(state.output[f"out{at}"]["inserted"]) for at in (1, 2)] == [2, 0]
     meta = row(state)["meta"]
     assert (meta["compacted"], meta["preserved"], meta["key_points"]) == (2, 1, ["k"])
-    archived = stores.artifacts.load_json(span["artifact_id"])["messages"]
-    assert [message["content"] for message in archived] == ["a", "b"]
+    archived_messages = stores.artifacts.load_json(span["artifact_id"])["messages"]
+    assert [message["content"] for message in archived_messages] == ["a", "b"]
 
 
 @pytest.mark.item(425)
@@ -359,8 +359,8 @@ def test_a_context_that_was_offloaded_is_followed(stores: Stores) -> None:
     state = rt.tick(spec, run_id)
 
     [span] = spans_of(state.vars)
-    archived = stores.artifacts.load_json(span["artifact_id"])["messages"]
-    assert [message["content"] for message in archived] == long[:2]
+    archived_messages = stores.artifacts.load_json(span["artifact_id"])["messages"]
+    assert [message["content"] for message in archived_messages] == long[:2]
     assert state.vars["_runtime"]["node_traces"]["n1"]["steps"][0]["result"]["inserted"] == 2
 
 

@@ -188,11 +188,11 @@ def test_an_asynchronous_child_is_not_awaited(stores: Stores) -> None:
     scheduled = scheduler_of(stores, parent, CHILD)
     _, state = scheduled.run(parent)
 
-    started = state.output["out"]
-    assert started["async"] is True
-    assert scheduled.get_state(started["sub_run_id"]).status is RunStatus.RUNNING
+    child_data = state.output["out"]
+    assert child_data["async"] is True
+    assert scheduled.get_state(child_data["sub_run_id"]).status is RunStatus.RUNNING
     scheduled.scheduler.poll_once()
-    assert scheduled.get_state(started["sub_run_id"]).status is RunStatus.COMPLETED
+    assert scheduled.get_state(child_data["sub_run_id"]).status is RunStatus.COMPLETED
 
 
 @pytest.mark.item(421)

@@ -187,9 +187,9 @@ def test_references_name_artifacts(stores: Stores) -> None:
     assert is_artifact_ref(ref)
     assert not any(is_artifact_ref(value) for value in ("a", None, 1, {}, {"$artifact": 1}, [ref]))
     assert get_artifact_id(ref) == artifact.artifact_id
-    resolved = resolve_artifact(ref, stores.artifacts)
-    assert resolved is not None
-    assert resolved.as_json() == [1]
+    resolved_artifact = resolve_artifact(ref, stores.artifacts)
+    assert resolved_artifact is not None
+    assert resolved_artifact.as_json() == [1]
     assert resolve_artifact(artifact_ref("nobody"), stores.artifacts) is None
     assert compute_artifact_id(b"[1]", run_id="r1") == artifact.artifact_id
     assert compute_artifact_id(b"[1]") != compute_artifact_id(b"[1]", run_id="r1")
@@ -236,7 +236,7 @@ def test_large_values_of_a_run_are_references(stores: Stores) -> None:
 def test_offloaded_paths_can_be_configured(stores: Stores) -> None:
     """By path; a whole value only if it may be replaced."""
     value = {"a": "x" * 400, "b": "y" * 400}
-    offloaded = offload_large_values(
+    offloaded_vars = offload_large_values(
         value,
         artifact_store=stores.artifacts,
         run_id="r1",
@@ -245,8 +245,8 @@ def test_offloaded_paths_can_be_configured(stores: Stores) -> None:
         allow_offload=lambda path, _value: path != "vars.b",
     )
 
-    assert is_artifact_ref(offloaded["a"])
-    assert offloaded["b"] == "y" * 400
+    assert is_artifact_ref(offloaded_vars["a"])
+    assert offloaded_vars["b"] == "y" * 400
     whole = offload_large_values(
         "z" * 400, artifact_store=stores.artifacts, run_id=None, max_inline_bytes=100
     )

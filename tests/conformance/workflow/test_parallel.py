@@ -52,10 +52,10 @@ def asking(key: str, after: str | None = "end", **more: Any) -> Any:
     return effect_then(EffectType.ASK_USER, payload, key=f"got.{key}", after=after)
 
 
-def two(left: Any, right: Any, **more: Any) -> WorkflowSpec:
+def two(one_node: Any, other_node: Any, **more: Any) -> WorkflowSpec:
     """Return a graph of two branches with one node each."""
     begin = fork({"left": "one", "right": "other"})
-    nodes = {"fork": begin, "one": left, "other": right, "end": end_node}
+    nodes = {"fork": begin, "one": one_node, "other": other_node, "end": end_node}
     return WorkflowSpec("graph", "fork", nodes, **more)
 
 

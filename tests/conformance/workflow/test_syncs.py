@@ -142,8 +142,8 @@ def test_only_the_end_of_an_idempotent_effect_is_synced_with_the_next_start(
     ledger = disk_stores.ledger if wrapper is None else wrapper(disk_stores.ledger)
 
     def handler(run: RunState, _effect: Effect) -> EffectOutcome:
-        found = [record["status"] for record in disk_stores.reopen().ledger.list(run.run_id)]
-        seen.append((syncs.count, found))
+        statuses = [record["status"] for record in disk_stores.reopen().ledger.list(run.run_id)]
+        seen.append((syncs.count, statuses))
         return EffectOutcome.completed("x")
 
     def asking(after: str) -> Any:

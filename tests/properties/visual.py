@@ -149,7 +149,7 @@ class _Sketch:
         self.wire(f"rest for {node}", "result", node, "value")
 
     def _effect(self, kind: str, words: list[Any], node: str, after: str | None) -> None:
-        """Draw an effect. What an editor has no words for is added to its payload; see `told`."""
+        """Draw an effect. What an editor has no words for is added to its payload; see `with_program_payload`."""
         compiled, more, mode = self._compiled, {"node": node}, EffectMode.IDEMPOTENT
         if kind == "work":
             self.node(node, "llm_call", pinDefaults={"prompt": "?"})

@@ -53,7 +53,7 @@ class Drawn(Written):
             sketch.reads(letter, "end", letter)
         flow = {"id": name, "nodes": sketch.nodes, "edges": sketch.edges, "entryNode": entry}
         spec = compile_visualflow(flow)
-        nodes = {node_id: sketch.with_program_payload(node) for node_id, node in spec.nodes.items()}
+        nodes = {node_id: sketch.with_payload(node) for node_id, node in spec.nodes.items()}
         joins = {f"{node['id']}~" for node in sketch.nodes if node["type"] == "parallel"}
         self.joins |= joins
         reducers = {**spec.reducers, "a": summed}
@@ -149,7 +149,7 @@ class _Sketch:
         self.wire(f"rest for {node}", "result", node, "value")
 
     def _effect(self, kind: str, words: list[Any], node: str, after: str | None) -> None:
-        """Draw an effect. What an editor has no words for is added to its payload; see `with_program_payload`."""
+        """Draw an effect. What an editor has no words for is added to its payload; see `with_payload`."""
         compiled, more, mode = self._compiled, {"node": node}, EffectMode.IDEMPOTENT
         if kind == "work":
             self.node(node, "llm_call", pinDefaults={"prompt": "?"})
@@ -174,7 +174,7 @@ class _Sketch:
         self._asks[node] = more, mode
         self.wire(node, "exec-out", after)
 
-    def with_program_payload(self, node: Any) -> Any:
+    def with_payload(self, node: Any) -> Any:
         """Return a node of the graph whose effect has its payload, mode and place of the program."""
         if node.name not in self._asks:
             return node

@@ -340,8 +340,8 @@ class Bed:
     async def lose_to(self, rival: Bed) -> None:
         """Let `rival` take all shards over while this host goes on believing in its leases."""
         await rival.store.shards.release(list(self.leases.values()))
-        taken = await rival.claim()
-        assert {lease.shard for lease in taken} == set(self.leases)
+        new_leases = await rival.claim()
+        assert {lease.shard for lease in new_leases} == set(self.leases)
 
     async def submit(  # noqa: PLR0913 - what a test may vary
         self,

@@ -70,9 +70,9 @@ async def answers(bed: Bed, run: Turns) -> list[Answer]:
 
 async def row(bed: Bed, run: Turns | RunId) -> RunRow:
     """The row of a run that exists."""
-    found = await bed.store.reads.run(run if isinstance(run, str) else run.run_id)
-    assert found is not None
-    return found
+    run_row = await bed.store.reads.run(run if isinstance(run, str) else run.run_id)
+    assert run_row is not None
+    return run_row
 
 
 def terms(

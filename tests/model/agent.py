@@ -63,8 +63,8 @@ class World:
     def counts(self) -> dict[str, int]:
         """By name, how often each effect started to execute."""
         counts: dict[str, int] = {}
-        for one in self.begun:
-            counts[one.name] = counts.get(one.name, 0) + 1
+        for execution in self.begun:
+            counts[execution.name] = counts.get(execution.name, 0) + 1
         return counts
 
     async def execute(self, name: str, host: int, run_id: RunId) -> Any:
@@ -128,8 +128,8 @@ class ProgramAgent:
             return {"unread": unread, "senders": [message.sender for message in inbox]}
         self._run_id, self._seen, self._handles = ctx.run_id, list(inbox), {}
         tag = self._tag = "" if is_first else ctx.run_id[:6]
-        given = [spoiled(message.payload) for message in inbox]
-        return await self._drive(ctx, self._case.code(self.id.type, given, tag))
+        payloads = [spoiled(message.payload) for message in inbox]
+        return await self._drive(ctx, self._case.code(self.id.type, payloads, tag))
 
     async def _embed(self, text: str) -> Any:
         return await self._step(embedding_name(text, self._tag))
@@ -155,12 +155,12 @@ class ProgramAgent:
             except StopIteration as stop:
                 return stop.value
             value = error = None
-            given = replace(call, args=copy_of(call.args))
+            copied_call = replace(call, args=copy_of(call.args))
             try:
-                value = await getattr(self, f"_{call.verb}_verb")(ctx, given)
+                value = await getattr(self, f"_{call.verb}_verb")(ctx, copied_call)
                 if call.verb not in OF_BRANCHES:
                     value = spoiled(value)
-                    spoiled(given.args)
+                    spoiled(copied_call.args)
             except BaseException as exc:  # noqa: BLE001 - thrown into the code
                 error = exc
 
@@ -238,11 +238,11 @@ class ProgramAgent:
 
     async def _ask_verb(self, ctx: Any, call: Call) -> Any:
         target, payload, limit = call.args
-        return _said(await ctx.ask(AgentId.parse(target), payload, timeout=limit))
+        return _describe_outcome(await ctx.ask(AgentId.parse(target), payload, timeout=limit))
 
     async def _ask_run_verb(self, ctx: Any, call: Call) -> Any:
         child, payload, limit = call.args
-        return _said(await ctx.ask(self._handles[child], payload, timeout=limit))
+        return _describe_outcome(await ctx.ask(self._handles[child], payload, timeout=limit))
 
     async def _approval_verb(self, ctx: Any, call: Call) -> Any:
         what, limit = call.args
@@ -267,17 +267,17 @@ class ProgramAgent:
         return await ctx.history.count(session=call.args[0])
 
     async def _turns_verb(self, ctx: Any, call: Call) -> Any:
-        found = await ctx.history.get(session=call.args[0])
-        return [[message.role, message.text, message.turn] for message in found]
+        messages = await ctx.history.get(session=call.args[0])
+        return [[message.role, message.text, message.turn] for message in messages]
 
     async def _generate_verb(self, ctx: Any, call: Call) -> Any:
         name, text, session = call.args
         turn = ChatMessage.of("user", f"{name}|{text}")
         answer = await ctx.generate(turn, session=session)
-        said = answer.text
+        reply_text = answer.text
         turn.content.clear()
         answer.content.clear()
-        return said
+        return reply_text
 
     async def _remember_verb(self, ctx: Any, call: Call) -> Any:
         text, key, about = call.args
@@ -286,7 +286,7 @@ class ProgramAgent:
     async def _recall_verb(self, ctx: Any, call: Call) -> Any:
         query, about = call.args
         hits = await ctx.memory.recall(query, about=about, limit=LIMIT)
-        return hits_of([one.model_dump() for one in hits])
+        return hits_of([hit.model_dump() for hit in hits])
 
     async def _forget_verb(self, ctx: Any, call: Call) -> Any:
         key_or_id, about = call.args
@@ -362,7 +362,7 @@ def _topic(text: str) -> TopicId:
     return TopicId(type_, source, tenant or DEFAULT_TENANT)
 
 
-def _said(outcome: AskOutcome) -> Any:
+def _describe_outcome(outcome: AskOutcome) -> Any:
     failed = outcome.kind in (AskKind.TARGET_FAILED, AskKind.TARGET_CANCELLED)
     result = plain_error(outcome.result) if failed else outcome.result
     return [outcome.kind.value, result, outcome.handle]

@@ -47,9 +47,9 @@ class Anchor:
 def agents_of(case: Case, rows: Iterable[RunRow] = ()) -> list[AgentId]:
     """Return the agents of the cast that can have any state."""
     root = AgentId.parse(case.root)
-    named = {AgentId(type_, key, root.tenant) for type_ in case.cast for key in KEYS}
+    possible_agents = {AgentId(type_, key, root.tenant) for type_ in case.cast for key in KEYS}
     mine = {row.agent_id for row in rows if row.agent_id.tenant == root.tenant}
-    return sorted(named | mine - {root})
+    return sorted(possible_agents | mine - {root})
 
 
 async def anchor(
@@ -67,9 +67,7 @@ async def anchor(
         entries = [entry async for entry in store.reads.entries(row.run_id)]
         if row.run_id == first:
             log = entries
-        bound = [
-            letter_of(one.message) for one in (await store.reads.load([row.run_id]))[0].messages
-        ]
+        bound = [letter_of(m.message) for m in (await store.reads.load([row.run_id]))[0].messages]
         letters = {letter.id: letter for letter in [*bound, *_letters(entries)]}
         if row.run_id != first and row.agent_id == root:
             read += letters.values()
@@ -88,16 +86,18 @@ async def anchor(
                 row.cancel_requested,
             )
         )
-        answers += [(row.run_id, key, None) for key in _taken(entries)]
+        answers += [(row.run_id, key, None) for key in _taken_keys(entries)]
         if not row.status.is_terminal:
-            for one in await store.reads.answers(row.run_id):
-                answers.append((row.run_id, one.key, _answer(one)))
+            for stored_answer in await store.reads.answers(row.run_id):
+                answers.append((row.run_id, stored_answer.key, _answer(stored_answer)))
     waiting: dict[str, list[Letter]] = {}
     for agent in [root, *agents_of(case, rows)]:
         mail = await store.backlog.pending_mail(agent=agent)
         if mail:
-            waiting[str(agent)] = [letter_of(one.message, alone=one.alone) for one in mail]
-            arrived |= {one.message.id for one in mail}
+            waiting[str(agent)] = [
+                letter_of(mail_row.message, alone=mail_row.alone) for mail_row in mail
+            ]
+            arrived |= {mail_row.message.id for mail_row in mail}
     follows, is_fair = [], True
     if case.cast:
         follows = await _follows(store)
@@ -119,7 +119,7 @@ async def anchor(
 
 
 def _letters(entries: list[RunLogEntry]) -> list[Letter]:
-    bodies: list[Any] = [one.payload["message"] for one in received(entries)]
+    bodies: list[Any] = [entry.payload["message"] for entry in received(entries)]
     return [letter_of(Message.from_json(body)) for body in bodies]
 
 
@@ -128,17 +128,19 @@ def letter_of(message: Message, *, alone: bool = False) -> Letter:
     return Letter(message.id, message.sender or "", message.payload, message.reply_to, alone)
 
 
-def _answer(one: StoredAnswer) -> Answer:
-    by = one.by or ""
-    return Answer(one.status, by, one.result, plain_error(one.error))
+def _answer(stored_answer: StoredAnswer) -> Answer:
+    by = stored_answer.by or ""
+    return Answer(stored_answer.status, by, stored_answer.result, plain_error(stored_answer.error))
 
 
-def _taken(entries: list[RunLogEntry]) -> list[str]:
+def _taken_keys(entries: list[RunLogEntry]) -> list[str]:
     """Return keys of answers that a run has read."""
-    asked = {e.position: str(e.payload["message_id"]) for e in entries if e.kind == "ask.sent"}
+    message_ids = {
+        e.position: str(e.payload["message_id"]) for e in entries if e.kind == "ask.sent"
+    }
     joined = [str(e.payload["child"]) for e in entries if e.kind == "child.completed"]
     replied = [e.position for e in entries if e.kind == "ask.replied"]
-    return [*joined, *(asked[position] for position in replied if position in asked)]
+    return [*joined, *(message_ids[position] for position in replied if position in message_ids)]
 
 
 async def _are_posts_behind(store: RunStore, agents: Sequence[AgentId]) -> bool:
@@ -151,8 +153,8 @@ async def _are_posts_behind(store: RunStore, agents: Sequence[AgentId]) -> bool:
 
 
 async def _follows(store: RunStore) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    follows: list[tuple[str, str]] = []
     for text in TOPICS:
         topic = TopicId(*text.split("/"))
-        found += [(text, str(x.follower)) async for x in store.follows.followers_of(topic)]
-    return found
+        follows += [(text, str(x.follower)) async for x in store.follows.followers_of(topic)]
+    return follows

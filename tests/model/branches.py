@@ -19,18 +19,18 @@ class Group:
     """The condition that a parent waits for.
 
     Attributes: kind: ``gather``, ``select``, ``scope`` (its end), ``join`` or ``cancel``. children:
-    In the order in which they were given or started. one: The child of ``join`` and ``cancel``.
-    error: Raised by the body of a scope. value: Returned by the body of a scope. chosen: The child
+    In the order in which they were given or started. child: The child of ``join`` and ``cancel``.
+    error: Raised by the body of a scope. value: Returned by the body of a scope. decider: The child
     whose end or failure decided it. joined: Children whose outcome the parent has read.
     """
 
     kind: str
     position: str
     children: list[Branch] = field(default_factory=list)
-    one: Branch | None = None
+    child: Branch | None = None
     error: BaseException | None = None
     value: Any = None
-    chosen: Branch | None = None
+    decider: Branch | None = None
     joined: list[Branch] = field(default_factory=list)
 
 

@@ -157,9 +157,9 @@ class _HeldTransport:
         self._transport, self._held = transport, held
 
     @asynccontextmanager
-    async def connect(self, **told: Any) -> AsyncIterator[MailConnection]:
+    async def connect(self, **options: Any) -> AsyncIterator[MailConnection]:
         async with AsyncExitStack() as stack:
-            opening = self._transport.connect(**told)
+            opening = self._transport.connect(**options)
             with self._held.call():
                 connection = await stack.enter_async_context(opening)
             try:
@@ -189,12 +189,12 @@ class _TellingStore(PostgresStore):
 
     @override
     def set_nudge_hook(self, hook: Callable[[Nudge], None] | None) -> None:
-        def told(nudge: Nudge) -> None:
+        def forward(nudge: Nudge) -> None:
             self.held.came(f"{nudge.kind} {nudge.run_id or nudge.agent_id}")
             if hook is not None:
                 hook(nudge)
 
-        super().set_nudge_hook(None if hook is None else told)
+        super().set_nudge_hook(None if hook is None else forward)
 
     def _outbox_hook(self, hook: Callable[[Sequence[OutboxRow]], None] | None) -> None:
         self._set_hook(None if self.is_mute else hook)
@@ -247,8 +247,8 @@ class BrokerGround:
         tables = self.clock.value(_TABLES, self.settings.schema)
         self.clock.execute(tables)
         if full is not None:
-            gone, back = (EPOCH + timedelta(seconds=at) for at in full)
-            self.clock.execute(f"insert into room values ('{gone}', '{back}')")
+            full_at, back = (EPOCH + timedelta(seconds=at) for at in full)
+            self.clock.execute(f"insert into room values ('{full_at}', '{back}')")
         await self.store.shards.declare(
             Serves(agents=tuple(AgentId.parse(case.sink) for case in cases))
         )
@@ -321,10 +321,10 @@ class BrokerGround:
         """See `Ground.signal`. Time stands still until a host has read it."""
         if self.subjects is None:
             self.held.expect(f"signal {run_id}")
-            told = await self.store.arrivals.signal(
+            answer = await self.store.arrivals.signal(
                 run_id, name, payload, message_id=id, sender=SENDER
             )
-            if not told.accepted:
+            if not answer.accepted:
                 self.held.came(f"signal {run_id}")
             return
         await self._publish(self.subjects.signal(agent, OUTSIDER, run_id, name), payload, id)
@@ -424,7 +424,7 @@ class Theatre:
         self,
         cases: Sequence[Case],
         play: Callable[[BrokerGround], Coroutine[Any, Any, T]],
-        told: Callable[[], str],
+        describe: Callable[[], str],
         full: tuple[float, float] | None = None,
     ) -> T:
         ground = BrokerGround(
@@ -445,7 +445,7 @@ class Theatre:
             return await playing
         except asyncio.CancelledError:
             held = self._loop.held
-            raise AssertionError(f"it never ends: {held}; {told()}") from None
+            raise AssertionError(f"it never ends: {held}; {describe()}") from None
         finally:
             self._loop.held.forget()
             await ground.end()

@@ -45,7 +45,7 @@ def _end_by(error: BaseException, run: Run) -> list[tuple[str, dict[str, Any]]]:
     if run.others():
         run.drop_from(run.beginning)
         wait = 0.0 if _is_hopeless(error, policy) else wait
-        return [_failed(run, record, None, wait, kept=1)]
+        return [_failed(run, record, None, wait, kept_count=1)]
     if isinstance(error, BudgetExhaustedError):
         return [("run.failed", {"status": "budget_exhausted", "error": record})]
     if _is_hopeless(error, policy) or (ending is not None and _is_sticky(run, ending)):
@@ -59,7 +59,12 @@ def _end_by(error: BaseException, run: Run) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _failed(
-    run: Run, record: dict[str, Any], ending: int | None, wait: float, *, kept: int | None = None
+    run: Run,
+    record: dict[str, Any],
+    ending: int | None,
+    wait: float,
+    *,
+    kept_count: int | None = None,
 ) -> tuple[str, dict[str, Any]]:
     return "run.attempt_failed", {
         "attempt": run.memory.attempts + 1,
@@ -67,7 +72,7 @@ def _failed(
         "retry_from": len(run.log) - 1 if ending is None else ending,
         "ending": ending is not None,
         "at": run.world.now + wait,
-        "kept": kept,
+        "kept": kept_count,
     }
 
 

@@ -34,11 +34,11 @@ class Conversations(Talk):
     """See the module's docstring.
 
     Attributes:
-        said: Turns that become durable with an entry, by its seq: the entry, session, id, role and text.
+        new_turns: Turns that become durable with an entry, by its seq: the entry, session, id, role and text.
         cuts: Wanted since the last flush.
     """
 
-    said: dict[int, tuple[Line, list[tuple[str, str, str, str]]]]
+    new_turns: dict[int, tuple[Line, list[tuple[str, str, str, str]]]]
     cuts: list[Cut]
 
     def _append(self, branch: Branch, texts: list[str], session: str | None) -> None:
@@ -65,27 +65,30 @@ class Conversations(Talk):
         self._effect(branch, ("llm", "idempotent", digest, MODEL, name, session, question))
 
     def _say(
-        self, position: str, digest: str, session: str | None, told: list[tuple[str, str]]
+        self, position: str, digest: str, session: str | None, role_texts: list[tuple[str, str]]
     ) -> None:
         """Let turns be durable with the entry that was recorded last."""
-        ids = [turn_id(self.run_id, f"{position} {digest}", n) for n in range(len(told))]
-        turns = [(session or SESSIONS[0], id_, *one) for id_, one in zip(ids, told, strict=True)]
-        self.said[len(self.log) - 1] = (self.log[-1], turns)
+        ids = [turn_id(self.run_id, f"{position} {digest}", n) for n in range(len(role_texts))]
+        turns = [
+            (session or SESSIONS[0], id_, *role_text)
+            for id_, role_text in zip(ids, role_texts, strict=True)
+        ]
+        self.new_turns[len(self.log) - 1] = (self.log[-1], turns)
 
     @override
     def execute(self, branch: Branch, wait: Wait) -> None:
         name = wait.plan[3]
         if name in READS and wait.plan[0] == "step":
             session = self._session(wait.plan[4])
-            told = [[turn.role, turn.text, turn.id] for turn in session.turns]
-            value = len(told) if name == "history.count" else told
+            turns = [[turn.role, turn.text, turn.id] for turn in session.turns]
+            value = len(turns) if name == "history.count" else turns
             wait.plan = (*wait.plan, {"ok": value}, "")
             self.lookups.append(branch)
             self.at(self.world.now, branch, wait)
         elif wait.plan[0] == "llm":
-            shown, receipt = self._window(wait)
+            window, receipt = self._window(wait)
             outcome, n = self._executed(wait.plan[4])
-            wait.plan = (*wait.plan, shown, receipt, outcome, f"{wait.plan[4]}#{n}")
+            wait.plan = (*wait.plan, window, receipt, outcome, f"{wait.plan[4]}#{n}")
             self.at(self.world.now + outcome["d"], branch, wait)
         else:
             super().execute(branch, wait)
@@ -97,13 +100,13 @@ class Conversations(Talk):
             return
         digest, session, question = wait.plan[2], *wait.plan[5:7]
         texts, receipt, outcome, text = wait.plan[7:]
-        rest, told = came_of("llm", outcome, text), [("user", question)]
+        rest, role_texts = came_of("llm", outcome, text), [("user", question)]
         if rest["status"] == "ok":
             answer = scripted.answer_to(texts, rest["value"])
-            told.append(("assistant", answer))
+            role_texts.append(("assistant", answer))
             rest["value"] = [answer, *receipt]
         self.conclude(branch, wait, rest)
-        self._say(wait.position, digest, session, told)
+        self._say(wait.position, digest, session, role_texts)
 
     @override
     def outcome_at(self, wait: Wait) -> tuple[Any, BaseException | None]:
@@ -133,18 +136,18 @@ class Conversations(Talk):
             summary = turns[-KEPT - 1][0]
             self._pay(wait, summary)
             turns = turns[-KEPT:]
-            kept, gone = {one for one, _ in turns}, NO_CUT
+            kept_ids, cut_upto = {id_ for id_, _ in turns}, NO_CUT
             for turn in behind:
-                if turn.id in kept:
+                if turn.id in kept_ids:
                     break
-                gone = turn.ordinal
+                cut_upto = turn.ordinal
             ordinals = {turn.id: turn.ordinal for turn in behind}
-            if gone != NO_CUT and ordinals.get(summary) == gone:
+            if cut_upto != NO_CUT and ordinals.get(summary) == cut_upto:
                 name = wait.plan[5] or SESSIONS[0]
-                self.cuts.append(Cut(name, gone, session.upto, summary))
-        shown = [scripted.summary_of(summary).text] if summary else []
-        shown += [text for _, text in turns]
-        return shown, [*receipt, len(shown)]
+                self.cuts.append(Cut(name, cut_upto, session.upto, summary))
+        texts = [scripted.summary_of(summary).text] if summary else []
+        texts += [text for _, text in turns]
+        return texts, [*receipt, len(texts)]
 
     def _pay(self, wait: Wait, upto: str) -> None:
         """Buy a summary, unless one with the same words is recorded."""
@@ -155,8 +158,8 @@ class Conversations(Talk):
         digest = args_hash(["paid", SUMMARISER, words_of([question]), None])
         record = self.memory.records.get(position)
         if record is not None and record.end is not None:
-            known = self.log[record.end].data
-            if (known["hash"], known["status"]) == (digest, "ok"):
+            record_data = self.log[record.end].data
+            if (record_data["hash"], record_data["status"]) == (digest, "ok"):
                 return
         self._executed(scripted.name_in(question))
         data = {"effect": "llm", "name": SUMMARISER, "hash": digest}

@@ -81,8 +81,8 @@ class Crowd:
             self._listed = (-1.0, [])
             for stage in self._stages:
                 await stage.look()
-            left = await leftovers(runtime, self._ground.store, await self._list_runs())
-            self._stages[0].seen.leftovers = left
+            leftover_texts = await leftovers(runtime, self._ground.store, await self._list_runs())
+            self._stages[0].seen.leftovers = leftover_texts
             for arrival in arrivals:
                 arrival.cancel()
             await runtime.stop()

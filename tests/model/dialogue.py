@@ -63,7 +63,7 @@ class Run:
     """A run. `waits`: its awaited event, if it is active; None: it is queued or has ended."""
 
     label: str
-    told: list[Told]
+    messages: list[Told]
     status: str = "queued"
     waits: str | None = None
     own: list[int] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Run:
     @property
     def mode(self) -> str:
         """The mode of its first message."""
-        return MODES.get(self.told[0].kind, "normal")
+        return MODES.get(self.messages[0].kind, "normal")
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class Dialogue:
     queue: list[Run | Told] = field(default_factory=list)
     is_there: bool = False
     windows: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    asked: Counter[str] = field(default_factory=Counter)
+    request_counts: Counter[str] = field(default_factory=Counter)
     cuts: set[int] | None = None
     resumes: bool = True
     is_held: bool = False
@@ -122,28 +122,28 @@ class Dialogue:
     @property
     def open_runs(self) -> list[Run]:
         """Return the runs that have not ended, in the order of their start."""
-        queued = [one for one in self.queue if isinstance(one, Run)]
+        queued = [item for item in self.queue if isinstance(item, Run)]
         return ([] if self.active is None else [self.active]) + queued
 
     def path(self) -> list[int]:
         """Return the nodes from the first to the active one."""
-        found, at = list[int](), self.head
+        numbers, at = list[int](), self.head
         while at is not None:
-            found.append(at)
+            numbers.append(at)
             at = self.nodes[at].parent
-        return found[::-1]
+        return numbers[::-1]
 
-    def start(self, told: Told, conflict: str) -> str:
+    def start(self, message: Told, conflict: str) -> str:
         """Add a client's message. Return the label of its run, or the name of the error."""
-        if told.parent is not None and told.parent >= len(self.nodes):
+        if message.parent is not None and message.parent >= len(self.nodes):
             return "UnknownNodeError"
         busy = self.active
         if busy is not None and conflict == "reject":
             return "RunConflictError"
         if busy is not None and conflict == "join":
-            self.queue.append(told)
+            self.queue.append(message)
             return busy.label
-        run = self.runs[told.label] = Run(told.label, [told])
+        run = self.runs[message.label] = Run(message.label, [message])
         ahead = len(self.open_runs)
         self.is_there = True
         if busy is not None and conflict == "interrupt":
@@ -170,8 +170,8 @@ class Dialogue:
             run.status = "cancelled"
             self._fact("ended", run)
             label = None if self.active is None else self.active.label
-            told = [("run_cancelled", run.label, ""), ("run_dequeued", run.label, None)]
-            self._segment(label).facts.extend(told)
+            new_facts = [("run_cancelled", run.label, ""), ("run_dequeued", run.label, None)]
+            self._segment(label).facts.extend(new_facts)
         return run.status
 
     def ask_to_stop(self, run: Run, reason: str) -> None:
@@ -193,11 +193,11 @@ class Dialogue:
             self._say(run, "run_resumed", "woken")
         run.is_evicted = False
         if waits == "gate":
-            self._answer(run, f"re {run.told[-1].text}")
+            self._answer(run, f"re {run.messages[-1].text}")
         elif waits == "approval":
             self._decide(run, approve=approve)
         elif waits == "child":
-            output = f"kid {run.told[0].text}"
+            output = f"kid {run.messages[0].text}"
             self._say(run, "child_finished", "COMPLETED")
             self._end(run, "completed", output)
         else:
@@ -218,7 +218,7 @@ class Dialogue:
                 self._say(run, "run_waiting", ("go",) if run.waits == "signal" else ())
                 run.is_evicted = True
         if run is not None and run.waits == "gate":
-            self.asked[run.told[-1].text] += 1
+            self.request_counts[run.messages[-1].text] += 1
 
     def switch(self, node: int) -> str:
         """Make a node the active one."""
@@ -237,13 +237,13 @@ class Dialogue:
             return "UnknownSessionError"
         if self.open_runs:
             return "SessionActiveError"
-        gone = f"{len(self.facts) + 1} rows, {len(self.nodes)} turns"
+        report = f"{len(self.facts) + 1} rows, {len(self.nodes)} turns"
         self.number += len(self.facts)
         self.is_there, self.head = False, None
         self.nodes, self.facts, self.runs = [], [], {}
         self.cuts = None if self.cuts is None else set()
         self.eras.append([])
-        return gone
+        return report
 
     def _fact(self, kind: str, run: Run, ahead: int = 0) -> None:
         self.facts.append((kind, run.label, ahead))
@@ -268,12 +268,12 @@ class Dialogue:
                 self._begin(first)
                 continue
             mail, senders = list[Told](), set[str]()
-            for one in self.queue:
-                if isinstance(one, Run):
-                    senders.add(one.told[0].sender)
-                elif one.sender not in senders:
-                    mail.append(one)
-            self.queue = [one for one in self.queue if one not in mail]
+            for queued_item in self.queue:
+                if isinstance(queued_item, Run):
+                    senders.add(queued_item.messages[0].sender)
+                elif queued_item.sender not in senders:
+                    mail.append(queued_item)
+            self.queue = [item for item in self.queue if item not in mail]
             run = Run(f"mail {mail[0].label}", mail)
             self.runs[run.label] = run
             self._begin(run)
@@ -283,7 +283,7 @@ class Dialogue:
         self._fact("started", run)
         self.eras[-1].append(Segment())
         self._say(run, "loop_started", run.mode)
-        parent = run.told[0].parent
+        parent = run.messages[0].parent
         if parent is not None:
             self.head = None if parent == ROOT else parent
         if run.mode == "boss":
@@ -300,10 +300,10 @@ class Dialogue:
             self._say(run, "run_waiting", signals)
 
     def _ask_model(self, run: Run) -> None:
-        last = run.told[-1]
-        shown = window_of([self.nodes[n] for n in self._source()])
-        self.asked[last.text] += 2 if last.kind == "fail" else 1
-        self.windows[last.text] = [*shown, *(("user", one.text) for one in run.told)]
+        last = run.messages[-1]
+        window = window_of([self.nodes[n] for n in self._source()])
+        self.request_counts[last.text] += 2 if last.kind == "fail" else 1
+        self.windows[last.text] = [*window, *(("user", message.text) for message in run.messages)]
         if last.kind == "hold":
             self._wait(run, "gate")
         elif last.kind == "fail":
@@ -334,14 +334,14 @@ class Dialogue:
             self._say(run, "tool_started", "pay")
             self._say(run, "tool_finished", "ok")
         self._add(run, "tool", "")
-        if run.told[-1].kind == "crack":
+        if run.messages[-1].kind == "crack":
             self._fail(run)
         else:
-            self._finish(run, f"done {run.told[-1].text}")
+            self._finish(run, f"done {run.messages[-1].text}")
 
     def _hear(self, run: Run) -> None:
-        for one in run.told:
-            self._add(run, "user", one.text)
+        for message in run.messages:
+            self._add(run, "user", message.text)
 
     def _answer(self, run: Run, text: str) -> None:
         self._hear(run)
@@ -370,7 +370,7 @@ class Dialogue:
         run.status, run.waits, self.active = status, None, None
         self._say(run, ENDS[status], detail)
         self._fact("ended", run)
-        seen = [one for one in run.own if self.nodes[one].is_visible]
+        seen = [n for n in run.own if self.nodes[n].is_visible]
         if status != "completed" and seen:
             self.head = seen[-1]
 
@@ -383,15 +383,15 @@ def window_of(nodes: list[Node]) -> list[tuple[str, str]]:
             groups[-1].append(node)
         else:
             groups.append([node])
-    gone = 0
-    while len(nodes) - gone > WINDOW and len(groups) > 1:
-        gone += len(groups.pop(0))
-    shown: list[tuple[str, str]] = []
+    dropped_count = 0
+    while len(nodes) - dropped_count > WINDOW and len(groups) > 1:
+        dropped_count += len(groups.pop(0))
+    window: list[tuple[str, str]] = []
     for group in groups:
-        shown += [(node.role, node.text) for node in group]
+        window += [(node.role, node.text) for node in group]
         if group[0].calls and len(group) == 1:
-            shown.append(("tool", ""))  # not called yet
-    return shown
+            window.append(("tool", ""))  # not called yet
+    return window
 
 
 def read_by(segments: list[Segment], events: list[Event], *, is_all: bool = True) -> str | None:

@@ -34,25 +34,25 @@ class Speaker:
 
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
     windows: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    asked: Counter[str] = field(default_factory=Counter)
+    request_counts: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, messages: Sequence[ChatMessage], options: Any) -> ModelReply:
         """Return the answer."""
         del options
-        said = next(one.text for one in reversed(messages) if one.role == "user")
-        kind, is_back = said.split()[0], messages[-1].role == "tool"
+        user_text = next(message.text for message in reversed(messages) if message.role == "user")
+        kind, is_back = user_text.split()[0], messages[-1].role == "tool"
         if not is_back:
-            self.asked[said] += 1
-            self.windows[said] = [(str(one.role), one.text) for one in messages]
+            self.request_counts[user_text] += 1
+            self.windows[user_text] = [(str(message.role), message.text) for message in messages]
         if kind == "fail" or (kind == "crack" and is_back):
             return ModelReply(text="half", error=ValueError("no"))
         if is_back:
-            return ModelReply(text=f"done {said}")
+            return ModelReply(text=f"done {user_text}")
         if kind in ASKING:
             call = ToolCall(id=CALL, name="pay", arguments={"amount": 1})
             return ModelReply(text="let me" if kind == "tell" else "", calls=[call])
-        gate = self.gate(said) if kind == "hold" else None
-        return ModelReply(text=f"re {said}", before=None if gate is None else gate.wait)
+        gate = self.gate(user_text) if kind == "hold" else None
+        return ModelReply(text=f"re {user_text}", before=None if gate is None else gate.wait)
 
     def gate(self, text: str) -> asyncio.Event:
         """Return the event that the answer to a text waits for."""

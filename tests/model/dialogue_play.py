@@ -189,31 +189,42 @@ class Play:
             sent = self._sent[session]
             if not sent:
                 return None, _nothing
-            told, conflict, predicted = sent[act.n % len(sent)]
-            if predicted != told.label and self.stage.bed.backend != "memory":
+            client_message, conflict, predicted = sent[act.n % len(sent)]
+            if predicted != client_message.label and self.stage.bed.backend != "memory":
                 return None, _nothing  # the run that a message is said to have joined is open there
         else:
             label = f"{self.name}.{n}"
-            told, conflict = Told(label, act.kind, f"c{act.who}", act.parent), act.conflict
-            predicted = dialogue.start(told, conflict)
+            client_message, conflict = (
+                Told(label, act.kind, f"c{act.who}", act.parent),
+                act.conflict,
+            )
+            predicted = dialogue.start(client_message, conflict)
             if not predicted.endswith("Error"):
                 sent = self._sent[session]
-                sent.append((told, conflict, predicted))
+                sent.append((client_message, conflict, predicted))
         self.eras.update({run: (session, len(dialogue.eras) - 1) for run in dialogue.runs})
-        node = None if told.parent is None else await self._node(session, told.parent)
-        return predicted, partial(self._send, session, told, conflict, node)
+        node = (
+            None
+            if client_message.parent is None
+            else await self._node(session, client_message.parent)
+        )
+        return predicted, partial(self._send, session, client_message, conflict, node)
 
-    async def _send(self, session: str, told: Told, conflict: Any, node: str | None) -> str:
-        talks = await self.stage.talks(int(told.sender[1:]))
-        message = UserMessage(content=UserMessage.of(told.text).content, id=told.label)
-        mode = {"signal": "wait", "child": "boss"}.get(told.kind, "normal")
+    async def _send(
+        self, session: str, client_message: Told, conflict: Any, node: str | None
+    ) -> str:
+        talks = await self.stage.talks(int(client_message.sender[1:]))
+        message = UserMessage(
+            content=UserMessage.of(client_message.text).content, id=client_message.label
+        )
+        mode = {"signal": "wait", "child": "boss"}.get(client_message.kind, "normal")
         try:
             run = await talks.start(
                 message, session_id=session, mode=mode, parent_node=node, on_conflict=conflict
             )
         except ActorsError as exc:
             return type(exc).__name__
-        return self.labels.setdefault(run.run_id, told.label)
+        return self.labels.setdefault(run.run_id, client_message.label)
 
     async def _node(self, session: str, n: int) -> str:
         if n == ROOT:
@@ -229,12 +240,12 @@ class Play:
         return foreign[0] if foreign else "none"
 
     async def _cancel(self, act: Act) -> tuple[Any, Perform]:
-        runs = [run for one in self.model.values() for run in one.open_runs]
-        runs = runs or [run for one in self.model.values() for run in one.runs.values()]
+        runs = [run for dialogue in self.model.values() for run in dialogue.open_runs]
+        runs = runs or [run for dialogue in self.model.values() for run in dialogue.runs.values()]
         if not runs:
             return None, _nothing
         run = runs[act.n % len(runs)]
-        session = next(name for name, one in self.model.items() if run.label in one.runs)
+        session = next(name for name, dialogue in self.model.items() if run.label in dialogue.runs)
         predicted = (self.model[session].cancel(run), True)
 
         async def cancel() -> tuple[str, bool]:
@@ -250,7 +261,7 @@ class Play:
         return await (await self.stage.talks(who)).run(run_id)
 
     async def _let_go(self, act: Act) -> tuple[Any, Perform]:
-        waiting = [name for name, one in self.model.items() if one.active is not None]
+        waiting = [name for name, dialogue in self.model.items() if dialogue.active is not None]
         if not waiting:
             return None, _nothing
         session = waiting[act.n % len(waiting)]
@@ -264,15 +275,15 @@ class Play:
             handle = await self._handle(session, run, act.who)
             runtime = handle._runtime
             if waits == "gate":
-                self.stage.speaker.gate(run.told[-1].text).set()
+                self.stage.speaker.gate(run.messages[-1].text).set()
             elif waits == "signal":
                 await runtime.signal(handle.run_id, "go", message_id=f"go {run.label}")
             elif waits == "child":
                 child = (await handle.children())[-1]
                 await runtime.signal(child, "go", message_id=f"go {run.label}")
             else:
-                for asked in await runtime.approvals.open(run_id=handle.run_id):
-                    await runtime.approvals.decide(asked.id, approve=approve, by="person")
+                for approval in await runtime.approvals.open(run_id=handle.run_id):
+                    await runtime.approvals.decide(approval.id, approve=approve, by="person")
 
         return None, let_go
 
@@ -318,10 +329,10 @@ class Play:
         async def delete() -> str:
             talks = await self.stage.talks(act.who)
             try:
-                gone = await talks.delete_session(session)
+                report = await talks.delete_session(session)
             except ActorsError as exc:
                 return type(exc).__name__
-            rows, turns = gone["sessions"]["rows"], gone["conversations"].get("turns", 0)
+            rows, turns = report["sessions"]["rows"], report["conversations"].get("turns", 0)
             return f"{rows} rows, {turns} turns"
 
         return predicted, delete
@@ -331,7 +342,7 @@ class Play:
         store, dialogue = self.stage.bed.runtime.store, self.model[session]
         agent = (await self.stage.talks(0)).agent_id(session)
         self.eras.update({run: (session, len(dialogue.eras) - 1) for run in dialogue.runs})
-        new = iter([one for one in dialogue.runs if one not in self.labels.values()])
+        new = iter([label for label in dialogue.runs if label not in self.labels.values()])
         for fact in await store.data.sessions.facts(agent):
             if fact.run_id not in self.labels:
                 self.labels[fact.run_id] = next(new, "?")
@@ -347,29 +358,37 @@ class Play:
             return
         for session, dialogue in self.model.items():
             if dialogue.is_there:
-                wanted = sum(len(one.entries) + len(one.facts) for one in dialogue.eras[-1])
+                event_count = sum(
+                    len(segment.entries) + len(segment.facts) for segment in dialogue.eras[-1]
+                )
                 await self._until_asked(dialogue)
                 await self._until_seen(
-                    session, wanted, len(dialogue.facts), may_be_late=may_be_late
+                    session, event_count, len(dialogue.facts), may_be_late=may_be_late
                 )
 
     async def _until_read(self, session: int) -> None:
         """Return when readers of a session have all present events."""
         name, era = self.session(session), len(self.model[self.session(session)].eras) - 1
-        wanted = sum(len(one.entries) + len(one.facts) for one in self.model[name].eras[-1])
+        event_count = sum(
+            len(segment.entries) + len(segment.facts) for segment in self.model[name].eras[-1]
+        )
         await self._learn(name)
         for watch in self.watches:
             if watch.reader.session == session:
-                await self._until(lambda w=watch: not w.is_on or len(self._of(w, era)) >= wanted)
+                await self._until(
+                    lambda w=watch: not w.is_on or len(self._of(w, era)) >= event_count
+                )
 
     async def _until_asked(self, dialogue: Dialogue) -> None:
         """Return when the model was called as often as predicted."""
-        asked = self.stage.speaker.asked
+        counts = self.stage.speaker.request_counts
         if self.are_requests_known:
-            await self._until(lambda: all(asked[text] >= n for text, n in dialogue.asked.items()))
+            await self._until(
+                lambda: all(counts[text] >= n for text, n in dialogue.request_counts.items())
+            )
 
     async def _until_seen(
-        self, session: str, wanted: int, facts: int, *, may_be_late: bool
+        self, session: str, event_count: int, facts: int, *, may_be_late: bool
     ) -> None:
         talks = await self.stage.talks(0)
         agent, sessions = talks.agent_id(session), talks.runtime.store.data.sessions
@@ -377,11 +396,11 @@ class Play:
         while asyncio.get_running_loop().time() < limit:
             if len(await sessions.facts(agent)) >= facts:
                 seen = [event async for event in talks.replay_session(session)]
-                if len(seen) >= wanted:
+                if len(seen) >= event_count:
                     return
             await asyncio.sleep(0.005)
         if not may_be_late:
-            self.wrong.append(f"{session} does not come to {wanted} events and {facts} facts")
+            self.wrong.append(f"{session} does not come to {event_count} events and {facts} facts")
 
     async def _until(self, holds: Any) -> None:
         limit = asyncio.get_running_loop().time() + PATIENCE_S
@@ -396,41 +415,41 @@ class Play:
             await self._learn(session)
             await self._look_at(session, dialogue)
             speaker = self.stage.speaker
-            shown = {text: speaker.windows.get(text) for text in dialogue.windows}
-            self._compare(session, "windows", dialogue.windows, shown)
+            windows = {text: speaker.windows.get(text) for text in dialogue.windows}
+            self._compare(session, "windows", dialogue.windows, windows)
             if self.are_requests_known:
-                asked = {text: speaker.asked[text] for text in dialogue.asked}
-                self._compare(session, "number of requests", dict(dialogue.asked), asked)
+                counts = {text: speaker.request_counts[text] for text in dialogue.request_counts}
+                self._compare(session, "number of requests", dict(dialogue.request_counts), counts)
         for n, watch in enumerate(self.watches):
             session = self.session(watch.reader.session)
             last = self.model[session].eras[-1]
             if not self.wrong:
-                wanted = sum(len(one.entries) + len(one.facts) for one in last)
+                event_count = sum(len(segment.entries) + len(segment.facts) for segment in last)
                 era = len(self.model[session].eras) - 1
-                await self._until(lambda w=watch, e=era, m=wanted: len(self._of(w, e)) >= m)
+                await self._until(lambda w=watch, e=era, m=event_count: len(self._of(w, e)) >= m)
                 await self._rest()
-            self.wrong += [f"reader {n}: {one}" for one in watch.wrong]
+            self.wrong += [f"reader {n}: {problem}" for problem in watch.wrong]
             self._judge(n, watch, session)
 
     def _of(self, watch: Watch, era: int) -> list[Event]:
-        found = self._told(watch.seen)
-        return [one for one in found if self.eras.get(one[1], ("", -1))[1] == era]
+        events = self._convert_events(watch.seen)
+        return [event for event in events if self.eras.get(event[1], ("", -1))[1] == era]
 
     def _judge(self, n: int, watch: Watch, session: str) -> None:
         eras = [self.eras.get(self.told_of(event)[1], ("", -1)) for event in watch.seen]
-        if any(one[0] != session for one in eras) or sorted(eras) != eras:
+        if any(e[0] != session for e in eras) or sorted(eras) != eras:
             self.wrong.append(f"reader {n} saw another session, or an old one: {eras}")
         segments = self.model[session].eras
-        for era, one in enumerate(segments):
+        for era, segment in enumerate(segments):
             is_all = era == len(segments) - 1 or (n, session, era) in self.was_on
-            problem = read_by(one, self._of(watch, era), is_all=is_all and not self.wrong)
+            problem = read_by(segment, self._of(watch, era), is_all=is_all and not self.wrong)
             if problem:
                 self.wrong.append(f"reader {n} of {session}, era {era}: {problem}")
 
-    def _told(self, events: Sequence[SessionEvent]) -> list[Event]:
+    def _convert_events(self, events: Sequence[SessionEvent]) -> list[Event]:
         """Return events in the model's form."""
-        found = [self.told_of(event) for event in events]
-        return [one for one in found if self.are_marks_known or one[0] not in ABOUT_DEATHS]
+        model_events = [self.told_of(event) for event in events]
+        return [e for e in model_events if self.are_marks_known or e[0] not in ABOUT_DEATHS]
 
     def told_of(self, event: SessionEvent) -> Event:
         """Return an event in the model's form."""
@@ -456,10 +475,10 @@ class Play:
         talks = await self.stage.talks(0)
         agent, store = talks.agent_id(session), talks.runtime.store
         facts = await store.data.sessions.facts(agent)
-        found = [(one.kind, self.labels[one.run_id], one.ahead) for one in facts]
-        self._compare(session, "facts", dialogue.facts, found)
+        found_facts = [(fact.kind, self.labels[fact.run_id], fact.ahead) for fact in facts]
+        self._compare(session, "facts", dialogue.facts, found_facts)
         numbers = [dialogue.number + 1 + n for n in range(len(facts))]
-        self._compare(session, "numbers of facts", numbers, [one.number for one in facts])
+        self._compare(session, "numbers of facts", numbers, [fact.number for fact in facts])
         await self._look_at_nodes(session, dialogue, talks)
         statuses = {run.label: run.status for run in dialogue.runs.values()}
         observed: dict[str, str] = {}
@@ -476,7 +495,7 @@ class Play:
         agent, store = talks.agent_id(session), talks.runtime.store
         turns = await store.data.transcripts.page(agent, session, branches=True)
         nodes = await store.data.sessions.nodes(agent, [turn.id for turn in turns])
-        found = [
+        found_nodes = [
             (
                 node.message.role,
                 node.message.text,
@@ -485,8 +504,8 @@ class Play:
             )
             for node in nodes
         ]
-        predicted = [(one.role, one.text, one.parent, one.run) for one in dialogue.nodes]
-        self._compare(session, "nodes", predicted, found)
+        predicted = [(n.role, n.text, n.parent, n.run) for n in dialogue.nodes]
+        self._compare(session, "nodes", predicted, found_nodes)
         path = [self.numbers.get(node.id) for node in await talks.path(session)]
         self._compare(session, "path", dialogue.path(), path)
         try:
@@ -502,7 +521,7 @@ class Play:
         self, session: str, segments: list[Segment], talks: AgentRuntime
     ) -> None:
         stored = [event async for event in talks.replay_session(session)]
-        if problem := read_by(segments, self._told(stored)):
+        if problem := read_by(segments, self._convert_events(stored)):
             self.wrong.append(f"{session}, as stored: {problem}")
         if len({event.event_id for event in stored}) < len(stored):
             self.wrong.append(f"{session}: two events have one id")
@@ -510,20 +529,18 @@ class Play:
         for n in range(len(stored) - 1, -1, -step):
             cursor = stored[n].event_id
             rest = [event async for event in talks.replay_session(session, cursor=cursor)]
-            if problem := read_by(segments, self._told([*stored[: n + 1], *rest])):
+            if problem := read_by(segments, self._convert_events([*stored[: n + 1], *rest])):
                 self.wrong.append(f"{session}, behind {cursor}: {problem}")
 
     async def _look_at_run(self, session: str, dialogue: Dialogue, run: Run) -> None:
         handle = await self._handle(session, run, 0)
         own = [
-            Segment(
-                *([one for one in some if one[1] == run.label] for some in (era.entries, era.facts))
-            )
+            Segment(*([e for e in some if e[1] == run.label] for some in (era.entries, era.facts)))
             for era in dialogue.eras[-1]
         ]
         async with asyncio.timeout(PATIENCE_S):
             seen = [event async for event in handle.events() if event.event_id is not None]
-        if problem := read_by(own, self._told(seen)):
+        if problem := read_by(own, self._convert_events(seen)):
             self.wrong.append(f"events of {run.label} in {session}: {problem}")
 
     def _compare(self, session: str, what: str, predicted: Any, observed: Any) -> None:

@@ -28,7 +28,7 @@ BEFORE: Final = {"idle": ("say", "say"), "open": ("say", "hold"), "queue": ("say
 class Race(Play):
     """A race in a session of its own."""
 
-    told: dict[int, Told] = field(default_factory=dict)
+    messages: dict[int, Told] = field(default_factory=dict)
     victim: str = ""
 
     async def run(self, before: str, acts: Sequence[str]) -> list[str]:
@@ -36,9 +36,9 @@ class Race(Play):
         session = self.session(0)
         dialogue = self.model[session]
         for n, kind in enumerate(BEFORE[before]):
-            told = Told(f"{self.name}.{n}", kind, "c0")
-            dialogue.start(told, "queue")
-            await self._send(session, told, "queue", None)
+            client_message = Told(f"{self.name}.{n}", kind, "c0")
+            dialogue.start(client_message, "queue")
+            await self._send(session, client_message, "queue", None)
             await self._rest()
         self.victim = f"{self.name}.1"
         await self._learn(session)
@@ -49,15 +49,15 @@ class Race(Play):
         limit = asyncio.get_running_loop().time() + PATIENCE_S
         wrong: list[str] = []
         while candidates and asyncio.get_running_loop().time() < limit:
-            found: list[list[str]] = []
+            problems: list[list[str]] = []
             for candidate in candidates:
                 self.wrong, self.model[session] = [], candidate
                 await self._learn(session)
                 await self._look_at(session, candidate)
                 if not self.wrong:
                     return []
-                found.append(self.wrong)
-            wrong = min(found, key=len)
+                problems.append(self.wrong)
+            wrong = min(problems, key=len)
             await asyncio.sleep(0.02)
         wrong = wrong or ["no order has these outcomes"]
         return [f"{before}, {acts}: {outcomes}", *wrong]
@@ -67,8 +67,8 @@ class Race(Play):
         work: Awaitable[Any]
         match act:
             case "start":
-                told = self.told[n] = Told(f"{self.name}.r{n}", "hold", f"c{n}")
-                return await self._send(session, told, "queue", None)
+                client_message = self.messages[n] = Told(f"{self.name}.r{n}", "hold", f"c{n}")
+                return await self._send(session, client_message, "queue", None)
             case "cancel":
                 work = self._stop(n)
             case "switch":
@@ -126,24 +126,24 @@ class Race(Play):
             return str(outcome)  # the deletion has started, and is not complete
         match act:
             case "start":
-                return dialogue.start(self.told[n], "queue")
+                return dialogue.start(self.messages[n], "queue")
             case "cancel":
                 run = dialogue.runs.get(self.victim)
                 return "UnknownRunError" if run is None else dialogue.cancel(run)
             case "switch":
                 return dialogue.switch(0)
-        gone = dialogue.delete()
-        return gone if gone.endswith("Error") else GONE
+        answer = dialogue.delete()
+        return answer if answer.endswith("Error") else GONE
 
 
 def _begun(dialogue: Dialogue, before: Dialogue) -> Iterator[Dialogue]:
     """Yield the dialogue's continuations, with each order of the runs that were not queued before the race."""
-    old = {one.label for one in before.queue}
+    old = {item.label for item in before.queue}
     for order in itertools.permutations(
-        one.label for one in dialogue.queue if one.label not in old
+        item.label for item in dialogue.queue if item.label not in old
     ):
         other = deepcopy(dialogue)
-        other.queue.sort(key=lambda one: order.index(one.label) if one.label in order else -1)
+        other.queue.sort(key=lambda item: order.index(item.label) if item.label in order else -1)
         other.release()
         yield other
 

@@ -103,5 +103,5 @@ class Stage:
                 await self._elsewhere.store.shards.release(self.faults.leases)
             await self.bed.start()
             await self._serve()
-            for one in waiting:
-                one.set_result(None)
+            for future in waiting:
+                future.set_result(None)

@@ -28,19 +28,19 @@ def drawn_cases(strategy: SearchStrategy[T], count: int, seed: int) -> list[T]:
 
 
 def first_drawn(
-    strategy: SearchStrategy[T], count: int, seed: int, wanted: Callable[[T], bool]
+    strategy: SearchStrategy[T], count: int, seed: int, matches: Callable[[T], bool]
 ) -> T | None:
     """Return the first matching one of `drawn_cases`, and draw none after it."""
-    found: list[T] = []
+    matching_cases: list[T] = []
 
     def look(case: T) -> None:
-        if wanted(case):
-            found.append(case)
+        if matches(case):
+            matching_cases.append(case)
             raise _FoundError
 
     with suppress(_FoundError):
         _draw(strategy, count, seed, look)
-    return found[0] if found else None
+    return matching_cases[0] if matching_cases else None
 
 
 def _draw(strategy: SearchStrategy[T], count: int, seed: int, take: Callable[[T], None]) -> None:

@@ -154,8 +154,12 @@ class Stage:
         self.run_id = run_id_of_submit(self.agent, f"submit:{CLIENT}", BOOT)
         self._died = asyncio.Event()
         self._events = self.case.arrivals
-        asked = (run_of(self.agent, one[3], one[1])[0] for one in self._events if "asked" in one[3])
-        self.faults.sure = {run.run_id for run in asked}
+        asked_runs = (
+            run_of(self.agent, event[3], event[1])[0]
+            for event in self._events
+            if "asked" in event[3]
+        )
+        self.faults.sure = {run.run_id for run in asked_runs}
         self._doors = itertools.cycle(self.faults.doors or (Door.OTHER,))
         self._runtime: Runtime | None = None
         self.faults.on_load = self._loaded
@@ -198,10 +202,14 @@ class Stage:
 
     async def _begin_in_the_middle(self) -> None:
         self.loop._virtual = seconds(self.prefix[-1].ts)
-        self._world.begun = [one for one in self.before if one.at < self.loop.time()]
+        self._world.begun = [
+            execution for execution in self.before if execution.at < self.loop.time()
+        ]
         await seed_store(self.store, self.case, self.prefix, BOOT)
-        taken = [line.data["payload"] for line in essential(self.prefix) if "payload" in line.data]
-        self._events = [event for event in self._events if event[3] not in taken]
+        payloads = [
+            line.data["payload"] for line in essential(self.prefix) if "payload" in line.data
+        ]
+        self._events = [event for event in self._events if event[3] not in payloads]
         while self._events and self._events[0][0] <= self.loop.time():
             await self._deliver(*self._events.pop(0))
         await self._anchor()
@@ -364,13 +372,13 @@ class Stage:
                 seen.senders += result.get("senders", [])
             elif run.run_id != self.run_id and run.last_seq < 0:
                 waiting += (await store.reads.load([run.run_id]))[0].messages
-        waiting.sort(key=lambda one: one.arrival)
-        seen.unread += [one.message.payload for one in waiting]
-        seen.senders += [one.message.sender or "" for one in waiting]
+        waiting.sort(key=lambda mail_row: mail_row.arrival)
+        seen.unread += [mail_row.message.payload for mail_row in waiting]
+        seen.senders += [mail_row.message.sender or "" for mail_row in waiting]
         await self._look_at_others()
         seen.keeps = self.case.retention == "permanent"
         if self.case.retention:
-            rows = [one.row for one in seen.others.values()]
+            rows = [other.row for other in seen.others.values()]
             agents = [self.agent, *agents_of(self.case, rows)]
             seen.sessions = await sessions_of(store, agents)
         if self.case.remembers:
@@ -393,7 +401,7 @@ class Stage:
                 entries = [entry async for entry in store.reads.entries(run.run_id)]
                 refolded = await store.operators.refold(run.run_id)
                 seen.others[run.run_id] = Other(run, entries, refolded)
-        for agent in agents_of(self.case, [one.row for one in seen.others.values()]):
+        for agent in agents_of(self.case, [other.row for other in seen.others.values()]):
             seen.states[str(agent)] = await store.reads.state(agent)
             seen.waiting[str(agent)] = await store.backlog.pending_mail(agent=agent)
 

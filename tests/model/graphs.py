@@ -28,7 +28,7 @@ class Expected:
     Attributes: name: The graph. status: At the end. output: Of a completed one: its public vars.
     records: By branch: node, status and attempt of each record, in order. branch: The names of its
     current branches. executions: Node and attempt of each call of a handler, in order. children: Of
-    the runs that it starts, in order. heard: The nodes that emitted an event with a listener.
+    the runs that it starts, in order. emitters: The nodes that emitted an event with a listener.
     is_actor: Whether the actor driver runs it: that driver always waits for the end of a sub-graph.
     """
 
@@ -39,7 +39,7 @@ class Expected:
     branch: tuple[str, ...] = ()
     executions: list[tuple[str, int]] = field(default_factory=list)
     children: list[Expected] = field(default_factory=list)
-    heard: set[str] = field(default_factory=set)
+    emitters: set[str] = field(default_factory=set)
     is_actor: bool = False
 
     def tell(self, node: str, status: str, attempt: int = 1) -> None:
@@ -52,11 +52,11 @@ class Expected:
 
 
 def expected(
-    name: str, program: list[Any], given: dict[str, Any], *, is_actor: bool = False
+    name: str, program: list[Any], run_vars: dict[str, Any], *, is_actor: bool = False
 ) -> Expected:
     """Return the predicted outcome of a run that starts with these vars."""
     run = Expected(name, is_actor=is_actor)
-    variables: dict[str, Any] = {"a": 0, "b": 1, "r": {}} | given
+    variables: dict[str, Any] = {"a": 0, "b": 1, "r": {}} | run_vars
     entry = f"{name}.0" if program else "end"
     run.tell(entry, "completed")
     last = "end"
@@ -75,8 +75,8 @@ def expected(
 
 
 def _block(run: Expected, block: list[Any], path: str, variables: dict[str, Any]) -> None:
-    for place, statement in enumerate(block):
-        _statement(run, statement, f"{path}.{place}", variables)
+    for index, statement in enumerate(block):
+        _statement(run, statement, f"{path}.{index}", variables)
 
 
 def _statement(run: Expected, statement: Any, node: str, variables: dict[str, Any]) -> None:
@@ -104,34 +104,36 @@ def _statement(run: Expected, statement: Any, node: str, variables: dict[str, An
         run.tell(node, "failed")
         raise Failed(node)
     else:
-        found = _effect(run, words, kind=kind, node=node, variables=variables)
-        variables["r"] = variables["r"] | {_short(node): found}
+        effect_value = _effect(run, words, kind=kind, node=node, variables=variables)
+        variables["r"] = variables["r"] | {_short(node): effect_value}
 
 
 def _parallel(run: Expected, blocks: list[Any], node: str, variables: dict[str, Any]) -> None:
     """Interpret branches one after the other, each with its own vars, and merge these."""
     around, failed, ways = run.branch, False, []
-    for place, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         own = variables | {"r": {**variables["r"]}}
         ways.append(own)
-        run.branch = (*around, str(place))
+        run.branch = (*around, str(index))
         try:
-            _block(run, block, f"{node}.{place}p", own)
+            _block(run, block, f"{node}.{index}p", own)
         except Ended as way:
             run.tell(way.args[0], "completed")
         except Failed:
             failed = True
     run.branch = around
-    writers = [one for one in ways if one["b"] != variables["b"]]
+    writers = [w for w in ways if w["b"] != variables["b"]]
     if failed or len(writers) > 1:
         run.tell(node, "failed")
         raise Failed(node)
     run.tell(node, "completed")
-    variables["a"] += sum(one["a"] - variables["a"] for one in ways)
+    variables["a"] += sum(w["a"] - variables["a"] for w in ways)
     variables["b"] = writers[0]["b"] if writers else variables["b"]
     before = variables["r"]
-    for one in ways:
-        own = {key: value for key, value in one["r"].items() if before.get(key) is not value}
+    for branch_vars in ways:
+        own = {
+            key: value for key, value in branch_vars["r"].items() if before.get(key) is not value
+        }
         variables["r"] = variables["r"] | own
 
 
@@ -147,7 +149,7 @@ def _effect(
         return words[-1]
     run.tell(node, "completed")
     if kind == "emit":
-        run.heard |= {node} if words[0] else set()
+        run.emitters |= {node} if words[0] else set()
         return "emit"
     program, is_async = words
     name = f"{node}s"
@@ -181,7 +183,7 @@ def _work(run: Expected, node: str, words: list[Any]) -> Any:
 
 def waits(run: Expected) -> bool:
     """Return whether a run waits at all, in which case its parent does."""
-    return any(status == "waiting" for told in run.records.values() for _, status, _ in told)
+    return any(status == "waiting" for steps in run.records.values() for _, status, _ in steps)
 
 
 def _short(node: str) -> str:

@@ -112,7 +112,7 @@ class MemoryGround:
 
     def copied(self) -> dict[str, Any]:
         """Return a copy of all rows, for `go_back`."""
-        kept = (
+        excluded_names = (
             "clock",
             "hooks",
             "transcripts",
@@ -132,7 +132,7 @@ class MemoryGround:
         rows = self._first._rows
         stores = {"": rows} | {name: getattr(rows, name) for name in _APART}
         return {
-            name: deepcopy({key: x for key, x in vars(store).items() if key not in kept})
+            name: deepcopy({key: x for key, x in vars(store).items() if key not in excluded_names})
             for name, store in stores.items()
         }
 

@@ -31,23 +31,25 @@ async def leftovers(runtime: Runtime, store: RunStore, runs: Sequence[RunRow]) -
     Args: runtime: A host at which nothing happens. store: Has its rows. runs: The runs that are
     looked at.
     """
-    found, by_id = list[str](), {run.run_id: run for run in runs}
+    texts, by_id = list[str](), {run.run_id: run for run in runs}
     for _ in range(int(QUIET_S / LOOK_S)):
-        found = await _found(runtime, store, by_id)
-        if not found:
+        texts = await _find_leftovers(runtime, store, by_id)
+        if not texts:
             break
         await asyncio.sleep(LOOK_S)
-    return found
+    return texts
 
 
-async def _found(runtime: Runtime, store: RunStore, runs: Mapping[RunId, RunRow]) -> list[str]:
+async def _find_leftovers(
+    runtime: Runtime, store: RunStore, runs: Mapping[RunId, RunRow]
+) -> list[str]:
     state: Any = runtime._host.worker._state
-    found = [*_of_ended(runtime, {run_id for run_id, run in runs.items() if _is_over(run)})]
-    found += _under_way(runtime)
+    texts = [*_of_ended(runtime, {run_id for run_id, run in runs.items() if _is_over(run)})]
+    texts += _under_way(runtime)
     for mailbox in list(state.mailboxes._by_agent.values()):
         if not await _has_reason(mailbox, runtime, store, runs):
-            found.append(str(mailbox))
-    return found + await _taken_for_free(state, store)
+            texts.append(str(mailbox))
+    return texts + await _taken_for_free(state, store)
 
 
 def _is_over(run: RunRow) -> bool:
@@ -57,7 +59,7 @@ def _is_over(run: RunRow) -> bool:
 def _of_ended(runtime: Runtime, ended: set[RunId]) -> Iterator[str]:
     """What is kept of runs that have ended."""
     state: Any = runtime._host.worker._state
-    kept: dict[str, Any] = {
+    run_maps: dict[str, Any] = {
         "executing": state.executing,
         "fresh": state.fresh,
         "refusals": state.refusals,
@@ -65,7 +67,7 @@ def _of_ended(runtime: Runtime, ended: set[RunId]) -> Iterator[str]:
         "waiters": state.completions._waiters,
         "open answers": runtime._host._live.open_answers._runs,
     }
-    for what, by_run in kept.items():
+    for what, by_run in run_maps.items():
         for run_id in by_run.keys() & ended:
             yield f"{what} of run {run_id}, which has ended"
 
@@ -74,12 +76,12 @@ def _under_way(runtime: Runtime) -> Iterator[str]:
     """What looks as if something were going on that is not: places, tasks, messages, preparations."""
     worker: Any = runtime._host.worker
     state = worker._state
-    executing = {one.lease.agent_id for one in state.executing.values()}
-    permits = {one.item.agent_id for one in state.dispatcher.admission._permits}
+    executing = {execution.lease.agent_id for execution in state.executing.values()}
+    permits = {permit.item.agent_id for permit in state.dispatcher.admission._permits}
     tasks = {task.get_name() for task in state.tasks._tasks}
     prepared = {*worker._preparation._scopes, *worker._preparation._answered}
     yield from (f"a permit of {agent}" for agent in permits - executing)
-    yield from (f"the task {name}" for name in tasks - {f"agent {one}" for one in executing})
+    yield from (f"the task {name}" for name in tasks - {f"agent {agent}" for agent in executing})
     yield from (f"what is prepared for {agent}" for agent in prepared)
     yield from (f"messages held back: {rows}" for rows in worker.intake.held_back.values() if rows)
     if state.dispatcher.load != len(executing):
@@ -106,15 +108,15 @@ async def _has_reason(
 
 async def _taken_for_free(state: Any, store: RunStore) -> list[str]:
     """Return agents whose run sleeps, and of which the owner of their shard has no trace."""
-    asleep = await store.backlog.sleepers([lease.shard for lease in state.held.loaded])
+    sleepers = await store.backlog.sleepers([lease.shard for lease in state.held.loaded])
     return [
         f"no trace of {agent}, whose run sleeps"
-        for shard, agents in asleep.items()
-        for agent in agents.keys() - {str(one) for one in state.mailboxes._by_shard.get(shard, ())}
+        for shard, agents in sleepers.items()
+        for agent in agents.keys() - {str(a) for a in state.mailboxes._by_shard.get(shard, ())}
         if hash(agent) not in _hashes(state, shard)
     ]
 
 
 def _hashes(state: Any, shard: str) -> Any:
-    known = state.mailboxes._sleepers.get(shard)
-    return () if known is None else known._hashes
+    sleepers = state.mailboxes._sleepers.get(shard)
+    return () if sleepers is None else sleepers._hashes

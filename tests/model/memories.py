@@ -34,20 +34,20 @@ class Shelf:
     """The memories of one tenant.
 
     Attributes:
-        kept: Versions, the present one last, by scope and name; a text without a key is its own name.
+        entries: Versions, the present one last, by scope and name; a text without a key is its own name.
     """
 
-    kept: dict[tuple[str, str], list[Kept]] = field(default_factory=dict)
+    entries: dict[tuple[str, str], list[Kept]] = field(default_factory=dict)
 
     def put(self, scope: str, key: str | None, new: Kept, *, expected: int | None = None) -> Kept:
         """Store a text unless it exists, and return its memory; the version of `new` is assigned here.
 
         Raises: MemoryConflictError: The present version is not the expected one.
         """
-        versions = self.kept.setdefault((scope, name_of(key, new.text)), [])
-        for one in versions:
-            if one.id == new.id:
-                return one
+        versions = self.entries.setdefault((scope, name_of(key, new.text)), [])
+        for version in versions:
+            if version.id == new.id:
+                return version
         if versions and versions[-1].text == new.text:
             return versions[-1]
         present = versions[-1].version if versions else 0
@@ -59,30 +59,30 @@ class Shelf:
 
     def forget(self, scope: str, key_or_id: str) -> bool:
         """Remove a memory by its key, else by an id of it; return whether there was one."""
-        places = [(scope, name_of(key_or_id, "")), *self.kept]
-        for place in places:
-            versions = self.kept.get(place, [])
-            is_meant = place == places[0] or any(one.id == key_or_id for one in versions)
-            if place[0] == scope and versions and is_meant:
-                del self.kept[place]
+        slots = [(scope, name_of(key_or_id, "")), *self.entries]
+        for slot in slots:
+            versions = self.entries.get(slot, [])
+            is_meant = slot == slots[0] or any(version.id == key_or_id for version in versions)
+            if slot[0] == scope and versions and is_meant:
+                del self.entries[slot]
                 return True
         return False
 
     def present(self, scope: str) -> list[list[Any]]:
         """Return key, version and text of all present texts of a scope, in the order of `sorted`."""
-        found = [
+        rows = [
             [name[2:] if name.startswith("k") else "", versions[-1].version, versions[-1].text]
-            for (about, name), versions in self.kept.items()
+            for (about, name), versions in self.entries.items()
             if about == scope and versions
         ]
-        return sorted(found)
+        return sorted(rows)
 
     @property
-    def told(self) -> dict[str, list[str]]:
+    def texts(self) -> dict[str, list[str]]:
         """Return each memory with its versions as text."""
         return {
             f"{scope} {name}": [*map(str, versions)]
-            for (scope, name), versions in sorted(self.kept.items())
+            for (scope, name), versions in sorted(self.entries.items())
             if versions
         }
 
@@ -94,7 +94,7 @@ def name_of(key: str | None, text: str) -> str:
 
 def hits_of(dumped: list[dict[str, Any]]) -> list[list[Any]]:
     """Return recalled memories in the form of `Shelf.present`."""
-    return sorted([one["key"] or "", one["version"], one["text"]] for one in dumped)
+    return sorted([hit["key"] or "", hit["version"], hit["text"]] for hit in dumped)
 
 
 async def shelf_of(store: RunStore, tenant: str) -> Shelf:
@@ -104,15 +104,15 @@ async def shelf_of(store: RunStore, tenant: str) -> Shelf:
         AssertionError: Of some memory no version, or more than one, is present, or it is not the last one.
     """
     memories, shelf = store.data.memories.of(tenant), Shelf()
-    for one in await memories.page(limit=1000):
-        versions = await memories.versions(one.id, about=one.about)
+    for memory in await memories.page(limit=1000):
+        versions = await memories.versions(memory.id, about=memory.about)
         assert [version.valid_until is None for version in versions] == [
             n == 0 for n in range(len(versions))
         ], versions
-        place = (one.about, name_of(one.key, one.text))
-        shelf.kept[place] = [*map(_kept, reversed(versions))]
+        slot = (memory.about, name_of(memory.key, memory.text))
+        shelf.entries[slot] = [*map(_version_of, reversed(versions))]
     return shelf
 
 
-def _kept(memory: Memory) -> Kept:
+def _version_of(memory: Memory) -> Kept:
     return Kept(memory.version, memory.text, memory.id, memory.run_id, memory.turn)

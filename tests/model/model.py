@@ -118,7 +118,9 @@ class Model:
         self._events: list[_Event] = []
         self._numbers = 0
         self._later: list[Any] = list(self.scene.read)
-        self.root_id = next(left.run_id for left in self.scene.runs if left.agent == case.root)
+        self.root_id = next(
+            left_run.run_id for left_run in self.scene.runs if left_run.agent == case.root
+        )
         self._set()
 
     def _set(self) -> None:
@@ -131,20 +133,20 @@ class Model:
             self._known.add((run_id, key))
             if answer is not None:
                 self.answers[run_id, key] = answer
-        taken = [
+        taken_payloads = [
             line.data["payload"]
-            for left in self.scene.runs
-            for line in left.log
+            for left_run in self.scene.runs
+            for line in left_run.log
             if line.kind == "signal.received"
         ]
         self._arrivals = deque(
-            one
-            for one in self.case.arrivals
-            if one[1] not in self.scene.arrived and one[3] not in taken
+            arrival
+            for arrival in self.case.arrivals
+            if arrival[1] not in self.scene.arrived and arrival[3] not in taken_payloads
         )
-        for left in self.scene.runs:
-            run = self.runs[left.run_id] = Run(self, left)
-            for line in left.log:
+        for left_run in self.scene.runs:
+            run = self.runs[left_run.run_id] = Run(self, left_run)
+            for line in left_run.log:
                 _fold_state(run.box.state, line)
             if run.is_open:
                 run.box.holder = run
@@ -176,15 +178,15 @@ class Model:
         return self._prediction()
 
     def _prediction(self) -> Prediction:
-        told = {
+        predicted_runs = {
             run_id: Told(run.box.agent, run.status or "WAITING", run.log)
             for run_id, run in self.runs.items()
         }
-        root = told.pop(self.root_id)
+        root = predicted_runs.pop(self.root_id)
         box = self.box(self.case.root)
         payloads = [letter.payload for letter in box.waiting] + self._later
         last = max(run.log[-1].at for run in self.runs.values() if run.log)
-        others = [one for one in self.boxes.values() if one is not box]
+        others = [b for b in self.boxes.values() if b is not box]
         return Prediction(
             status=root.status,
             log=root.log,
@@ -192,10 +194,10 @@ class Model:
             executions=self.executions,
             ended_at=last,
             unread=payloads,
-            runs=told,
-            states={one.agent: one.state for one in others if one.state},
-            waiting={one.agent: [x.id for x in one.waiting] for one in others if one.waiting},
-            sessions={key: one for key, one in self.sessions.items() if one.turns},
+            runs=predicted_runs,
+            states={b.agent: b.state for b in others if b.state},
+            waiting={b.agent: [x.id for x in b.waiting] for b in others if b.waiting},
+            sessions={key: session for key, session in self.sessions.items() if session.turns},
             shelf=self.shelf,
         )
 
@@ -215,12 +217,14 @@ class Model:
             return True
         self._events = [event for event in self._events if event[2]()]
         heapq.heapify(self._events)
-        nexts = [event[0] for event in self._events[:1]] + [one[0] for one in self._arrivals][:1]
+        nexts = [event[0] for event in self._events[:1]] + [
+            arrival[0] for arrival in self._arrivals
+        ][:1]
         if not nexts:
             return False
         near = min(nexts) + TIE_S
         due: list[_Event | None] = [event for event in sorted(self._events) if event[0] < near]
-        due += [None] * sum(one[0] < near for one in self._arrivals)
+        due += [None] * sum(arrival[0] < near for arrival in self._arrivals)
         event = due[self._first_of(due, min(nexts))]
         if event is None:
             self._arrive(*self._arrivals.popleft())
@@ -281,7 +285,7 @@ class Model:
         box.is_due = False
         if box.holder is not None or not box.waiting:
             return
-        n = next((n for n, one in enumerate(box.waiting) if one.alone), MAX_MESSAGES) or 1
+        n = next((n for n, x in enumerate(box.waiting) if x.alone), MAX_MESSAGES) or 1
         n = min(n, MAX_MESSAGES)
         letters, box.waiting = box.waiting[:n], box.waiting[n:]
         if len(letters) > 1 and abs(box.last[0] - self.now) < TIE_S:
@@ -347,7 +351,7 @@ class Model:
 
     def _converse(self, run: Run, seq: int, line: Line) -> None:
         """Write the turns that are durable with an entry, or delete those of a run that ends with it."""
-        recorded, turns = run.said.get(seq, (None, []))
+        recorded, turns = run.new_turns.get(seq, (None, []))
         for name, *turn in turns if recorded is line else ():
             self._session(run, name).add(turn[0], str(run.run_id), *turn[1:])
         if self.case.retention == "run" and line.kind in ENDS:
@@ -387,18 +391,20 @@ class Model:
     def _count(self, run: Run, positions: Sequence[str]) -> None:
         """Refuse a commit that spawns more than its tree may."""
         terms = self.case.budget if run.tree == self.root_id else {}
-        tree = [one for one in self.runs.values() if one.tree == run.tree and one.parent]
+        tree = [other for other in self.runs.values() if other.tree == run.tree and other.parent]
         places, limit = 10_000, ""
         if "max_runs" in terms:
             places, limit = terms["max_runs"] - len(tree), f"max_runs {terms['max_runs']}"
         most = terms.get("max_concurrent")
         if most is not None:
-            free = most - sum(one.is_open for one in tree)
+            free = most - sum(other.is_open for other in tree)
             if free < places:
                 places, limit = free, f"max_concurrent {most}"
-            ends = (one for one in tree if one.cancel is not None or not one.is_open)
+            ends = (other for other in tree if other.cancel is not None or not other.is_open)
             if any(
-                abs(one.active_at - self.now) < TIE_S for one in ends if one.parent != run.run_id
+                abs(other.active_at - self.now) < TIE_S
+                for other in ends
+                if other.parent != run.run_id
             ):
                 raise TieError("a spawn in the instant in which a place may be given back")
         at, by = self._spent.get(run.tree, (-1.0, ""))
@@ -413,8 +419,8 @@ class Model:
         letters: tuple[Letter, ...] = ()
         if letter_id is not None:
             letters = (Letter(letter_id, f"spawn:{run.box.agent}", run.extra[seq]),)
-        left = Left(child_id, agent, [], letters, str(run.run_id), run.tree, "", run.cancel)
-        child = self.runs[child_id] = Run(self, left)
+        left_run = Left(child_id, agent, [], letters, str(run.run_id), run.tree, "", run.cancel)
+        child = self.runs[child_id] = Run(self, left_run)
         child.born = cause
         child.box.holder = child
         self.soon.append(child.start)
@@ -432,10 +438,10 @@ class Model:
             self.soon.append(run.stop)
 
     def _subtree(self, run_id: str) -> list[Run]:
-        found = [self.runs[run_id]] if run_id in self.runs else []
-        for run in found:
-            found += [one for one in self.runs.values() if one.parent == run.run_id]
-        return found
+        runs = [self.runs[run_id]] if run_id in self.runs else []
+        for run in runs:
+            runs += [other for other in self.runs.values() if other.parent == run.run_id]
+        return runs
 
     def ended(self, run: Run) -> None:
         """Answer all waits for the end of a run, end its children, and free its agent."""
@@ -449,7 +455,7 @@ class Model:
             if letter.asker is not None:
                 self.answer(letter.asker, letter.id, self.answer_of(run))
         reason = f"parent run {run.run_id} has ended"
-        for child in [one for one in self.runs.values() if one.parent == run.run_id]:
+        for child in [r for r in self.runs.values() if r.parent == run.run_id]:
             self.cancel(str(child.run_id), reason, cause=run.cause)
         run.rows = {}
         if run.box.holder is run:
@@ -507,8 +513,8 @@ def predictions(make: Callable[[Sequence[int]], Model], most: int = 24) -> Itera
         order = todo.pop()
         model = make(order)
         yield model.predict()
-        taken = [choice for choice, _ in model.chosen]
-        for n in range(len(order), len(taken)):
-            todo += [[*taken[:n], other] for other in range(1, model.chosen[n][1])]
+        choices = [choice for choice, _ in model.chosen]
+        for n in range(len(order), len(choices)):
+            todo += [[*choices[:n], other] for other in range(1, model.chosen[n][1])]
     if todo:
         raise TieError(f"more than {most} orders")

@@ -84,13 +84,15 @@ class Operator:
             case "sweep":
                 await store.retention.sweep(older_than_s=1.0)
             case "approve" | "deny":
-                for asked in await runtime.approvals.open():
-                    await runtime.approvals.decide(asked.id, approve=verb == "approve", by=f"{n}")
-                    self.accepted.append(Act(verb, asked.run_id, (asked.id, -1)))
+                for approval in await runtime.approvals.open():
+                    await runtime.approvals.decide(
+                        approval.id, approve=verb == "approve", by=f"{n}"
+                    )
+                    self.accepted.append(Act(verb, approval.run_id, (approval.id, -1)))
             case "redrive letters":
                 for letter in await store.lists.dead_letters(limit=1000):
                     new = tuple(
-                        one.message.id for one in await store.operators.redrive([letter.id])
+                        arrived.message.id for arrived in await store.operators.redrive([letter.id])
                     )
                     self.accepted += [Act(verb, str(letter.run_id), new=new)] if new else []
             case "redrive runs":
@@ -126,40 +128,44 @@ def broken_orders(
     logs: Sequence[list[RunLogEntry]], begun: Sequence[Execution], accepted: Sequence[Act]
 ) -> list[str]:
     """Return the violations by an operator's work, as text."""
-    found = [law for log in logs for law in broken_laws(log)]
-    found += _decided_once(accepted)
-    found += [text for log in logs for text in _decisions(log, accepted)]
-    found += [text for log in logs for text in _executed(log, begun)]
-    return found
+    problems = [law for log in logs for law in broken_laws(log)]
+    problems += _decided_once(accepted)
+    problems += [text for log in logs for text in _decisions(log, accepted)]
+    problems += [text for log in logs for text in _executed(log, begun)]
+    return problems
 
 
 def _decided_once(accepted: Sequence[Act]) -> list[str]:
     """Check that each doubt and request is decided once, and each message and run redriven once."""
     decided = Counter((act.run_id, act.doubt) for act in accepted if act.doubt[0])
-    found = [f"{what} was decided {n} times" for what, n in decided.items() if n > 1]
+    problems = [f"{what} was decided {n} times" for what, n in decided.items() if n > 1]
     redriven: dict[str, set[str]] = {}
     for act in accepted:
         if act.verb.startswith("redrive"):
             redriven.setdefault(act.run_id, set()).add(act.verb)
-    return found + [f"{run} was redriven by {how}" for run, how in redriven.items() if len(how) > 1]
+    return problems + [
+        f"{run} was redriven by {how}" for run, how in redriven.items() if len(how) > 1
+    ]
 
 
 def _decisions(log: Sequence[RunLogEntry], accepted: Sequence[Act]) -> list[str]:
     """Check that each decision in a log is an operator's decision about this doubt."""
-    found: list[str] = []
+    problems: list[str] = []
     for entry in log:
         if entry.kind != "in_doubt.resolved":
             continue
-        before = [one for one in log if one.seq < entry.seq]
+        before = [earlier for earlier in log if earlier.seq < entry.seq]
         doubt = (entry.position, last_intent(before, entry.position))
         action = str(entry.payload["action"])
-        said = {"value": entry.payload.get("value"), "fail": entry.payload.get("error")}
+        recorded_answers = {"value": entry.payload.get("value"), "fail": entry.payload.get("error")}
         if not any(
-            act.doubt == doubt and act.verb == action and said.get(action, act.value) == act.value
+            act.doubt == doubt
+            and act.verb == action
+            and recorded_answers.get(action, act.value) == act.value
             for act in accepted
         ):
-            found.append(f"run {entry.run_id}: {entry.payload} was not decided of {doubt}")
-    return found
+            problems.append(f"run {entry.run_id}: {entry.payload} was not decided of {doubt}")
+    return problems
 
 
 def _executed(log: Sequence[RunLogEntry], begun: Sequence[Execution]) -> list[str]:
@@ -168,7 +174,7 @@ def _executed(log: Sequence[RunLogEntry], begun: Sequence[Execution]) -> list[st
         str(e.payload["name"]) for e in log if e.payload.get("mode") == "at_most_once"
     )
     run_id = log[0].run_id if log else ""
-    times = Counter(one.name for one in begun if one.run_id == run_id)
+    times = Counter(execution.name for execution in begun if execution.run_id == run_id)
     return [
         f"run {run_id}: {name} executed {times[name]} times, {n} intents"
         for name, n in intents.items()

@@ -78,8 +78,11 @@ def make_error(name: str, text: str) -> BaseException:
 
 
 _PLAIN: Final[dict[str, type[BaseException]]] = {
-    one.__name__: one
-    for one in (*(MuteError, SystemExit, TerminalError, ValueError, KeyError), MemoryConflictError)
+    error.__name__: error
+    for error in (
+        *(MuteError, SystemExit, TerminalError, ValueError, KeyError),
+        MemoryConflictError,
+    )
 }
 
 
@@ -135,7 +138,7 @@ class Case:
         sent = [(at, f"{name}{n}", name, {"n": n}) for n, (at, name) in enumerate(self.signals)]
         for what, times in (("mail", self.mail), ("asked", self.asked)):
             sent += [(at, f"{what}{n}", "", {what: n}) for n, at in enumerate(times)]
-        return sorted(sent, key=lambda one: one[0])
+        return sorted(sent, key=lambda arrival: arrival[0])
 
     @property
     def root(self) -> str:
@@ -165,10 +168,10 @@ class Case:
         part = int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=4).digest(), "big") / 2**32
         return 1.0 + 0.4 * part
 
-    def code(self, type_: str, given: list[Json], tag: str) -> Code:
+    def code(self, type_: str, payloads: list[Json], tag: str) -> Code:
         """Return one start of the program of a type's agents, with what they were given."""
         program = self.program_of(type_)
-        return Interpreter(program, given, tag, pace=self.pace_of(tag)).main()
+        return Interpreter(program, payloads, tag, pace=self.pace_of(tag)).main()
 
     def program_of(self, type_: str) -> Block:
         """Return what agents of a type run."""
@@ -180,7 +183,7 @@ def in_tenant(case: Case, tenant: str) -> Case:
 
     def moved(value: Any) -> Any:
         if isinstance(value, list):
-            return [moved(one) for one in value]
+            return [moved(item) for item in value]
         if not isinstance(value, dict):
             return value
         return {
@@ -204,9 +207,9 @@ DEFAULT_RETRY: Final = {"max_retries": 2, "backoff_s": 1.3, "factor": 2.0, "jitt
 class Interpreter:
     """One start of a program from its top."""
 
-    def __init__(self, program: Block, given: list[Json], tag: str, *, pace: float) -> None:
-        boot = given[0] if given else None
-        self._program, self._is_bad = program, BAD in given
+    def __init__(self, program: Block, payloads: list[Json], tag: str, *, pace: float) -> None:
+        boot = payloads[0] if payloads else None
+        self._program, self._is_bad = program, BAD in payloads
         self._tag, self._pace = f"/{tag}" if tag else "", pace
         self._is_back = boot == BACK
         self._children: list[Json] = []
@@ -249,7 +252,7 @@ class Interpreter:
         if isinstance(expr, dict) and "big" in expr:
             return "x" * expr["big"]
         if isinstance(expr, dict) and "list" in expr:
-            return [self._value(one) for one in expr["list"]]
+            return [self._value(item) for item in expr["list"]]
         return expr
 
     def _paced(self, seconds: float | None) -> float | None:
@@ -345,25 +348,25 @@ class Interpreter:
 
     def _do_ask(self, stmt: Stmt, _: Any) -> Code:
         payload, limit = self._value(stmt["payload"]), self._paced(stmt["d"])
-        asked = self._ask(stmt["label"], "ask", stmt["to"], payload, limit)
-        return self._keep(stmt, (yield from asked))
+        code = self._ask(stmt["label"], "ask", stmt["to"], payload, limit)
+        return self._keep(stmt, (yield from code))
 
     def _do_ask_back(self, stmt: Stmt, _: Any) -> Code:
         limit = self._paced(stmt["d"])
-        asked = self._ask(stmt["label"], "ask", stmt["to"], BACK, limit)
-        return self._keep(stmt, (yield from asked))
+        code = self._ask(stmt["label"], "ask", stmt["to"], BACK, limit)
+        return self._keep(stmt, (yield from code))
 
     def _do_ask_child(self, stmt: Stmt, _: Any) -> Code:
         child = self._child(stmt)
         payload, limit = self._value(stmt["payload"]), self._paced(stmt["d"])
         if child is None:
             return None
-        asked = self._ask(stmt["label"], "ask_run", child, payload, limit)
-        return self._keep(stmt, (yield from asked))
+        code = self._ask(stmt["label"], "ask_run", child, payload, limit)
+        return self._keep(stmt, (yield from code))
 
     def _do_approval(self, stmt: Stmt, _: Any) -> Code:
-        asked = self._ask(stmt["label"], "approval", stmt["label"], self._paced(stmt["d"]))
-        return self._keep(stmt, (yield from asked))
+        code = self._ask(stmt["label"], "approval", stmt["label"], self._paced(stmt["d"]))
+        return self._keep(stmt, (yield from code))
 
     def _do_reply(self, stmt: Stmt, _: Any) -> Code:
         value = self._value(stmt["value"])
@@ -418,12 +421,12 @@ class Interpreter:
     def _do_generate(self, stmt: Stmt, _: Any) -> Code:
         label, text = stmt["label"], str(self._value(stmt["text"]))
         name = f"{label}@{self._generation}{self._tag}"
-        asked = self._ask(label, "generate", name, text, stmt["session"])
-        return self._keep(stmt, (yield from asked))
+        code = self._ask(label, "generate", name, text, stmt["session"])
+        return self._keep(stmt, (yield from code))
 
     def _do_remember(self, stmt: Stmt, _: Any) -> Code:
-        asked = self._ask(stmt["label"], "remember", stmt["text"], stmt["key"], stmt["about"])
-        return self._keep(stmt, (yield from asked))
+        code = self._ask(stmt["label"], "remember", stmt["text"], stmt["key"], stmt["about"])
+        return self._keep(stmt, (yield from code))
 
     def _do_recall(self, stmt: Stmt, _: Any) -> Code:
         return self._keep(
@@ -438,8 +441,8 @@ class Interpreter:
         return self._keep(stmt, (yield from self._ask(stmt["label"], "block", stmt["name"])))
 
     def _do_set_block(self, stmt: Stmt, _: Any) -> Code:
-        known = self._value(stmt["expected"])
-        expected = known[1] if isinstance(known, list) else known
+        block_value = self._value(stmt["expected"])
+        expected = block_value[1] if isinstance(block_value, list) else block_value
         expected = expected if isinstance(expected, int) else 0
         args = (stmt["name"], stmt["text"], expected)
         return (yield from self._ask(stmt["label"], "set_block", *args))
@@ -448,8 +451,8 @@ class Interpreter:
         try:
             return (yield from self._block(stmt["body"], children))
         except Exception as exc:
-            wanted = stmt.get("catch")
-            if wanted is None or wanted not in ("Exception", type(exc).__name__):
+            error_name = stmt.get("catch")
+            if error_name is None or error_name not in ("Exception", type(exc).__name__):
                 raise
             self._trace.append([stmt["label"], "caught", type(exc).__name__, _text(exc)])
             return (yield from self._block(stmt["handler"], children))

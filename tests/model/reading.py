@@ -120,8 +120,8 @@ def _result(payload: dict[str, Any]) -> dict[str, Any]:
         text = LLMResponse.model_validate(value).text
         value = [text, *(receipt[key] for key in ("head", "cut", "turns") if receipt)]
     if payload.get("name") == "history.get":
-        said = [ChatMessage.model_validate(one) for one in value]
-        value = [[one.role, one.text, one.turn] for one in said]
+        messages = [ChatMessage.model_validate(item) for item in value]
+        value = [[message.role, message.text, message.turn] for message in messages]
     if payload.get("name") == "memory.recall":
         value = hits_of(value)
     if payload.get("name") in ("memory.block", "memory.set_block"):
@@ -163,7 +163,7 @@ def settled(lines: Sequence[Line]) -> list[Line]:
             intents = []
         else:
             result.append(line)
-        counted.append(sum(not _is_intent(one) for one in lines[: len(counted) + 1]))
+        counted.append(sum(not _is_intent(earlier) for earlier in lines[: len(counted) + 1]))
     result += sorted(intents, key=_position)
     return [_renumbered(line, counted) for line in result]
 
@@ -196,25 +196,25 @@ def drawn(lines: Iterable[Line]) -> dict[str, list[Any]]:
     return values
 
 
-def same(left: Any, right: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Return whether two values are equal, times by less than `NEAR_S`."""
-    if isinstance(left, float | int) and isinstance(right, float | int):
-        if isinstance(left, bool) or isinstance(right, bool):
-            return left is right
-        return abs(left - right) < NEAR_S
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(same, left, right))
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
-    return bool(left == right)
+    if isinstance(first, float | int) and isinstance(second, float | int):
+        if isinstance(first, bool) or isinstance(second, bool):
+            return first is second
+        return abs(first - second) < NEAR_S
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+    return bool(first == second)
 
 
-def same_line(left: Line, right: Line) -> bool:
+def same_line(first: Line, second: Line) -> bool:
     """Return whether two entries are equal."""
     return (
-        (left.kind, left.position) == (right.kind, right.position)
-        and same(_said(left), _said(right))
-        and (_is_buffered(left) or abs(left.at - right.at) < NEAR_S)
+        (first.kind, first.position) == (second.kind, second.position)
+        and same(_comparable_data(first), _comparable_data(second))
+        and (_is_buffered(first) or abs(first.at - second.at) < NEAR_S)
     )
 
 
@@ -225,7 +225,7 @@ def _is_buffered(line: Line) -> bool:
     return line.kind in _INSTANTS or "boot" in line.data
 
 
-def _said(line: Line) -> dict[str, Any]:
+def _comparable_data(line: Line) -> dict[str, Any]:
     """Return an entry's data; the model also has the content of a message, which its entry does not."""
     if line.kind != "msg.sent":
         return line.data

@@ -97,10 +97,10 @@ class Remembering(Conversations):
                 return shelf.forget(self._touched(about, writes=True), key_or_id)
             case "memory.set_block", [label, text, expected]:
                 new = self._new(name, position, words, (blocks, label, text))
-                kept = shelf.put(blocks, label, new, expected=expected)
-                return [kept.text, kept.version]
+                memory = shelf.put(blocks, label, new, expected=expected)
+                return [memory.text, memory.version]
             case _:
-                versions = shelf.kept.get((blocks, name_of(words[0], "")), [])
+                versions = shelf.entries.get((blocks, name_of(words[0], "")), [])
                 return [versions[-1].text, versions[-1].version] if versions else ["", 0]
 
     def _scope_of(self, about: str) -> str:
@@ -113,9 +113,9 @@ class Remembering(Conversations):
         return scope
 
     def _new(
-        self, name: str, position: str, words: list[Any], place: tuple[str, str | None, str]
+        self, name: str, position: str, words: list[Any], slot: tuple[str, str | None, str]
     ) -> Kept:
-        scope, key, text = place
+        scope, key, text = slot
         effect = Effect.id_of_text(self.run_id, position, "step", canonical_json([name, *words]))
         id_ = derive_id("memory", effect, scope, slot_of(key, text), text)
         return Kept(0, text, id_, str(self.run_id), position)

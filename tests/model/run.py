@@ -29,24 +29,24 @@ STOPS: Final = (ContinueSignal, DivergenceError, RefusedSignal, TieError)
 class Run(Remembering):
     """See the module's docstring.
 
-    Args: world: The model. left: The run's earlier state.
+    Args: world: The model. left_run: The run's earlier state.
     """
 
-    def __init__(self, world: Model, left: Left) -> None:
+    def __init__(self, world: Model, left_run: Left) -> None:
         self.world, self.case = world, world.case
-        self.run_id = RunId(left.run_id)
-        self.box = world.box(left.agent)
-        self.parent, self.tree = left.parent, left.root or left.run_id
-        self.log = list(left.log)
+        self.run_id = RunId(left_run.run_id)
+        self.box = world.box(left_run.agent)
+        self.parent, self.tree = left_run.parent, left_run.root or left_run.run_id
+        self.log = list(left_run.log)
         self.flushed = len(self.log)
-        self.letters = list(left.letters)
-        self.by_id = {letter.id: letter for letter in left.letters}
-        self.status, self.cancel = left.status, left.cancel
+        self.letters = list(left_run.letters)
+        self.by_id = {letter.id: letter for letter in left_run.letters}
+        self.status, self.cancel = left_run.status, left_run.cancel
         self.signals: list[tuple[str, Any]] = []
         self.rows: dict[str, str] = {}
         self.refused: dict[str, str] = {}
         self.extra: dict[int, Any] = {}
-        self.said = {}
+        self.new_turns = {}
         self.active_at = self.ended_at = NEVER
         self.looked_at = 2 * NEVER
         self.born: object = None
@@ -67,7 +67,7 @@ class Run(Remembering):
         self.out: list[Branch] = []
         self.working: list[tuple[Branch, Wait]] = []
         self.begun_at: dict[str, float] = {}
-        self.given: tuple[float, Branch | None] = (NEVER, None)
+        self.last_delivery: tuple[float, Branch | None] = (NEVER, None)
         self.trunk: Branch | None = None
         self.lookups: list[Branch] = []
         self.ends = 0
@@ -144,9 +144,9 @@ class Run(Remembering):
             boot = Letter(derive_id("continued", self.run_id, generation), "", self.memory.boot)
             self.seen = [boot]
         else:
-            self.seen = [self.by_id[one] for one in self.memory.inputs]
-        given = [letter.payload for letter in self.seen]
-        code = self.case.code(self.box.agent.partition("/")[0], given, self.tag)
+            self.seen = [self.by_id[id_] for id_ in self.memory.inputs]
+        payloads = [letter.payload for letter in self.seen]
+        code = self.case.code(self.box.agent.partition("/")[0], payloads, self.tag)
         self.trunk = Branch(f"{generation}:" if generation else "", [(code, None)])
         self.ready.append(self.trunk)
 
@@ -199,7 +199,7 @@ class Run(Remembering):
     @override
     def is_working(self) -> bool:
         """Whether effects execute."""
-        self.working = [one for one in self.working if one[0].wait is one[1]]
+        self.working = [pair for pair in self.working if pair[0].wait is pair[1]]
         return bool(self.working)
 
     def _rest(self) -> None:
@@ -249,10 +249,12 @@ class Run(Remembering):
         executes = any(line.kind in ("effect.intent", "tool.called") for line in rest)
         return [] if is_whole or executes or self.memory.generation else self.memory.inputs[1:]
 
-    def _give_back(self, kept: int) -> None:
+    def _give_back(self, kept_count: int) -> None:
         """Let messages wait again, each for a run of its own."""
-        given = [replace(self.by_id.pop(one), alone=True) for one in self.memory.inputs[kept:]]
-        self.box.waiting = given + self.box.waiting
+        letters = [
+            replace(self.by_id.pop(id_), alone=True) for id_ in self.memory.inputs[kept_count:]
+        ]
+        self.box.waiting = letters + self.box.waiting
 
     def _name_orphans(self) -> None:
         children = self.left_behind()
@@ -348,8 +350,8 @@ class Run(Remembering):
         record = self.memory.records.get(position)
         if self.begun_at.get(position) == self.world.now:
             raise TieError(f"the effect at {position} is closed in the instant in which it begins")
-        known = None if record is None or record.end is not None else record.abandoned
-        if known is None or not self.memory.is_strict(known):
+        abandoned_at = None if record is None or record.end is not None else record.abandoned
+        if abandoned_at is None or not self.memory.is_strict(abandoned_at):
             self.record("effect.abandoned", position, {"effect": verb})
 
     @override
@@ -381,15 +383,15 @@ class Run(Remembering):
         failed = [c for c in ended if c.error is not None and c not in group.joined]
         match group.kind:
             case "cancel":
-                return [group.one] if group.one else []
+                return [group.child] if group.child else []
             case "join":
-                return [] if group.one and group.one.ended else None
+                return [] if group.child and group.child.ended else None
             case "select":
-                group.chosen = group.chosen or (ended[0] if ended else None)
-                return group.children if group.chosen else None
+                group.decider = group.decider or (ended[0] if ended else None)
+                return group.children if group.decider else None
             case _:
-                group.chosen = group.chosen or (failed[0] if failed else None)
-                if group.chosen or group.error is not None:
+                group.decider = group.decider or (failed[0] if failed else None)
+                if group.decider or group.error is not None:
                     return group.children
                 return [] if all(child.ended for child in group.children) else None
 
@@ -409,7 +411,7 @@ class Run(Remembering):
             self.groups.remove(group)
             parent.groups.remove(group)
         value, error = self.outcome_of(group)
-        group.one = None
+        group.child = None
         self.advance(parent, value, error)
 
     def _release_hit(self) -> bool:
@@ -440,11 +442,11 @@ class Run(Remembering):
                 self.working.append((branch, branch.wait))
                 self.execute(branch, branch.wait)
         if begun:
-            given = self.offer()
-            if given:
+            has_taker = self.offer()
+            if has_taker:
                 self.flush()
             due = self.world.is_due(self)
-            if len(doubtful) + given + len(self.lookups) > 1 or (doubtful and due):
+            if len(doubtful) + has_taker + len(self.lookups) > 1 or (doubtful and due):
                 raise TieError("two branches go on from one instant")
         if self.is_working and any(_asks(branch) for branch in begun):
             self._show()

@@ -70,7 +70,7 @@ class Embedder:
         """See `EmbeddingClient.embed`."""
         for text in texts:
             await self._execute(text)
-        return [tuple(text.count(one) + 0.1 for one in "aeiou") for text in texts]
+        return [tuple(text.count(vowel) + 0.1 for vowel in "aeiou") for text in texts]
 
 
 class Shortening:
@@ -85,8 +85,8 @@ class Shortening:
         if len(turns) <= MOST:
             return raw_history
         upto = turns[-KEPT - 1].turn or ""
-        asked = [ChatMessage.of("user", summary_question(upto))]
-        response = await calls.ask(self._llm, asked)
+        messages = [ChatMessage.of("user", summary_question(upto))]
+        response = await calls.ask(self._llm, messages)
         return [steps.summary_message(response.text, upto=upto), *turns[-KEPT:]]
 
 
@@ -108,5 +108,7 @@ def context_of(execute: Callable[[str], Awaitable[Any]], retention: str) -> Cont
         return summary_to(messages[-1].text)
 
     strategy = Shortening(FunctionModel(answer, model=SUMMARISER))
-    kept = HistoryRetention(retention or HistoryRetention.PERMANENT)
-    return ContextConfig(StoreHistory(), CompactionPipeline([strategy]), retention=kept)
+    history_retention = HistoryRetention(retention or HistoryRetention.PERMANENT)
+    return ContextConfig(
+        StoreHistory(), CompactionPipeline([strategy]), retention=history_retention
+    )

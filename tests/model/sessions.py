@@ -68,9 +68,9 @@ class Session:
 
     def forget(self, run: str) -> None:
         """Delete the turns of a run, and a cut that covers one."""
-        gone = [turn for turn in self.turns if turn.run == run]
+        deleted_turns = [turn for turn in self.turns if turn.run == run]
         self.turns = [turn for turn in self.turns if turn.run != run]
-        if gone and gone[0].ordinal <= self.upto:
+        if deleted_turns and deleted_turns[0].ordinal <= self.upto:
             self.upto, self.summary = NO_CUT, ""
         if not self.turns:
             self.next_ordinal = 0
@@ -83,7 +83,7 @@ class Session:
 
 async def sessions_of(store: RunStore, agents: Iterable[AgentId]) -> dict[str, Session]:
     """Return the sessions of agents that have turns, by ``AGENT SESSION``."""
-    found: dict[str, Session] = {}
+    sessions: dict[str, Session] = {}
     for agent in agents:
         for name in SESSIONS:
             turns = [
@@ -97,5 +97,5 @@ async def sessions_of(store: RunStore, agents: Iterable[AgentId]) -> dict[str, S
             if cut is not None:
                 upto = cut.summary.metadata["upto"] if cut.summary is not None else ""
                 session.upto, session.summary = cut.upto, upto
-            found[f"{agent} {name}"] = session
-    return found
+            sessions[f"{agent} {name}"] = session
+    return sessions

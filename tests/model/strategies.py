@@ -93,7 +93,7 @@ _raise = _stmt("raise", error=st.sampled_from(ERRORS))
 
 def _weighted(*choices: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
     """One of these, as often as its weight says; `one_of` would drop repetitions."""
-    return st.sampled_from([one for n, one in choices for _ in range(n)]).flatmap(_itself)
+    return st.sampled_from([choice for n, choice in choices for _ in range(n)]).flatmap(_itself)
 
 
 LARGE: Final = (256 * 1024 - 2, 256 * 1024 - 1)
@@ -266,7 +266,7 @@ def _conversing(level: int) -> st.SearchStrategy[Stmt]:
 
 _conversing_at = [_conversing(level) for level in range(LEVELS)]
 _conversers = st.lists(_conversing_at[0], min_size=2, max_size=5)
-_conversing_parts = [st.lists(one, max_size=4) for one in _conversing_at]
+_conversing_parts = [st.lists(statement, max_size=4) for statement in _conversing_at]
 _retention = _weighted((3, st.just("permanent")), (1, st.just("run")))
 
 
@@ -284,7 +284,7 @@ def conversation_cases(draw: st.DrawFn) -> Case:
 _about = st.sampled_from(["agent", "user:1"])
 _fact = st.sampled_from(TEXTS)
 _label = st.sampled_from(["a", "b"])
-_named = st.sampled_from(["k", "l", {"var": "m"}])
+_key_or_var = st.sampled_from(["k", "l", {"var": "m"}])
 _expected = st.sampled_from([0, 1, {"var": "b"}, {"var": "b"}, {"var": "b"}])
 
 
@@ -296,7 +296,7 @@ _memory_key = st.sampled_from([None, "k", "k", "k", "l"])
 _memorise = _weighted(
     (6, _stmt("remember", text=_fact, key=_memory_key, about=_about, into=st.just("m"))),
     (3, _stmt("recall", about=_about, into=_var)),
-    (2, _stmt("forget", what=_named, about=_about)),
+    (2, _stmt("forget", what=_key_or_var, about=_about)),
     (2, _stmt("block", name=_label, into=st.just("b"))),
     (3, _stmt("set_block", name=_label, text=_fact, expected=_expected).map(_caught)),
 )
@@ -310,7 +310,7 @@ def _remembering(level: int) -> st.SearchStrategy[Stmt]:
 
 _remembering_at = [_remembering(level) for level in range(LEVELS)]
 _rememberers = st.lists(_remembering_at[0], min_size=2, max_size=6)
-_remembering_parts = [st.lists(one, max_size=4) for one in _remembering_at]
+_remembering_parts = [st.lists(statement, max_size=4) for statement in _remembering_at]
 _vectors = _weighted((4, _good_outcomes), (1, st.tuples(_ok, _bad, _ok).map(list)))
 
 
@@ -330,7 +330,8 @@ def remembering(case: Case, outcomes: list[list[dict[str, Any]]]) -> Case:
     """Return the case with what each execution of the embedder does, for the texts and the query."""
     script = {
         text.replace(" ", "-"): [
-            {**one, "d": _seconds(one["d"], f"{text} {n}")} for n, one in enumerate(outcomes_of)
+            {**outcome, "d": _seconds(outcome["d"], f"{text} {n}")}
+            for n, outcome in enumerate(outcomes_of)
         ]
         for text, outcomes_of in zip((*TEXTS, QUERY), outcomes, strict=True)
     }
@@ -358,7 +359,7 @@ def _work_of(ticks: int) -> st.SearchStrategy[Stmt]:
 def limit_cases(draw: st.DrawFn) -> Case:
     """Return a small random case in which a time limit falls on the instant of what it waits for."""
     ticks = draw(st.integers(1, 6))
-    asked = [draw(_work_of(ticks)), *draw(_replies), *draw(_last_words)]
+    reply_program = [draw(_work_of(ticks)), *draw(_replies), *draw(_last_words)]
     limit = draw(st.sampled_from([ticks, ticks, ticks + 1]))
     asks, others = _limited(limit)
     ask = draw(asks)
@@ -368,7 +369,7 @@ def limit_cases(draw: st.DrawFn) -> Case:
     led = [draw(_lead)] if draw(st.booleans()) else []
     start = sum(stmt["outcomes"][0]["d"] for stmt in led)
     case = finish(
-        [*led, body], [(start + limit - 1, "go")], [start + ticks - 1], cast={"p1": asked}
+        [*led, body], [(start + limit - 1, "go")], [start + ticks - 1], cast={"p1": reply_program}
     )
     return evened(case)
 
@@ -458,8 +459,8 @@ _three_times = st.lists(st.integers(0, 12), max_size=3)
 def mail_cases(draw: st.DrawFn) -> Case:
     """Return a small random case in which much mail comes."""
     program, mail = draw(_mailed), draw(_much_mail)
-    retry, asked = draw(_retry), draw(_three_times)
-    return finish(program, [(5, "go"), (7, "stop")], mail, retry, asked=asked)
+    retry, asked_ticks = draw(_retry), draw(_three_times)
+    return finish(program, [(5, "go"), (7, "stop")], mail, retry, asked=asked_ticks)
 
 
 _program = st.lists(_twice, min_size=2, max_size=5)
@@ -473,8 +474,8 @@ def cases(draw: st.DrawFn) -> Case:
     if draw(st.integers(0, 5)) == 5:
         program = [*program, {"op": "continue", "limit": 1}]
     signals, mail = draw(_more_signals), draw(_three_times)
-    retry, asked = draw(_retry), draw(_some_mail)
-    return finish(program, signals, mail, retry, asked=asked)
+    retry, asked_ticks = draw(_retry), draw(_some_mail)
+    return finish(program, signals, mail, retry, asked=asked_ticks)
 
 
 def finish(
@@ -507,10 +508,10 @@ def evened(case: Case) -> Case:
 
     def even(value: Any) -> Any:
         if isinstance(value, list):
-            return [even(one) for one in value]
+            return [even(item) for item in value]
         if not isinstance(value, dict):
             return value
-        return {key: _ticks_of(one) if key == "d" else even(one) for key, one in value.items()}
+        return {key: _ticks_of(item) if key == "d" else even(item) for key, item in value.items()}
 
     return replace(
         case,
@@ -558,8 +559,8 @@ def _labelled(stmt: Stmt, labels: Iterator[str], script: dict[str, list[dict[str
 
 def _without_raise(block: Block) -> Block:
     """Return clean-up that raises by itself nowhere: that would swallow a suspension."""
-    kept = [stmt for stmt in block if stmt["op"] != "raise"]
-    return [{key: _cleaned(key, value) for key, value in stmt.items()} for stmt in kept]
+    statements = [stmt for stmt in block if stmt["op"] != "raise"]
+    return [{key: _cleaned(key, value) for key, value in stmt.items()} for stmt in statements]
 
 
 def _cleaned(key: str, value: Any) -> Any:

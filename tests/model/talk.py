@@ -27,8 +27,8 @@ OUTCOMES: Final = {
 
 def child_of(run_id: Any, position: str, n: int) -> tuple[str, str]:
     """Return the id of the n-th child spawned at a position, and its agent's key."""
-    place = position if n == 0 else f"{position}#{n}"
-    return str(run_id_of_child(run_id, place)), derive_id("agent", run_id, position, n)
+    spawn_position = position if n == 0 else f"{position}#{n}"
+    return str(run_id_of_child(run_id, spawn_position)), derive_id("agent", run_id, position, n)
 
 
 class Talk(Verbs):
@@ -208,8 +208,8 @@ class Talk(Verbs):
         """Begin a verb; an awaited run is read first."""
         verb = wait.plan[0]
         if verb == "join" and wait.plan[3] in self._joined():
-            known = self._joined()[wait.plan[3]]
-            self._found_out(branch, wait, "child.completed", {**known, "hash": wait.plan[2]})
+            end_data = self._joined()[wait.plan[3]]
+            self._found_out(branch, wait, "child.completed", {**end_data, "hash": wait.plan[2]})
             return True
         if verb == "ask" and wait.plan[6] is not None:
             self.flush()
@@ -218,8 +218,8 @@ class Talk(Verbs):
                 if wait.plan[5] not in self._joined():
                     other.looked_at = self.world.now
                     other.refuse_race()
-                found = self.world.answer_of(other)
-                self._found_out(branch, wait, "ask.replied", self._replied(wait, found))
+                answer = self.world.answer_of(other)
+                self._found_out(branch, wait, "ask.replied", self._replied(wait, answer))
                 return True
             other.looked_at = self.world.now
             data, payload = wait.plan[6]
@@ -243,17 +243,17 @@ class Talk(Verbs):
     @override
     def answer_of(self, wait: Wait) -> tuple[str, dict[str, Any]] | None:
         verb, _, digest, key = wait.plan[:4]
-        found = self.world.answers.get((self.run_id, key))
-        if found is None:
+        answer = self.world.answers.get((self.run_id, key))
+        if answer is None:
             return None
         if verb == "join":
-            return "child.completed", {"child": key, **ended(found), "hash": digest}
-        return "ask.replied", self._replied(wait, found)
+            return "child.completed", {"child": key, **ended(answer), "hash": digest}
+        return "ask.replied", self._replied(wait, answer)
 
     @staticmethod
-    def _replied(wait: Wait, found: Answer) -> dict[str, Any]:
-        data = {"outcome": OUTCOMES[found.status], "hash": wait.plan[2], "handle": found.by}
-        result = found.result if found.status in ("replied", "completed") else found.error
+    def _replied(wait: Wait, answer: Answer) -> dict[str, Any]:
+        data = {"outcome": OUTCOMES[answer.status], "hash": wait.plan[2], "handle": answer.by}
+        result = answer.result if answer.status in ("replied", "completed") else answer.error
         return {**data, "result": result}
 
     @override
@@ -262,8 +262,8 @@ class Talk(Verbs):
             return "timer.fired", {}
         digest, key, agent, run = wait.plan[2:6]
         if run is not None and not self.world.runs[run].is_open:
-            found = self.world.answer_of(self.world.runs[run])
-            return "ask.replied", self._replied(wait, found)
+            answer = self.world.answer_of(self.world.runs[run])
+            return "ask.replied", self._replied(wait, answer)
         handle = self.world.run_of(agent, key, run)
         if handle is None and agent in self.world.boxes and self.world.boxes[agent].is_due:
             raise TieError("a time limit ends in the instant in which the target starts")

@@ -55,7 +55,7 @@ class Verbs:
     misses: list[Branch]
     out: list[Branch]
     begun_at: dict[str, float]
-    given: tuple[float, Branch | None]
+    last_delivery: tuple[float, Branch | None]
 
     def record(self, kind: str, position: str, data: dict[str, Any]) -> int:
         """Put an entry at the end of the log."""
@@ -311,7 +311,7 @@ class Verbs:
         Raises: TieError: Two could have it, or two get something in the same instant.
         """
         self.out = [b for b in self.out if b.wait is not None and b.wait.kind == "out"]
-        takers = [(branch, found) for branch in self.out for found in self._found(branch)]
+        takers = [(branch, entry) for branch in self.out for entry in self._find_entries(branch)]
         if len(takers) > 1:
             raise TieError("two branches get something in the same instant")
         for branch, (kind, data) in takers:
@@ -328,16 +328,20 @@ class Verbs:
 
     def _give(self, branch: Branch) -> None:
         """Refuse that two branches get an event in one instant: their order is undefined."""
-        at, other = self.given
+        at, other = self.last_delivery
         if other is not branch and abs(self.world.now - at) < TIE_S:
             raise TieError(f"two branches get something at {at:.6f} s")
-        for one in self.out:
-            timed = one.wait.plan[1] if one.wait is not None and one is not branch else None
+        for waiting_branch in self.out:
+            timed = (
+                waiting_branch.wait.plan[1]
+                if waiting_branch.wait is not None and waiting_branch is not branch
+                else None
+            )
             if isinstance(timed, float) and timed < self.world.now + TIE_S:
                 raise TieError(f"two branches get something at {timed:.6f} s")
-        self.given = (self.world.now, branch)
+        self.last_delivery = (self.world.now, branch)
 
-    def _found(self, branch: Branch) -> list[tuple[str, dict[str, Any]]]:
+    def _find_entries(self, branch: Branch) -> list[tuple[str, dict[str, Any]]]:
         assert branch.wait is not None
         verb, what, digest = branch.wait.plan[:3]
         if verb == "signal":
@@ -350,8 +354,8 @@ class Verbs:
             data = {"payload": letter.payload, "id": letter.id, "hash": digest}
             return [("msg.received", data)]
         elif verb in ("ask", "join"):
-            found = self.answer_of(branch.wait)
-            return [] if found is None else [found]
+            answer = self.answer_of(branch.wait)
+            return [] if answer is None else [answer]
         return []
 
     def outcome_at(self, wait: Wait) -> tuple[Any, BaseException | None]:
@@ -395,7 +399,7 @@ class Verbs:
 
     def _join(self, branch: Branch, started: tuple[Group, Branch], kind: str = "join") -> None:
         group, child = started
-        group.kind, group.one = kind, child
+        group.kind, group.child = kind, child
         branch.wait = Wait("group", group=group)
 
     def _cancel(self, branch: Branch, started: tuple[Group, Branch]) -> None:
@@ -404,22 +408,22 @@ class Verbs:
     def outcome_of(self, group: Group) -> tuple[Any, BaseException | None]:
         """Return what a group whose condition holds gives to its parent."""
         if group.kind in ("join", "cancel"):
-            return self._asked(group)
-        chosen = group.chosen
+            return self._outcome_of_child(group)
+        decider = group.decider
         if group.kind == "select":
-            assert chosen is not None
-            index = group.children.index(chosen)
+            assert decider is not None
+            index = group.children.index(decider)
             self._won(group.position, index)
-            return [index, chosen.value], chosen.error
-        error = group.error or (chosen.error if chosen is not None else None)
+            return [index, decider.value], decider.error
+        error = group.error or (decider.error if decider is not None else None)
         if error is not None or group.kind == "scope":
             return group.value, error
         return [child.value for child in group.children], None
 
     @staticmethod
-    def _asked(group: Group) -> tuple[Any, BaseException | None]:
+    def _outcome_of_child(group: Group) -> tuple[Any, BaseException | None]:
         """Return the result of `await child` or `await child.cancel()`."""
-        child, kind, group.kind = group.one, group.kind, "body"
+        child, kind, group.kind = group.child, group.kind, "body"
         assert child is not None
         if kind == "cancel":
             return None, None
@@ -484,11 +488,11 @@ def ending_of(error: BaseException) -> int | None:
     todo: list[BaseException | None] = [error]
     seen: set[int] = set()
     while todo:
-        one = todo.pop(0)
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            seq = getattr(one, _MARK, None)
+        exc = todo.pop(0)
+        if exc is not None and id(exc) not in seen:
+            seen.add(id(exc))
+            seq = getattr(exc, _MARK, None)
             if isinstance(seq, int):
                 return seq
-            todo += [one.__cause__, one.__context__]
+            todo += [exc.__cause__, exc.__context__]
     return None

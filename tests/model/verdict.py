@@ -58,7 +58,7 @@ def _model(case: Case, observed: Observed | None, order: Sequence[int] | None) -
         return Model(case, order=order)
     run_id, anchor = observed.row.run_id, observed.anchor
     values = {str(run_id): drawn(observed.log)}
-    values |= {str(other): drawn(essential(one.entries)) for other, one in observed.others.items()}
+    values |= {str(other): drawn(essential(o.entries)) for other, o in observed.others.items()}
     if anchor is None:
         return Model(case, run_id=run_id, values=values, order=order)
     if not anchor.is_fair:
@@ -100,8 +100,8 @@ def play_both(
 
 def differences(case: Case, predicted: Prediction, observed: Observed) -> list[str]:
     """Return the differences from the prediction, and the violated laws, as text."""
-    found = broken_promises(case, observed)
-    found += _unlike(predicted.log, observed.log, "")
+    problems = broken_promises(case, observed)
+    problems += _unlike(predicted.log, observed.log, "")
     pairs = {
         "status": (predicted.status, observed.status),
         "state": (predicted.state, observed.state),
@@ -110,34 +110,38 @@ def differences(case: Case, predicted: Prediction, observed: Observed) -> list[s
         "messages sent": (sorted(_sent(case, predicted)), sorted(_arrived(observed))),
         "runs": (sorted(predicted.runs), sorted(observed.others)),
         "states": (predicted.states, {a: state for a, state in observed.states.items() if state}),
-        "sessions": (told_of(predicted.sessions), told_of(observed.sessions)),
-        "memories": (predicted.shelf.told, observed.shelf.told),
+        "sessions": (texts_of(predicted.sessions), texts_of(observed.sessions)),
+        "memories": (predicted.shelf.texts, observed.shelf.texts),
         "waiting": (
             predicted.waiting,
-            {a: [one.message.id for one in mail] for a, mail in observed.waiting.items() if mail},
+            {
+                a: [mail_row.message.id for mail_row in mail]
+                for a, mail in observed.waiting.items()
+                if mail
+            },
         ),
     }
     for what, (mine, its) in pairs.items():
         if not same(mine, its):
-            found.append(f"{what}: predicted {mine}, found {its}")
+            problems.append(f"{what}: predicted {mine}, found {its}")
     for run_id, other in observed.others.items():
-        told = predicted.runs.get(run_id)
+        predicted_run = predicted.runs.get(run_id)
         head = f"run {run_id} of {other.row.agent_id}"
-        if told is None:
+        if predicted_run is None:
             lines = "\n".join(map(str, essential(other.entries)))
-            found.append(f"{head}: {other.status}, not predicted:\n{lines}")
+            problems.append(f"{head}: {other.status}, not predicted:\n{lines}")
             continue
-        found += _unlike(told.log, essential(other.entries), f"{head}: ")
-        if told.status != other.status:
-            found.append(f"{head}: predicted {told.status}, found {other.status}")
-    return found
+        problems += _unlike(predicted_run.log, essential(other.entries), f"{head}: ")
+        if predicted_run.status != other.status:
+            problems.append(f"{head}: predicted {predicted_run.status}, found {other.status}")
+    return problems
 
 
-def told_of(sessions: dict[str, Session]) -> dict[str, list[str]]:
+def texts_of(sessions: dict[str, Session]) -> dict[str, list[str]]:
     """Return conversations as text."""
     return {
-        key: [*map(str, one.turns), f"cut {one.upto} {one.summary}"]
-        for key, one in sorted(sessions.items())
+        key: [*map(str, session.turns), f"cut {session.upto} {session.summary}"]
+        for key, session in sorted(sessions.items())
     }
 
 
@@ -146,40 +150,40 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
 
 
 def _unlike(predicted: Sequence[Line], log: Sequence[Line], head: str) -> list[str]:
-    left, right = settled(predicted), settled(log)
-    if len(left) == len(right) and all(map(same_line, left, right)):
+    model_lines, log_lines = settled(predicted), settled(log)
+    if len(model_lines) == len(log_lines) and all(map(same_line, model_lines, log_lines)):
         return []
     return [
         f"{head}the logs differ (first line the model's, ≠ below it the runtime's):",
-        side_by_side(left, right, equal=same_line),
+        side_by_side(model_lines, log_lines, equal=same_line),
     ]
 
 
 def broken_promises(case: Case, observed: Observed) -> list[str]:
     """Return the violated laws that hold with any fault and any duration."""
-    found = executed_twice(observed)
-    found += [f"{one.name} executed by a dead host" for one in observed.ghosts]
-    found += [f"left in the host: {one}" for one in observed.leftovers]
-    return found + broken_rows(case, observed)
+    problems = executed_twice(observed)
+    problems += [f"{execution.name} executed by a dead host" for execution in observed.ghosts]
+    problems += [f"left in the host: {leftover}" for leftover in observed.leftovers]
+    return problems + broken_rows(case, observed)
 
 
 def broken_rows(case: Case, observed: Observed) -> list[str]:
     """Return the violated laws that concern rows alone, not their surroundings."""
-    found = broken_laws(observed.entries)
+    problems = broken_laws(observed.entries)
     for run_id, other in observed.others.items():
         head = f"run {run_id} of {other.row.agent_id}: "
-        found += [f"{head}{law}" for law in broken_laws(other.entries)]
+        problems += [f"{head}{law}" for law in broken_laws(other.entries)]
         if other.refolded != other.row:
-            found.append(f"{head}the row is {other.row}, its log says {other.refolded}")
-    found += _from_outside(case, observed)
-    found += broken_talk(observed)
+            problems.append(f"{head}the row is {other.row}, its log says {other.refolded}")
+    problems += _from_outside(case, observed)
+    problems += broken_talk(observed)
     if observed.stuck:
-        found.append(f"{observed.stuck} messages wait though the agent is free")
+        problems.append(f"{observed.stuck} messages wait though the agent is free")
     if len(set(_arrived(observed))) != len(observed.sent):
-        found.append("a message was sent twice")
+        problems.append("a message was sent twice")
     if observed.refolded != observed.row:
-        found.append(f"the row is {observed.row}, its log says {observed.refolded}")
-    return found
+        problems.append(f"the row is {observed.row}, its log says {observed.refolded}")
+    return problems
 
 
 def _from_outside(case: Case, observed: Observed) -> list[str]:
@@ -187,15 +191,19 @@ def _from_outside(case: Case, observed: Observed) -> list[str]:
     times = {"mail": case.mail, "asked": case.asked}
 
     def sent(messages: Iterable[tuple[str, Any]]) -> list[tuple[str, int]]:
-        told = [said for sender, said in messages if sender == SENDER and isinstance(said, dict)]
-        return [(what, n) for said in told for what, n in said.items() if what in times]
+        payloads = [
+            payload
+            for sender, payload in messages
+            if sender == SENDER and isinstance(payload, dict)
+        ]
+        return [(what, n) for payload in payloads for what, n in payload.items() if what in times]
 
     got: list[Any] = [e.payload["message"] for e in observed.entries if e.kind == "msg.received"]
     read = sent((message["sender"], message["payload"]) for message in got)
     later = sent(zip(observed.senders, observed.unread, strict=True))
     if sorted(read + later) != sorted((x, n) for x, at in times.items() for n in range(len(at))):
         return [f"of what was sent at {times} {read} was received, {later} came later"]
-    mail = [one for one in read + later if one[0] == "mail"]
+    mail = [item for item in read + later if item[0] == "mail"]
     if any(out_of_order([times[what][n] for what, n in these]) for these in (mail, later)):
         return [f"what was sent at {times} came in another order: {read}, later {later}"]
     return []
@@ -207,27 +215,29 @@ def executed_twice(observed: Observed) -> list[str]:
     Such an effect is one call at one position with one hash; its intent is durable before it
     executes, and another intent needs a result, or a decision, in between.
     """
-    found: list[str] = []
+    problems: list[str] = []
     open_intents: set[tuple[str, str]] = set()
     intents: dict[str, int] = {}
     logs = {str(observed.row.run_id): observed.log} if observed.row is not None else {}
-    logs |= {str(run_id): essential(one.entries) for run_id, one in observed.others.items()}
+    logs |= {str(run_id): essential(other.entries) for run_id, other in observed.others.items()}
     for run_id, line in [(run_id, line) for run_id, log in logs.items() for line in log]:
         key = (f"{run_id} {line.position}", str(line.data.get("hash")))
         if line.data.get("mode") == "at_most_once":
             if key in open_intents:
-                found.append(f"a second intent at {line.position}, in doubt before")
+                problems.append(f"a second intent at {line.position}, in doubt before")
             open_intents.add(key)
             intents[line.data["name"]] = intents.get(line.data["name"], 0) + 1
         elif line.kind in ("effect.result", "tool.result"):
             open_intents.discard(key)
         elif line.kind == "in_doubt.resolved":
-            open_intents = {one for one in open_intents if one[0] != key[0]}
-    for one in observed.begun:
-        durable = sum(kind == "effect.intent" and name == one.name for kind, name in one.log)
-        if one.name in intents and durable <= one.number:
-            found.append(f"{one.name} executed before its intent was durable")
-    return found
+            open_intents = {intent for intent in open_intents if intent[0] != key[0]}
+    for execution in observed.begun:
+        durable = sum(
+            kind == "effect.intent" and name == execution.name for kind, name in execution.log
+        )
+        if execution.name in intents and durable <= execution.number:
+            problems.append(f"{execution.name} executed before its intent was durable")
+    return problems
 
 
 def executed_again(observed: Observed) -> list[str]:
@@ -236,7 +246,7 @@ def executed_again(observed: Observed) -> list[str]:
     An idempotent step that an attempt abandoned begins again under its intent in the next attempt.
     """
     begun = Counter[str]()
-    for log in [observed.entries, *(one.entries for one in observed.others.values())]:
+    for log in [observed.entries, *(other.entries for other in observed.others.values())]:
         idempotent: dict[str, str] = {}
         for entry in log:
             name = str(entry.payload.get("name"))
@@ -255,16 +265,16 @@ def executed_again(observed: Observed) -> list[str]:
 
 def _counts(observed: Observed) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for one in observed.begun:
-        counts[one.name] = counts.get(one.name, 0) + 1
+    for execution in observed.begun:
+        counts[execution.name] = counts.get(execution.name, 0) + 1
     return counts
 
 
 def _sent(case: Case, predicted: Prediction) -> list[str]:
-    logs = [predicted.log, *(one.log for one in predicted.runs.values())]
+    logs = [predicted.log, *(run.log for run in predicted.runs.values())]
     lines = [line for log in logs for line in log if line.kind == "msg.sent"]
     return [line.data["message_id"] for line in lines if line.data["target"] == case.sink]
 
 
 def _arrived(observed: Observed) -> list[str]:
-    return [one.message.id for one in observed.sent]
+    return [mail_row.message.id for mail_row in observed.sent]

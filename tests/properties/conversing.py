@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 def generate(*outcomes: Any, session: str | None = None, text: Any = 1) -> dict[str, Any]:
     """Return a call of a model; an outcome is a value, or the name of an error's class."""
     scripted = [
-        {"d": 1 + n % 2, "err": one} if isinstance(one, str) else {"d": 1 + n % 2, "ok": one}
-        for n, one in enumerate(outcomes)
+        {"d": 1 + n % 2, "err": outcome}
+        if isinstance(outcome, str)
+        else {"d": 1 + n % 2, "ok": outcome}
+        for n, outcome in enumerate(outcomes)
     ]
     return {"op": "generate", "text": text, "session": session, "outcomes": scripted, "into": "x"}
 

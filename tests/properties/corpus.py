@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def step(*outcomes: Any, mode: str = "idempotent", **rest: Any) -> dict[str, Any]:
     """Return a step; an outcome is a value, or the name of an error's class."""
     scripted = [
-        {"d": n % 3, "err": one} if isinstance(one, str) else {"d": n % 3, "ok": one}
-        for n, one in enumerate(outcomes)
+        {"d": n % 3, "err": outcome} if isinstance(outcome, str) else {"d": n % 3, "ok": outcome}
+        for n, outcome in enumerate(outcomes)
     ]
     return {"op": "step", "mode": mode, "outcomes": scripted, **rest}
 

@@ -115,6 +115,6 @@ def report(program: Dialogues, seed: int, *, drops: bool) -> str:
         return bool(wrong_in(smaller, seed, drops=drops))
 
     smallest = shrunk(program, is_wrong)
-    told = [*map(str, smallest.acts), *map(str, smallest.readers)]
+    lines = [*map(str, smallest.acts), *map(str, smallest.readers)]
     wrong = wrong_in(smallest, seed, drops=drops)
-    return "\n".join([f"simulation seed {seed}, {drops=}, {smallest.is_plain=}", *told, *wrong])
+    return "\n".join([f"simulation seed {seed}, {drops=}, {smallest.is_plain=}", *lines, *wrong])

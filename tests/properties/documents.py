@@ -18,7 +18,7 @@ class Written(Compiled):
     @override
     def graph(self, name: str, program: list[Any]) -> WorkflowSpec:
         """Return the graph of a program, and store those of its sub-graphs."""
-        output = {one: f"${{vars.{one}}}" for one in ("a", "b", "r")}
+        output = {var: f"${{vars.{var}}}" for var in ("a", "b", "r")}
         nodes: dict[str, Any] = {"end": {"end": output}}
         entry = self._block(nodes, program, name, "end")
         document = {"flow": 1, "id": name, "start": entry, "nodes": nodes, "reducers": {"a": "add"}}
@@ -47,22 +47,22 @@ class Written(Compiled):
 
     @override
     def _asking(self, kind: str, words: list[Any], node: str, after: str) -> Any:
-        there = {"into": f"r.{node.replace('.', '_')}", "next": after}
+        target = {"into": f"r.{node.replace('.', '_')}", "next": after}
         if kind == "work":
             self.once |= {node} if words[2] else set()
-            told = {"node": node, "fails": words[0], "value": words[1]}
+            payload = {"node": node, "fails": words[0], "value": words[1]}
             mode = "at_most_once" if words[2] else "idempotent"
-            return there | {"effect": "llm_call", "with": told, "mode": mode}
+            return target | {"effect": "llm_call", "with": payload, "mode": mode}
         if kind == "wait":
             self.answers[node] = words[1]
-            return there | _waiting(words[0], node, self.timeout_s)
+            return target | _waiting(words[0], node, self.timeout_s)
         if kind == "emit":
             self.ears += [node] if words[0] else []
-            told = {"node": node, "name": node, "scope": "global"}
-            return there | {"effect": "emit_event", "with": told}
+            payload = {"node": node, "name": node, "scope": "global"}
+            return target | {"effect": "emit_event", "with": payload}
         child = self.graph(f"{node}s", words[0]).workflow_id
-        given = {"a": "${vars.a}", "b": 1, "r": {}}
-        return there | {"flow": child, "with": given, "async": words[1]}
+        inputs = {"a": "${vars.a}", "b": 1, "r": {}}
+        return target | {"flow": child, "with": inputs, "async": words[1]}
 
 
 def _forking(ways: list[str], after: str) -> Any:

@@ -59,9 +59,9 @@ class FlowPlay:
 
     def handle(self, run: RunState, effect: Effect) -> EffectOutcome:
         """Execute an effect, which fails as often as the program specifies."""
-        told = effect.payload["params"]["trace_metadata"]
-        attempt = told["attempt"]
-        self.executed.add(told["effect_idempotency_key"])
+        trace = effect.payload["params"]["trace_metadata"]
+        attempt = trace["attempt"]
+        self.executed.add(trace["effect_idempotency_key"])
         self.executions.append((run.run_id, effect.payload["node"], attempt))
         if attempt <= effect.payload["fails"]:
             return EffectOutcome.failed("no luck")
@@ -70,7 +70,7 @@ class FlowPlay:
     async def play(self, client: Runtime, app: str) -> list[str]:
         """Start the program, answer all its waits, and return the differences from the model."""
         runs = FlowRuns(client, app)
-        ears = [await runs.start(f"ear {one}", id=one) for one in self.compiled.ears]
+        ears = [await runs.start(f"ear {name}", id=name) for name in self.compiled.ears]
         for ear in ears:
             while not await runs.waits(ear):  # noqa: ASYNC110 - rows
                 await asyncio.sleep(self.look_s)
@@ -82,19 +82,25 @@ class FlowPlay:
             if is_restless and looks % 2 and self._rng.random() < 0.7:
                 await self._shaken(runs, main)
             if looks > MOST_LOOKS:
-                return [await self._told(client, main)]
+                return [await self._describe_progress(client, main)]
         model = expected(self.name, self.program, {}, is_actor=True)
         wrong = await self._compared(runs, await self._look(client, runs, main), model)
         names = dict(zip(self.compiled.ears, ears, strict=True))
-        heard = {str(await client.result(names[one])) for one in model.heard}
-        heard |= {str(one.output) for one in [await runs.state(ear) for ear in ears] if one.output}
-        return wrong if heard == model.heard else [*wrong, f"heard {heard}, not {model.heard}"]
+        emitters = {str(await client.result(names[name])) for name in model.emitters}
+        emitters |= {
+            str(state.output) for state in [await runs.state(ear) for ear in ears] if state.output
+        }
+        return (
+            wrong
+            if emitters == model.emitters
+            else [*wrong, f"heard {emitters}, not {model.emitters}"]
+        )
 
     async def _is_over(self, client: Runtime, runs: FlowRuns, run_id: RunId) -> bool:
         """Answer the waits of a run and of the runs below it; return whether all have ended."""
         row = await client.store.reads.run(run_id)
         assert row is not None
-        children = [one.run_id for one in await client.children(run_id)]
+        children = [row_below.run_id for row_below in await client.children(run_id)]
         over = [await self._is_over(client, runs, child) for child in children]
         if row.status.is_terminal:
             return all(over)
@@ -113,13 +119,16 @@ class FlowPlay:
                     continue
         return False
 
-    async def _told(self, client: Runtime, run_id: RunId) -> str:
+    async def _describe_progress(self, client: Runtime, run_id: RunId) -> str:
         """Return the progress of a run and of the runs below it, for error messages."""
         row = await client.store.reads.run(run_id)
         last = [(e.kind, e.position, str(e.payload)[:90]) async for e in client.entries(run_id)][
             -5:
         ]
-        below = [await self._told(client, one.run_id) for one in await client.children(run_id)]
+        below = [
+            await self._describe_progress(client, child.run_id)
+            for child in await client.children(run_id)
+        ]
         where = row and (str(row.agent_id), row.status, row.parked, row.wake)
         return f"does not end: {where} {last} {below}"
 
@@ -144,16 +153,18 @@ class FlowPlay:
         run_id = RunId(state.run_id)
         ledger = await runs.ledger(run_id)
         records: dict[tuple[str, ...], list[tuple[str, str, int]]] = {}
-        for one in without_doubts(ledger):
-            if (one["effect"] or {}).get("type") in {"pause", "unpause", "steer"}:
+        for record in without_doubts(ledger):
+            if (record["effect"] or {}).get("type") in {"pause", "unpause", "steer"}:
                 continue
-            keys = (one["delta"] or {}).get("branch") or ()
+            keys = (record["delta"] or {}).get("branch") or ()
             branch = tuple(key.partition(".")[2] for key in keys)
-            tell(records, branch, one, self.compiled)
-        found = (state.status.value, plain(state.output), records)
-        wanted = (model.status, model.output, model.records)
+            tell(records, branch, record, self.compiled)
+        observed = (state.status.value, plain(state.output), records)
+        predicted = (model.status, model.output, model.records)
         wrong = (
-            [] if found == wanted else [f"{model.name}: {found}\nmodel: {wanted}\n{state.error}"]
+            []
+            if observed == predicted
+            else [f"{model.name}: {observed}\nmodel: {predicted}\n{state.error}"]
         )
         chain = verify_ledger_chain(ledger)
         wrong += [] if chain["ok"] else [f"{model.name}: {chain['errors']}"]
@@ -164,14 +175,14 @@ class FlowPlay:
         once = sum(n for (node, _), n in again.items() if node in self.compiled.once)
         if promised - done or too_often or once:
             wrong.append(f"{model.name}: executed {done}, not {promised}")
-        left = [*model.children]
+        unmatched_children = [*model.children]
         for child in self._children.get(run_id, ()):
-            below = next((one for one in left if one.name == child.workflow_id), None)
+            below = next((c for c in unmatched_children if c.name == child.workflow_id), None)
             if below is None:
                 return [*wrong, f"{model.name}: child {child.workflow_id} more than the model has"]
-            left.remove(below)
+            unmatched_children.remove(below)
             wrong += await self._compared(runs, child, below)
-        return wrong + [f"{model.name}: no child {one.name}" for one in left]
+        return wrong + [f"{model.name}: no child {c.name}" for c in unmatched_children]
 
 
 def flows_of(app: str, plays: list[FlowPlay]) -> Flows:

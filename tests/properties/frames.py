@@ -42,8 +42,8 @@ def hold(count: int, cases: SearchStrategy[Case]) -> None:
     def holds(case: Case, seed: int) -> None:
         for suspend_after in (5.0, 0.0):
             both = played(case, seed, suspend_after)
-            found = differences(case, both.predicted, both.observed)
-            assert not found, report(found, case, seed)
+            problems = differences(case, both.predicted, both.observed)
+            assert not problems, report(problems, case, seed)
 
     for_each(0, count * PARTS, holds, cases, SEEDS)
 
@@ -53,8 +53,8 @@ def hold_in_deaths(count: int, cases: SearchStrategy[Case]) -> None:
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)
-        found = differences(case, both.predicted, both.observed)
-        assert not found, report(found, case, seed, faults)
+        problems = differences(case, both.predicted, both.observed)
+        assert not problems, report(problems, case, seed, faults)
 
     for_each(1, count * PARTS, holds, cases, SEEDS, faults_of(DEATHS, 60), SUSPENDED)
 
@@ -64,8 +64,8 @@ def hold_in_errors(count: int, cases: SearchStrategy[Case]) -> None:
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)
-        found = broken_promises(case, both.observed)
-        assert not found, report(found, case, seed, faults)
+        problems = broken_promises(case, both.observed)
+        assert not problems, report(problems, case, seed, faults)
 
     for_each(2, count * PARTS, holds, cases, SEEDS, faults_of(ERRORS, 60), SUSPENDED)
 
@@ -79,10 +79,10 @@ def die_everywhere(case: Case) -> None:
             try:
                 both = play_both(case, suspend_after=(0.0, 5.0)[nth // STRIDE % 2], faults=faults)
             except TieError:
-                found = []
+                problems = []
             else:
-                found = differences(case, both.predicted, both.observed)
-            wrong_ones += [report(found, case, 0, faults)] if found else []
+                problems = differences(case, both.predicted, both.observed)
+            wrong_ones += [report(problems, case, 0, faults)] if problems else []
             is_struck = faults.struck
         nth += STRIDE
     assert not wrong_ones, f"{len(wrong_ones)} of {nth // STRIDE * 2} deaths\n{wrong_ones[-1]}"
@@ -101,9 +101,9 @@ def crowd(
     drawn = drawn_cases(cases, count, seed)
     halves = {0.0: [*fixed, *drawn[::2]], 5.0: drawn[1::2]}
     with opened_stage(*servers, brokered=brokered) as stage:
-        found = [
-            one
+        reports = [
+            r
             for suspend_after, half in halves.items()
-            for one in wrong(stage, foretold(half), seed, suspend_after)
+            for r in wrong(stage, foretold(half), seed, suspend_after)
         ]
-    assert not found, min(found, key=len)
+    assert not reports, min(reports, key=len)

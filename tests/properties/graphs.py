@@ -89,29 +89,29 @@ def _statement(rng: random.Random, depth: int, top: bool) -> Any:  # noqa: PLR09
 
 def smaller(program: list[Any]) -> Iterator[list[Any]]:
     """Yield programs with one statement less, or with a smaller one."""
-    for place, statement in enumerate(program):
-        yield program[:place] + program[place + 1 :]
+    for index, statement in enumerate(program):
+        yield program[:index] + program[index + 1 :]
         kind, *words = statement
         if kind == "loop":
-            yield program[:place] + words[1] + program[place + 1 :]
+            yield program[:index] + words[1] + program[index + 1 :]
             for body in smaller(words[1]):
-                yield [*program[:place], (kind, words[0], body), *program[place + 1 :]]
+                yield [*program[:index], (kind, words[0], body), *program[index + 1 :]]
         elif kind == "sub":
             for body in smaller(words[0]):
-                yield [*program[:place], (kind, body, words[1]), *program[place + 1 :]]
+                yield [*program[:index], (kind, body, words[1]), *program[index + 1 :]]
         elif kind == "par":
             for number, block in enumerate(words[0]):
                 others = words[0][:number], words[0][number + 1 :]
-                yield program[:place] + block + program[place + 1 :]
-                yield [*program[:place], (kind, [*others[0], *others[1]]), *program[place + 1 :]]
+                yield program[:index] + block + program[index + 1 :]
+                yield [*program[:index], (kind, [*others[0], *others[1]]), *program[index + 1 :]]
                 for body in smaller(block):
                     blocks = [*others[0], body, *others[1]]
-                    yield [*program[:place], (kind, blocks), *program[place + 1 :]]
+                    yield [*program[:index], (kind, blocks), *program[index + 1 :]]
         elif kind == "switch":
             for number, way in enumerate(words[1]):
                 for body in smaller(way):
                     ways = [*words[1][:number], body, *words[1][number + 1 :]]
-                    yield [*program[:place], (kind, words[0], ways), *program[place + 1 :]]
+                    yield [*program[:index], (kind, words[0], ways), *program[index + 1 :]]
 
 
 @dataclass
@@ -139,9 +139,9 @@ class Compiled:
         return self.specs[name]
 
     def _block(self, nodes: dict[str, Any], block: list[Any], path: str, after: str) -> str:
-        for place in reversed(range(len(block))):
-            node = f"{path}.{place}"
-            nodes[node] = self._node(nodes, block[place], node, after)
+        for index in reversed(range(len(block))):
+            node = f"{path}.{index}"
+            nodes[node] = self._node(nodes, block[index], node, after)
             after = node
         return after
 
@@ -190,21 +190,21 @@ class Compiled:
 
 def _end(run: RunState, _ctx: Any) -> StepPlan:
     names = ("a", "b", "r")
-    return StepPlan(run.current_node, complete_output={one: run.vars[one] for one in names})
+    return StepPlan(run.current_node, complete_output={name: run.vars[name] for name in names})
 
 
 def summed(before: int, values: list[int]) -> int:
     """Return a number plus the increments of all branches."""
-    return before + sum(one - before for one in values)
+    return before + sum(value - before for value in values)
 
 
-def _ending(place: str) -> Any:
+def _ending(path: str) -> Any:
     """Return the end of a program, or of the branch at a place; it drops the counts of its loops."""
-    branch = place.rpartition("p.")[0]
+    branch = path.rpartition("p.")[0]
 
     def node(run: RunState, ctx: Any) -> StepPlan:
         counts = run.vars["_temp"]
-        for name in [one for one in counts if branch and one.startswith(f"{branch}p.")]:
+        for name in [count for count in counts if branch and count.startswith(f"{branch}p.")]:
             del counts[name]
         return _end(run, ctx)
 
@@ -258,10 +258,10 @@ def _requesting(
     what: EffectType, payload: dict[str, Any], *, key: str, mode: EffectMode, after: str
 ) -> Any:
     def node(run: RunState, _ctx: Any) -> StepPlan:
-        told = dict(payload)
+        effect_payload = dict(payload)
         if what is EffectType.START_SUBWORKFLOW:
-            told["vars"] = {"a": run.vars["a"], "b": 1, "r": {}}
-        return StepPlan(run.current_node, Effect(what, told, key, mode), next_node=after)
+            effect_payload["vars"] = {"a": run.vars["a"], "b": 1, "r": {}}
+        return StepPlan(run.current_node, Effect(what, effect_payload, key, mode), next_node=after)
 
     return node
 
@@ -282,10 +282,10 @@ def decision_of(wait: WaitState, executed: set[str]) -> dict[str, Any]:
     Args: executed: The idempotency keys with which the handler was called.
     """
     details = wait.details or {}
-    told = details["effect"]["payload"]
+    payload = details["effect"]["payload"]
     if details["idempotency_key"] not in executed:
         return {"execute": True}
-    return {"error": "no luck"} if told["fails"] else {"result": told["value"]}
+    return {"error": "no luck"} if payload["fails"] else {"result": payload["value"]}
 
 
 class World:
@@ -334,16 +334,16 @@ class World:
 
     def _next(self) -> RunState | None:
         """Return a run that can continue: the deepest of those that wait for each other."""
-        runs = [one for one in self._stores.runs.list_runs(limit=999) if not one.status.is_terminal]
+        runs = [run for run in self._stores.runs.list_runs(limit=999) if not run.status.is_terminal]
         able = [
-            one for one in runs if not one.workflow_id.startswith("ear ") or one.status == "running"
+            run for run in runs if not run.workflow_id.startswith("ear ") or run.status == "running"
         ]
-        return max(able, key=lambda one: (len(one.workflow_id), one.run_id), default=None)
+        return max(able, key=lambda run: (len(run.workflow_id), run.run_id), default=None)
 
     def _drive(self, run: RunState) -> None:
         spec = self.compiled.specs[run.workflow_id]
-        found = open_waits(run) if run.status == "waiting" else []
-        wait = found[self._ticks % len(found)] if found else None
+        waits = open_waits(run) if run.status == "waiting" else []
+        wait = waits[self._ticks % len(waits)] if waits else None
         if wait is None or wait.reason is WaitReason.SUBWORKFLOW:
             self._runtime.tick(spec, run.run_id, self._weather.steps)
         elif wait.until is not None:
@@ -376,9 +376,9 @@ class World:
             raise Death
 
     def _handle(self, run: RunState, effect: Effect) -> EffectOutcome:
-        told = effect.payload["params"]["trace_metadata"]
-        attempt = told["attempt"]
-        self.executed.add(told["effect_idempotency_key"])
+        trace = effect.payload["params"]["trace_metadata"]
+        attempt = trace["attempt"]
+        self.executed.add(trace["effect_idempotency_key"])
         self.executions.append((run.run_id, effect.payload["node"], attempt))
         if attempt <= effect.payload["fails"]:
             return EffectOutcome.failed("no luck")

@@ -114,9 +114,9 @@ def the_gateway_believes_its_cache(patch: pytest.MonkeyPatch) -> None:
     includes = Served.includes
 
     async def keep(self: Served, agent_id: AgentId) -> bool:
-        found = await includes(self, agent_id)
+        is_included = await includes(self, agent_id)
         self._until = float("inf")
-        return found
+        return is_included
 
     patch.setattr(Served, "includes", keep)
 

@@ -102,8 +102,10 @@ def lazy_posts_are_noted_late(patch: pytest.MonkeyPatch) -> None:
 
 def one_lazy_follower_makes_all_read(patch: pytest.MonkeyPatch) -> None:
     """Of a shard with lazy mail everybody who starts reads the store first."""
-    known = MailboxTable.have_lazy_mail
-    patch.setattr(MailboxTable, "have_lazy_mail", lambda self, shard, _: known(self, shard, None))
+    have_lazy_mail = MailboxTable.have_lazy_mail
+    patch.setattr(
+        MailboxTable, "have_lazy_mail", lambda self, shard, _: have_lazy_mail(self, shard, None)
+    )
 
 
 def posts_overtake_in_a_shard(patch: pytest.MonkeyPatch) -> None:
@@ -179,8 +181,8 @@ def messages_leave_twice(patch: pytest.MonkeyPatch) -> None:
     def twice(self: WriteSet, *args: Any, **others: Any) -> Commit:
         turn = commit(self, *args, **others)
         again = tuple(
-            replace(one, message=replace(one.message, id=f"{one.message.id}-2"))
-            for one in turn.outgoing
+            replace(row, message=replace(row.message, id=f"{row.message.id}-2"))
+            for row in turn.outgoing
         )
         return replace(turn, outgoing=turn.outgoing + again)
 
@@ -238,10 +240,10 @@ def short_losses_add_up(patch: pytest.MonkeyPatch) -> None:
 
     def counts_on(self: Contact, is_connected: bool, now: float) -> Any:
         since = self._changed_since
-        found = seen(self, is_connected, now)
+        answer = seen(self, is_connected, now)
         if is_connected and self._has_broker:
             self._changed_since = since
-        return found
+        return answer
 
     patch.setattr(Contact, "seen", counts_on)
 

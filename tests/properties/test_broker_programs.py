@@ -65,8 +65,8 @@ def played(  # noqa: PLR0917
 def test_a_fixed_program_is_as_predicted(stage: Theatre, name: str, suspend_after: float) -> None:
     """Each program of the corpus, hot and suspended."""
     both = played(stage, CORPUS[name], 0, suspend_after)
-    found = differences(CORPUS[name], both.predicted, both.observed)
-    assert not found, report(found, CORPUS[name], 0)
+    problems = differences(CORPUS[name], both.predicted, both.observed)
+    assert not problems, report(problems, CORPUS[name], 0)
 
 
 @pytest.mark.costly
@@ -83,8 +83,8 @@ def test_programs_survive_a_crash_at_every_write(
         faults = Faults(nth=nth, manner=manner, method=method)
         suspend_after = 5.0 if nth % 2 else 0.0
         both = play_both(case, suspend_after=suspend_after, faults=faults, play=stage.play)
-        found = differences(case, both.predicted, both.observed)
-        assert not found, report(found, case, 0, faults)
+        problems = differences(case, both.predicted, both.observed)
+        assert not problems, report(problems, case, 0, faults)
         is_struck, nth = faults.struck, nth + 1
 
 

@@ -128,10 +128,10 @@ def test_any_json_object_from_outside_is_a_payload(
     st.sampled_from(list(WAYS)),
 )
 def test_the_reader_accepts_any_bytes(
-    found: dict[str, str], data: bytes, subject: str, way: str
+    more_headers: dict[str, str], data: bytes, subject: str, way: str
 ) -> None:
     """Any bytes with any headers become a message, a signal or one dead letter, always the same."""
-    wire = Wire(subject, {**WAYS[way].headers, **found}, data, 7, STORED_AT)
+    wire = Wire(subject, {**WAYS[way].headers, **more_headers}, data, 7, STORED_AT)
 
     received = DECODER.decode(wire)
 

@@ -24,13 +24,13 @@ def found_at(name: str, suspend_after: float, faults: Faults) -> list[str]:
         return []
     struck = faults.calls[faults.nth] if faults.nth is not None else ""
     if faults.manner in DEATHS or struck in EXACT:
-        found = differences(case, both.predicted, both.observed)
+        problems = differences(case, both.predicted, both.observed)
     else:
-        found = broken_promises(case, both.observed)
+        problems = broken_promises(case, both.observed)
     head = (
         f"{name}, suspend_after={suspend_after:g}: {faults.manner} at call {faults.nth}, {struck}"
     )
-    return [head, *found] if found else []
+    return [head, *problems] if problems else []
 
 
 @pytest.mark.slow
@@ -45,11 +45,11 @@ def test_a_fault_at_every_store_call(name: str, suspend_after: float, manner: Ma
     both = play_both(CORPUS[name], suspend_after=suspend_after, faults=plain)
     assert not differences(CORPUS[name], both.predicted, both.observed)
 
-    found = [
+    reports = [
         found_at(name, suspend_after, Faults(nth=nth, manner=manner))
         for nth in range(len(plain.calls))
     ]
 
-    wrong = [one for one in found if one]
-    heads = [one[0] for one in wrong]
-    assert not wrong, "\n".join([f"{len(wrong)} of {len(found)} points", *heads, *wrong[-1]])
+    wrong = [r for r in reports if r]
+    heads = [r[0] for r in wrong]
+    assert not wrong, "\n".join([f"{len(wrong)} of {len(reports)} points", *heads, *wrong[-1]])

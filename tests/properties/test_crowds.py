@@ -47,13 +47,13 @@ def refuse(postgres_server: TestPostgres, nats_server: TestNats) -> Refuse:
     def play(cases: Sequence[Case], seed: int, suspend_after: float) -> None:
         crowds = [foretold(cases[n : n + AT_A_TIME]) for n in range(0, len(cases), AT_A_TIME)]
         for brokered in (False, True):
-            found: list[str] = []
+            reports: list[str] = []
             with opened_stage(postgres_server, nats_server, brokered=brokered) as stage:
                 for crowd in crowds:
-                    found += wrong(stage, crowd, seed, suspend_after)
+                    reports += wrong(stage, crowd, seed, suspend_after)
             where = "NATS" if brokered else "PostgreSQL"
-            assert not found, (
-                f"{len(found)} of {len(cases)} programs on {where}\n{min(found, key=len)}"
+            assert not reports, (
+                f"{len(reports)} of {len(cases)} programs on {where}\n{min(reports, key=len)}"
             )
 
     return play
@@ -61,11 +61,11 @@ def refuse(postgres_server: TestPostgres, nats_server: TestNats) -> Refuse:
 
 def foretold(cases: Sequence[Case]) -> Crowd:
     """Return the cases that decide something, each in a tenant of its own, and when they will end."""
-    found: Crowd = []
+    pairs: Crowd = []
     for case in tenants(cases):
         with suppress(TieError):
-            found.append((case, predict(case).ended_at))
-    return found
+            pairs.append((case, predict(case).ended_at))
+    return pairs
 
 
 def wrong(stage: Theatre, crowd: Crowd, seed: int, suspend_after: float) -> list[str]:
@@ -75,11 +75,11 @@ def wrong(stage: Theatre, crowd: Crowd, seed: int, suspend_after: float) -> list
     reports = []
     for case, observed in zip(cases, seen, strict=True):
         try:
-            found = differences(case, predict(case, observed), observed)
+            problems = differences(case, predict(case, observed), observed)
         except TieError:  # with the values drawn in the run two events coincide
             continue
-        if found:
-            reports.append(report(found, case, seed))
+        if problems:
+            reports.append(report(problems, case, seed))
     return reports
 
 

@@ -112,8 +112,8 @@ def test_a_fixed_bug_does_not_return(name: str, suspend_after: float) -> None:
     case = FOUND[name]
     for seed in range(10):
         both = play_both(case, seed=seed, suspend_after=suspend_after, faults=Faults())
-        found = differences(case, both.predicted, both.observed)
-        assert not found, "\n".join([f"seed {seed}", *found])
+        problems = differences(case, both.predicted, both.observed)
+        assert not problems, "\n".join([f"seed {seed}", *problems])
 
 
 @pytest.mark.parametrize("suspend_after", [5.0, 0.0])

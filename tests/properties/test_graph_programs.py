@@ -49,10 +49,10 @@ def plain(value: Any) -> Any:
     if "delivered" in value:
         return "emit"
     if {"success", "a", "b", "r"} == value.keys():  # of a drawing
-        value = {name: one for name, one in value.items() if name != "success"}
+        value = {name: item for name, item in value.items() if name != "success"}
     if "sub_run_id" in value:
         return "async" if value.get("async") else plain(value["output"])
-    return {name: plain(one) for name, one in value.items()}
+    return {name: plain(item) for name, item in value.items()}
 
 
 class Mismatch(AssertionError):  # noqa: N818 - what a test finds
@@ -68,9 +68,9 @@ def tell(
     """Add a record of a branch in the model's form, which has no joins and one node for a loop."""
     node = record["node_id"]
     if node not in compiled.joins:
-        told = (node.removesuffix("~"), record["status"], record["attempt"])
-        names = tuple(one.removeprefix("then:") for one in branch)
-        records.setdefault(names, []).append(told)
+        step = (node.removesuffix("~"), record["status"], record["attempt"])
+        names = tuple(part.removeprefix("then:") for part in branch)
+        records.setdefault(names, []).append(step)
 
 
 def subs_of(ledger: list[dict[str, Any]]) -> set[str]:
@@ -79,8 +79,10 @@ def subs_of(ledger: list[dict[str, Any]]) -> set[str]:
     Not every record of such a node has that effect: a run's first record names its first node, and
     has none; the end of a wait has another one.
     """
-    told = [one for one in ledger if (one["effect"] or {}).get("type") == "start_subworkflow"]
-    return {one["node_id"] for one in told}
+    starts = [
+        record for record in ledger if (record["effect"] or {}).get("type") == "start_subworkflow"
+    ]
+    return {record["node_id"] for record in starts}
 
 
 def unheld(
@@ -88,8 +90,8 @@ def unheld(
 ) -> dict[tuple[str, ...], list[tuple[str, str, int]]]:
     """Return records without waits for sub-graphs: a sub-graph in doubt also makes its parent wait."""
     return {
-        branch: [one for one in told if one[1] != "waiting" or one[0] not in subs]
-        for branch, told in records.items()
+        branch: [step for step in steps if step[1] != "waiting" or step[0] not in subs]
+        for branch, steps in records.items()
     }
 
 
@@ -97,18 +99,18 @@ def compare(stores: Stores, run: RunState, model: Expected, world: World, *, who
     """Compare a run and the runs below it with the model; if not `whole`, they are its first parts."""
     records: dict[tuple[str, ...], list[tuple[str, str, int]]] = {}
     ledger = without_doubts(stores.ledger.list(run.run_id))
-    for one in ledger:
-        if (one["effect"] or {}).get("type") not in {"pause", "unpause"}:
-            keys = (one["delta"] or {}).get("branch") or ()
+    for record in ledger:
+        if (record["effect"] or {}).get("type") not in {"pause", "unpause"}:
+            keys = (record["delta"] or {}).get("branch") or ()
             branch = tuple(key.partition(".")[2] for key in keys)
-            tell(records, branch, one, world.compiled)
+            tell(records, branch, record, world.compiled)
     done = Counter((node, n) for run_id, node, n in world.executions if run_id == run.run_id)
     if whole:
         subs = subs_of(ledger) if world.doubts else set[str]()
-        found = (run.status.value, plain(run.output), unheld(records, subs))
-        wanted = (model.status, model.output, unheld(model.records, subs))
-        if found != wanted:
-            raise Mismatch(f"{run.workflow_id}: {found}\nmodel: {wanted}\n{run.error}")
+        observed = (run.status.value, plain(run.output), unheld(records, subs))
+        predicted = (model.status, model.output, unheld(model.records, subs))
+        if observed != predicted:
+            raise Mismatch(f"{run.workflow_id}: {observed}\nmodel: {predicted}\n{run.error}")
     elif run.status.value == "completed" and plain(run.output) != model.output:
         raise Mismatch(f"{run.workflow_id}: {run.output}\nmodel: {model.output}")
     promised = Counter(model.executions)
@@ -121,14 +123,14 @@ def compare(stores: Stores, run: RunState, model: Expected, world: World, *, who
     children = stores.runs.list_children(parent_run_id=run.run_id)
     if whole and len(children) != len(model.children):
         raise Mismatch(f"{run.workflow_id}: {len(children)} children, not {len(model.children)}")
-    left = [*model.children]
+    unmatched_children = [*model.children]
     for (
         child
     ) in children:  # those of one name are made in order, others in that of the branches' turns
-        below = next((one for one in left if one.name == child.workflow_id), None)
+        below = next((c for c in unmatched_children if c.name == child.workflow_id), None)
         if below is None:
             raise Mismatch(f"{run.workflow_id}: child {child.workflow_id} more than the model has")
-        left.remove(below)
+        unmatched_children.remove(below)
         compare(stores, child, below, world, whole=whole)
 
 
@@ -145,29 +147,29 @@ def play(kind: str, folder: Path, program: list[Any], weather: Weather) -> None:
     stores = stores.reopen()
     run = stores.runs.load("main")
     everyone = stores.runs.list_runs(limit=999)
-    left = [one for one in everyone if not one.status.is_terminal]
-    if any(not one.workflow_id.startswith("ear ") for one in left):
-        raise Mismatch(f"not at its end: {left}")
+    open_runs = [run for run in everyone if not run.status.is_terminal]
+    if any(not run.workflow_id.startswith("ear ") for run in open_runs):
+        raise Mismatch(f"not at its end: {open_runs}")
     if world.doubts and world.died_at not in {"started", "executed"}:
         raise Mismatch(f"in doubt, and nobody died: {world.died_at!r}")
-    cut = any(one.status.value == "cancelled" for one in everyone)
+    cut = any(run.status.value == "cancelled" for run in everyone)
     model = expected("g", program, {})
     compare(stores, run, model, world, whole=not cut)
-    ears = {one.output for one in everyone if one.output and one.workflow_id.startswith("ear ")}
-    if ears != model.heard and not (cut and ears <= model.heard):
-        raise Mismatch(f"heard {ears}, not {model.heard}")
+    ears = {run.output for run in everyone if run.output and run.workflow_id.startswith("ear ")}
+    if ears != model.emitters and not (cut and ears <= model.emitters):
+        raise Mismatch(f"heard {ears}, not {model.emitters}")
     stores.close()
 
 
 def shrunk(kind: str, folder: Path, program: list[Any], weather: Weather) -> list[Any]:
     """Return a smaller program that still disagrees with the model."""
     for number, less in enumerate(smaller(program)):
-        place = folder / f"s{number}"
-        place.mkdir()
+        shrink_folder = folder / f"s{number}"
+        shrink_folder.mkdir()
         try:
-            play(kind, place, less, weather)
+            play(kind, shrink_folder, less, weather)
         except AssertionError:
-            return shrunk(kind, place, less, weather)
+            return shrunk(kind, shrink_folder, less, weather)
     return program
 
 
@@ -190,9 +192,9 @@ def test_random_graphs_end_as_the_model_predicts(kind: str, tmp_path: Path) -> N
         try:
             play(kind, folder, program, weather)
         except AssertionError as exc:
-            place = tmp_path / f"shrink{seed}"
-            place.mkdir()
-            least = shrunk(kind, place, program, weather)
+            shrink_folder = tmp_path / f"shrink{seed}"
+            shrink_folder.mkdir()
+            least = shrunk(kind, shrink_folder, program, weather)
             pytest.fail(f"seed {seed}, {weather}: {exc}\nprogram: {program}\nleast: {least}")
 
 

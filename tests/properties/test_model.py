@@ -65,9 +65,9 @@ def test_an_intent_without_a_result_is_in_doubt() -> None:
     case = finish([once(1)])
     whole = Model(case).predict().log
 
-    left = Left("run", case.root, whole[:3], (BOOT,))
+    left_run = Left("run", case.root, whole[:3], (BOOT,))
 
-    assert Model(case, scene=Scene(0.0, [left], {"a@0": 1})).predict().status == "PARKED"
+    assert Model(case, scene=Scene(0.0, [left_run], {"a@0": 1})).predict().status == "PARKED"
 
 
 def test_two_events_at_one_time_are_refused() -> None:

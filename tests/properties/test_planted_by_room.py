@@ -18,13 +18,13 @@ TABLES = [planted_by_room, planted_by_part]
 @pytest.mark.parametrize("table", [module.__name__ for module in TABLES])
 def test_every_fault_is_found_by_the_test_that_is_named(table: str) -> None:
     """The named test fails with the fault in place; without it the test passes in its own file."""
-    missed, said = find(table)
+    missed, output = find(table)
 
-    assert missed == [], said
+    assert missed == [], output
 
 
 def test_every_fault_has_a_test_of_its_own() -> None:
     """One fault at a time: a test named twice would get only one of them."""
-    named = Counter(one.found_by for module in TABLES for one in module.PLANTED)
+    counts = Counter(fault.found_by for module in TABLES for fault in module.PLANTED)
 
-    assert [test for test, count in named.items() if count > 1] == []
+    assert [test for test, count in counts.items() if count > 1] == []

@@ -47,11 +47,11 @@ def a_replay_appends_again(patch: pytest.MonkeyPatch) -> None:
     class Repeated(Call):
         @override
         def meet(self, *args: Any, **kwargs: Any) -> RunLogEntry | None:
-            known = super().meet(*args, **kwargs)
-            if known is not None:
-                again = NewTurn(SESSIONS[0], f"{known.seq} again", ChatMessage.of("user", "1"))
+            record = super().meet(*args, **kwargs)
+            if record is not None:
+                again = NewTurn(SESSIONS[0], f"{record.seq} again", ChatMessage.of("user", "1"))
                 self.run.log.writes.turns.append(again)
-            return known
+            return record
 
     patch.setattr(_history, "Call", Repeated)
 

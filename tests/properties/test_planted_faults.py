@@ -77,10 +77,10 @@ def strict_is_pool(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_is_void(patch: pytest.MonkeyPatch) -> None:
     """The error that ended an attempt is raised again for ever."""
-    place = History._add_call_entry
+    add_entry = History._add_call_entry
 
     def never_void(self: History, entry: Any, *, is_void: bool) -> None:
-        place(self, entry, is_void=False)
+        add_entry(self, entry, is_void=False)
 
     patch.setattr(History, "_add_call_entry", never_void)
 
@@ -187,9 +187,9 @@ def assert_found(
     """Some look finds the fault, and finds nothing there without it."""
     with patch.context() as planted:
         plant(planted)
-        found = next((look for look in looks if look.finds()), None)
-    assert found is not None
-    assert not found.finds(), "it was not the fault that was found"
+        finding_look = next((look for look in looks if look.finds()), None)
+    assert finding_look is not None
+    assert not finding_look.finds(), "it was not the fault that was found"
 
 
 @pytest.mark.slow

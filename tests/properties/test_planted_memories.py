@@ -49,8 +49,8 @@ def equal_texts_are_versions(patch: pytest.MonkeyPatch) -> None:
     def always(new: NewMemory, present: Memory | None) -> int | None:
         if present is not None and present.text == new.text:
             return present.version + 1
-        found: int | None = next_version(new, present)
-        return found
+        version: int | None = next_version(new, present)
+        return version
 
     patch.setattr(_memories, "next_version", always)
 
@@ -79,10 +79,10 @@ def a_repeated_call_is_another_one(patch: pytest.MonkeyPatch) -> None:
     """A call that a crash repeats is kept as another one."""
     stamped, calls = vars(_access)["_stamped"], [0]
 
-    def anew(given: NewMemory, scope: str) -> NewMemory:
+    def anew(memory: NewMemory, scope: str) -> NewMemory:
         calls[0] += 1
-        made: NewMemory = stamped(given, scope)
-        return replace(made, id=f"{calls[0]}", text=f"{made.text}{calls[0]}")
+        stamped_memory: NewMemory = stamped(memory, scope)
+        return replace(stamped_memory, id=f"{calls[0]}", text=f"{stamped_memory.text}{calls[0]}")
 
     patch.setattr(_access, "_stamped", anew)
 

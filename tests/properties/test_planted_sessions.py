@@ -57,9 +57,9 @@ def a_half_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who saw the first event of a fact and then an entry counts as having seen the second."""
     move_past = SessionFeed._move_past
 
-    def whole(self: SessionFeed, found: Any) -> SessionEvent:
+    def whole(self: SessionFeed, found_event: Any) -> SessionEvent:
         self.at = replace(self.at, is_half=False)
-        return move_past(self, found)
+        return move_past(self, found_event)
 
     patch.setattr(SessionFeed, "_move_past", whole)
 
@@ -86,7 +86,7 @@ def runs_that_never_began_leave_no_fact(patch: pytest.MonkeyPatch) -> None:
 
     def begun(self: Any, agent: AgentId, run_id: Any, change: Any, **more: Any) -> None:
         facts = self.records[agent].facts
-        is_begun = any(one.run_id == run_id and one.kind == "started" for one in facts)
+        is_begun = any(fact.run_id == run_id and fact.kind == "started" for fact in facts)
         if is_begun or "started" in change.facts:
             write(self, agent, run_id, change, **more)
 
@@ -114,7 +114,7 @@ def the_last_queued_run_is_first(patch: pytest.MonkeyPatch) -> None:
     take = Mailbox.take_next
 
     def newest(self: Mailbox, *args: Any) -> Any:
-        if self.queue and all(one.run_id is not None for _, one in self.queue):
+        if self.queue and all(item.run_id is not None for _, item in self.queue):
             self.queue.reverse()
             try:
                 return take(self, *args)
@@ -142,12 +142,12 @@ def cuts_stay_on_a_switch(patch: pytest.MonkeyPatch) -> None:
     """A window of one path begins where one of another path did."""
     move = _transcripts._Transcript.move
 
-    def kept(self: Any, ordinal: int) -> None:
+    def move_and_keep_cut(self: Any, ordinal: int) -> None:
         cut = self.cut
         move(self, ordinal)
         self.cut = cut
 
-    patch.setattr(_transcripts._Transcript, "move", kept)
+    patch.setattr(_transcripts._Transcript, "move", move_and_keep_cut)
 
 
 def named_parents_are_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -278,6 +278,6 @@ def test_a_planted_fault_is_found(
     """With the fault in place some program differs from the model, and without it that one does not."""
     with monkeypatch.context() as planted:
         plant(planted)
-        found = next((play for play in everywhere() if finds(play)), None)
-    assert found is not None
-    assert not finds(found), "it was not the fault that was found"
+        finding_play = next((play for play in everywhere() if finds(play)), None)
+    assert finding_play is not None
+    assert not finds(finding_play), "it was not the fault that was found"

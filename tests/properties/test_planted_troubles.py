@@ -86,7 +86,7 @@ def mail_passes_queued_runs(patch: pytest.MonkeyPatch) -> None:
     """A free agent is given mail ahead of a queued run of its sender."""
     take_next = Mailbox.take_next
 
-    def taken(self: Mailbox, most: int = MAX_MESSAGES) -> Start | None:
+    def take_in_two_orders(self: Mailbox, most: int = MAX_MESSAGES) -> Start | None:
         if self.queue and self.is_mail_next:
             self.queue.sort(key=lambda item: item[1].run_id is not None)
         start = take_next(self, most)
@@ -94,7 +94,7 @@ def mail_passes_queued_runs(patch: pytest.MonkeyPatch) -> None:
             self.queue.sort(key=lambda item: item[0])
         return start
 
-    patch.setattr(Mailbox, "take_next", taken)
+    patch.setattr(Mailbox, "take_next", take_in_two_orders)
 
 
 def queued_runs_are_overtaken(patch: pytest.MonkeyPatch) -> None:
@@ -229,6 +229,6 @@ def test_a_planted_fault_is_found(
     programs: st.SearchStrategy[tuple[Any, ...]] = st.tuples(*strategies)
     with monkeypatch.context() as planted:
         plant(planted)
-        found = first_drawn(programs, count, 1, lambda drawn: finds(holds, drawn))
-    assert found is not None
-    assert not finds(holds, found), "it was not the fault that was found"
+        finding_case = first_drawn(programs, count, 1, lambda drawn: finds(holds, drawn))
+    assert finding_case is not None
+    assert not finds(holds, finding_case), "it was not the fault that was found"

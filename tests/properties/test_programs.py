@@ -66,12 +66,12 @@ def played(case: Case, seed: int, suspend_after: float, faults: Faults | None = 
         raise
 
 
-def report(found: list[str], case: Case, seed: int, faults: Faults | None = None) -> str:
+def report(problems: list[str], case: Case, seed: int, faults: Faults | None = None) -> str:
     """Return the differences, and the data to reproduce them."""
     head = [f"simulation seed {seed}", str(case)]
     if faults is not None and faults.nth is not None:
         head.append(f"{faults.manner} at call {faults.nth} of {faults.calls}")
-    return "\n".join([*head, *found]) if found else ""
+    return "\n".join([*head, *problems]) if problems else ""
 
 
 def for_each(
@@ -97,8 +97,8 @@ def test_the_runtime_agrees_with_the_model(part: int) -> None:
     def holds(case: Case, seed: int) -> None:
         for suspend_after in (5.0, 0.0):
             both = played(case, seed, suspend_after)
-            found = differences(case, both.predicted, both.observed)
-            assert not found, report(found, case, seed)
+            problems = differences(case, both.predicted, both.observed)
+            assert not problems, report(problems, case, seed)
 
     for_each(part, COUNT, holds, cases(), SEEDS)
 
@@ -112,8 +112,8 @@ def test_another_host_continues_exactly_where_one_crashed(part: int) -> None:
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)
-        found = differences(case, both.predicted, both.observed)
-        assert not found, report(found, case, seed, faults)
+        problems = differences(case, both.predicted, both.observed)
+        assert not problems, report(problems, case, seed, faults)
 
     for_each(part, COUNT, holds, cases(), SEEDS, faults_of(DEATHS, 40), SUSPENDED)
 
@@ -127,7 +127,7 @@ def test_an_error_of_the_store_breaks_no_promise(part: int) -> None:
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)
-        found = broken_promises(case, both.observed)
-        assert not found, report(found, case, seed, faults)
+        problems = broken_promises(case, both.observed)
+        assert not problems, report(problems, case, seed, faults)
 
     for_each(part, COUNT, holds, cases(), SEEDS, faults_of(ERRORS, 40), SUSPENDED)

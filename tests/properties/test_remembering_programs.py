@@ -75,8 +75,8 @@ def test_each_memory_is_stored_once_on_real_servers(
                         both = play_both(
                             case, suspend_after=5.0 * (nth % 2), faults=faults, play=stage.play
                         )
-                        found = differences(case, both.predicted, both.observed)
-                        wrong += [report(found, case, 0, faults)] if found else []
+                        problems = differences(case, both.predicted, both.observed)
+                        wrong += [report(problems, case, 0, faults)] if problems else []
                     is_struck = faults.struck
                 nth += 1
     assert not wrong, f"{len(wrong)} deaths\n{wrong[-1]}"

@@ -31,10 +31,12 @@ def gone_on(case: Case, whole: Observed, length: int, suspend_after: float) -> l
         predicted = predict(case, observed)
     except TieError:
         return []
-    found = differences(case, predicted, observed)
+    problems = differences(case, predicted, observed)
     # The messages of the prefix are in the store that it was taken from.
-    found = [one for one in found if not one.startswith(("messages sent", "the row is", "of "))]
-    return [f"the first {length} of {len(whole.entries)} entries:", *found] if found else []
+    problems = [
+        line for line in problems if not line.startswith(("messages sent", "the row is", "of "))
+    ]
+    return [f"the first {length} of {len(whole.entries)} entries:", *problems] if problems else []
 
 
 def prefixes(entries: list[RunLogEntry]) -> list[int]:
@@ -54,4 +56,4 @@ def test_a_run_can_continue_from_every_prefix_of_a_log(name: str, suspend_after:
 
     wrong = [gone_on(case, whole, n, suspend_after) for n in prefixes(whole.entries)]
 
-    assert not any(wrong), "\n".join(next(one for one in wrong if one))
+    assert not any(wrong), "\n".join(next(lines for lines in wrong if lines))

@@ -53,14 +53,14 @@ _METHODS: Final = (
     *("replace('a', 'bb')", "startswith('a')", "endswith('c')", "count('l')", "join(['x', 'y'])"),
 )
 _SHAPES: Final = (
-    *(f"(# {one} #)" for one in _OPERATORS),
-    *(f"(# {one} #)" for one in ("+", "-", "*", "==", "<", "and", "or", *_CHECKS)),
-    *(f"{one}(#)" for one in (*_CALLS, *_MORE)),
-    *(f"(#).{one}" for one in _METHODS),
-    *(f"(#)[{one}]" for one in _PLACES),
+    *(f"(# {operator} #)" for operator in _OPERATORS),
+    *(f"(# {operator} #)" for operator in ("+", "-", "*", "==", "<", "and", "or", *_CHECKS)),
+    *(f"{call}(#)" for call in (*_CALLS, *_MORE)),
+    *(f"(#).{method}" for method in _METHODS),
+    *(f"(#)[{index}]" for index in _PLACES),
     *(
-        f"[{one} for i in #{where}]"
-        for one in ("i", "str(i)", "#")
+        f"[{item} for i in #{where}]"
+        for item in ("i", "str(i)", "#")
         for where in ("", " if i", " if #")
     ),
     *["(# if # else #)"] * 5,
@@ -96,7 +96,7 @@ class _Names(dict[str, Any]):
 
 def in_cpython(text: str) -> tuple[bool, Any]:
     """Return whether CPython gives a value, and the value as JSON data."""
-    names = SimpleNamespace(**{name: shaped(one) for name, one in VARS.items()})
+    names = SimpleNamespace(**{name: shaped(v) for name, v in VARS.items()})
     try:
         with warnings.catch_warnings(action="ignore"):  # such as the call of a text
             value = eval(text, {"vars": names})
@@ -122,11 +122,13 @@ def test_random_expressions_have_the_value_that_python_gives_them() -> None:
     for seed in range(first, first + EXPRESSIONS):
         text = expression(random.Random(seed), 3)
         has_value, value = in_cpython(text)
-        is_taken, found = in_sandbox(text)
-        assert has_value or not is_taken, f"seed {seed}: {text}: {found!r}, and none in CPython"
+        is_taken, sandbox_value = in_sandbox(text)
+        assert has_value or not is_taken, (
+            f"seed {seed}: {text}: {sandbox_value!r}, and none in CPython"
+        )
         if is_taken:
-            told = (repr(found), repr(value))
-            assert told[0] == told[1], f"seed {seed}: {text}: {told[0]}, not {told[1]}"
+            texts = (repr(sandbox_value), repr(value))
+            assert texts[0] == texts[1], f"seed {seed}: {text}: {texts[0]}, not {texts[1]}"
         values, refused = values + has_value, refused + (has_value and not is_taken)
 
     assert values > EXPRESSIONS // 5

@@ -42,13 +42,13 @@ def test_no_sequence_of_calls_leaves_the_life_cycle(
 
 async def _play(calls: list[tuple[str, RunId, RunStatus]]) -> None:
     scheduler = InMemoryScheduler(clock=SystemClock(), entropy=SystemEntropy())
-    held: dict[RunId, Lease] = {}
+    leases: dict[RunId, Lease] = {}
     for run_id in RUNS:
         scheduler.register_run(run_id, AgentId("desk", run_id))
     before = {run_id: await scheduler.get_status(run_id) for run_id in RUNS}
     for call, run_id, status in calls:
         with contextlib.suppress(ActorsError):  # refused or executed: the status below decides
-            await _call(scheduler, held, (call, run_id, status))
+            await _call(scheduler, leases, (call, run_id, status))
         for run in RUNS:
             now = await scheduler.get_status(run)
             was = before[run]
@@ -58,7 +58,9 @@ async def _play(calls: list[tuple[str, RunId, RunStatus]]) -> None:
 
 
 async def _call(
-    scheduler: InMemoryScheduler, held: dict[RunId, Lease], what: tuple[str, RunId, RunStatus]
+    scheduler: InMemoryScheduler,
+    held_leases: dict[RunId, Lease],
+    what: tuple[str, RunId, RunStatus],
 ) -> None:
     call, run_id, status = what
     match call:
@@ -67,11 +69,11 @@ async def _call(
             await scheduler.enqueue(run_id, retry_policy=policy)
         case "lease":
             leases = await scheduler.lease(worker_id="w", capacity=2)
-            held.update({lease.run_id: lease for lease in leases})
-        case "release" if run_id in held:
-            await scheduler.release(held[run_id], status=status)
-        case "heartbeat" if run_id in held:
-            await scheduler.heartbeat(held[run_id])
+            held_leases.update({lease.run_id: lease for lease in leases})
+        case "release" if run_id in held_leases:
+            await scheduler.release(held_leases[run_id], status=status)
+        case "heartbeat" if run_id in held_leases:
+            await scheduler.heartbeat(held_leases[run_id])
         case "wake":
             await scheduler.wake_suspended(run_id)
         case "wake_agent":

@@ -78,10 +78,10 @@ def test_programs_survive_a_crash_at_every_store_call(name: str, manner: Manner)
     nth, is_struck, wrong = DEATHS.index(manner) % STRIDE, True, []
     while is_struck:
         faults, drops = Faults(nth=nth, manner=manner), nth // STRIDE % 2 == 0
-        found = wrong_in(program, nth, drops=drops, faults=faults, dies_at=len(before))
+        problems = wrong_in(program, nth, drops=drops, faults=faults, dies_at=len(before))
         is_struck = faults.struck
-        if found:
-            wrong.append(f"call {nth}, {faults.calls[nth : nth + 1]}, {drops=}: {found}")
+        if problems:
+            wrong.append(f"call {nth}, {faults.calls[nth : nth + 1]}, {drops=}: {problems}")
         nth += STRIDE
     assert nth > STRIDE, "no store call was met"
     assert not wrong, f"{len(wrong)} of {nth // STRIDE} points\n" + "\n".join(wrong[:3])

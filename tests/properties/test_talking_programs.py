@@ -46,8 +46,8 @@ def test_a_fixed_program_is_as_predicted(name: str, suspend_after: float) -> Non
     case = TALKING[name]
     for seed in range(10):
         both = play_both(case, seed=seed, suspend_after=suspend_after)
-        found = differences(case, both.predicted, both.observed)
-        assert not found, report(found, case, seed)
+        problems = differences(case, both.predicted, both.observed)
+        assert not problems, report(problems, case, seed)
 
 
 @pytest.mark.item(80, 126, 229, 232, 239, 485)
@@ -62,10 +62,10 @@ def test_programs_survive_a_crash_at_every_store_call(name: str, manner: Manner)
         try:
             both = play_both(case, suspend_after=suspend_after, faults=faults)
         except TieError:
-            found = []
+            problems = []
         else:
-            found = differences(case, both.predicted, both.observed)
-        wrong += [report(found, case, 0, faults)] if found else []
+            problems = differences(case, both.predicted, both.observed)
+        wrong += [report(problems, case, 0, faults)] if problems else []
         is_struck, nth = faults.struck, nth + STRIDE
     assert not wrong, f"{len(wrong)} of {nth // STRIDE} points\n{wrong[-1]}"
 
@@ -79,8 +79,8 @@ def test_runs_that_exchange_messages_agree_with_the_model(part: int) -> None:
     def holds(case: Case, seed: int) -> None:
         for suspend_after in (5.0, 0.0):
             both = played(case, seed, suspend_after)
-            found = differences(case, both.predicted, both.observed)
-            assert not found, report(found, case, seed)
+            problems = differences(case, both.predicted, both.observed)
+            assert not problems, report(problems, case, seed)
 
     for_each(part, COUNT, holds, talking_cases(), SEEDS)
 
@@ -92,8 +92,8 @@ def test_another_host_continues_all_runs(part: int) -> None:
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)
-        found = differences(case, both.predicted, both.observed)
-        assert not found, report(found, case, seed, faults)
+        problems = differences(case, both.predicted, both.observed)
+        assert not problems, report(problems, case, seed, faults)
 
     for_each(part, COUNT, holds, talking_cases(), SEEDS, faults_of(DEATHS, 80), SUSPENDED)
 
@@ -105,7 +105,7 @@ def test_an_error_of_the_store_breaks_no_promise_between_runs(part: int) -> None
 
     def holds(case: Case, seed: int, faults: Faults, suspend_after: float) -> None:
         both = played(case, seed, suspend_after, faults)
-        found = broken_promises(case, both.observed)
-        assert not found, report(found, case, seed, faults)
+        problems = broken_promises(case, both.observed)
+        assert not problems, report(problems, case, seed, faults)
 
     for_each(part, COUNT, holds, talking_cases(), SEEDS, faults_of(ERRORS, 80), SUSPENDED)

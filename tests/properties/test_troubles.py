@@ -69,8 +69,8 @@ UNRELIABLE: Final = st.builds(Faults, hints=SEEDS, doors=_DOORS)
 
 def keeps_order(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
     """No message is lost, doubled or overtaken."""
-    found = broken_promises(case, unpredicted(case, seed, suspend_after, faults))
-    assert not found, report(found, case, seed, faults)
+    problems = broken_promises(case, unpredicted(case, seed, suspend_after, faults))
+    assert not problems, report(problems, case, seed, faults)
 
 
 @parts
@@ -88,10 +88,10 @@ def test_runs_that_exchange_messages_need_no_hints(part: int) -> None:
 def is_one_order(case: Case, seed: int, suspend_after: float) -> None:
     """Coinciding events have some order, and all later ones are predicted from it."""
     observed = unpredicted(case, seed, suspend_after, Faults(), GRAIN_S)
-    found = broken_promises(case, observed)
+    problems = broken_promises(case, observed)
     with suppress(TieError):
-        found = found or differences_from_all(case, observed)
-    assert not found, report(found, case, seed)
+        problems = problems or differences_from_all(case, observed)
+    assert not problems, report(problems, case, seed)
 
 
 @parts
@@ -106,8 +106,8 @@ def test_programs_with_coinciding_instants_keep_all_promises(part: int) -> None:
 
     def holds(case: Case, seed: int, suspend_after: float) -> None:
         observed = unpredicted(case, seed, suspend_after, Faults(), GRAIN_S)
-        found = broken_promises(case, observed)
-        assert not found, report(found, case, seed)
+        problems = broken_promises(case, observed)
+        assert not problems, report(problems, case, seed)
 
     for_each(part, COUNT // 2, holds, talking_cases(even=True), SEEDS, SUSPENDED)
 
@@ -126,9 +126,9 @@ SILENT_S: Final = 200.0
 def silences_nothing(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
     """All runs end in time."""
     seen = unpredicted(case, seed, suspend_after, faults)
-    found = early_timers(seen)
-    found += [f"over after {seen.over_at} s only"] if seen.over_at > SILENT_S else []
-    assert not found, report(found, case, seed, faults)
+    problems = early_timers(seen)
+    problems += [f"over after {seen.over_at} s only"] if seen.over_at > SILENT_S else []
+    assert not problems, report(problems, case, seed, faults)
 
 
 @parts
@@ -150,9 +150,9 @@ TALK_OR_MAIL: Final = st.booleans().flatmap(
 def goes_on(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
     """Rows are known once, messages of the stream are there, and all runs end."""
     seen = unpredicted(case, seed, suspend_after, faults)
-    found = broken_rows(case, seen)
-    found += [f"over after {seen.over_at} s only"] if seen.over_at > SILENT_S else []
-    assert not found, report(found, case, seed, faults)
+    problems = broken_rows(case, seen)
+    problems += [f"over after {seen.over_at} s only"] if seen.over_at > SILENT_S else []
+    assert not problems, report(problems, case, seed, faults)
 
 
 @parts
@@ -164,8 +164,8 @@ def test_hosts_continue_after_a_rollback_of_the_rows(part: int) -> None:
 def is_predicted(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
     """The result equals the model's prediction."""
     both = played(case, seed, suspend_after, faults)
-    found = differences(case, both.predicted, both.observed)
-    assert not found, report(found, case, seed, faults)
+    problems = differences(case, both.predicted, both.observed)
+    assert not problems, report(problems, case, seed, faults)
 
 
 @parts
@@ -202,8 +202,8 @@ ORDERED: Final = st.builds(
 def decides_once(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
     """Each decision of an operator is applied."""
     seen = unpredicted(case, seed, suspend_after, faults)
-    found = broken_orders(seen.logs, seen.begun, seen.acts)
-    assert not found, report([*found, str(seen.acts)], case, seed, faults)
+    problems = broken_orders(seen.logs, seen.begun, seen.acts)
+    assert not problems, report([*problems, str(seen.acts)], case, seed, faults)
 
 
 @parts

@@ -59,13 +59,13 @@ def test_a_window_keeps_order_groups_and_pinned_turns(plan: Plan, view: list[Cha
     before, same = dumped(view), [*view]
     window = run(plan.build().compact(view))
 
-    kept = turns_of(window)
+    window_turns = turns_of(window)
     assert dumped(view) == before
-    assert all(one is other for one, other in zip(view, same, strict=True))
-    assert kept == [turn.turn for turn in view if turn.turn in set(kept)]
+    assert all(message is same_message for message, same_message in zip(view, same, strict=True))
+    assert window_turns == [turn.turn for turn in view if turn.turn in set(window_turns)]
     assert all(turn in window for turn in view if is_pinned(turn))
     for group in groups_of(view):
-        staying = [view[index].turn in kept for index in group.indices]
+        staying = [view[index].turn in window_turns for index in group.indices]
         assert all(staying) or not any(staying)
     assert all(is_derived(turn) for turn in window if turn.turn is None)
     assert len([turn for turn in window if is_derived(turn)]) <= 1

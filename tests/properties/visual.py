@@ -26,9 +26,11 @@ def can_be_drawn(program: list[Any], *, in_branch: bool = False) -> bool:
             return False
         if kind == "loop" and not (words[1] and can_be_drawn(words[1], in_branch=in_branch)):
             return False
-        if kind == "switch" and not all(can_be_drawn(one, in_branch=in_branch) for one in words[1]):
+        if kind == "switch" and not all(
+            can_be_drawn(part, in_branch=in_branch) for part in words[1]
+        ):
             return False
-        if kind == "par" and not all(can_be_drawn(one, in_branch=True) for one in words[0]):
+        if kind == "par" and not all(can_be_drawn(part, in_branch=True) for part in words[0]):
             return False
         if kind == "sub" and not can_be_drawn(words[0]):
             return False
@@ -47,12 +49,12 @@ class Drawn(Written):
         sketch = _Sketch(self)
         entry = sketch.block(program, name, "end")
         sketch.node("end", "on_flow_end", *"abr")
-        for one in "abr":
-            sketch.reads(one, "end", one)
-        told = {"id": name, "nodes": sketch.nodes, "edges": sketch.edges, "entryNode": entry}
-        spec = compile_visualflow(told)
-        nodes = {one: sketch.told(node) for one, node in spec.nodes.items()}
-        joins = {f"{one['id']}~" for one in sketch.nodes if one["type"] == "parallel"}
+        for letter in "abr":
+            sketch.reads(letter, "end", letter)
+        flow = {"id": name, "nodes": sketch.nodes, "edges": sketch.edges, "entryNode": entry}
+        spec = compile_visualflow(flow)
+        nodes = {node_id: sketch.with_payload(node) for node_id, node in spec.nodes.items()}
+        joins = {f"{node['id']}~" for node in sketch.nodes if node["type"] == "parallel"}
         self.joins |= joins
         reducers = {**spec.reducers, "a": summed}
         self.specs[name] = WorkflowSpec(name, spec.entry_node, nodes, reducers)
@@ -70,9 +72,9 @@ class _Sketch:
 
     def node(self, name: str, kind: str, *pins: str, **data: Any) -> None:
         """Draw a node."""
-        inputs = [{"id": "exec-in", "type": "execution"}, *({"id": one} for one in pins)]
-        told = {"inputs": inputs} if pins else {}
-        self.nodes.append({"id": name, "type": kind, "data": told | data})
+        inputs = [{"id": "exec-in", "type": "execution"}, *({"id": pin} for pin in pins)]
+        pin_data = {"inputs": inputs} if pins else {}
+        self.nodes.append({"id": name, "type": kind, "data": pin_data | data})
 
     def wire(self, source: str, out: str, target: str | None, into: str = "exec-in") -> None:
         """Draw an edge; to None there is none."""
@@ -88,18 +90,20 @@ class _Sketch:
 
     def block(self, block: list[Any], path: str, after: str | None) -> str | None:
         """Draw statements, and return the first one; behind them comes `after`."""
-        for place in reversed(range(len(block))):
-            node = f"{path}.{place}"
-            self._statement(block[place], node, after)
+        for index in reversed(range(len(block))):
+            node = f"{path}.{index}"
+            self._statement(block[index], node, after)
             after = node
         return after
 
     def _statement(self, statement: Any, node: str, after: str | None) -> None:
         kind, *words = statement
         if kind == "add" and words[1] % 4 == 3:
-            told = {"value": f"value + vars['{words[0]}']"}
+            expressions = {"value": f"value + vars['{words[0]}']"}
             pins = {"name": words[0], "value": words[1]}
-            self.node(node, "set_var", "name", "value", pinDefaults=pins, pinExpressions=told)
+            self.node(
+                node, "set_var", "name", "value", pinDefaults=pins, pinExpressions=expressions
+            )
             self.wire(node, "exec-out", after)
         elif kind == "add":
             self.node(node, "set_var", "name", "value", pinDefaults={"name": words[0]})
@@ -112,8 +116,8 @@ class _Sketch:
             self.wire(node, "exec-out", after)
         elif kind == "end":
             self.node(node, "on_flow_end", *"abr")
-            for one in "abr":
-                self.reads(one, node, one)
+            for letter in "abr":
+                self.reads(letter, node, letter)
         elif kind == "raise":
             self.node(node, "if")
             self.node(f"no for {node}", "divide", pinDefaults={"a": 1, "b": 0})
@@ -145,7 +149,7 @@ class _Sketch:
         self.wire(f"rest for {node}", "result", node, "value")
 
     def _effect(self, kind: str, words: list[Any], node: str, after: str | None) -> None:
-        """Draw an effect. What an editor has no words for is added to its payload; see `told`."""
+        """Draw an effect. What an editor has no words for is added to its payload; see `with_payload`."""
         compiled, more, mode = self._compiled, {"node": node}, EffectMode.IDEMPOTENT
         if kind == "work":
             self.node(node, "llm_call", pinDefaults={"prompt": "?"})
@@ -170,7 +174,7 @@ class _Sketch:
         self._asks[node] = more, mode
         self.wire(node, "exec-out", after)
 
-    def told(self, node: Any) -> Any:
+    def with_payload(self, node: Any) -> Any:
         """Return a node of the graph whose effect has its payload, mode and place of the program."""
         if node.name not in self._asks:
             return node

@@ -57,30 +57,30 @@ def histories(draw: st.DrawFn, *, most: int = 9, is_tidy: bool = False) -> list[
         most: Maximum number of parts, each of one to seven turns.
         is_tidy: Each call has one result right behind it, as in a repaired view.
     """
-    said = Talk()
+    talk = Talk()
     kinds = ["user", "assistant", "calls", "calls"] + ["dangling", "orphan", "late"] * (not is_tidy)
     for number in range(draw(st.integers(0, most))):
         kind = draw(st.sampled_from(kinds))
         pins = draw(st.integers(0, 9)) == 0
         text = f"{number} " + "x" * draw(SIZES)
         if kind in ("user", "assistant"):
-            said.add(kind, [ContentBlock(type="text", text=text)], is_pinned=pins)
+            talk.add(kind, [ContentBlock(type="text", text=text)], is_pinned=pins)
             continue
         ids = [f"{number}.{n}" for n in range(draw(st.integers(1, 3)))]
         if kind != "orphan":
             blocks = [ToolCall(id=id_, name="look", arguments={"q": id_}).block() for id_ in ids]
-            said.add("assistant", blocks, is_pinned=pins)
+            talk.add("assistant", blocks, is_pinned=pins)
         if kind == "dangling":
             ids = ids[1:]
         if kind == "late":
-            said.add("user", [ContentBlock(type="text", text=text)])
+            talk.add("user", [ContentBlock(type="text", text=text)])
         for id_ in ids:
             failed = draw(st.booleans())
             answer = ToolResult(id=id_, name="look", text="y" * draw(SIZES), is_error=failed)
             media = [IMAGE] if draw(st.integers(0, 5)) == 0 else []
             is_pinned = draw(st.integers(0, 14)) == 0
-            said.add("tool", [answer.block(), *media], is_pinned=is_pinned)
-    return said.turns
+            talk.add("tool", [answer.block(), *media], is_pinned=is_pinned)
+    return talk.turns
 
 
 def answering(how: Answering) -> Summariser:

@@ -132,14 +132,14 @@ async def test_a_hybrid_writes_once_above_its_threshold(bed: Bed) -> None:
 
 async def test_a_host_is_notified_of_its_own_shards(bed: Bed) -> None:
     """It does not have to wait for its next scan."""
-    heard: list[str] = []
-    strategy = StoreFanout(bed.store.posts, on_nudge=lambda nudge: heard.append(nudge.kind))
+    nudge_kinds: list[str] = []
+    strategy = StoreFanout(bed.store.posts, on_nudge=lambda nudge: nudge_kinds.append(nudge.kind))
     inbox = InboxView(bed.store, lease_of=bed.lease_of, clock=bed.clock)
     await follow(bed, FANS[:1])
 
     await strategy.publish(NEWS, post(), graph=bed.store.follows, inbox=inbox)
 
-    assert heard == ["fanout"]
+    assert nudge_kinds == ["fanout"]
 
 
 class Refusing(InMemoryInbox):

@@ -69,8 +69,8 @@ async def test_followers_and_following_agree(graph: FollowGraph) -> None:
     assert await graph.following(FANS[2]) == []
     assert (again.since, again.mode) == (first.since, "lazy")
     assert second.since > first.since
-    found = {one.follower: one async for one in graph.followers_of(NEWS)}
-    assert found == {FANS[0]: again, FANS[1]: second}
+    follows = {f.follower: f async for f in graph.followers_of(NEWS)}
+    assert follows == {FANS[0]: again, FANS[1]: second}
 
 
 @pytest.mark.item(137)
@@ -107,7 +107,7 @@ async def test_following_after_an_end_begins_anew(graph: FollowGraph) -> None:
     second = await graph.follow(FANS[0], NEWS, mode="lazy")
 
     assert second.since > first.since
-    assert [one async for one in graph.followers_of(NEWS)] == [second]
+    assert [f async for f in graph.followers_of(NEWS)] == [second]
 
 
 @pytest.mark.item(137)
@@ -139,6 +139,6 @@ async def test_subscriptions_are_there_after_a_restart(request: pytest.FixtureRe
         first = await bed.store.follows.follow(FANS[0], NEWS, mode="lazy")
 
         async with bed.open_host(bed.owner) as again:
-            found = [one async for one in again.follows.followers_of(NEWS)]
+            follows = [f async for f in again.follows.followers_of(NEWS)]
 
-    assert found == [first]
+    assert follows == [first]

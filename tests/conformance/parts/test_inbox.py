@@ -137,8 +137,8 @@ async def test_a_dead_letter_waits_again_after_a_redrive(source: Source) -> None
 @pytest.mark.item(120, 195, 203)
 async def test_the_hook_is_notified_of_each_new_message_once(source: Source) -> None:
     """Not of known ones, not with `notify=False`, and not after the hook was removed."""
-    inbox, heard = source.inbox(), list[AgentId]()
-    inbox.set_deliver_hook(heard.append)
+    inbox, agents = source.inbox(), list[AgentId]()
+    inbox.set_deliver_hook(agents.append)
 
     await inbox.deliver(DESK, message(id="1"))
     await inbox.deliver(DESK, message(id="1"))
@@ -147,5 +147,5 @@ async def test_the_hook_is_notified_of_each_new_message_once(source: Source) -> 
     inbox.set_deliver_hook(None)
     await inbox.deliver(DESK, message(id="4"))
 
-    assert heard == [DESK, CLERK]
+    assert agents == [DESK, CLERK]
     assert await inbox.pending_count(DESK) == 3

@@ -97,10 +97,10 @@ async def test_a_recorded_value_cannot_be_changed_from_outside(source: Source) -
     await journal.record(EffectResult(EFFECT, "ok", value))
 
     value.append(2)
-    found = await journal.lookup(EFFECT)
-    assert found is not None
-    assert isinstance(found.value, list)
-    found.value.append(3)
+    entry = await journal.lookup(EFFECT)
+    assert entry is not None
+    assert isinstance(entry.value, list)
+    entry.value.append(3)
 
     assert await journal.lookup(EFFECT) == EffectResult(EFFECT, "ok", [1])
 

@@ -54,19 +54,19 @@ async def test_lower_priority_numbers_are_leased_first(source: Source) -> None:
     pending = await scheduler.pending_runs()
     leases = await scheduler.lease(worker_id=WORKER, capacity=10)
 
-    wanted = [runs[n] for n in (2, 4, 1, 3, 0)]
-    assert pending == wanted
-    assert [lease.run_id for lease in leases] == wanted
+    expected = [runs[n] for n in (2, 4, 1, 3, 0)]
+    assert pending == expected
+    assert [lease.run_id for lease in leases] == expected
 
 
 async def test_tenants_take_turns_whatever_their_priorities(source: Source) -> None:
     """A tenant with many urgent runs does not delay another's single run."""
     scheduler = source.scheduler()
     many = [await queued(scheduler, tenant="big", priority=0) for _ in range(4)]
-    one = await queued(scheduler, tenant="small", priority=9)
+    small_run = await queued(scheduler, tenant="small", priority=9)
 
-    assert await scheduler.pending_runs() == [many[0], one, *many[1:]]
-    assert await scheduler.pending_runs(tenant="small") == [one]
+    assert await scheduler.pending_runs() == [many[0], small_run, *many[1:]]
+    assert await scheduler.pending_runs(tenant="small") == [small_run]
 
 
 @pytest.mark.item(122, 204, 216, 217)
@@ -162,13 +162,13 @@ async def test_a_suspended_run_waits_until_it_is_woken(source: Source) -> None:
     while_running = await scheduler.wake_suspended(lease.run_id)
     wake_on = Wakeup(kind="signal", signal="go")
     await scheduler.release(lease, status=RunStatus.SUSPENDED, wake_on=wake_on)
-    asleep = await scheduler.get_status(lease.run_id)
+    status = await scheduler.get_status(lease.run_id)
     nothing = await scheduler.lease(worker_id=WORKER, capacity=1)
 
     woken = await scheduler.wake_suspended(lease.run_id)
     twice = await scheduler.wake_suspended(lease.run_id)
 
-    assert (while_running, asleep, nothing) == (False, RunStatus.SUSPENDED, [])
+    assert (while_running, status, nothing) == (False, RunStatus.SUSPENDED, [])
     assert (woken, twice) == (True, False)
     assert await scheduler.get_status(lease.run_id) is RunStatus.PENDING
     (again,) = await scheduler.lease(worker_id=WORKER, capacity=5)
@@ -284,15 +284,15 @@ async def test_a_lease_without_heartbeats_is_taken_away(source: Source) -> None:
     lease = await leased(scheduler)
     assert lease.expires_at == source.clock.now() + timedelta(seconds=30)
     source.advance(29)
-    kept = await scheduler.heartbeat(lease)
+    answer = await scheduler.heartbeat(lease)
     source.advance(29)
     still = await scheduler.lease(worker_id="w2", capacity=1)
 
     source.advance(1)
-    (taken,) = await scheduler.lease(worker_id="w2", capacity=1)
+    (second,) = await scheduler.lease(worker_id="w2", capacity=1)
 
-    assert (kept, still) == ("ok", [])
-    assert (taken.run_id, taken.attempt, taken.worker_id) == (lease.run_id, 2, "w2")
+    assert (answer, still) == ("ok", [])
+    assert (second.run_id, second.attempt, second.worker_id) == (lease.run_id, 2, "w2")
     assert await scheduler.heartbeat(lease) == "lost"
     with pytest.raises(LeaseLostError):
         await scheduler.release(lease, status=RunStatus.COMPLETED)

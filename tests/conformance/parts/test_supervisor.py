@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 OTHER = AgentId("clerk", "8")
 
 
-def supervisor_of(bed: Bed, told: list[Nudge] | None = None) -> Supervisor:
+def supervisor_of(bed: Bed, nudges: list[Nudge] | None = None) -> Supervisor:
     """The supervisor of this host."""
-    follow = None if told is None else told.append
+    follow = None if nudges is None else nudges.append
     return SupervisorView(bed.store, lease_of=bed.lease_of, follow=follow)
 
 
@@ -51,10 +51,10 @@ async def spawned_entries(bed: Bed, run: Turns) -> list[object]:
 @pytest.mark.item(127, 128, 145, 228)
 async def test_spawn_creates_one_child_with_its_message(bed: Bed) -> None:
     """One entry in the parent's log, one run, the message bound to it, and the host is told."""
-    parent, told = await bed.begin(), list[Nudge]()
+    parent, nudges = await bed.begin(), list[Nudge]()
     boot = Message.of(CLERK, {"do": "it"})
 
-    handle = await supervisor_of(bed, told).spawn(
+    handle = await supervisor_of(bed, nudges).spawn(
         CLERK, parent=parent.run_id, supervision=terms(), boot=boot
     )
 
@@ -64,7 +64,7 @@ async def test_spawn_creates_one_child_with_its_message(bed: Bed) -> None:
     assert [m.message.payload for m in loaded.messages] == [{"do": "it"}]
     assert loaded.row.status is RunStatus.PENDING
     assert await bed.store.backlog.pending_mail(agent=CLERK) == []
-    assert told == [Nudge("run", CLERK, handle.run_id)]
+    assert nudges == [Nudge("run", CLERK, handle.run_id)]
     assert await bed.store.operators.refold(parent.run_id) == await row(bed, parent)
 
 
@@ -124,15 +124,17 @@ async def test_children_are_named_in_their_order(bed: Bed) -> None:
 
 async def test_a_waiting_parent_goes_on_waiting(bed: Bed) -> None:
     """A child that is spawned from outside does not wake its parent."""
-    parent, told = await bed.begin(), list[Nudge]()
+    parent, nudges = await bed.begin(), list[Nudge]()
     wake = WakeSet(signals=("go",), at=bed.in_s(3600))
     await parent.suspend(wake)
 
-    handle = await supervisor_of(bed, told).spawn(CLERK, parent=parent.run_id, supervision=terms())
+    handle = await supervisor_of(bed, nudges).spawn(
+        CLERK, parent=parent.run_id, supervision=terms()
+    )
 
     now = await row(bed, parent)
     assert (now.status, now.wake) == (RunStatus.SUSPENDED, wake)
-    assert told == [Nudge("run", CLERK, handle.run_id)]
+    assert nudges == [Nudge("run", CLERK, handle.run_id)]
     assert await bed.store.operators.refold(parent.run_id) == now
 
 
@@ -259,9 +261,9 @@ async def test_join_needs_a_run(bed: Bed) -> None:
 @pytest.mark.item(232, 252)
 async def test_a_completion_is_recorded_once(bed: Bed) -> None:
     """The parent has one answer and is woken once, by the first result, whoever records the next."""
-    parent, told = await bed.begin(), list[Nudge]()
+    parent, nudges = await bed.begin(), list[Nudge]()
     child = await parent.spawn("c", CLERK)
-    supervisor = supervisor_of(bed, told)
+    supervisor = supervisor_of(bed, nudges)
     first = RunResult(run_id=child.run_id, status=RunStatus.COMPLETED, output=1)
 
     await supervisor.record_completion(child.run_id, first)
@@ -270,7 +272,7 @@ async def test_a_completion_is_recorded_once(bed: Bed) -> None:
     await child.complete(3)
 
     assert [(a.key, a.result) for a in await answers(bed, parent)] == [(child.run_id, 1)]
-    assert told == [Nudge("signal", DESK, parent.run_id)]
+    assert nudges == [Nudge("signal", DESK, parent.run_id)]
     assert (await rest(parent, join_wait(child))).wake_now
 
 
@@ -293,17 +295,17 @@ async def test_a_completion_is_the_runs_own_and_final(bed: Bed) -> None:
 @pytest.mark.item(130)
 async def test_cancel_flags_the_subtree(bed: Bed) -> None:
     """Three levels, each told once, with the reason; again is no error."""
-    root, told = await bed.begin(), list[Nudge]()
+    root, nudges = await bed.begin(), list[Nudge]()
     child = await (await root.spawn("c", CLERK)).start()
     grandchild = await child.spawn("g", OTHER)
-    supervisor = supervisor_of(bed, told)
+    supervisor = supervisor_of(bed, nudges)
 
     await supervisor.cancel(RunHandle(root.run_id, DESK), reason="enough")
     await supervisor.cancel(RunHandle(root.run_id, DESK), reason="more")
 
     for run in (root, child, grandchild):
         assert (await row(bed, run)).cancel_requested == "enough"
-        assert Nudge("cancel", run.agent, run.run_id) in told
+        assert Nudge("cancel", run.agent, run.run_id) in nudges
     with pytest.raises(UnknownRunError):
         await supervisor.cancel(RunHandle(RunId("0" * 32), DESK))
 

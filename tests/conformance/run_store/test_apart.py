@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CRM, SHOP = "ext:crm", "ext:shop"
 
 
-def heard(n: int, sender: str) -> NewEntry:
+def received_entry(n: int, sender: str) -> NewEntry:
     """Return what the log records of the n-th message that a run started with."""
     return NewEntry(EntryKind.MSG_RECEIVED, f"in.{n}", {"message": {"sender": sender}})
 
@@ -33,7 +33,7 @@ async def test_a_run_is_of_who_sent_what_it_began_with(bed: Bed) -> None:
     submitted = await bed.submit(sender=CRM, id="1")
     before = await bed.store.reads.started_by(submitted.run_id)
     run = await bed.begin(sender=CRM, id="1")
-    await run.append(heard(0, CRM))
+    await run.append(received_entry(0, CRM))
     started = await bed.store.reads.started_by(run.run_id)
     child = await run.spawn("1", CLERK)
     await run.append(NewEntry(EntryKind.MSG_RECEIVED, "2", {"message": {"sender": SHOP}}))
@@ -53,12 +53,12 @@ async def test_apart_a_run_of_another_owner_is_neither_joined_nor_stopped(
     run = await bed.begin(sender=SHOP, id="s")
     with pytest.raises(RunConflictError):
         await bed.submit(sender=CRM, id="c", on_conflict=mode, is_apart=True)  # type: ignore[arg-type]
-    held = await bed.store.reads.run(run.run_id)
+    row = await bed.store.reads.run(run.run_id)
     await run.complete()
     accepted = await bed.submit(sender=CRM, id="c", on_conflict=mode, is_apart=True)  # type: ignore[arg-type]
 
-    assert held is not None
-    assert held.cancel_requested is None
+    assert row is not None
+    assert row.cancel_requested is None
     assert accepted.arrived is not None
     assert await bed.store.reads.started_by(accepted.run_id) == CRM
 
@@ -75,8 +75,8 @@ async def test_apart_a_sender_joins_and_stops_its_own(bed: Bed) -> None:
     ]
     stopped = await bed.store.reads.run(run.run_id)
 
-    assert [one.run_id for one in joined] == [run.run_id] * 2
-    assert [one.arrived is None for one in (*joined, *newer)] == [False, True] * 2
+    assert [submitted.run_id for submitted in joined] == [run.run_id] * 2
+    assert [submitted.arrived is None for submitted in (*joined, *newer)] == [False, True] * 2
     assert newer[0].run_id == newer[1].run_id != run.run_id
     assert stopped is not None
     assert stopped.cancel_requested is not None
@@ -103,9 +103,9 @@ async def test_a_run_of_messages_of_several_senders_has_no_single_starter(bed: B
     """A single starter would see what the other senders sent."""
     messages = [message(n, id=f"m{n}", sender=who) for n, who in enumerate((CRM, SHOP))]
     arrived = await bed.store.arrivals.deliver(messages)
-    keys = tuple(MessageKey(DESK, one.sender, one.message.id) for one in arrived)
+    keys = tuple(MessageKey(DESK, row.sender, row.message.id) for row in arrived)
     run, new = bed.turns_of_mail(keys[0])
-    entries = (started(), heard(0, CRM), heard(1, SHOP))
+    entries = (started(), received_entry(0, CRM), received_entry(1, SHOP))
     await run.commit(run.turn(*entries, create=new, bind=keys))
 
     assert await bed.store.reads.started_by(run.run_id) is None

@@ -34,7 +34,9 @@ async def test_an_event_answers_all_waits_of_each_run_in_pages(bed: Bed) -> None
     assert await emit("e", {"n": 2}) == []
     assert await emit("e", {"n": 2}, after=ids[-1]) == []
     for run in runs:
-        told = [(f"w{n}", "resumed", {"n": 1}) for n in range(2)]
-        found = [(one.key, one.status, one.result) for one in await answers(bed, run)]
-        assert sorted(found, key=repr)[: len(told)] == told
+        event_answers = [(f"w{n}", "resumed", {"n": 1}) for n in range(2)]
+        found_answers = [
+            (answer.key, answer.status, answer.result) for answer in await answers(bed, run)
+        ]
+        assert sorted(found_answers, key=repr)[: len(event_answers)] == event_answers
     assert [run_id for run_id, _ in await emit("f", None, after=ids[2])] == ids[3:]

@@ -57,8 +57,8 @@ async def test_a_submit_to_an_unknown_session_writes_nothing(bed: Bed) -> None:
     assert (await store.data.sessions.get(CHAT), await kinds(bed)) == (None, [])
     assert not await store.data.directory.is_deleted(CHAT)
     assert await store.lists.find_run_for_agent(CHAT) is None
-    made = await bed.submit(agent=CHAT, id="m1", session=NewSession("p"))
-    assert made.arrived is not None, "no message of this id was written before"
+    submitted = await bed.submit(agent=CHAT, id="m1", session=NewSession("p"))
+    assert submitted.arrived is not None, "no message of this id was written before"
 
 
 async def test_a_submit_is_refused_to_all_but_the_owner(bed: Bed) -> None:
@@ -108,10 +108,14 @@ async def test_refused_submits_of_a_group_do_not_hold_the_others(bed: Bed) -> No
             await bed.store.data.directory.create(agent, SessionLabel(), owner=owners[n % 3])
     calls = [ask(bed, "ada", agent) for agent in agents]
     plain = bed.submit(agent=CHAT, session=NewSession("p"))
-    *found, made = await asyncio.gather(*calls, plain, return_exceptions=True)
+    *outcomes, submitted = await asyncio.gather(*calls, plain, return_exceptions=True)
 
-    assert [isinstance(one, UnknownSessionError) for one in found] == [False, True, True] * 3
-    assert not isinstance(made, BaseException)
+    assert [isinstance(outcome, UnknownSessionError) for outcome in outcomes] == [
+        False,
+        True,
+        True,
+    ] * 3
+    assert not isinstance(submitted, BaseException)
     rows = [await bed.store.data.sessions.get(agent) for agent in agents]
     assert [row and row.last_fact for row in rows] == [1, 0, None] * 3
 
@@ -123,8 +127,8 @@ async def test_submits_and_a_deletion_have_one_order(bed: Bed) -> None:
         await bed.store.data.directory.create(agent, SessionLabel(), owner="ada")
         calls = [ask(bed, "ada", agent), delete(bed, agent), ask(bed, "ada", agent)]
         order = calls[n % 3 :] + calls[: n % 3]
-        found = await asyncio.gather(*order, return_exceptions=True)
-        one, deleted, two = found[3 - n % 3 :] + found[: 3 - n % 3]
+        outcomes = await asyncio.gather(*order, return_exceptions=True)
+        first, deleted, second = outcomes[3 - n % 3 :] + outcomes[: 3 - n % 3]
         row = await bed.store.data.sessions.get(agent)
         if isinstance(deleted, SessionActiveError):
             assert row is not None
@@ -133,4 +137,4 @@ async def test_submits_and_a_deletion_have_one_order(bed: Bed) -> None:
             assert deleted == 1
             assert (row, await bed.store.data.sessions.facts(agent)) == (None, [])
             refusals = UnknownSessionError | SessionDeletingError
-            assert all(isinstance(made, refusals) for made in (one, two))
+            assert all(isinstance(outcome, refusals) for outcome in (first, second))

@@ -58,7 +58,9 @@ async def test_a_fork_is_a_queued_run_of_the_same_agent(bed: Bed) -> None:
     assert row.deadline_at is not None
     assert row.arrival > before.arrival
     assert await row_of(bed, run.run_id) == before
-    assert row.run_id in {found.run_id for found in await bed.store.backlog.open_runs(bed.shards)}
+    assert row.run_id in {
+        open_run.run_id for open_run in await bed.store.backlog.open_runs(bed.shards)
+    }
     assert await bed.store.operators.refold(row.run_id) == row
 
 

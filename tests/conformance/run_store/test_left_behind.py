@@ -30,8 +30,8 @@ def chat(key: str, tenant: str = "default") -> AgentId:
 
 async def begin(bed: Bed, agent: AgentId, project: str = "whales") -> Turns:
     """A run of a session that has started."""
-    made = await bed.submit(agent=agent, session=NewSession(project))
-    run = Turns(bed, made.run_id, agent)
+    submitted = await bed.submit(agent=agent, session=NewSession(project))
+    run = Turns(bed, submitted.run_id, agent)
     await run.commit(run.turn(started(agent), session=STARTED))
     return run
 
@@ -59,12 +59,12 @@ async def test_sessions_are_paged_by_their_ids(bed: Bed) -> None:
     await store.begin_delete(chat("c"))
 
     whole = await store.page("default", "desk")
-    assert [one.key for one in whole] == ["a/1", "b", "ä"]
-    assert [one.key for one in await store.page("default", "desk", limit=1)] == ["a/1"]
+    assert [row.key for row in whole] == ["a/1", "b", "ä"]
+    assert [row.key for row in await store.page("default", "desk", limit=1)] == ["a/1"]
     behind = await store.page("default", "desk", after=whole[0], limit=1)
-    assert [one.key for one in behind] == ["b"]
+    assert [row.key for row in behind] == ["b"]
     assert await store.page("default", "desk", after=whole[-1]) == []
-    assert [one.key for one in await store.page("default", "desk", project="ships")] == ["ä"]
+    assert [row.key for row in await store.page("default", "desk", project="ships")] == ["ä"]
     assert await store.page("acme", "desk") == [chat("b", "acme")]
 
 
@@ -80,8 +80,8 @@ async def test_idle_sessions_are_those_without_open_runs_whose_last_fact_is_olde
     later = bed.clock.now() + SOON
 
     idle = await store.idle("default", "desk", before=later)
-    assert [one.key for one in idle] == ["first", "second", "begun"]
-    assert [one.key for one in await store.idle("default", "desk", before=later, limit=1)] == [
+    assert [row.key for row in idle] == ["first", "second", "begun"]
+    assert [row.key for row in await store.idle("default", "desk", before=later, limit=1)] == [
         "first"
     ]
     second = await store.get(chat("second"))
@@ -118,7 +118,7 @@ async def test_ended_runs_of_tasks_are_found_below_an_agents(bed: Bed) -> None:
         boss.child("3", AgentId("clerk", "4"), supervision=task),
     ]
     await boss.commit(boss.turn(*map(child_spawned, spawned), spawned=tuple(spawned)))
-    done, failed, plain, opened = [await boss.of_child(one).start() for one in spawned]
+    done, failed, plain, opened = [await boss.of_child(child).start() for child in spawned]
     below = done.child("0", AgentId("clerk", "5"), supervision=task, depth=2)
     await done.commit(done.turn(child_spawned(below), spawned=(below,)))
     deep = await done.of_child(below).start()
@@ -130,19 +130,21 @@ async def test_ended_runs_of_tasks_are_found_below_an_agents(bed: Bed) -> None:
 
     lists = bed.store.lists
     every = [RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED]
-    found = {one.run_id: one for one in await lists.tasks(chat("s"), status=every)}
-    assert found.keys() == {done.run_id, failed.run_id, deep.run_id}
-    assert [one.run_id for one in await lists.tasks(chat("s"), status=every)] == sorted(found)
-    one = found[done.run_id]
-    assert (one.agent_id, one.task, one.status) == (
+    by_id = {task.run_id: task for task in await lists.tasks(chat("s"), status=every)}
+    assert by_id.keys() == {done.run_id, failed.run_id, deep.run_id}
+    assert [task.run_id for task in await lists.tasks(chat("s"), status=every)] == sorted(by_id)
+    ended_row = by_id[done.run_id]
+    assert (ended_row.agent_id, ended_row.task, ended_row.status) == (
         AgentId("clerk", "1"),
         "card 1",
         RunStatus.COMPLETED,
     )
-    assert one.entries == done.seq + 1
-    assert one.size_bytes > found[deep.run_id].size_bytes > 0
-    tasks = {one.run_id: one.task for one in await lists.tasks(chat("s"), status=every, every=True)}
-    assert tasks == {run_id: one.task for run_id, one in found.items()} | {plain.run_id: ""}
+    assert ended_row.entries == done.seq + 1
+    assert ended_row.size_bytes > by_id[deep.run_id].size_bytes > 0
+    tasks = {
+        task.run_id: task.task for task in await lists.tasks(chat("s"), status=every, every=True)
+    }
+    assert tasks == {run_id: task.task for run_id, task in by_id.items()} | {plain.run_id: ""}
     [only] = await lists.tasks(chat("s"), status=[RunStatus.FAILED])
     assert only.run_id == failed.run_id
     assert await lists.tasks(chat("t"), status=every) == []
@@ -150,9 +152,11 @@ async def test_ended_runs_of_tasks_are_found_below_an_agents(bed: Bed) -> None:
     ids = [done.run_id, failed.run_id, opened.run_id, other.run_id]
     assert await bed.store.retention.sweep_these(ids) == 2
     assert await bed.store.retention.sweep_these(ids) == 0
-    assert [found.run_id for found in await lists.tasks(chat("s"), status=every)] == [deep.run_id]
-    left = {one.run_id: one for one in await lists.tasks(chat("s"), status=every, every=True)}
-    assert (set(left), left[done.run_id].entries) == (set(tasks), 0)
+    assert [task.run_id for task in await lists.tasks(chat("s"), status=every)] == [deep.run_id]
+    cleared_tasks = {
+        task.run_id: task for task in await lists.tasks(chat("s"), status=every, every=True)
+    }
+    assert (set(cleared_tasks), cleared_tasks[done.run_id].entries) == (set(tasks), 0)
     row = await bed.store.reads.run(done.run_id)
     assert row is not None
     assert (row.status, row.swept, row.result) == (RunStatus.COMPLETED, True, None)

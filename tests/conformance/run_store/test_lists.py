@@ -20,9 +20,9 @@ ACME = AgentId("desk", "1", "acme")
 ERROR: dict[str, JsonValue] = {"type": "builtins:ValueError", "message": "boom"}
 
 
-async def listed(bed: Bed, *, limit: int = 100, **chosen: object) -> list[RunId]:
+async def list_runs(bed: Bed, *, limit: int = 100, **conditions: object) -> list[RunId]:
     """Return the runs that match a filter."""
-    among = RunFilter(**chosen)  # type: ignore[arg-type]
+    among = RunFilter(**conditions)  # type: ignore[arg-type]
     return [row.run_id for row in await bed.store.lists.runs(among=among, limit=limit)]
 
 
@@ -34,13 +34,13 @@ async def test_runs_are_chosen_by_type_tenant_parent_and_time(bed: Bed) -> None:
     foreign = (await bed.submit(agent=ACME)).run_id
     after = bed.in_s(60)
 
-    assert await listed(bed) == [foreign, child.run_id, run.run_id]
-    assert await listed(bed, type="desk") == [foreign, run.run_id]
-    assert await listed(bed, tenant="acme") == [foreign]
-    assert await listed(bed, tenant="default", type="desk") == [run.run_id]
-    assert await listed(bed, parent=run.run_id) == [child.run_id]
-    assert len(await listed(bed, since=before, until=after)) == 3
-    assert await listed(bed, since=after) == await listed(bed, until=before) == []
+    assert await list_runs(bed) == [foreign, child.run_id, run.run_id]
+    assert await list_runs(bed, type="desk") == [foreign, run.run_id]
+    assert await list_runs(bed, tenant="acme") == [foreign]
+    assert await list_runs(bed, tenant="default", type="desk") == [run.run_id]
+    assert await list_runs(bed, parent=run.run_id) == [child.run_id]
+    assert len(await list_runs(bed, since=before, until=after)) == 3
+    assert await list_runs(bed, since=after) == await list_runs(bed, until=before) == []
     open_runs = await bed.store.lists.runs(
         status=[RunStatus.RUNNING], agent=DESK, among=RunFilter(type="desk")
     )
@@ -50,13 +50,13 @@ async def test_runs_are_chosen_by_type_tenant_parent_and_time(bed: Bed) -> None:
 async def test_runs_are_listed_in_pages(bed: Bed) -> None:
     """A page starts after the last run of the page before. An unknown run gives an empty page."""
     ids = [(await bed.submit()).run_id for _ in range(5)]
-    first = await listed(bed, limit=2)
-    second = await listed(bed, limit=2, after=first[-1])
-    third = await listed(bed, limit=2, after=second[-1])
+    first = await list_runs(bed, limit=2)
+    second = await list_runs(bed, limit=2, after=first[-1])
+    third = await list_runs(bed, limit=2, after=second[-1])
 
     assert [*first, *second, *third] == ids[::-1]
-    assert await listed(bed, after=ids[0]) == []
-    assert await listed(bed, after=RunId("0" * 32)) == []
+    assert await list_runs(bed, after=ids[0]) == []
+    assert await list_runs(bed, after=RunId("0" * 32)) == []
 
 
 async def test_dead_letters_are_chosen_and_forgotten_by_number(bed: Bed) -> None:
@@ -69,10 +69,10 @@ async def test_dead_letters_are_chosen_and_forgotten_by_number(bed: Bed) -> None
     three = [letter.id for letter in await bed.store.lists.dead_letters()]
     await bed.store.operators.redrive(three[:1])
 
-    chosen = await bed.store.lists.dead_letters(ids=three[:2])
-    gone = await bed.store.operators.discard([*three[:2], 999_999])
+    letters = await bed.store.lists.dead_letters(ids=three[:2])
+    discarded_count = await bed.store.operators.discard([*three[:2], 999_999])
 
-    assert [letter.id for letter in chosen] == [three[1]]
-    assert gone == 1
+    assert [letter.id for letter in letters] == [three[1]]
+    assert discarded_count == 1
     assert [letter.id for letter in await bed.store.lists.dead_letters()] == three[2:]
     assert await bed.store.operators.redrive([three[1]]) == []

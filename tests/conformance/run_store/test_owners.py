@@ -74,8 +74,8 @@ async def test_a_host_whose_shard_was_taken_over_can_write_nothing(bed: Bed) -> 
         with pytest.raises(LeaseLostError):
             await run.append(result("0"))
         assert await run.send(run.turn(result("0"))) == LeaseLost()
-        taken = Turns(rival, run.run_id, seq=0)
-        await taken.commit(taken.turn(result("0", "rival")))
+        rival_run = Turns(rival, run.run_id, seq=0)
+        await rival_run.commit(rival_run.turn(result("0", "rival")))
 
     entries = await log_of(bed, run.run_id)
     assert [e.payload.get("value") for e in entries[1:]] == ["rival"]
@@ -94,11 +94,11 @@ async def test_a_take_over_while_commits_are_in_flight_lets_each_run_have_one_wr
         flying = [asyncio.create_task(run.send(run.turn(result("0", "old")))) for run in runs]
         await bed.lose_to(rival)
         ends = [await log_of(rival, run.run_id) for run in runs]
-        taken = [
+        rival_runs = [
             Turns(rival, run.run_id, run.agent, seq=end[-1].seq)
             for run, end in zip(runs, ends, strict=True)
         ]
-        for turns in taken:
+        for turns in rival_runs:
             await turns.commit(turns.turn(result("1", "new")))
         outcomes = await asyncio.gather(*flying)
 
@@ -137,10 +137,10 @@ async def test_a_silent_host_loses_its_shards(bed: Bed) -> None:
     leases = list(bed.leases.values())
     async with bed.rival() as rival:
         await bed.lapse()
-        taken = await rival.claim()
+        new_leases = await rival.claim()
         report = await bed.store.shards.heartbeat(bed.owner, leases)
 
-    assert {lease.shard for lease in taken} == {lease.shard for lease in leases}
+    assert {lease.shard for lease in new_leases} == {lease.shard for lease in leases}
     assert set(report.lost) == set(leases)
 
 
@@ -150,27 +150,29 @@ async def test_a_lease_says_that_the_owner_before_died(bed: Bed) -> None:
     run = await bed.begin()
     async with bed.rival() as rival, bed.rival("third") as third:
         await bed.lapse()
-        taken = await rival.claim()
+        new_leases = await rival.claim()
         again = await rival.submit(agent=AgentId("desk", "after"))
-        await rival.store.shards.release(taken)
+        await rival.store.shards.release(new_leases)
         in_order = await third.claim()
-        [row, later] = [await third.store.reads.run(one) for one in (run.run_id, again.run_id)]
+        [row, later] = [
+            await third.store.reads.run(run_id) for run_id in (run.run_id, again.run_id)
+        ]
 
     assert row is not None
     assert later is not None
     assert all(lease.broken_at is None for lease in [*bed.leases.values(), *in_order])
-    assert all(row.arrival < (lease.broken_at or 0) for lease in taken)
-    assert all(later.arrival > (lease.broken_at or later.arrival) for lease in taken)
+    assert all(row.arrival < (lease.broken_at or 0) for lease in new_leases)
+    assert all(later.arrival > (lease.broken_at or later.arrival) for lease in new_leases)
 
 
 async def test_shards_that_another_host_gives_up_were_a_dead_hosts(bed: Bed) -> None:
     """Whoever gives up shards of another owner says that this owner is dead."""
     async with bed.rival() as rival:
         await rival.store.shards.release(list(bed.leases.values()))
-        taken = await rival.claim()
+        new_leases = await rival.claim()
 
-    assert taken
-    assert all(lease.broken_at is not None for lease in taken)
+    assert new_leases
+    assert all(lease.broken_at is not None for lease in new_leases)
 
 
 async def test_a_heartbeat_tells_shards_the_host_does_not_know_of(bed: Bed) -> None:
@@ -178,10 +180,10 @@ async def test_a_heartbeat_tells_shards_the_host_does_not_know_of(bed: Bed) -> N
     leases = list(bed.leases.values())
 
     forgotten = await bed.store.shards.heartbeat(bed.owner, [])
-    known = await bed.store.shards.heartbeat(bed.owner, leases)
+    answer = await bed.store.shards.heartbeat(bed.owner, leases)
 
     assert set(forgotten.unknown) == {lease.shard for lease in leases}
-    assert (known.unknown, known.lost) == ((), ())
+    assert (answer.unknown, answer.lost) == ((), ())
 
 
 async def test_a_type_is_a_whole_or_single_agents(fresh_bed: Bed) -> None:

@@ -83,7 +83,7 @@ async def test_readers_who_ask_at_the_same_time_have_values_of_their_own(bed: Be
 
     rows = await asyncio.gather(*(row_of(bed, run.run_id) for _ in range(2)))
     tails = await asyncio.gather(tailed(), tailed())
-    for mine, others in ([one.result for one in rows], [one[-1] for one in tails]):
+    for mine, others in ([x.result for x in rows], [x[-1] for x in tails]):
         assert mine == others
         assert isinstance(mine, dict)
         mine.clear()
@@ -181,8 +181,8 @@ async def test_several_runs_are_loaded_at_once_and_unknown_ones_left_out(bed: Be
 
     loaded = await bed.store.reads.load([queued.run_id, RunId("0" * 32), started.run_id])
 
-    found = {x.row.run_id: (len(x.entries), len(x.messages)) for x in loaded}
-    assert found == {queued.run_id: (0, 1), started.run_id: (1, 0)}
+    counts = {x.row.run_id: (len(x.entries), len(x.messages)) for x in loaded}
+    assert counts == {queued.run_id: (0, 1), started.run_id: (1, 0)}
     assert await bed.store.reads.load([]) == []
 
 
@@ -197,8 +197,8 @@ async def test_open_runs_come_in_pages_without_the_ended_ones(bed: Bed) -> None:
         pages += page
         after = page[-1].run_id
 
-    wanted = sorted(run.run_id for run in runs if run is not runs[3])
-    assert [row.run_id for row in pages] == wanted
+    expected = sorted(run.run_id for run in runs if run is not runs[3])
+    assert [row.run_id for row in pages] == expected
     assert await bed.store.backlog.open_runs([]) == []
 
 
@@ -208,20 +208,20 @@ async def test_pending_messages_come_in_pages_by_arrival(bed: Bed) -> None:
     await bed.store.arrivals.deliver([message(n, id=str(n), to=a) for n, a in enumerate(agents)])
 
     backlog = bed.store.backlog
-    found: list[tuple[AgentId, int]] = []
+    receivers: list[tuple[AgentId, int]] = []
     while who := await backlog.who_has_mail(
-        bed.shards, after=found[-1][1] if found else -1, limit=3
+        bed.shards, after=receivers[-1][1] if receivers else -1, limit=3
     ):
-        found += who
+        receivers += who
     mail: list[Arrived] = []
     while page := await backlog.pending_mail(
         agent=agents[1], after=mail[-1].arrival if mail else -1, limit=2
     ):
         mail += page
 
-    assert [agent for agent, _ in found] == agents
+    assert [agent for agent, _ in receivers] == agents
     assert [row.message.payload for row in mail] == [1, 4, 7]
-    assert [row.arrival for row in mail] == [found[n][1] for n in (1, 4, 7)]
+    assert [row.arrival for row in mail] == [receivers[n][1] for n in (1, 4, 7)]
     assert await backlog.who_has_mail([]) == []
 
 
@@ -232,15 +232,15 @@ async def test_runs_are_listed_newest_first_by_status_agent_and_parking(bed: Bed
     await park(parked)
     queued = (await bed.submit()).run_id
 
-    async def listed(**of: object) -> list[RunId]:
+    async def list_runs(**of: object) -> list[RunId]:
         return [row.run_id for row in await bed.store.lists.runs(**of)]  # type: ignore[arg-type]
 
-    assert set(await listed()) == {queued, parked.run_id, done.run_id}
-    assert await listed(limit=1) == [queued]
-    assert await listed(agent=DESK) == [queued, done.run_id]
-    assert await listed(agent=DESK, status=[RunStatus.COMPLETED]) == [done.run_id]
-    assert await listed(parked=True) == [parked.run_id]
-    assert set(await listed(parked=False)) == {queued, done.run_id}
+    assert set(await list_runs()) == {queued, parked.run_id, done.run_id}
+    assert await list_runs(limit=1) == [queued]
+    assert await list_runs(agent=DESK) == [queued, done.run_id]
+    assert await list_runs(agent=DESK, status=[RunStatus.COMPLETED]) == [done.run_id]
+    assert await list_runs(parked=True) == [parked.run_id]
+    assert set(await list_runs(parked=False)) == {queued, done.run_id}
 
 
 @pytest.mark.item(125, 208)
@@ -250,13 +250,13 @@ async def test_the_run_of_an_agent_is_the_one_that_holds_it(bed: Bed) -> None:
     holder = await Turns(bed, second.run_id).start()
     await holder.suspend(WakeSet(signals=("go",)))
 
-    held = await bed.store.lists.find_run_for_agent(DESK)
+    holding_row = await bed.store.lists.find_run_for_agent(DESK)
     await holder.complete()
     queued = await bed.store.lists.find_run_for_agent(DESK)
 
-    assert held is not None
+    assert holding_row is not None
     assert queued is not None
-    assert (held.run_id, held.status) == (second.run_id, RunStatus.SUSPENDED)
+    assert (holding_row.run_id, holding_row.status) == (second.run_id, RunStatus.SUSPENDED)
     assert (queued.run_id, queued.status) == (first.run_id, RunStatus.PENDING)
     assert await bed.store.lists.find_run_for_agent(CLERK) is None
 
@@ -370,9 +370,9 @@ async def drive(bed: Bed, state: str) -> Turns:
         failed = NewEntry(EntryKind.RUN_FAILED, "", {"status": "failed", "error": ERROR})
         await run.commit(run.turn(failed, then=Finish(RunStatus.FAILED, error=ERROR)))
     if state == "cancelled":
-        asked = NewEntry(EntryKind.CANCEL_REQUESTED, "", {"reason": "enough"})
+        cancel_requested = NewEntry(EntryKind.CANCEL_REQUESTED, "", {"reason": "enough"})
         await bed.store.arrivals.request_cancel(run.run_id, reason="enough")
-        await run.commit(run.turn(asked, cancelled, then=Finish(RunStatus.CANCELLED)))
+        await run.commit(run.turn(cancel_requested, cancelled, then=Finish(RunStatus.CANCELLED)))
     return run
 
 

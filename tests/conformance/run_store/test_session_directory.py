@@ -27,20 +27,20 @@ async def titled(bed: Bed, key: str, title: str = "") -> AgentId:
     return agent
 
 
-async def found(bed: Bed, wanted: SessionFilter = DESK, limit: int = 100) -> list[str]:
+async def find_keys(bed: Bed, among: SessionFilter = DESK, limit: int = 100) -> list[str]:
     """Return the ids of listed sessions."""
     return [
-        row.agent_id.key for row in (await bed.store.data.directory.find(wanted, limit=limit)).rows
+        row.agent_id.key for row in (await bed.store.data.directory.find(among, limit=limit)).rows
     ]
 
 
 async def test_a_session_may_be_made_before_its_first_run(bed: Bed) -> None:
     """Of several concurrent calls one creates it. Later runs belong to it, and it keeps its label."""
     store, label = bed.store.data.directory, SessionLabel(title="Wale", metadata={"a": [1, None]})
-    made = await asyncio.gather(*(store.create(CHAT, label, project="p") for _ in range(3)))
+    answers = await asyncio.gather(*(store.create(CHAT, label, project="p") for _ in range(3)))
     row = await bed.store.data.sessions.get(CHAT)
 
-    assert sorted(made) == [False, False, True]
+    assert sorted(answers) == [False, False, True]
     assert row is not None
     assert (row.title, dict(row.metadata), row.project) == ("Wale", {"a": [1, None]}, "p")
     assert (row.open_runs, row.head, row.last_fact, row.created_at <= row.last_at) == (
@@ -83,31 +83,33 @@ async def test_sessions_are_found_by_state_and_by_a_part_of_the_title(bed: Bed) 
     await begin(bed, AgentId("desk", "4"))
 
     async def with_title(text: str) -> list[str]:
-        return sorted(await found(bed, SessionFilter(tenant="default", app="desk", title=text)))
+        return sorted(await find_keys(bed, SessionFilter(tenant="default", app="desk", title=text)))
 
     assert await with_title("strasse") == ["1", "2"]
     assert await with_title("μέλι") == ["3"]
     assert await with_title("50 %") == ["1"]
     assert await with_title("_") == ["2"]
     assert await with_title("") == ["1", "2", "3", "4"]
-    assert await found(bed, SessionFilter(tenant="default", app="desk", is_active=True)) == ["4"]
-    idle = await found(bed, SessionFilter(tenant="default", app="desk", is_active=False))
+    assert await find_keys(bed, SessionFilter(tenant="default", app="desk", is_active=True)) == [
+        "4"
+    ]
+    idle = await find_keys(bed, SessionFilter(tenant="default", app="desk", is_active=False))
     assert sorted(idle) == ["1", "2", "3"]
-    assert await found(bed, SessionFilter(tenant="acme", app="desk")) == []
-    assert await found(bed, SessionFilter(tenant="default", app="shop")) == []
+    assert await find_keys(bed, SessionFilter(tenant="acme", app="desk")) == []
+    assert await find_keys(bed, SessionFilter(tenant="default", app="shop")) == []
 
 
 async def test_pages_follow_each_other_without_a_gap(bed: Bed) -> None:
     """Each page starts after the last session of the page before, for any id."""
     for key in HOSTILE:
         await titled(bed, key)
-    whole = await found(bed)
+    whole = await find_keys(bed)
     paged: list[str] = []
-    wanted = DESK
-    while page := (await bed.store.data.directory.find(wanted, limit=2)).rows:
+    among = DESK
+    while page := (await bed.store.data.directory.find(among, limit=2)).rows:
         paged += [row.agent_id.key for row in page]
         after = SessionPlace(page[-1].last_at, page[-1].agent_id)
-        wanted = SessionFilter(tenant="default", app="desk", after=after)
+        among = SessionFilter(tenant="default", app="desk", after=after)
 
     assert sorted(whole) == sorted(HOSTILE)
     assert paged == whole
@@ -120,21 +122,21 @@ async def test_a_search_reads_a_bounded_number_of_sessions(bed: Bed, owner: str 
         label = SessionLabel(title="whale" if n in (1, 2, 7) else "fish")
         await bed.store.data.directory.create(AgentId("desk", f"{n}"), label, owner=owner)
     await begin(bed, AgentId("desk", "7"))
-    whole = await found(bed)
+    whole = await find_keys(bed)
 
-    async def pages(wanted: SessionFilter, limit: int) -> list[list[str]]:
-        wanted, read = replace(wanted, owner=owner), []
+    async def pages(among: SessionFilter, limit: int) -> list[list[str]]:
+        among, read = replace(among, owner=owner), []
         while True:
-            page = await bed.store.data.directory.find(wanted, limit=limit, most_read=3)
+            page = await bed.store.data.directory.find(among, limit=limit, most_read=3)
             read.append([row.agent_id.key for row in page.rows])
             if page.read_until is None:
                 return read
             assert str(page.read_until.agent_id.key) in whole
-            wanted = replace(wanted, after=page.read_until)
+            among = replace(among, after=page.read_until)
 
-    def parts(*wanted: str) -> list[list[str]]:
+    def parts(*keys: str) -> list[list[str]]:
         cut = [whole[n : n + 3] for n in range(0, 9, 3)]
-        return [*([one for one in part if one in wanted] for part in cut), []]
+        return [*([key for key in part if key in keys] for part in cut), []]
 
     assert await pages(replace(DESK, title="Whale"), 5) == parts("1", "2", "7")
     assert await pages(replace(DESK, title="shark"), 5) == parts()
@@ -151,7 +153,7 @@ async def test_a_deleted_session_is_known_as_such_and_keeps_no_label(bed: Bed) -
     assert not await store.is_deleted(CHAT)
     assert await sessions.begin_delete(CHAT)
     assert await store.is_deleted(CHAT)
-    assert (await found(bed), await store.relabel(CHAT, title="u")) == ([], False)
+    assert (await find_keys(bed), await store.relabel(CHAT, title="u")) == ([], False)
     with pytest.raises(SessionDeletingError):
         await store.create(CHAT, SessionLabel())
     assert await sessions.finish_delete(CHAT) == 1
@@ -180,7 +182,7 @@ async def test_a_session_is_its_owners_also_after_its_end(bed: Bed) -> None:
     await said(bed, "a")
     assert await owner() == "ada"
     await delete()
-    assert [await store.is_deleted(CHAT, owner=one) for one in ("ada", "bob", None)] == [
+    assert [await store.is_deleted(CHAT, owner=name) for name in ("ada", "bob", None)] == [
         True,
         False,
         True,
@@ -226,9 +228,9 @@ async def test_lists_pages_and_runs_of_an_owner_are_its_own(bed: Bed) -> None:
         await store.create(agent, SessionLabel(), owner=owner)
     ada = SessionFilter(tenant="default", app="desk", owner="ada")
     pages = [
-        await bed.store.data.sessions.page("default", "desk", owner=one)
-        for one in ("ada", "bob", None)
+        await bed.store.data.sessions.page("default", "desk", owner=owner)
+        for owner in ("ada", "bob", None)
     ]
 
-    assert await found(bed, ada) == ["1"]
-    assert [[one.key for one in page] for page in pages] == [["1"], ["2"], ["1", "2", "3"]]
+    assert await find_keys(bed, ada) == ["1"]
+    assert [[row.key for row in page] for page in pages] == [["1"], ["2"], ["1", "2", "3"]]

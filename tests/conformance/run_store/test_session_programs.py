@@ -51,31 +51,31 @@ class Program:
 
     async def both(self, *calls: Awaitable[Any]) -> tuple[Any, Any]:
         """Return the results of a call to each store, or the common refusal."""
-        found = await asyncio.gather(*calls, return_exceptions=True)
-        one, other = ((type(x), str(x)) if isinstance(x, REFUSED) else x for x in found)
-        for answer in (one, other):
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        first, second = ((type(x), str(x)) if isinstance(x, REFUSED) else x for x in outcomes)
+        for answer in (first, second):
             if isinstance(answer, BaseException):
                 raise answer
-        return one, other
+        return first, second
 
     async def same(self, *calls: Awaitable[Any]) -> Any:
         """Return the common answer of both stores."""
-        one, other = await self.both(*calls)
-        assert one == other
-        return one
+        first, second = await self.both(*calls)
+        assert first == second
+        return first
 
     def turns(self) -> tuple[NewTurn, ...]:
         """Return a few new nodes and some known ones."""
-        made = []
+        turns = []
         for _ in range(self.chance.randrange(4)):
             if self.nodes and self.chance.random() < 0.1:
                 name = self.chance.choice(self.nodes)
             else:
                 name = f"{len(self.nodes)}"
                 self.nodes.append(name)
-            said = ChatMessage.of(self.chance.choice(ROLES), name * self.chance.randrange(2))
-            made.append(NewTurn(self.agent.key, name, said))
-        return tuple(made)
+            message = ChatMessage.of(self.chance.choice(ROLES), name * self.chance.randrange(2))
+            turns.append(NewTurn(self.agent.key, name, message))
+        return tuple(turns)
 
     def node(self) -> str:
         """Return a node that exists, was deleted, or never existed."""
@@ -84,15 +84,17 @@ class Program:
     async def submit(self) -> None:
         """Submit one more run; it may be refused."""
         name = f"m{self.steps}"
-        made = await self.both(
+        outcomes = await self.both(
             *(bed.submit(agent=self.agent, id=name, session=NewSession(name)) for bed in self.beds)
         )
-        if all(isinstance(one, tuple) for one in made):
-            assert made[0] == made[1]
+        if all(isinstance(outcome, tuple) for outcome in outcomes):
+            assert outcomes[0] == outcomes[1]
             return
-        assert made[0].run_id == made[1].run_id
-        pairs = zip(self.beds, made, strict=True)
-        self.queue.append(tuple(Turns(bed, one.run_id, self.agent) for bed, one in pairs))
+        assert outcomes[0].run_id == outcomes[1].run_id
+        pairs = zip(self.beds, outcomes, strict=True)
+        self.queue.append(
+            tuple(Turns(bed, submitted.run_id, self.agent) for bed, submitted in pairs)
+        )
 
     async def begin(self) -> None:
         """Start the oldest run, at some node."""
@@ -152,8 +154,8 @@ class Program:
     async def clear(self) -> None:
         """Clear the nodes of a run, or all."""
         stores = [bed.store.data.transcripts for bed in self.beds]
-        found = await stores[0].page(self.agent, self.agent.key, branches=True)
-        runs = sorted({turn.run_id for turn in found})
+        turns = await stores[0].page(self.agent, self.agent.key, branches=True)
+        runs = sorted({turn.run_id for turn in turns})
         if runs and self.chance.random() < 0.8:
             run = self.chance.choice(runs)
             await self.same(*(s.clear_run(self.agent, self.agent.key, run) for s in stores))
@@ -168,24 +170,24 @@ class Program:
             self.agent.key,
         )
         row = await sessions.get(self.agent)
-        found: list[object] = [
+        readings: list[object] = [
             row and (row.project, row.last_fact, row.open_runs, row.head),
             [(f.number, f.kind, f.run_id, f.ahead) for f in await sessions.facts(self.agent)],
         ]
         nodes = await sessions.nodes(self.agent, self.nodes)
-        found += [
+        readings += [
             [(turn.ordinal, turn.id, turn.run_id, turn.parent) for turn in turns]
             for turns in (await sessions.path(self.agent), nodes)
         ]
         for more in ({}, {"branches": True}, {"limit": 2, "offset": 1}, {"after": 3, "limit": 3}):
             page = await transcripts.page(self.agent, key, **more)
-            found.append([turn.id for turn in page])
-        found.append(await transcripts.count(self.agent, key))
+            readings.append([turn.id for turn in page])
+        readings.append(await transcripts.count(self.agent, key))
         for limit, whole in ((99, False), (2, False), (99, True)):
             view = await transcripts.view(self.agent, key, limit=limit, whole=whole)
             cut = view.cut and (view.cut.upto, view.cut.strategy, view.cut.run_id)
-            found += [cut, dict(view.ordinals), view.count]
-        return found
+            readings += [cut, dict(view.ordinals), view.count]
+        return readings
 
     async def run(self) -> None:
         """Execute the program; after each step both stores return the same."""
@@ -197,8 +199,8 @@ class Program:
         for self.steps in range(STEPS):
             [verb] = self.chance.choices(verbs, weights)
             await verb()
-            one, other = [await self.seen(bed) for bed in self.beds]
-            assert other == one, (self.steps, verb.__name__)
+            first, second = [await self.seen(bed) for bed in self.beds]
+            assert second == first, (self.steps, verb.__name__)
 
 
 @pytest.mark.costly
@@ -206,8 +208,8 @@ class Program:
 async def test_random_programs_show_the_same_in_both_stores(request: pytest.FixtureRequest) -> None:
     """Submits, starts, nodes, cuts, ends, switches, deletions and clears, compared after each step."""
     async with memory_bed() as model, bed_of("postgres", request) as bed:
-        for one in (model, bed):
-            await one.claim()
+        for each_bed in (model, bed):
+            await each_bed.claim()
         for seed in range(SEEDS):
             agent = AgentId("desk", f"s{seed}", "acme" if seed % 2 else "default")
             try:

@@ -65,7 +65,7 @@ async def kinds(bed: Bed, agent: AgentId = CHAT) -> list[str]:
     facts = await bed.store.data.sessions.facts(agent)
     first = facts[0].number if facts else 1
     assert [fact.number for fact in facts] == list(range(first, first + len(facts)))
-    assert all(one.at <= other.at for one, other in pairwise(facts))
+    assert all(earlier.at <= later.at for earlier, later in pairwise(facts))
     return [fact.kind for fact in facts]
 
 
@@ -111,15 +111,15 @@ async def test_sessions_are_listed_by_their_last_fact(bed: Bed) -> None:
         await said(bed, "hello", agent=agent)
     await submit(bed, agents[2])
 
-    found = await store.recent("default", "desk")
-    assert {row.agent_id for row in found} == set(agents)
-    assert all(one.last_at >= other.last_at for one, other in pairwise(found))
-    assert {row.agent_id: row.open_runs for row in found}[agents[2]] == 1
-    assert {row.head for row in found} == {"hello"}
-    assert found[0] == await store.get(found[0].agent_id)
+    rows = await store.recent("default", "desk")
+    assert {row.agent_id for row in rows} == set(agents)
+    assert all(newer.last_at >= older.last_at for newer, older in pairwise(rows))
+    assert {row.agent_id: row.open_runs for row in rows}[agents[2]] == 1
+    assert {row.head for row in rows} == {"hello"}
+    assert rows[0] == await store.get(rows[0].agent_id)
     assert len(await store.recent("default", "desk", limit=2)) == 2
-    before = await store.recent("default", "desk", before=found[0].last_at)
-    assert before == [row for row in found if row.last_at < found[0].last_at]
+    before = await store.recent("default", "desk", before=rows[0].last_at)
+    assert before == [row for row in rows if row.last_at < rows[0].last_at]
     assert [row.agent_id for row in await store.recent("acme", "desk")] == [others[1]]
     assert await store.recent("acme", "clerk") == []
 
@@ -145,10 +145,10 @@ async def test_facts_of_submits_at_once_have_no_gap(bed: Bed) -> None:
 
 async def test_a_submit_that_is_sent_again_is_one_fact(bed: Bed) -> None:
     """For concurrent and for later calls."""
-    made = await asyncio.gather(*(submit(bed, id="m") for _ in range(4)))
+    submits = await asyncio.gather(*(submit(bed, id="m") for _ in range(4)))
     await submit(bed, id="m")
 
-    assert len({one.run_id for one in made}) == 1
+    assert len({s.run_id for s in submits}) == 1
     assert await kinds(bed) == ["queued"]
 
 
@@ -224,7 +224,7 @@ async def test_a_session_may_have_any_id(bed: Bed, key: str) -> None:
     await store.switch(agent, "a")
 
     assert [row.head for row in await store.recent("acme", "desk")] == ["a"]
-    assert [one.id for one in await store.path(agent)] == ["a"]
+    assert [turn.id for turn in await store.path(agent)] == ["a"]
     assert await kinds(bed, agent) == ["queued", "started", "ended"]
     assert await store.begin_delete(agent)
     assert await store.finish_delete(agent) == 4
@@ -240,7 +240,7 @@ async def test_the_first_request_to_stop_is_a_fact_of_a_session(bed: Bed) -> Non
     for run_id in (queued.run_id, run.run_id, queued.run_id, run.run_id):
         await arrivals.request_cancel(run_id, reason="enough")
     facts = await bed.store.data.sessions.facts(CHAT)
-    assert [(one.kind, one.run_id) for one in facts[3:]] == [
+    assert [(fact.kind, fact.run_id) for fact in facts[3:]] == [
         ("cancelling", queued.run_id),
         ("cancelling", run.run_id),
     ]
@@ -260,12 +260,12 @@ async def test_ten_thousand_facts_are_read_in_pages(bed: Bed) -> None:
         many = SessionChange(("started",) * 1_000)
         await run.commit(run.turn(result(f"{n}"), session=many))
 
-    found, after = list[int](), 0
+    numbers, after = list[int](), 0
     while page := await store.facts(CHAT, after=after):
         assert len(page) <= 1_000
-        found += [fact.number for fact in page]
-        after = found[-1]
-    assert found == list(range(1, 10_003))
+        numbers += [fact.number for fact in page]
+        after = numbers[-1]
+    assert numbers == list(range(1, 10_003))
     assert [fact.number for fact in await store.facts(CHAT, after=9_999, limit=2)] == [
         10_000,
         10_001,
@@ -277,13 +277,13 @@ async def test_ten_thousand_facts_are_read_in_pages(bed: Bed) -> None:
 
 async def take(bed: Bed, count: int, *, after: int = 0, agent: AgentId = CHAT) -> list[SessionFact]:
     """Return this many facts of a session's tail."""
-    found: list[SessionFact] = []
+    taken_facts: list[SessionFact] = []
     async with aclosing(bed.store.data.sessions.tail(agent, after=after)) as facts:  # type: ignore[type-var]
         async for fact in facts:
-            found.append(fact)
-            if len(found) == count:
+            taken_facts.append(fact)
+            if len(taken_facts) == count:
                 break
-    return found
+    return taken_facts
 
 
 async def test_a_tail_may_begin_before_its_session(bed: Bed) -> None:
@@ -349,16 +349,16 @@ async def test_a_session_is_deleted_in_two_steps(bed: Bed) -> None:
 async def test_a_known_submit_is_answered_while_its_session_is_deleted(bed: Bed) -> None:
     """Also after the deletion. It does not create the session again."""
     store = bed.store.data.sessions
-    made = await submit(bed, id="m")
-    run = Turns(bed, made.run_id, CHAT)
+    submitted = await submit(bed, id="m")
+    run = Turns(bed, submitted.run_id, CHAT)
     await run.append(started(CHAT))
     await run.complete(session=ENDED)
     await store.begin_delete(CHAT)
-    assert (await submit(bed, id="m")).run_id == made.run_id
+    assert (await submit(bed, id="m")).run_id == submitted.run_id
     other = await bed.submit(agent=DESK, session=NEW)
     assert (await store.facts(DESK))[0].run_id == other.run_id
     await store.finish_delete(CHAT)
-    assert (await submit(bed, id="m")).run_id == made.run_id
+    assert (await submit(bed, id="m")).run_id == submitted.run_id
 
     assert (await store.get(CHAT), await kinds(bed)) == (None, [])
 
@@ -375,16 +375,18 @@ async def test_submits_and_a_deletion_never_pass_each_other(bed: Bed) -> None:
             bed.store.data.sessions.switch(agent, "a"),
         )
         order = calls[n % 4 :] + calls[: n % 4]
-        found = await asyncio.gather(*order, return_exceptions=True)
-        one, deletes, two, switched = found[-(n % 4) :] + found[: -(n % 4)] if n % 4 else found
-        made = [made for made in (one, two) if not isinstance(made, BaseException)]
+        outcomes = await asyncio.gather(*order, return_exceptions=True)
+        first, deletes, second, switched = (
+            outcomes[-(n % 4) :] + outcomes[: -(n % 4)] if n % 4 else outcomes
+        )
+        submits = [outcome for outcome in (first, second) if not isinstance(outcome, BaseException)]
         assert isinstance(switched, SessionActiveError | None)
         if deletes is True:
-            assert made == []
-            assert all(isinstance(refused, SessionDeletingError) for refused in (one, two))
+            assert submits == []
+            assert all(isinstance(refused, SessionDeletingError) for refused in (first, second))
         else:
             assert isinstance(deletes, SessionActiveError)
-            assert len(made) == 2
+            assert len(submits) == 2
             row = await bed.store.data.sessions.get(agent)
             assert row is not None
             assert row.open_runs == 2

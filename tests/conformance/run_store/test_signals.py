@@ -127,10 +127,10 @@ async def test_a_decision_is_about_one_doubt_and_counts_once(bed: Bed) -> None:
     assert await decide(run, "~resolve:0", first, "A") == (False, True)
     assert await decide(run, "~resolve:0", first, "B") == (False, False)
     assert await decide(run, "~resolve:0", None, "B") == (False, False)
-    [kept] = await bed.store.reads.signals(run.run_id)
-    assert (kept.payload, kept.about) == ({"value": "A"}, first)
+    [signal] = await bed.store.reads.signals(run.run_id)
+    assert (signal.payload, signal.about) == ({"value": "A"}, first)
 
-    take = (SignalKey(kept.name, kept.n),)
+    take = (SignalKey(signal.name, signal.n),)
     await run.commit(run.turn(resolved("0"), take_signals=take))
     assert await decide(run, "~resolve:0", first, "B") == (False, False)
     await park(run, intent("0"))
@@ -146,11 +146,13 @@ async def test_of_conflicting_decisions_at_once_one_counts(bed: Bed, n: int) -> 
     """Also in one batch. The decision that is stored is the accepted one."""
     run = await bed.begin()
     end = await park(run, intent("0"))
-    said = await asyncio.gather(*(decide(run, "~resolve:0", end - 1, f"{n}-{k}") for k in range(8)))
+    decisions = await asyncio.gather(
+        *(decide(run, "~resolve:0", end - 1, f"{n}-{k}") for k in range(8))
+    )
 
-    [kept] = await bed.store.reads.signals(run.run_id)
-    [k] = [k for k, (accepted, _) in enumerate(said) if accepted]
-    assert kept.payload == {"value": f"{n}-{k}"}
+    [signal] = await bed.store.reads.signals(run.run_id)
+    [k] = [k for k, (accepted, _) in enumerate(decisions) if accepted]
+    assert signal.payload == {"value": f"{n}-{k}"}
 
 
 async def test_a_decision_to_start_anew_is_about_one_stop(bed: Bed) -> None:
@@ -236,11 +238,11 @@ async def test_a_cancel_flags_the_whole_subtree(bed: Bed) -> None:
 
     report = await bed.store.arrivals.request_cancel(run.run_id, reason="enough")
 
-    told = {run.run_id: DESK} | {
+    flagged_runs = {run.run_id: DESK} | {
         child.run_id: child.agent for child in tree if child is not tree[2]
     }
-    assert dict(report.runs) == told
-    for run_id in told:
+    assert dict(report.runs) == flagged_runs
+    for run_id in flagged_runs:
         row = await bed.store.reads.run(run_id)
         assert row is not None
         assert row.cancel_requested == "enough"

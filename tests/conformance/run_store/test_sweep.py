@@ -59,15 +59,15 @@ async def test_open_and_young_runs_are_not_swept(bed: Bed) -> None:
 async def test_a_run_with_retention_none_is_deleted_at_once(bed: Bed) -> None:
     """A run with retention NONE is swept at any age."""
     none = terms().model_copy(update={"retention": HistoryRetention.NONE})
-    traceless, kept = await bed.begin(supervision=none), await bed.begin(agent=CLERK)
+    traceless, ordinary_run = await bed.begin(supervision=none), await bed.begin(agent=CLERK)
     await traceless.complete()
-    await kept.complete()
+    await ordinary_run.complete()
 
     swept = await bed.store.retention.sweep(older_than_s=3600)
 
     assert swept == 1
     assert (await row(bed, traceless)).swept
-    assert not (await row(bed, kept)).swept
+    assert not (await row(bed, ordinary_run)).swept
 
 
 async def test_who_joined_a_swept_run_has_its_answer(bed: Bed) -> None:

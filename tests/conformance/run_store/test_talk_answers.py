@@ -43,10 +43,10 @@ async def test_a_reply_is_there_before_anybody_waits(bed: Bed) -> None:
     target = await asked(asker)
 
     outcome = await target.commit(target.turn(result("0"), answers=(reply(asker, {"n": [1]}),)))
-    found = await answers(bed, asker)
+    stored = await answers(bed, asker)
     suspension = await rest(asker, ask_wait("ask-1"))
 
-    assert found == [
+    assert stored == [
         Answer(asker.run_id, "ask-1", "replied", {"n": [1]}, by=target.run_id, last_seq=1)
     ]
     assert Nudge("signal", DESK, asker.run_id) in outcome.nudges
@@ -207,9 +207,9 @@ async def test_a_target_that_ends_answers_what_it_was_asked(
 
     await end(target)
 
-    (found,) = await answers(bed, asker)
-    assert without_place(found) == replace(expected, run_id=asker.run_id, key="ask-1")
-    assert (found.by, found.last_seq) == (target.run_id, 1)
+    (answer,) = await answers(bed, asker)
+    assert without_place(answer) == replace(expected, run_id=asker.run_id, key="ask-1")
+    assert (answer.by, answer.last_seq) == (target.run_id, 1)
 
 
 @pytest.mark.item(129, 232)
@@ -222,8 +222,8 @@ async def test_a_child_that_ends_answers_its_parent(bed: Bed, end: End, expected
 
     await end(child)
 
-    (found,) = await answers(bed, parent)
-    assert without_place(found) == replace(expected, run_id=parent.run_id, key=child.run_id)
+    (answer,) = await answers(bed, parent)
+    assert without_place(answer) == replace(expected, run_id=parent.run_id, key=child.run_id)
     assert (await rest(parent, join_wait(child))).wake_now
 
 
@@ -240,19 +240,19 @@ async def test_an_end_answers_everybody_who_joins_or_asked_by_handle(
     await end(target)
 
     for run, key in [(joiner, target.run_id), (asker, "ask-9")]:
-        (found,) = await answers(bed, run)
-        assert without_place(found) == replace(expected, run_id=run.run_id, key=key)
+        (answer,) = await answers(bed, run)
+        assert without_place(answer) == replace(expected, run_id=run.run_id, key=key)
 
 
 async def test_an_end_names_those_it_wakes(bed: Bed) -> None:
     """Parent, joiner and asker are nudged once each. An ended run is not."""
     parent = await bed.begin()
     child = await parent.spawn("c", CLERK)
-    joiner, gone = await bed.begin(agent=OTHER), await bed.begin(agent=AgentId("desk", "9"))
+    joiner, ended_joiner = await bed.begin(agent=OTHER), await bed.begin(agent=AgentId("desk", "9"))
     await rest(parent, join_wait(child))
     await rest(joiner, join_wait(child))
-    await rest(gone, join_wait(child))
-    await gone.complete()
+    await rest(ended_joiner, join_wait(child))
+    await ended_joiner.complete()
     await child.start()
 
     outcome = await child.complete()
@@ -300,9 +300,9 @@ async def test_a_join_of_an_ended_run_is_answered_at_once(
 
     outcome = await rest(joiner, join_wait(target))
 
-    (found,) = await answers(bed, joiner)
+    (answer,) = await answers(bed, joiner)
     assert before == []
-    assert without_place(found) == replace(expected, run_id=joiner.run_id, key=target.run_id)
+    assert without_place(answer) == replace(expected, run_id=joiner.run_id, key=target.run_id)
     assert outcome.wake_now
 
 
@@ -347,8 +347,10 @@ async def test_of_an_end_and_a_join_at_once_one_sees_the_other(bed: Bed) -> None
 
     for n, (joiner, _) in enumerate(pairs):
         assert [a.result for a in await answers(bed, joiner)] == [n]
-        told = Nudge("signal", joiner.agent, joiner.run_id) in outcomes[len(pairs) + n].nudges
-        assert outcomes[n].wake_now or told
+        is_notified = (
+            Nudge("signal", joiner.agent, joiner.run_id) in outcomes[len(pairs) + n].nudges
+        )
+        assert outcomes[n].wake_now or is_notified
 
 
 async def test_a_run_may_be_joined_again(bed: Bed) -> None:
@@ -396,7 +398,7 @@ async def test_answers_that_come_together_count_each_for_itself(bed: Bed) -> Non
     """The first answer of each wait is stored. Early decisions and unknown runs do not affect the others."""
     run, other = await bed.begin(), await bed.begin(agent=AgentId("desk", "2"))
     await run.commit(run.turn(waits=(Wait("1", "approval", "appr-1", request={}),)))
-    given = [
+    batch = [
         Answer(run.run_id, "early", "approved"),
         Answer(run.run_id, "early", "replied", 1),
         Answer(run.run_id, "appr-1", "denied", "first"),
@@ -406,13 +408,13 @@ async def test_answers_that_come_together_count_each_for_itself(bed: Bed) -> Non
         Answer(other.run_id, "k", "failed", error={"message": "x"}),
     ]
 
-    told = await asyncio.gather(*map(bed.store.arrivals.answer, given), return_exceptions=True)
+    outcomes = await asyncio.gather(*map(bed.store.arrivals.answer, batch), return_exceptions=True)
 
-    assert isinstance(told.pop(3), UnknownRunError)
-    accepted = [one.accepted for one in told if not isinstance(one, BaseException)]
+    assert isinstance(outcomes.pop(3), UnknownRunError)
+    accepted = [outcome.accepted for outcome in outcomes if not isinstance(outcome, BaseException)]
     assert accepted == [False, True, True, False, False, True]
-    assert sorted(await answers(bed, run), key=lambda one: one.key) == [given[2], given[1]]
-    assert await answers(bed, other) == [given[-1]]
+    assert sorted(await answers(bed, run), key=lambda answer: answer.key) == [batch[2], batch[1]]
+    assert await answers(bed, other) == [batch[-1]]
 
 
 async def test_an_answer_needs_a_run(bed: Bed) -> None:
@@ -438,8 +440,8 @@ async def test_of_a_person_and_an_end_at_once_one_counts(bed: Bed) -> None:
     )
 
     for asker, _ in pairs:
-        (found,) = await answers(bed, asker)
-        assert (found.status, found.result) in [("completed", "end"), ("denied", "person")]
+        (answer,) = await answers(bed, asker)
+        assert (answer.status, answer.result) in [("completed", "end"), ("denied", "person")]
 
 
 @pytest.mark.item(195)
@@ -466,10 +468,10 @@ async def test_a_suspension_waits_for_the_answers_it_names(bed: Bed) -> None:
     target = await asked(asker)
     await target.complete(1)
     other = await asker.suspend(WakeSet(runs=("ask-2",)))
-    named = await asker.suspend(WakeSet(runs=("ask-2", "ask-1")))
-    taken = await asker.suspend(WakeSet(runs=("ask-1",)), take_answers=("ask-1",))
+    waiting_outcome = await asker.suspend(WakeSet(runs=("ask-2", "ask-1")))
+    taking_outcome = await asker.suspend(WakeSet(runs=("ask-1",)), take_answers=("ask-1",))
 
-    assert [o.wake_now for o in (other, named, taken)] == [False, True, False]
+    assert [o.wake_now for o in (other, waiting_outcome, taking_outcome)] == [False, True, False]
 
 
 async def test_an_ended_run_is_as_its_log_says(bed: Bed) -> None:
@@ -501,8 +503,8 @@ async def test_a_wait_does_not_end_unanswered_behind_its_answer(bed: Bed) -> Non
     assert await bed.store.reads.state(run.agent) == {}
     await run.commit(run.turn(result("0"), unless_answered=("ask-2",), take_answers=("ask-1",)))
 
-    taken = await run.send(run.turn(result("1"), unless_answered=("ask-1",)))
-    assert isinstance(taken, Committed)  # as for one that asks again with the same key
+    outcome = await run.send(run.turn(result("1"), unless_answered=("ask-1",)))
+    assert isinstance(outcome, Committed)  # as for one that asks again with the same key
 
 
 @pytest.mark.parametrize("n", range(5))
@@ -513,12 +515,12 @@ async def test_of_an_answer_and_the_end_of_its_wait_at_once_one_is_first(bed: Be
     await run.commit(run.turn(waits=(Wait("1", "approval", "appr", request={}),)))
     answer = Answer(run.run_id, "appr", "approved", {"by": "Kim"})
 
-    ended, said = await asyncio.gather(
+    ended, answer_outcome = await asyncio.gather(
         run.send(run.turn(result("1"), unless_answered=("appr",), waits=())),
         bed.store.arrivals.answer(answer),
     )
 
-    assert said.accepted == isinstance(ended, Answered)
+    assert answer_outcome.accepted == isinstance(ended, Answered)
     assert not (await bed.store.arrivals.answer(answer)).accepted
-    there = ["appr"] if said.accepted else []
-    assert [found.key for found in await bed.store.reads.answers(run.run_id)] == there
+    keys = ["appr"] if answer_outcome.accepted else []
+    assert [row.key for row in await bed.store.reads.answers(run.run_id)] == keys

@@ -192,7 +192,7 @@ async def test_a_run_whose_dead_letters_were_redriven_is_not_redriven(bed: Bed) 
     assert f"callboard dlq redrive {second}" in str(refused.value)
     waiting = await bed.store.backlog.pending_mail(agent=DESK)
     assert [arrived.message.payload for arrived in waiting] == ["one", "two"]
-    assert {found.run_id for found in await bed.store.lists.runs(agent=DESK)} == {run.run_id}
+    assert {row.run_id for row in await bed.store.lists.runs(agent=DESK)} == {run.run_id}
 
 
 async def test_what_a_run_received_on_its_way_stays_a_dead_letter(bed: Bed) -> None:
@@ -205,13 +205,13 @@ async def test_what_a_run_received_on_its_way_stays_a_dead_letter(bed: Bed) -> N
         await run.commit(run.turn(received(0, later, position="4"), bind=bind))
         _, letter = await die(run)
 
-        given = await bed.store.operators.redrive([letter]) if comes_first else []
+        redriven_messages = await bed.store.operators.redrive([letter]) if comes_first else []
         submitted = await bed.store.operators.redrive_run(run.run_id)
-        given += await bed.store.operators.redrive([letter])
+        redriven_messages += await bed.store.operators.redrive([letter])
 
         (new,) = await bed.store.reads.load([submitted.run_id])
         assert [m.message.payload for m in new.messages] == [f"one-{n}"]
-        assert [arrived.message.payload for arrived in given] == ["later"]
+        assert [arrived.message.payload for arrived in redriven_messages] == ["later"]
         assert await bed.store.lists.dead_letters(agent=DESK) == []
         await _finish_all(bed)
 
@@ -236,9 +236,9 @@ async def test_of_a_run_and_its_dead_letters_at_once_one_is_redriven(bed: Bed) -
 
         calls = [give(letters[:1]), give(letters[1:]), give(), start(), start()]
         random.shuffle(calls)
-        given = await asyncio.gather(*calls)
+        counts = await asyncio.gather(*calls)
 
-        assert sum(given) == 2
+        assert sum(counts) == 2
         mail = await bed.store.backlog.pending_mail(agent=DESK)
         assert sorted(str(m.message.payload) for m in mail) in ([], [f"a{n}", f"b{n}"])
         await _finish_all(bed)

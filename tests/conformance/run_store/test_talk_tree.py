@@ -92,9 +92,9 @@ async def test_children_are_listed_in_the_order_of_creation(bed: Bed) -> None:
     below = await (await children[0].start()).spawn("0", clerk("below"))
     await children[0].complete()
 
-    found = await bed.store.lists.children(run.run_id)
+    rows = await bed.store.lists.children(run.run_id)
 
-    assert [r.run_id for r in found] == [child.run_id for child in children]
+    assert [r.run_id for r in rows] == [child.run_id for child in children]
     assert [r.run_id for r in await bed.store.lists.children(children[0].run_id)] == [below.run_id]
     assert await bed.store.lists.children(below.run_id) == []
 
@@ -192,15 +192,15 @@ async def test_a_tree_has_one_account(bed: Bed) -> None:
             for n, parent in enumerate(parents)
         )
     )
-    one = [
+    later_outcomes = [
         await spawn_all(parent, [parent.child("c", clerk(f"{n}c"))])
         for n, parent in enumerate(parents)
     ]
 
     passed = [outcome for outcome in outcomes if isinstance(outcome, Committed)]
     assert len(passed) == 6
-    assert sum(isinstance(outcome, Committed) for outcome in one) == 1
-    for outcome in [*outcomes, *one]:
+    assert sum(isinstance(outcome, Committed) for outcome in later_outcomes) == 1
+    for outcome in [*outcomes, *later_outcomes]:
         assert isinstance(outcome, Committed) or outcome.limit == "max_runs 23"  # type: ignore[union-attr]
     below = [await bed.store.lists.children(parent.run_id) for parent in parents]
     assert sum(map(len, below)) == 13
@@ -340,13 +340,15 @@ async def test_what_a_tree_may_still_use_is_known(bed: Bed) -> None:
     assert await reads.tokens_left(root.run_id) == 100
     child = await (await root.spawn("c", CLERK)).start()
     free = await bed.begin(agent=clerk(7))
-    left = []
+    remaining_tokens = []
 
     for used in (0, 60, 70):
         await child.commit(child.turn(result(f"{used}"), budget=BudgetDelta(tokens=used)))
-        left.append([await reads.tokens_left(run.run_id) for run in (root, child, free)])
+        remaining_tokens.append(
+            [await reads.tokens_left(run.run_id) for run in (root, child, free)]
+        )
 
-    assert left == [[100, 100, None], [40, 40, None], [0, 0, None]]
+    assert remaining_tokens == [[100, 100, None], [40, 40, None], [0, 0, None]]
     assert await reads.tokens_left(RunId("unknown")) is None
 
 
@@ -355,8 +357,8 @@ async def test_a_tree_without_limits_spends_what_it_wants(bed: Bed) -> None:
     root = await bed.begin()
 
     for n in range(5):
-        spent = BudgetDelta(tokens=10**9, cost_usd=1e6, turns=100, position=f"{n}")
-        await root.commit(root.turn(result(f"{n}"), budget=spent))
+        usage = BudgetDelta(tokens=10**9, cost_usd=1e6, turns=100, position=f"{n}")
+        await root.commit(root.turn(result(f"{n}"), budget=usage))
 
     assert (await row(bed, root)).last_seq == 5
 
@@ -447,6 +449,6 @@ async def test_a_cancel_reaches_three_levels(bed: Bed) -> None:
 
     report = await bed.store.arrivals.request_cancel(root.run_id, reason="enough")
 
-    told = {run_id for run_id, _ in report.runs}
-    assert told == {run.run_id for run in (root, parent, first, second, below)}
+    flagged_runs = {run_id for run_id, _ in report.runs}
+    assert flagged_runs == {run.run_id for run in (root, parent, first, second, below)}
     assert (await row(bed, ended)).cancel_requested is None

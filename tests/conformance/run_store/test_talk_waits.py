@@ -41,10 +41,10 @@ async def test_open_waits_are_seen_with_all_they_say(bed: Bed) -> None:
 
     await run.commit(run.turn(result("0"), waits=(approval, join)))
 
-    found = await bed.store.lists.waits(run.run_id)
-    assert {wait.wait.position: wait.wait for wait in found} == {"3": approval, "1.0": join}
-    assert {(wait.run_id, wait.agent_id) for wait in found} == {(run.run_id, DESK)}
-    assert all(wait.since.utcoffset() is not None for wait in found)
+    rows = await bed.store.lists.waits(run.run_id)
+    assert {wait.wait.position: wait.wait for wait in rows} == {"3": approval, "1.0": join}
+    assert {(wait.run_id, wait.agent_id) for wait in rows} == {(run.run_id, DESK)}
+    assert all(wait.since.utcoffset() is not None for wait in rows)
 
 
 async def test_waits_are_replaced_kept_and_gone(bed: Bed) -> None:
@@ -57,14 +57,14 @@ async def test_waits_are_replaced_kept_and_gone(bed: Bed) -> None:
     await run.commit(run.turn(result("0"), waits=(ask_wait("a"), ask_wait("b"))))
     first = await open_now()
     await run.commit(run.turn(result("1")))
-    kept = await open_now()
+    unchanged_keys = await open_now()
     await run.commit(run.turn(result("2"), waits=(ask_wait("b"), ask_wait("c"))))
     replaced = await open_now()
     await run.commit(run.turn(result("3"), waits=()))
     none = await open_now()
     await run.complete(waits=(ask_wait("d"),))
 
-    assert (first, kept, replaced, none) == ({"a", "b"}, {"a", "b"}, {"b", "c"}, set())
+    assert (first, unchanged_keys, replaced, none) == ({"a", "b"}, {"a", "b"}, {"b", "c"}, set())
     assert await open_now() == set()
 
 
@@ -73,7 +73,7 @@ async def test_a_commit_that_knows_the_waits_before_it_writes_the_same(bed: Bed,
     """For new, changed and ended waits, of suspended and executing runs, the stored waits are those given."""
     rnd, run = random.Random(seed), await bed.begin()
     every = [replace(ask_wait(f"k{n}", must=False), position=f"{n // 2}") for n in range(40)]
-    known: tuple[Wait, ...] | None = None
+    known_waits: tuple[Wait, ...] | None = None
     for n in range(12):
         share = rnd.choice((0.2, 0.6, 0.9))
         waits = [wait for wait in every if rnd.random() < share]
@@ -82,13 +82,13 @@ async def test_a_commit_that_knows_the_waits_before_it_writes_the_same(bed: Bed,
         if n == 6:
             every = [replace(wait, agent=DESK, expires_at=bed.in_s(60)) for wait in every]
 
-        turn = run.turn(result(f"{n}"), waits=tuple(waits), known_waits=known)
+        turn = run.turn(result(f"{n}"), waits=tuple(waits), known_waits=known_waits)
         await run.commit(turn)
 
-        found = await bed.store.lists.waits(run.run_id, limit=100)
-        place = attrgetter("position", "key")
-        assert sorted((wait.wait for wait in found), key=place) == sorted(waits, key=place)
-        known = None if rnd.random() < 0.1 else turn.waits
+        rows = await bed.store.lists.waits(run.run_id, limit=100)
+        sort_key = attrgetter("position", "key")
+        assert sorted((wait.wait for wait in rows), key=sort_key) == sorted(waits, key=sort_key)
+        known_waits = None if rnd.random() < 0.1 else turn.waits
 
 
 async def test_a_wait_that_goes_on_has_its_old_beginning(bed: Bed) -> None:
@@ -123,18 +123,18 @@ async def test_what_waits_for_a_person_is_listed_oldest_first(bed: Bed) -> None:
         await rest(run, Wait("1", "approval", f"appr-{n}"), ask_wait(f"ask-{n}", must=False))
         tick(bed)
 
-    found = await bed.store.lists.approvals()
+    rows = await bed.store.lists.approvals()
     two = await bed.store.lists.approvals(limit=2)
 
-    assert [wait.wait.key for wait in found] == ["appr-0", "appr-1", "appr-2"]
+    assert [wait.wait.key for wait in rows] == ["appr-0", "appr-1", "appr-2"]
     assert [wait.wait.key for wait in two] == ["appr-0", "appr-1"]
     behind = ApprovalFilter(after=two[-1].place)
-    assert await bed.store.lists.approvals(behind) == found[2:]
-    for wait in found:
-        for chosen in (ApprovalFilter(run_id=wait.run_id), ApprovalFilter(key=wait.wait.key)):
-            assert await bed.store.lists.approvals(chosen) == [wait]
+    assert await bed.store.lists.approvals(behind) == rows[2:]
+    for wait in rows:
+        for among in (ApprovalFilter(run_id=wait.run_id), ApprovalFilter(key=wait.wait.key)):
+            assert await bed.store.lists.approvals(among) == [wait]
     assert await bed.store.lists.approvals(ApprovalFilter(key="appr", tenant="acme")) == []
-    assert [wait.since for wait in found] == sorted(wait.since for wait in found)
+    assert [wait.since for wait in rows] == sorted(wait.since for wait in rows)
 
 
 async def test_approvals_of_an_owner_are_of_its_sessions_and_of_the_runs_below(bed: Bed) -> None:
@@ -154,8 +154,8 @@ async def test_approvals_of_an_owner_are_of_its_sessions_and_of_the_runs_below(b
         below[n] = child
 
     async def keys(tenant: str, owner: str, **more: Any) -> list[str]:
-        chosen = ApprovalFilter(tenant=tenant, owner=owner, **more)
-        return [one.wait.key for one in await store.lists.approvals(chosen)]
+        among = ApprovalFilter(tenant=tenant, owner=owner, **more)
+        return [wait.wait.key for wait in await store.lists.approvals(among)]
 
     assert await keys("default", "ada") == ["top-0", "below-0"]
     assert await keys("default", "bob") == ["top-1", "below-1"]
@@ -329,12 +329,12 @@ async def test_a_cycle_is_closed_by_who_takes_an_answer(bed: Bed, is_known: bool
     await first.complete()
     could_go_on = await rest(second, ask_wait("q", parent.agent))
 
-    left = (replace(joins[1], must=True), *joins[2:])
+    waits = (replace(joins[1], must=True), *joins[2:])
     closes = await parent.commit(
         parent.turn(
             result("3"),
             take_answers=(first.run_id,),
-            waits=left,
+            waits=waits,
             known_waits=tuple(joins) if is_known else None,
         )
     )
@@ -393,11 +393,11 @@ async def test_a_cycle_closed_by_all_at_once_is_found_once(bed: Bed, size: int) 
         *(rest(run, ask_wait(f"ask-{n}", next_of(runs, n).agent)) for n, run in enumerate(runs))
     )
 
-    found = await bed.store.backlog.wait_cycles(bed.shards, younger_than_s=15)
+    cycles = await bed.store.backlog.wait_cycles(bed.shards, younger_than_s=15)
 
     at = max(range(size), key=lambda n: runs[n].run_id)
     around = [*runs[at:], *runs[:at]]
-    assert found == [
+    assert cycles == [
         WaitCycle(runs[at].run_id, runs[at].agent, "1", tuple(run.agent for run in around))
     ]
 
@@ -423,9 +423,9 @@ async def test_two_cycles_are_two(bed: Bed) -> None:
         await rest(first, join_wait(second))
         await rest(second, join_wait(first))
 
-    found = await bed.store.backlog.wait_cycles(bed.shards, younger_than_s=15)
+    cycles = await bed.store.backlog.wait_cycles(bed.shards, younger_than_s=15)
 
-    assert sorted(sorted(agent.key for agent in cycle.agents) for cycle in found) == [
+    assert sorted(sorted(agent.key for agent in cycle.agents) for cycle in cycles) == [
         ["a1", "a2"],
         ["b1", "b2"],
     ]

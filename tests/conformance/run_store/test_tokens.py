@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 def token(name: str = "ci", *, id_: str = "", **more: Any) -> NewToken:
     """Return a token whose secret is its id."""
-    one = id_ or name
+    token_id = id_ or name
     scopes = ("sessions:own", "operate")
     facts = {"tenant": "default", "principal": "ada", "scopes": scopes, **more}
-    return NewToken(id=one, digest=digest_of(one), name=name, **facts)
+    return NewToken(id=token_id, digest=digest_of(token_id), name=name, **facts)
 
 
 def login(id_: str, parent: str | None, **more: Any) -> NewToken:
@@ -34,17 +34,17 @@ def login(id_: str, parent: str | None, **more: Any) -> NewToken:
 async def test_a_token_is_found_by_the_hash_of_its_secret_alone(bed: Bed) -> None:
     """With all its fields. Its name and id do not find it."""
     tokens = bed.store.data.tokens
-    made = await tokens.create(token(tenant="acme"))
-    found = await tokens.find(digest_of("ci"))
+    created_token = await tokens.create(token(tenant="acme"))
+    row = await tokens.find(digest_of("ci"))
 
-    assert found is not None
-    assert (found.id, found.name, found.tenant, found.principal) == ("ci", "ci", "acme", "ada")
-    assert (found.scopes, found.state) == (("sessions:own", "operate"), "valid")
-    assert (found.is_login, found.expires_at, found.revoked_at) == (False, None, None)
-    assert found.created_at == made.created_at
-    assert [await tokens.find(one) for one in ("ci", "", digest_of("other"), "x" * 3_000)] == [
-        None
-    ] * 4
+    assert row is not None
+    assert (row.id, row.name, row.tenant, row.principal) == ("ci", "ci", "acme", "ada")
+    assert (row.scopes, row.state) == (("sessions:own", "operate"), "valid")
+    assert (row.is_login, row.expires_at, row.revoked_at) == (False, None, None)
+    assert row.created_at == created_token.created_at
+    assert [
+        await tokens.find(digest) for digest in ("ci", "", digest_of("other"), "x" * 3_000)
+    ] == [None] * 4
     secret = new_secret("cb_")
     assert (len(secret), len({new_secret("cb_") for _ in range(100)})) == (46, 100)
 
@@ -52,10 +52,10 @@ async def test_a_token_is_found_by_the_hash_of_its_secret_alone(bed: Bed) -> Non
 async def test_one_token_at_a_time_has_a_name(bed: Bed) -> None:
     """Of several concurrent calls one creates it. The name is free again when its token was revoked."""
     tokens = bed.store.data.tokens
-    made = await asyncio.gather(
+    outcomes = await asyncio.gather(
         *(tokens.create(token(id_=f"t{n}")) for n in range(3)), return_exceptions=True
     )
-    assert sorted(type(one).__name__ for one in made) == ["ApiToken"] + ["TokenExistsError"] * 2
+    assert sorted(type(x).__name__ for x in outcomes) == ["ApiToken"] + ["TokenExistsError"] * 2
     revoked = await tokens.revoke("ci")
     assert revoked is not None
     assert revoked.state == "revoked"
@@ -63,7 +63,7 @@ async def test_one_token_at_a_time_has_a_name(bed: Bed) -> None:
     with pytest.raises(TokenExistsError, match="tokens revoke"):
         await tokens.create(token(id_="newer"))
 
-    assert [(one.id, one.state) for one in await tokens.list()] == [
+    assert [(row.id, row.state) for row in await tokens.list()] == [
         (revoked.id, "revoked"),
         ("new", "valid"),
     ]
@@ -72,8 +72,14 @@ async def test_one_token_at_a_time_has_a_name(bed: Bed) -> None:
 async def test_a_revoked_token_stays_so_with_the_logins_made_from_it(bed: Bed) -> None:
     """By name or id, once or twice. Other tokens stay valid, and an unknown token counts as revoked."""
     tokens = bed.store.data.tokens
-    for one in (token("a"), token("b"), login("la", "a"), login("lb", "b"), login("jwt", None)):
-        await tokens.create(one)
+    for new_token in (
+        token("a"),
+        token("b"),
+        login("la", "a"),
+        login("lb", "b"),
+        login("jwt", None),
+    ):
+        await tokens.create(new_token)
     assert await tokens.over(["a", "b", "la", "lb", "jwt"]) == {}
     first, again = await tokens.revoke("a"), await tokens.revoke("a")
     assert first is not None
@@ -82,9 +88,9 @@ async def test_a_revoked_token_stays_so_with_the_logins_made_from_it(bed: Bed) -
     over = await tokens.over(["a", "b", "la", "lb", "jwt", "nobody"])
 
     assert over == {"a": "revoked", "la": "revoked", "nobody": "revoked"}
-    states = [await tokens.find(digest_of(one)) for one in ("a", "la", "b", "lb")]
-    assert [one and one.state for one in states] == ["revoked", "revoked", "valid", "valid"]
-    assert [one.id for one in await tokens.list()] == ["a", "b"]
+    states = [await tokens.find(digest_of(name)) for name in ("a", "la", "b", "lb")]
+    assert [row and row.state for row in states] == ["revoked", "revoked", "valid", "valid"]
+    assert [row.id for row in await tokens.list()] == ["a", "b"]
     await tokens.revoke("lb")
     assert await tokens.over(["b", "lb"]) == {"lb": "revoked"}
 
@@ -93,19 +99,19 @@ async def test_a_token_expires_and_logins_that_did_are_forgotten(bed: Bed) -> No
     """An expired token is still listed. The next token of its principal deletes expired logins."""
     tokens, now = bed.store.data.tokens, bed.clock.now()
     past, soon = now - timedelta(minutes=5), now + timedelta(days=1)
-    for one in (token("old", expires_at=past), token("young", expires_at=soon)):
-        await tokens.create(one)
+    for new_token in (token("old", expires_at=past), token("young", expires_at=soon)):
+        await tokens.create(new_token)
     await tokens.create(login("gone", "young", expires_at=past))
-    found = await tokens.find(digest_of("gone"))
-    assert found is not None
-    assert (found.state, await tokens.over(["gone"])) == ("expired", {"gone": "expired"})
+    expired_token = await tokens.find(digest_of("gone"))
+    assert expired_token is not None
+    assert (expired_token.state, await tokens.over(["gone"])) == ("expired", {"gone": "expired"})
     await tokens.create(login("other", "young", expires_at=soon, principal="bob"))
     assert await tokens.find(digest_of("gone")) is not None
     await tokens.create(login("kept", "young", expires_at=soon))
 
     assert await tokens.find(digest_of("gone")) is None
     assert await tokens.over(["old", "young", "kept"]) == {"old": "expired"}
-    assert [(one.id, one.state) for one in await tokens.list()] == [
+    assert [(row.id, row.state) for row in await tokens.list()] == [
         ("old", "expired"),
         ("young", "valid"),
     ]
@@ -116,7 +122,7 @@ async def test_the_use_of_a_token_is_written_once_a_minute(bed: Bed) -> None:
     tokens = bed.store.data.tokens
 
     async def used() -> Any:
-        return [one.last_used_at for one in await tokens.list()]
+        return [row.last_used_at for row in await tokens.list()]
 
     await tokens.create(token())
     await tokens.over(["ci"])

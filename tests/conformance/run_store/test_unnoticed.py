@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 async def unnoticed(bed: Bed, younger_than_s: float = 60.0) -> list[Nudge]:
     """Return what the scan finds for the bed's host, in the order of kinds."""
-    found = await bed.store.backlog.unnoticed(list(bed.leases), younger_than_s=younger_than_s)
-    return sorted(found, key=lambda nudge: nudge.kind)
+    nudges = await bed.store.backlog.unnoticed(list(bed.leases), younger_than_s=younger_than_s)
+    return sorted(nudges, key=lambda nudge: nudge.kind)
 
 
 @pytest.mark.item(229)
@@ -27,8 +27,8 @@ async def test_a_child_that_nobody_started_is_found_while_it_is_young(bed: Bed) 
     parent = await bed.begin()
     child = await parent.spawn("0", CLERK)
 
-    found = await unnoticed(bed)
-    assert found == [Nudge("run", CLERK, child.run_id)]
+    nudges = await unnoticed(bed)
+    assert nudges == [Nudge("run", CLERK, child.run_id)]
     assert await unnoticed(bed, younger_than_s=0.0) == []
     await child.start()
     assert await unnoticed(bed) == []
@@ -60,8 +60,8 @@ async def test_runs_that_were_asked_to_stop_are_found_until_they_have(bed: Bed) 
     await child.start()
     await bed.store.arrivals.request_cancel(parent.run_id, reason="enough")
 
-    found = {nudge.run_id for nudge in await unnoticed(bed)}
-    assert found == {parent.run_id, child.run_id}
+    run_ids = {nudge.run_id for nudge in await unnoticed(bed)}
+    assert run_ids == {parent.run_id, child.run_id}
     await child.cancel("enough")
     assert await unnoticed(bed) == [Nudge("cancel", parent.agent, parent.run_id)]
 
@@ -87,8 +87,8 @@ async def test_an_owner_reads_no_run_that_sleeps(bed: Bed) -> None:
     await bed.store.arrivals.request_cancel(runs["b"].run_id, reason="enough")
 
     awake = await bed.store.backlog.open_runs(bed.shards, asleep=False)
-    asleep = await bed.store.backlog.sleepers(bed.shards)
+    sleepers = await bed.store.backlog.sleepers(bed.shards)
 
     assert {row.agent_id.key for row in awake} == {"a", "b", "e"}
-    assert {name for agents in asleep.values() for name in agents} >= {"desk/c", "desk/d"}
+    assert {name for agents in sleepers.values() for name in agents} >= {"desk/c", "desk/d"}
     assert len(await bed.store.backlog.open_runs(bed.shards)) == 5

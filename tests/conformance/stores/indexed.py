@@ -39,9 +39,9 @@ class Indexing:
         async with self._one:
             if (tenant, scope) in self._known:
                 return
-            for one in await self.indexes.scopes(tenant=tenant, rows=0):
-                if one.state != "ready" and one.is_indexable:
-                    assert await self.indexes.build(one)
+            for index in await self.indexes.scopes(tenant=tenant, rows=0):
+                if index.state != "ready" and index.is_indexable:
+                    assert await self.indexes.build(index)
             self._known.add((tenant, scope))
 
 
@@ -95,7 +95,7 @@ class IndexedMemory(PostgresLongTermMemory):
         embedding: tuple[float, ...] | None = None,
         fence: Lease | None = None,
     ) -> Memory:
-        kept = await super().put(new, embedding=embedding, fence=fence)
+        memory = await super().put(new, embedding=embedding, fence=fence)
         if embedding is not None:
             await self._indexing.cover(self._tenant, f"{new.about} {len(embedding)}")
-        return kept
+        return memory

@@ -48,7 +48,7 @@ async def copy_faults(links: Links, tenant: str) -> list[str]:
         for name in ("start_id", "end_id")
     ]
     faults = []
-    for kept, label, columns in (
+    for selection, label, columns in (
         ("id, type from graph_entities", "Entity", [id_, type_]),
         (
             "id, type, source_id, target_id from graph_relationships",
@@ -56,7 +56,7 @@ async def copy_faults(links: Links, tenant: str) -> list[str]:
             [id_, type_, *ends],
         ),
     ):
-        rows = await links.fetch("reading rows", f"select {kept} where tenant = $1", tenant)
+        rows = await links.fetch("reading rows", f"select {selection} where tenant = $1", tenant)
         copied = f'select {", ".join(columns)} from {graph}."{label}" r'
         copies = await links.fetch("reading a copy", copied)
         if (ours := sorted(map(tuple, rows))) != (theirs := sorted(map(tuple, copies))):
@@ -64,27 +64,27 @@ async def copy_faults(links: Links, tenant: str) -> list[str]:
     return faults
 
 
-async def make(place: Place) -> str:
+async def make(database: Place) -> str:
     """Make the tables of all stores, and return the type of embeddings: `vector`, or `_float4` for `real[]`."""
-    async with open_postgres_vectors(place.url, schema=place.schema) as vectors:
+    async with open_postgres_vectors(database.url, schema=database.schema) as vectors:
         assert await vectors.search([1.0]) == []
-    async with open_postgres_graph(place.url, schema=place.schema) as graph:
+    async with open_postgres_graph(database.url, schema=database.schema) as graph:
         assert await graph.get_entity("a") is None
-    [[column]] = await sql(place.url, place.schema, COLUMN)
+    [[column]] = await sql(database.url, database.schema, COLUMN)
     return str(column)
 
 
-async def make_age(place: Place) -> None:
+async def make_age(database: Place) -> None:
     """Make the tables of a graph that AGE has a copy of."""
-    async with open_age_graph(place.url, schema=place.schema):
+    async with open_age_graph(database.url, schema=database.schema):
         pass
 
 
 @asynccontextmanager
-async def links_to(place: Place) -> AsyncIterator[Links]:
+async def links_to(database: Place) -> AsyncIterator[Links]:
     """Return connections like those of the opening functions."""
     settings = StoreSettings(
-        url=place.url, owner=HostIncarnation("test"), schema=place.schema, outage_s=10.0
+        url=database.url, owner=HostIncarnation("test"), schema=database.schema, outage_s=10.0
     )
     links = Links(settings, ServerOutage(settings), 2, {"enable_seqscan": "off"})
     try:

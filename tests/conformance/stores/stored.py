@@ -27,9 +27,9 @@ async def lent_place(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str,
 
 
 @asynccontextmanager
-async def links_of(place: tuple[str, str], count: int = 2) -> AsyncIterator[Links]:
+async def links_of(address: tuple[str, str], count: int = 2) -> AsyncIterator[Links]:
     """Return connections like those of a runtime's store."""
-    url, schema = place
+    url, schema = address
     settings = StoreSettings(url=url, owner=HostIncarnation("test"), schema=schema)
     links = Links(settings, ServerOutage(settings), count)
     try:
@@ -41,5 +41,5 @@ async def links_of(place: tuple[str, str], count: int = 2) -> AsyncIterator[Link
 @asynccontextmanager
 async def lent_links(request: pytest.FixtureRequest, count: int = 2) -> AsyncIterator[Links]:
     """Connections to a schema that belongs to this test."""
-    async with lent_place(request) as place, links_of(place, count) as links:
+    async with lent_place(request) as address, links_of(address, count) as links:
         yield links

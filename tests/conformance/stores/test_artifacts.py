@@ -183,9 +183,9 @@ async def test_owners_that_pin_and_unpin_at_once_are_counted_right(artifacts: Ar
     """The artifact may be collected only after the last owner unpinned it."""
     store = artifacts.of("acme", "desk/1")
     ref, owners = await store.store(b"of many"), [f"run-{n}" for n in range(5)]
-    await asyncio.gather(*(store.pin(ref, owner=one) for one in owners))
+    await asyncio.gather(*(store.pin(ref, owner=owner) for owner in owners))
 
-    await asyncio.gather(*(store.unpin(ref, owner=one) for one in owners[1:]))
+    await asyncio.gather(*(store.unpin(ref, owner=owner) for owner in owners[1:]))
     assert await artifacts.collect(grace_s=0) == 0
     await asyncio.gather(store.pin(ref, owner="last"), store.unpin(ref, owner=owners[0]))
     assert await artifacts.collect(grace_s=0) == 0
@@ -246,13 +246,13 @@ async def test_pins_are_listed_by_their_owners_names(artifacts: Artifacts) -> No
     assert whole == sorted(whole, key=lambda pin: (pin.ref.id, pin.owner))
     runs = await store.pins(prefix="run:1")
     assert [(pin.ref, pin.owner) for pin in runs] == sorted(
-        [(small, "run:1"), (small, "run:12"), (large, "run:1")], key=lambda one: (one[0].id, one[1])
+        [(small, "run:1"), (small, "run:12"), (large, "run:1")], key=lambda key: (key[0].id, key[1])
     )
     pages, after = [], None
     while page := await store.pins(prefix="run:1", after=after, limit=2):
         pages.append(page)
         after = page[-1]
-    assert [one for page in pages for one in page] == runs
+    assert [pin for page in pages for pin in page] == runs
     assert [len(page) for page in pages] == [2, 1]
 
     await store.pin(small, owner="run:1")

@@ -51,8 +51,8 @@ async def in_postgres(request: pytest.FixtureRequest) -> AsyncIterator[AuditStor
 @pytest.fixture(params=[in_memory, pytest.param(in_postgres, marks=pytest.mark.postgres)])
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[AuditStore]:
     """An empty store on each backend."""
-    async with request.param(request) as found:
-        yield found
+    async with request.param(request) as audit:
+        yield audit
 
 
 def new(thing: str = "run:1", tenant: str = "acme", **more: Any) -> NewAuditRow:
@@ -77,17 +77,17 @@ async def age(bed: Bed, seconds: int) -> None:
 
 async def test_a_row_is_returned_as_it_was_written(store: AuditStore) -> None:
     """With any character of JSON, and with its number and instant."""
-    given = new(
+    new_row = new(
         agent=ADA,
         before={"title": "<script>\x00 😀", "n": 1.5, "none": None},
         after={},
         outcome="not_found",
         write_id="w",
     )
-    row = await store.add(given)
+    row = await store.add(new_row)
     plain = await store.add(new("run:2"))
 
-    assert asdict(row) == asdict(given) | {"id": row.id, "at": row.at}
+    assert asdict(row) == asdict(new_row) | {"id": row.id, "at": row.at}
     assert row.at.tzinfo is not None
     assert (plain.agent, plain.before, plain.after, plain.outcome) == (None, None, None, "done")
     assert await store.list("acme") == [plain, row]
@@ -98,8 +98,8 @@ async def test_a_write_with_an_id_is_one_row_however_often_it_is_sent(store: Aud
     sent = await asyncio.gather(*(store.add(new(write_id="w")) for _ in range(3)))
     changed = await store.add(new("run:2", write_id="w"))
     others = [
-        await store.add(one)
-        for one in (new(write_id="v"), new(tenant="other", write_id="w"), new(), new())
+        await store.add(new_row)
+        for new_row in (new(write_id="v"), new(tenant="other", write_id="w"), new(), new())
     ]
 
     assert sent == [changed] * 3
@@ -113,15 +113,15 @@ async def test_pages_have_each_row_of_a_tenant_once(store: AuditStore) -> None:
     for n in (1, 2, 1, 2):
         await store.add(new(f"run:{n}"))
     await store.add(new("run:1", tenant="other"))
-    for thing, wanted in ((None, ["run:2", "run:1"] * 2), ("run:1", ["run:1"] * 2)):
-        found: list[AuditRow] = []
+    for thing, expected in ((None, ["run:2", "run:1"] * 2), ("run:1", ["run:1"] * 2)):
+        rows: list[AuditRow] = []
         after = None
         while page := await store.list("acme", thing=thing, after=after, limit=1):
-            found += page
+            rows += page
             after = page[-1].id
-            assert len(found) < 9
-        assert [row.thing for row in found] == wanted
-        assert [row.id for row in found] == sorted({row.id for row in found}, reverse=True)
+            assert len(rows) < 9
+        assert [row.thing for row in rows] == expected
+        assert [row.id for row in rows] == sorted({row.id for row in rows}, reverse=True)
     assert await things(store, "other") == ["run:1"]
     assert await things(store, "nobody") == []
     assert await things(store, thing="run") == []
@@ -160,7 +160,7 @@ async def test_retention_takes_rows_only_after_400_days(bed: Bed) -> None:
 async def test_an_erase_deletes_rows_of_a_tenant_and_clears_those_of_an_agent(bed: Bed) -> None:
     """In batches; a dry run counts them, and an erase of a subject or a conversation leaves them."""
     audit = bed.store.data.audit
-    [part] = [one for one in bed.store.data.erasure.parts if one.erased_as == "audit"]
+    [part] = [p for p in bed.store.data.erasure.parts if p.erased_as == "audit"]
     for n, agent in enumerate((ADA, ADA, None)):
         facts: Any = {"before": {"title": "t"}, "after": {"title": "u"}}
         await audit.add(new("run:1", agent=agent, write_id=f"w{n}", **facts))
@@ -177,17 +177,17 @@ async def test_an_erase_deletes_rows_of_a_tenant_and_clears_those_of_an_agent(be
         (EraseRequest(tenant="acme"), 3),
     ):
         assert (await part.count(what)).get("audit", 0) == count
-        gone = 0
+        erased_count = 0
         cursor: str | None = None
         while True:
             done = await part.erase(what, cursor=cursor, limit=1)
-            gone, cursor = gone + done.rows.get("audit", 0), done.cursor
+            erased_count, cursor = erased_count + done.rows.get("audit", 0), done.cursor
             if cursor is None:
                 break
-        assert gone == count
+        assert erased_count == count
         if what.agent is not None:
-            kept = [(row.before, row.after) for row in await audit.list("acme")]
-            assert kept == [({"title": "t"}, {"title": "u"}), (None, None), (None, None)]
+            values = [(row.before, row.after) for row in await audit.list("acme")]
+            assert values == [({"title": "t"}, {"title": "u"}), (None, None), (None, None)]
     assert await things(audit) == []
     await audit.add(new("run:3", write_id="w0"))
     assert await things(audit) == ["run:3"]

@@ -81,10 +81,13 @@ async def test_each_agent_of_a_conversation_has_its_board(stores: TaskStores) ->
     assert await store.get_task_list("c", DESK) == first
     more = await store.add_tasks("c", DESK, tasks("c", "d"))
     assert [(task.id, task.order) for task in more.tasks[2:]] == [("c", 2), ("d", 3)]
-    assert [one.agent_id for one in await store.get_boards("c")] == ["acme:clerk/1", "acme:desk/1"]
+    assert [board.agent_id for board in await store.get_boards("c")] == [
+        "acme:clerk/1",
+        "acme:desk/1",
+    ]
     assert (await store.create_task_list("c", DESK, tasks("n"))).title == ""
-    assert [one.tasks[0].id for one in await store.get_boards("c")] == ["a", "n"]
-    assert [one.tasks[0].id for one in await stores.of("bolt").get_boards("c")] == ["z"]
+    assert [board.tasks[0].id for board in await store.get_boards("c")] == ["a", "n"]
+    assert [board.tasks[0].id for board in await stores.of("bolt").get_boards("c")] == ["z"]
     assert await store.get_boards("nothing") == []
     assert await store.get_task_list("nothing", DESK) is None
 
@@ -104,7 +107,7 @@ async def test_a_task_changes_by_the_rules_only(stores: TaskStores) -> None:
     task = await store.update_status("c", DESK, "a", status=S.FAILED)
     assert (task.status, task.note) == (S.FAILED, "begun")
     counts = [await store.increment_retry("c", DESK, "a") for _ in range(3)]
-    assert [one and (one.status, one.retry_count) for one in counts] == [
+    assert [t and (t.status, t.retry_count) for t in counts] == [
         (S.IN_PROGRESS, 1),
         (S.IN_PROGRESS, 2),
         None,
@@ -124,8 +127,8 @@ async def test_a_task_changes_by_the_rules_only(stores: TaskStores) -> None:
 async def test_a_conversation_that_ends_well_has_no_task_in_progress(stores: TaskStores) -> None:
     """Changed boards are returned. Other states, conversations and tenants stay as they are."""
     store, other = stores.of("acme"), stores.of("bolt")
-    for place, agent, of in (("c", DESK, store), ("d", DESK, store), ("c", OTHER, other)):
-        await of.create_task_list(place, agent, tasks("a", status=S.IN_PROGRESS))
+    for conversation, agent, of in (("c", DESK, store), ("d", DESK, store), ("c", OTHER, other)):
+        await of.create_task_list(conversation, agent, tasks("a", status=S.IN_PROGRESS))
     await store.add_tasks("c", DESK, tasks("p") + tasks("f", status=S.FAILED))
     await store.create_task_list("c", CLERK, tasks("p"))
 
@@ -133,8 +136,8 @@ async def test_a_conversation_that_ends_well_has_no_task_in_progress(stores: Tas
     assert [task.status for task in changed.tasks] == [S.SUCCEEDED, S.PENDING, S.FAILED]
     assert await store.settle_conversation("c") == []
     assert await store.get_task_list("c", DESK) == changed
-    for of, place in ((store, "d"), (other, "c")):
-        [untouched] = await of.get_boards(place)
+    for of, conversation in ((store, "d"), (other, "c")):
+        [untouched] = await of.get_boards(conversation)
         assert untouched.tasks[0].status is S.IN_PROGRESS
 
 
@@ -174,9 +177,9 @@ async def test_bad_input_is_refused_before_anything_changes(stores: TaskStores) 
         (store.settle_conversation, ("\x00",), {}, InvalidTextError),
     ]
 
-    for call, args, named, error in calls:
+    for call, args, options, error in calls:
         with pytest.raises(error):
-            await call(*args, **named)
+            await call(*args, **options)
     assert await store.get_boards("c") == [board]
 
 
@@ -221,11 +224,11 @@ async def test_changes_at_once_lose_nothing(stores: TaskStores) -> None:
     retried = await retrying
     board = await store.get_task_list("c", DESK)
     assert board is not None
-    found = {task.id: task for task in board.tasks}
-    assert [found[id_].note for id_ in ids] == ids
+    by_id = {task.id: task for task in board.tasks}
+    assert [by_id[id_].note for id_ in ids] == ids
     assert [task.order for task in board.tasks] == list(range(76))
-    assert found["retried"].retry_count == 20
-    assert sorted(one.retry_count for one in retried if one is not None) == [*range(1, 21)]
+    assert by_id["retried"].retry_count == 20
+    assert sorted(t.retry_count for t in retried if t is not None) == [*range(1, 21)]
 
 
 @pytest.mark.costly
@@ -234,15 +237,15 @@ async def test_many_boards_change_at_once(stores: TaskStores) -> None:
     """Each board gets its own change. A concurrent settle is applied to a whole board or not at all."""
     store = stores.of("acme")
     agents = [AgentId("desk", str(n), "acme") for n in range(1_000)]
-    await asyncio.gather(*(store.create_task_list("c", one, tasks("a", "b")) for one in agents))
+    await asyncio.gather(*(store.create_task_list("c", agent, tasks("a", "b")) for agent in agents))
 
     await asyncio.gather(
-        *(store.update_status("c", one, "a", status=S.IN_PROGRESS) for one in agents),
+        *(store.update_status("c", agent, "a", status=S.IN_PROGRESS) for agent in agents),
         *(store.settle_conversation("c") for _ in range(4)),
     )
     await asyncio.gather(*(store.settle_conversation("c") for _ in range(2)))
-    found = await store.get_boards("c")
-    assert [[task.status for task in one.tasks] for one in found] == [
+    boards = await store.get_boards("c")
+    assert [[task.status for task in board.tasks] for board in boards] == [
         [S.SUCCEEDED, S.PENDING]
     ] * 1_000
 
@@ -250,66 +253,70 @@ async def test_many_boards_change_at_once(stores: TaskStores) -> None:
 @pytest.mark.item(324, 326, 327, 328, 329, 330, 331, 333)
 async def test_any_calls_do_what_the_rules_say(stores: TaskStores) -> None:
     """Random calls on a few boards of two tenants give the results, errors and boards of the pure rules."""
-    draw, known = Random(7), dict[Place, TaskList]()
+    draw, boards = Random(7), dict[Place, TaskList]()
     for _ in range(150):
-        agent, place = draw.choice([DESK, CLERK, OTHER]), draw.choice("cd")
+        agent, conversation = draw.choice([DESK, CLERK, OTHER]), draw.choice("cd")
         store = stores.of(agent.tenant)
-        told, found = await played(draw, store, known, (place, agent))
+        answer, expected = await played(draw, store, boards, (conversation, agent))
 
-        assert told == found
-        assert plain(await store.get_task_list(place, agent)) == known.get((place, agent))
+        assert answer == expected
+        assert plain(await store.get_task_list(conversation, agent)) == boards.get(
+            (conversation, agent)
+        )
 
 
 async def played(
-    draw: Random, store: TaskStore, known: dict[Place, TaskList], at: Place
+    draw: Random, store: TaskStore, boards: dict[Place, TaskList], at: Place
 ) -> tuple[object, object]:
     """Execute one call on a store and on the model's boards; return both results."""
-    (place, agent), tenant = at, at[1].tenant
-    board, id_ = known.get((place, agent)), draw.choice("abcde")
+    (conversation, agent), tenant = at, at[1].tenant
+    board, id_ = boards.get((conversation, agent)), draw.choice("abcde")
     new, status = tasks(*draw.sample("abcde", draw.randint(0, 2)), max_retries=1), draw.choice([*S])
     verb = draw.choice(["create", "add", "status", "status", "status", "retry", "force", "settle"])
     if verb == "settle":
         mine = {
-            key: one for key, one in known.items() if key[0] == place and key[1].tenant == tenant
+            key: b
+            for key, b in boards.items()
+            if key[0] == conversation and key[1].tenant == tenant
         }
-        after_all = {key: rules.settled(one, now=None) for key, one in mine.items()}
-        known |= {key: one for key, one in after_all.items() if one is not None}
-        told = await store.settle_conversation(place)
-        expected = [one for _, one in sorted(after_all.items(), key=str) if one is not None]
-        return [plain(one) for one in told], expected
+        after_all = {key: rules.settled(b, now=None) for key, b in mine.items()}
+        boards |= {key: b for key, b in after_all.items() if b is not None}
+        settled_boards = await store.settle_conversation(conversation)
+        expected = [b for _, b in sorted(after_all.items(), key=str) if b is not None]
+        return [plain(b) for b in settled_boards], expected
     calls: dict[str, tuple[Callable[[], Awaitable[Any]], Callable[[Any], TaskList | None]]] = {
         "create": (
-            lambda: store.create_task_list(place, agent, new, title=id_),
-            lambda _: rules.created(place, agent, new, title=id_, now=None),
+            lambda: store.create_task_list(conversation, agent, new, title=id_),
+            lambda _: rules.created(conversation, agent, new, title=id_, now=None),
         ),
         "add": (
-            lambda: store.add_tasks(place, agent, new),
-            lambda one: rules.with_tasks(one, new, now=None),
+            lambda: store.add_tasks(conversation, agent, new),
+            lambda b: rules.with_tasks(b, new, now=None),
         ),
         "status": (
-            lambda: store.update_status(place, agent, id_, status=status, note=verb),
-            lambda one: rules.with_status(one, id_, status=status, note=verb, now=None),
+            lambda: store.update_status(conversation, agent, id_, status=status, note=verb),
+            lambda b: rules.with_status(b, id_, status=status, note=verb, now=None),
         ),
         "retry": (
-            lambda: store.increment_retry(place, agent, id_),
-            lambda one: rules.with_retry(one, id_, now=None),
+            lambda: store.increment_retry(conversation, agent, id_),
+            lambda b: rules.with_retry(b, id_, now=None),
         ),
         "force": (
-            lambda: store.force_retry(place, agent, id_),
-            lambda one: rules.with_forced_retry(one, id_, now=None),
+            lambda: store.force_retry(conversation, agent, id_),
+            lambda b: rules.with_forced_retry(b, id_, now=None),
         ),
     }
     call, rule = calls[verb]
     try:
         if board is None and verb != "create":
-            raise rules.no_board(place, agent)
+            raise rules.no_board(conversation, agent)
         after = rule(board)
     except (KeyError, ContractError) as exc:
         with pytest.raises(type(exc)) as caught:
             await call()
         return str(caught.value), str(exc)
     if after is not None:
-        known[place, agent] = after
+        boards[conversation, agent] = after
     done = await call()
     if isinstance(done, Task):
         assert after is not None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 async def ids(bed: Bed, agent: AgentId = CHAT, **page: Any) -> str:
     """Return the ids of a page's nodes as one word."""
     return "".join(
-        one.id for one in await bed.store.data.transcripts.page(agent, agent.key, **page)
+        turn.id for turn in await bed.store.data.transcripts.page(agent, agent.key, **page)
     )
 
 
@@ -32,14 +32,14 @@ async def active(bed: Bed, agent: AgentId = CHAT) -> str:
     """Return the ids on the active path, after checking that all reads agree; the last one is the head."""
     store, transcripts = bed.store.data.sessions, bed.store.data.transcripts
     path = await store.path(agent)
-    word = "".join(one.id for one in path)
-    parents = [one.parent for one in path]
+    word = "".join(turn.id for turn in path)
+    parents = [turn.parent for turn in path]
     assert parents == [None, *word][: len(word)]
     assert await ids(bed, agent) == word
     assert await transcripts.count(agent, agent.key) == len(word)
     view = await transcripts.view(agent, agent.key, limit=100, whole=True)
     assert "".join(view.ordinals) == word
-    assert {one.id: one.ordinal for one in path} == dict(view.ordinals)
+    assert {turn.id: turn.ordinal for turn in path} == dict(view.ordinals)
     row = await store.get(agent)
     assert row is not None
     assert (row.head or "") == word[-1:]
@@ -49,8 +49,8 @@ async def active(bed: Bed, agent: AgentId = CHAT) -> str:
 
 async def window(bed: Bed, **view: Any) -> tuple[str | None, str]:
     """Return the strategy of the valid cut, and the ids after it."""
-    found = await bed.store.data.transcripts.view(CHAT, CHAT.key, **{"limit": 100, **view})
-    return None if found.cut is None else found.cut.strategy, "".join(found.ordinals)
+    view_read = await bed.store.data.transcripts.view(CHAT, CHAT.key, **{"limit": 100, **view})
+    return None if view_read.cut is None else view_read.cut.strategy, "".join(view_read.ordinals)
 
 
 @pytest.mark.item(376, 381)
@@ -79,13 +79,8 @@ async def test_what_is_said_after_a_switch_begins_a_branch(bed: Bed) -> None:
     view = await bed.store.data.transcripts.view(CHAT, CHAT.key, limit=3)
     assert ("".join(view.ordinals), view.count) == ("cdi", 10)
     nodes = await store.nodes(CHAT, list("jaegx"))
-    assert [(one.id, one.parent) for one in nodes] == [
-        ("a", None),
-        ("e", "b"),
-        ("g", "e"),
-        ("j", "f"),
-    ]
-    assert [one.ordinal for one in nodes] == [0, 4, 6, 9]
+    assert [(n.id, n.parent) for n in nodes] == [("a", None), ("e", "b"), ("g", "e"), ("j", "f")]
+    assert [n.ordinal for n in nodes] == [0, 4, 6, 9]
 
 
 @pytest.mark.item(376)
@@ -94,7 +89,7 @@ async def test_odd_text_is_the_id_of_no_node(bed: Bed, odd: str) -> None:
     """As any other unknown id, also where the database would refuse the text."""
     store = bed.store.data.sessions
     await said(bed, "a")
-    assert [one.id for one in await store.nodes(CHAT, ["a", odd])] == ["a"]
+    assert [n.id for n in await store.nodes(CHAT, ["a", odd])] == ["a"]
     with pytest.raises(UnknownNodeError):
         await store.switch(CHAT, odd)
 
@@ -143,7 +138,7 @@ async def test_a_conversation_begins_anew_from_the_root(bed: Bed) -> None:
 
     assert await active(bed) == "efh"
     nodes = await store.nodes(CHAT, list("aegh"))
-    assert [one.parent for one in nodes] == [None, None, None, "f"]
+    assert [n.parent for n in nodes] == [None, None, None, "f"]
     await store.switch(CHAT, "d")
     assert await active(bed) == "abcd"
 
@@ -272,8 +267,8 @@ async def test_nodes_that_are_taken_out_leave_their_branches(bed: Bed) -> None:
     assert await active(bed) == "abf"
     await said(bed, "j")
     assert await active(bed) == "abfj"
-    [found] = await store.nodes(CHAT, ["g"])
-    assert found.parent == "b"
+    [turn] = await store.nodes(CHAT, ["g"])
+    assert turn.parent == "b"
 
 
 async def test_a_conversation_that_is_cleared_begins_anew(bed: Bed) -> None:
@@ -288,8 +283,8 @@ async def test_a_conversation_that_is_cleared_begins_anew(bed: Bed) -> None:
         if clears:
             await transcripts.clear(CHAT, CHAT.key)
         else:
-            for one in (first, run):
-                await transcripts.clear_run(CHAT, CHAT.key, one.run_id)
+            for written_run in (first, run):
+                await transcripts.clear_run(CHAT, CHAT.key, written_run.run_id)
         assert await active(bed) == ""
     await said(bed, *"xyz")
     assert await active(bed) == "xyz"

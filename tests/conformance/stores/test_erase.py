@@ -52,20 +52,20 @@ class Home:
     graphs: Mapping[str, GraphStore]
     also: tuple[Erasable, ...]
 
-    async def erase(self, **wanted: Any) -> EraseReport:
+    async def erase(self, **conditions: Any) -> EraseReport:
         """Erase from all stores."""
-        what = EraseRequest(**wanted)
+        what = EraseRequest(**conditions)
         return await Erasing(self.bed.store, what, also=self.also).run(NOW)
 
-    async def preview(self, **wanted: Any) -> EraseReport:
+    async def preview(self, **conditions: Any) -> EraseReport:
         """Count what `erase` would remove."""
-        what = EraseRequest(**wanted)
+        what = EraseRequest(**conditions)
         return await Erasing(self.bed.store, what, also=self.also).preview(NOW)
 
     async def live(self, agent: AgentId, *, session: str = "s", turns: int = 3) -> RunId:
         """Let a run of the agent add a turn to a session, keep state and end."""
         run = await self.bed.begin(agent=agent)
-        said = [
+        turns_written = [
             NewTurn(session, f"{run.run_id}-{n}", ChatMessage.of("user", f"words {n}"))
             for n in range(turns)
         ]
@@ -75,7 +75,9 @@ class Home:
         cut = NewCut(session=session, previous=NO_CUT, upto=upto + 1, strategy="x", summary=summary)
         cuts = () if last else (cut,)
         await run.commit(
-            run.turn(result("0", "words"), turns=tuple(said), cuts=cuts, state={"key": "words"})
+            run.turn(
+                result("0", "words"), turns=tuple(turns_written), cuts=cuts, state={"key": "words"}
+            )
         )
         await run.complete("words")
         return run.run_id
@@ -111,17 +113,17 @@ class Home:
                 await graph.add_relationship(Relationship(id=f"{n}", type="knows", **ends))
         return runs
 
-    async def left(self, agent: AgentId, session: str = "s") -> tuple[int, ...]:
+    async def count_rows_left(self, agent: AgentId, session: str = "s") -> tuple[int, ...]:
         """Return the counts of the agent's turns, state keys, follows, artifacts and boards."""
         store = self.bed.store
         boards = await self.boards.of(agent.tenant).get_boards(session)
-        place = store.data.artifacts.of(agent.tenant, agent_scope(agent))
-        kept = await place.stat(WORDS)
+        artifacts = store.data.artifacts.of(agent.tenant, agent_scope(agent))
+        artifact = await artifacts.stat(WORDS)
         return (
             await store.data.transcripts.count(agent, session),
             len(await store.reads.state(agent)),
             len(await store.follows.following(agent)),
-            int(kept is not None),
+            int(artifact is not None),
             sum(board.agent_id == str(agent) for board in boards),
         )
 
@@ -131,10 +133,10 @@ class Home:
 
     async def subjects(self, tenant: str) -> tuple[list[str], list[str], list[str]]:
         """Return ids of documents, entities and relationships."""
-        found = await self.vectors[tenant].search((1.0, 2.0), limit=100)
+        hits = await self.vectors[tenant].search((1.0, 2.0), limit=100)
         graph, ids = self.graphs[tenant], [f"{n}" for n in range(3)]
         return (
-            sorted(one.id for one in found),
+            sorted(hit.id for hit in hits),
             [id_ for id_ in ids if await graph.get_entity(id_) is not None],
             [id_ for id_ in ids if await graph.get_relationship(id_) is not None],
         )
@@ -176,8 +178,8 @@ async def home_of(bed: Bed) -> AsyncIterator[Home]:
 @pytest.fixture
 async def home(bed: Bed) -> AsyncIterator[Home]:
     """A store with stores beside it, on each backend."""
-    async with home_of(bed) as found:
-        yield found
+    async with home_of(bed) as new_home:
+        yield new_home
 
 
 def new_token(id_: str, *, tenant: str, login_of: str | None = None) -> NewToken:
@@ -197,20 +199,20 @@ def new_token(id_: str, *, tenant: str, login_of: str | None = None) -> NewToken
 async def test_a_session_goes_with_the_runs_that_wrote_it(home: Home) -> None:
     """The agent's other session, state and artifacts stay. The next turn starts the session again."""
     runs = await home.furnish()
-    kept = await home.live(DESK, session="t")
+    other_run = await home.live(DESK, session="t")
     preview = await home.preview(tenant="default", agent=DESK, session="s")
     report = await home.erase(tenant="default", agent=DESK, session="s")
 
-    assert await home.left(DESK) == (0, 1, 1, 1, 0)
-    assert await home.left(DESK, "t") == (3, 1, 1, 1, 0)
-    assert [await home.is_there(one) for one in (runs[DESK], kept)] == [False, True]
-    assert [await home.left(agent) for agent in (OTHER, FOREIGN)] == [WHOLE, WHOLE]
+    assert await home.count_rows_left(DESK) == (0, 1, 1, 1, 0)
+    assert await home.count_rows_left(DESK, "t") == (3, 1, 1, 1, 0)
+    assert [await home.is_there(run_id) for run_id in (runs[DESK], other_run)] == [False, True]
+    assert [await home.count_rows_left(agent) for agent in (OTHER, FOREIGN)] == [WHOLE, WHOLE]
     assert report.counts["conversations"]["turns"] == 3
     assert preview.counts["conversations"]["turns"] == 3
     view = await home.bed.store.data.transcripts.view(DESK, "s", limit=9)
     assert (view.cut, view.messages) == (None, ())
     await home.live(DESK, turns=1)
-    assert [one.ordinal for one in await home.bed.store.data.transcripts.page(DESK, "s")] == [0]
+    assert [turn.ordinal for turn in await home.bed.store.data.transcripts.page(DESK, "s")] == [0]
 
 
 async def test_an_agent_goes_whole(home: Home) -> None:
@@ -228,10 +230,10 @@ async def test_an_agent_goes_whole(home: Home) -> None:
     assert DESK not in await snapped(home.bed.store)
     again = await home.erase(tenant="default", agent=DESK)
 
-    assert await home.left(DESK) == NOTHING
+    assert await home.count_rows_left(DESK) == NOTHING
     assert await home.bed.store.insight.inbox(DESK) == []
     assert [await home.is_there(run) for run in runs.values()] == [False, True, True]
-    assert [await home.left(agent) for agent in (OTHER, FOREIGN)] == [WHOLE, WHOLE]
+    assert [await home.count_rows_left(agent) for agent in (OTHER, FOREIGN)] == [WHOLE, WHOLE]
     assert [await home.subjects(tenant) for tenant in TENANTS] == [ALL_SUBJECTS, ALL_SUBJECTS]
     assert again.total == 0
 
@@ -252,8 +254,8 @@ async def snap(store: RunStore, run: RunId, agent: AgentId) -> None:
 
 async def snapped(store: RunStore) -> list[AgentId]:
     """Return the agents that have snapshots."""
-    found = [await store.data.run_snapshots.list(name, SnapshotFilter()) for name in TENANTS]
-    return [row.agent_id for rows in found for row in rows]
+    pages = [await store.data.run_snapshots.list(name, SnapshotFilter()) for name in TENANTS]
+    return [row.agent_id for rows in pages for row in rows]
 
 
 @pytest.mark.parametrize("tenant", TENANTS)
@@ -270,7 +272,7 @@ async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) ->
     preview = await home.preview(tenant=tenant)
     report = await home.erase(tenant=tenant)
 
-    assert not any("token" in one.name for one in report.unreached)
+    assert not any("token" in part.name for part in report.unreached)
     assert report.counts["tokens"] == {"tokens": 3}
     assert report.counts["flows"] == {"bundles": 1}
     ours = [agent for agent in AGENTS if agent.tenant == tenant]
@@ -280,7 +282,7 @@ async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) ->
     assert await home.bed.store.data.run_snapshots.put(late, "{}") is None
     for name in TENANTS:
         assert (await home.bed.store.data.flow_bundles.list(name) == []) is (name == tenant)
-    assert {one.tenant for one in await tokens.list()} == {*TENANTS} - {tenant}
+    assert {t.tenant for t in await tokens.list()} == {*TENANTS} - {tenant}
     assert (await tokens.find(f"{tenant}-login")) is None
     assert set(await tokens.over([f"{tenant}-0", f"{tenant}-login"])) == {
         f"{tenant}-0",
@@ -288,11 +290,11 @@ async def test_a_tenant_goes_and_the_other_one_stays(home: Home, tenant: str) ->
     }
     for agent in AGENTS:
         is_ours = agent.tenant == tenant
-        assert await home.left(agent) == (NOTHING if is_ours else WHOLE)
+        assert await home.count_rows_left(agent) == (NOTHING if is_ours else WHOLE)
         assert await home.is_there(runs[agent]) is not is_ours
-    gone: tuple[list[str], ...] = ([], [], [])
+    nothing: tuple[list[str], ...] = ([], [], [])
     for name in TENANTS:
-        assert await home.subjects(name) == (gone if name == tenant else ALL_SUBJECTS)
+        assert await home.subjects(name) == (nothing if name == tenant else ALL_SUBJECTS)
     for store, kinds in preview.counts.items():
         for kind, number in kinds.items():
             if (store, kind) != ("agents", "messages"):
@@ -307,10 +309,10 @@ async def test_a_subject_goes_from_documents_and_entities(home: Home) -> None:
 
     assert await home.subjects("acme") == (["0", "2"], ["0", "2"], [])
     assert await home.subjects("default") == ALL_SUBJECTS
-    assert [await home.left(agent) for agent in AGENTS] == [WHOLE] * 3
+    assert [await home.count_rows_left(agent) for agent in AGENTS] == [WHOLE] * 3
     counted = report.counts["documents"]["documents"], report.counts["graph"]["entities"]
     assert counted == (1, 1)
-    assert any("conversations" in one.name for one in report.unreached)
+    assert any("conversations" in part.name for part in report.unreached)
 
 
 async def test_memories_go_by_their_scopes(home: Home) -> None:
@@ -323,23 +325,23 @@ async def test_memories_go_by_their_scopes(home: Home) -> None:
                 new = NewMemory(id=f"{about}{n}", about=about, text=f"words {n}", key="k")
                 await memories.of(tenant).put(new)
 
-    async def left(tenant: str) -> set[str]:
-        return {one.about for one in await memories.of(tenant).page()}
+    async def scopes_of(tenant: str) -> set[str]:
+        return {memory.about for memory in await memories.of(tenant).page()}
 
     session = await home.erase(tenant="default", agent=DESK, session="s")
-    assert await left("default") == {*scopes, f"blocks:{own}"}
+    assert await scopes_of("default") == {*scopes, f"blocks:{own}"}
     subject = await home.erase(tenant="default", about="user:1")
-    assert await left("default") == {*scopes[1:], f"blocks:{own}"}
+    assert await scopes_of("default") == {*scopes[1:], f"blocks:{own}"}
     assert subject.counts["memories"] == {"versions": 3}
     preview = await home.preview(tenant="default", agent=DESK)
     agent = await home.erase(tenant="default", agent=DESK)
-    assert await left("default") == {"user:2", agent_scope(OTHER)}
+    assert await scopes_of("default") == {"user:2", agent_scope(OTHER)}
     assert agent.counts["memories"] == preview.counts["memories"] == {"versions": 6}
     whole = await home.erase(tenant="default")
-    assert (await left("default"), len(await left("acme"))) == (set(), 5)
+    assert (await scopes_of("default"), len(await scopes_of("acme"))) == (set(), 5)
     reports = (session, subject, agent, whole)
-    named = [[at.name for at in one.unreached if "memories" in at.name] for one in reports]
-    assert named == [
+    names = [[at.name for at in report.unreached if "memories" in at.name] for report in reports]
+    assert names == [
         ["memories that its runs kept"],
         ["agents' own memories and blocks"],
         ["memories in shared scopes"],
@@ -359,7 +361,7 @@ async def test_batches_are_small(home: Home) -> None:
             cursor, is_done, batches = done.cursor, done.cursor is None, batches + 1
             assert batches < 100, part.erased_as
 
-    assert [await home.left(agent) for agent in AGENTS] == [NOTHING, NOTHING, WHOLE]
+    assert [await home.count_rows_left(agent) for agent in AGENTS] == [NOTHING, NOTHING, WHOLE]
     assert (await home.erase(tenant="default")).total == 0
 
 
@@ -380,27 +382,27 @@ async def test_a_killed_erase_is_called_again(home: Home, monkeypatch: pytest.Mo
         with pytest.raises(asyncio.CancelledError):
             await Erasing(home.bed.store, what, also=home.also, on_progress=die).run(NOW)
         await home.erase(tenant="default")
-        assert [await home.left(agent) for agent in AGENTS] == [NOTHING, NOTHING, WHOLE]
+        assert [await home.count_rows_left(agent) for agent in AGENTS] == [NOTHING, NOTHING, WHOLE]
 
 
 async def test_open_runs_are_named_and_refused(home: Home) -> None:
     """Nothing is removed before an agent's, or a tenant's, open runs have ended."""
     await home.furnish()
     run = await home.bed.begin(agent=DESK)
-    for wanted in ({"agent": DESK}, {"agent": DESK, "session": "s"}, {}):
+    for conditions in ({"agent": DESK}, {"agent": DESK, "session": "s"}, {}):
         with pytest.raises(OpenRunsError, match=run.run_id) as refused:
-            await home.erase(tenant="default", **wanted)
+            await home.erase(tenant="default", **conditions)
         assert "cancel=True" in str(refused.value)
-    assert await home.left(DESK) == WHOLE
+    assert await home.count_rows_left(DESK) == WHOLE
 
     await home.erase(tenant="default", agent=OTHER)
     await home.erase(tenant="default", about="user:0")
     await home.erase(tenant="acme")
-    assert [await home.left(agent) for agent in AGENTS] == [WHOLE, NOTHING, NOTHING]
+    assert [await home.count_rows_left(agent) for agent in AGENTS] == [WHOLE, NOTHING, NOTHING]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "remedy"),
+    ("conditions", "remedy"),
     [
         ({"session": "s"}, "agent="),
         ({"about": "user:1", "agent": DESK}, "alone"),
@@ -410,7 +412,7 @@ async def test_open_runs_are_named_and_refused(home: Home) -> None:
         ({"tenant": "a:b"}, "letter"),
     ],
 )
-def test_requests_that_mean_nothing_are_refused(wanted: dict[str, Any], remedy: str) -> None:
+def test_requests_that_mean_nothing_are_refused(conditions: dict[str, Any], remedy: str) -> None:
     """The message says what to write instead."""
     with pytest.raises(ContractError, match="(?i)" + remedy):
-        EraseRequest(**{"tenant": "default", **wanted})
+        EraseRequest(**{"tenant": "default", **conditions})

@@ -207,20 +207,20 @@ async def test_an_upload_that_is_cancelled_leaves_a_whole_file(blobs: Blobs) -> 
 @pytest.mark.item(307, 310, 311)
 async def test_any_calls_leave_the_files_that_a_mapping_has(blobs: Blobs) -> None:
     """Random calls of two tenants, with equal bytes under several keys."""
-    draw, known = Random(5), dict[tuple[str, str], bytes]()
+    draw, files = Random(5), dict[tuple[str, str], bytes]()
     for _ in range(80):
         tenant, key = draw.choice(["acme", "bolt"]), draw.choice(["a", "b/c", "d"])
         store, verb = blobs.of(tenant), draw.choice(["upload", "upload", "delete", "collect"])
         if verb == "upload":
-            known[tenant, key] = draw.choice([b"one", b"two"])
-            await store.upload(key, known[tenant, key])
+            files[tenant, key] = draw.choice([b"one", b"two"])
+            await store.upload(key, files[tenant, key])
         elif verb == "delete":
-            known.pop((tenant, key), None)
+            files.pop((tenant, key), None)
             await store.delete(key)
         else:
             await blobs.collect(grace_s=0)
 
-        assert await found(store, key) == known.get((tenant, key))
+        assert await download_or_none(store, key) == files.get((tenant, key))
 
 
 async def check_url(store: FileStore, key: str, expected: bytes) -> None:
@@ -237,7 +237,7 @@ def read_url(url: str) -> tuple[str, bytes]:
         return answer.headers["Content-Type"], answer.read()
 
 
-async def found(store: FileStore, key: str) -> Any:
+async def download_or_none(store: FileStore, key: str) -> Any:
     """Return the file, or None."""
     try:
         return await store.download(key)

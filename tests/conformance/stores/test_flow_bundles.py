@@ -82,7 +82,7 @@ async def in_folder(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
 
 
 def _stored(rows: FlowBundleStore, artifacts: ArtifactStores, links: Links | None) -> Ground:
-    ours, theirs = (StoredBundles(rows, artifacts, one) for one in ("acme", "default"))
+    ours, theirs = (StoredBundles(rows, artifacts, tenant) for tenant in ("acme", "default"))
     return Ground(ours, theirs, rows, artifacts, links)
 
 
@@ -126,15 +126,15 @@ SERVED = [
 @pytest.fixture(params=[in_folder, *SERVED])
 async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
     """An empty registry on each backend."""
-    async with request.param(request) as found:
-        yield found
+    async with request.param(request) as new_ground:
+        yield new_ground
 
 
 @pytest.fixture(params=SERVED)
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
     """An empty registry of a deployment."""
-    async with request.param(request) as found:
-        yield found
+    async with request.param(request) as new_ground:
+        yield new_ground
 
 
 def flow(id_: str, output: Any) -> dict[str, Any]:
@@ -155,14 +155,14 @@ def bundle(version: str = "1", output: Any = 1, *, id_: str = "refund", **flows:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as packed:
         packed.writestr("manifest.json", json.dumps(manifest))
-        for name, one in all_flows.items():
-            packed.writestr(f"flows/{name}.json", json.dumps(one))
+        for name, content in all_flows.items():
+            packed.writestr(f"flows/{name}.json", json.dumps(content))
     return out.getvalue()
 
 
-def refs(found: list[Any]) -> list[str]:
+def refs(bundles: list[Any]) -> list[str]:
     """Return id and version of each."""
-    return [one.manifest.ref for one in found]
+    return [b.manifest.ref for b in bundles]
 
 
 async def test_what_is_installed_is_found_listed_and_opened(ground: Ground) -> None:
@@ -210,16 +210,14 @@ async def test_the_same_content_is_no_change_and_other_content_is_refused(ground
 async def test_of_installs_at_once_one_wins(ground: Ground) -> None:
     """The same content is installed for all callers. Other content is refused."""
     tried = (bundle(output=n % 2) for n in range(6))
-    answers = await asyncio.gather(
-        *(ground.ours.install(one) for one in tried), return_exceptions=True
-    )
-    kept = (await ground.ours.open("refund@1")).hash
-    done = [one[0].hash for one in answers if not isinstance(one, BaseException)]
-    refused = [one for one in answers if isinstance(one, BaseException)]
+    answers = await asyncio.gather(*(ground.ours.install(b) for b in tried), return_exceptions=True)
+    installed_hash = (await ground.ours.open("refund@1")).hash
+    done = [answer[0].hash for answer in answers if not isinstance(answer, BaseException)]
+    refused = [answer for answer in answers if isinstance(answer, BaseException)]
 
-    assert {*done} == {kept}
+    assert {*done} == {installed_hash}
     assert (len(done), len(refused)) == (3, 3)
-    assert all(isinstance(one, WorkflowBundleRegistryError) for one in refused)
+    assert all(isinstance(error, WorkflowBundleRegistryError) for error in refused)
 
 
 async def test_what_is_wrong_leaves_nothing(ground: Ground) -> None:
@@ -232,7 +230,7 @@ async def test_what_is_wrong_leaves_nothing(ground: Ground) -> None:
     with pytest.raises(WorkflowBundleError):
         await ground.ours.install(b"PK no zip file")
 
-    files = {one.file for one in caught.value.findings}
+    files = {f.file for f in caught.value.findings}
     assert files == {"refund@1/flows/b.json", "refund@1/flows/c.json"}
     assert await ground.ours.list() == []
 
@@ -258,11 +256,11 @@ async def test_tenants_do_not_see_each_other(served: Ground) -> None:
     await served.theirs.remove("refund@1")
 
     assert ours.hash != theirs.hash
-    found = await served.ours.find("refund@1")
-    assert found == ours
-    assert found is not None
-    assert found.installed_by == "ada"
-    assert found.installed_at is not None
+    installed_bundle = await served.ours.find("refund@1")
+    assert installed_bundle == ours
+    assert installed_bundle is not None
+    assert installed_bundle.installed_by == "ada"
+    assert installed_bundle.installed_at is not None
     assert await served.theirs.find("refund@1") is None
 
 

@@ -50,17 +50,17 @@ async def in_memory() -> AsyncIterator[Tenants]:
 
 
 @asynccontextmanager
-async def in_postgres(place: Place) -> AsyncIterator[Tenants]:
+async def in_postgres(database: Place) -> AsyncIterator[Tenants]:
     """Return tenants of one schema that no other test uses."""
-    async with links_to(place) as links:
+    async with links_to(database) as links:
         tables, ours = StoreTables(links, "graphs"), secrets.token_hex(6)
         yield lambda name: PostgresGraphStore(tables, tenant=f"{name}-{ours}")
 
 
 @asynccontextmanager
-async def in_age(place: Place) -> AsyncIterator[Tenants]:
+async def in_age(database: Place) -> AsyncIterator[Tenants]:
     """Return two tenants with graphs of Apache AGE, which must equal their tables when the test ends."""
-    async with links_to(place) as links, links_to(place) as queries:
+    async with links_to(database) as links, links_to(database) as queries:
         graphs, copies = StoreTables(links, "graphs"), StoreTables(links, "graphs_cypher")
         stores = {
             name: AGEGraphStore(
@@ -92,8 +92,8 @@ def backend(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContext
     if request.param == "age":
         age_place: Place = request.getfixturevalue("age_place")
         return lambda: in_age(age_place)
-    place: Place = request.getfixturevalue("arrays_place")
-    return lambda: in_postgres(place)
+    database: Place = request.getfixturevalue("arrays_place")
+    return lambda: in_postgres(database)
 
 
 @pytest.fixture
@@ -123,15 +123,15 @@ def edge(id_: str, source: str, target: str, type_: str = "knows", **values: Any
 
 async def draw(store: GraphStore, *edges: str) -> None:
     """Create relationships, each written as the letters of its two ends and, optionally, its type."""
-    for letter in sorted({letter for one in edges for letter in one[:2]}):
+    for letter in sorted({letter for line in edges for letter in line[:2]}):
         await store.add_entity(person(letter))
-    for one in edges:
-        await store.add_relationship(edge(one, one[0], one[1], one[2:] or "knows"))
+    for link in edges:
+        await store.add_relationship(edge(link, link[0], link[1], link[2:] or "knows"))
 
 
 def ids(part: SubGraph) -> tuple[str, list[str]]:
     """Return the entities as one text, and the relationships."""
-    return "".join(one.id for one in part.entities), [one.id for one in part.relationships]
+    return "".join(x.id for x in part.entities), [x.id for x in part.relationships]
 
 
 @pytest.mark.item(319)
@@ -239,8 +239,10 @@ async def test_an_entity_goes_with_all_that_touches_it(store: GraphStore) -> Non
 
     await store.delete_entity("b")
 
-    gone = [await store.get_relationship(one) for one in ("ab", "ba", "bb", "cb", "bclikes")]
-    assert gone == [None] * 5
+    relationships = [
+        await store.get_relationship(id_) for id_ in ("ab", "ba", "bb", "cb", "bclikes")
+    ]
+    assert relationships == [None] * 5
     assert ids(await store.get_neighbors("a", depth=3)) == ("ac", ["ca"])
     await store.add_entity(person("b"))
     assert ids(await store.get_neighbors("b")) == ("b", [])
@@ -255,7 +257,7 @@ async def test_no_relationship_outlives_its_ends(store: GraphStore) -> None:
         adding = (store.add_relationship(edge(f"r{n}", "a", "x")) for _ in range(2))
         done = await asyncio.gather(*adding, store.delete_entity("x"), return_exceptions=True)
 
-        assert all(one is None or isinstance(one, KeyError) for one in done)
+        assert all(outcome is None or isinstance(outcome, KeyError) for outcome in done)
         if await store.get_entity("x") is None:
             assert await store.get_relationship(f"r{n}") is None
     await store.delete_entity("x")
@@ -298,7 +300,7 @@ async def test_a_part_that_is_too_large_is_refused(store: GraphStore) -> None:
         MAX_RELATIONSHIPS + 1,
         MAX_RELATIONSHIPS,
     )
-    assert [one.id for one in part.entities[:3]] == ["hub", "leaf-1", "leaf-10"]
+    assert [entity.id for entity in part.entities[:3]] == ["hub", "leaf-1", "leaf-10"]
 
     await store.add_entity(person("one more"))
     await store.add_relationship(edge("last", "leaf-1", "one more"))
@@ -345,16 +347,16 @@ def reachable(
     distance = {start: 0}
     for _ in range(depth):
         for a, b in list(usable.values()):
-            for one, other in ((a, b), (b, a)):
-                if one in distance:
-                    distance[other] = min(distance.get(other, depth + 1), distance[one] + 1)
-    distance = {one: far for one, far in distance.items() if far <= depth}
+            for near, far_end in ((a, b), (b, a)):
+                if near in distance:
+                    distance[far_end] = min(distance.get(far_end, depth + 1), distance[near] + 1)
+    distance = {name: far for name, far in distance.items() if far <= depth}
     nearer = {
         id_: min(distance.get(a, depth), distance.get(b, depth)) for id_, (a, b) in usable.items()
     }
     walked = sorted((far, id_) for id_, far in nearer.items() if far < depth)
-    reached = sorted((far, one) for one, far in distance.items())
-    return [one for _, one in reached], [id_ for _, id_ in walked]
+    reached = sorted((far, name) for name, far in distance.items())
+    return [name for _, name in reached], [id_ for _, id_ in walked]
 
 
 @pytest.mark.item(319, 320, 322)
@@ -387,10 +389,10 @@ async def test_random_operations_do_what_a_small_model_does(tenants: Tenants, se
             case "delete" if rnd.random() < 0.4:
                 await store.delete_entity(a)
                 nodes.discard(a)
-                edges[tenant] = {one: ends for one, ends in links.items() if a not in ends[:2]}
+                edges[tenant] = {link: ends for link, ends in links.items() if a not in ends[:2]}
             case _:
                 depth, types = rnd.randrange(6), rnd.choice((None, ["x"], ["x", "y"]))
                 part = await store.get_neighbors(a, depth=depth, relationship_types=types)
-                found = [one.id for one in part.entities], [one.id for one in part.relationships]
+                part_ids = [x.id for x in part.entities], [x.id for x in part.relationships]
                 expected = reachable(links, a, depth, None if types is None else set(types))
-                assert found == (expected if a in nodes else ([], []))
+                assert part_ids == (expected if a in nodes else ([], []))

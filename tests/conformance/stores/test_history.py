@@ -170,12 +170,12 @@ async def test_a_session_of_which_all_runs_were_cleared_begins_anew(
 
 async def test_what_is_kept_is_not_shared(history: HistoryProvider) -> None:
     """Returned and given lists and turns are copies."""
-    given = say("0", "t", language="de")
-    await history.append(DESK, given, session_id="s")
+    message = say("0", "t", language="de")
+    await history.append(DESK, message, session_id="s")
     before = [turn.model_dump_json() for turn in await history.get_messages(DESK, session_id="s")]
 
-    given.metadata.clear()
-    given.content.clear()
+    message.metadata.clear()
+    message.content.clear()
     came = await history.get_messages(DESK, session_id="s")
     came[0].metadata.clear()
     came[0].content.clear()
@@ -239,10 +239,12 @@ async def test_batches_at_the_same_time_stay_whole(history: HistoryProvider) -> 
         for batch in [*batches, batches[0]]:
             group.create_task(history.append_many(DESK, batch, session_id="s"))
 
-    kept = list(map(int, await texts(history, DESK, "s")))
+    numbers = list(map(int, await texts(history, DESK, "s")))
 
-    assert sorted(kept) == [int(turn.text) for batch in batches for turn in batch]
-    assert all(kept[at : at + 5] == list(range(kept[at], kept[at] + 5)) for at in range(0, 40, 5))
+    assert sorted(numbers) == [int(turn.text) for batch in batches for turn in batch]
+    assert all(
+        numbers[at : at + 5] == list(range(numbers[at], numbers[at] + 5)) for at in range(0, 40, 5)
+    )
 
 
 @pytest.mark.item(278)
@@ -270,9 +272,9 @@ async def test_pages_are_exact_at_their_edges(
     """A page begins at `offset`, has at most `limit` turns and ends with the session."""
     await history.append_many(DESK, numbered(*range(5)), session_id="s")
 
-    found = await history.get_messages(DESK, session_id="s", limit=limit, offset=offset)
+    turns = await history.get_messages(DESK, session_id="s", limit=limit, offset=offset)
 
-    assert "".join(turn.text for turn in found) == page
+    assert "".join(turn.text for turn in turns) == page
 
 
 @pytest.mark.item(278)
@@ -292,10 +294,10 @@ async def test_nothing_is_ever_trimmed(history: HistoryProvider) -> None:
     for at in range(0, len(turns), 500):
         await history.append_many(DESK, turns[at : at + 500], session_id="s")
 
-    kept = await history.get_messages(DESK, session_id="s")
+    stored = await history.get_messages(DESK, session_id="s")
 
-    assert kept == turns
-    assert await history.count_messages(DESK, session_id="s") == len(kept)
+    assert stored == turns
+    assert await history.count_messages(DESK, session_id="s") == len(stored)
 
 
 async def test_a_turn_keeps_everything_it_came_with(history: HistoryProvider) -> None:
@@ -318,15 +320,15 @@ async def test_a_turn_keeps_everything_it_came_with(history: HistoryProvider) ->
     ]
     await history.append_many(DESK, turns, session_id="s ä/{😀}:%", run_id="r ä")
 
-    kept = await history.get_messages(DESK, session_id="s ä/{😀}:%")
+    stored = await history.get_messages(DESK, session_id="s ä/{😀}:%")
 
-    assert [as_said(turn) for turn in kept] == [as_said(turn) for turn in turns]
-    named = [
-        given.metadata.items() <= turn.metadata.items()
-        for given, turn in zip(turns, kept, strict=True)
+    assert [as_said(turn) for turn in stored] == [as_said(turn) for turn in turns]
+    has_metadata = [
+        sent_turn.metadata.items() <= turn.metadata.items()
+        for sent_turn, turn in zip(turns, stored, strict=True)
     ]
-    assert all(named)
-    assert kept[1].parent == "t0"
+    assert all(has_metadata)
+    assert stored[1].parent == "t0"
 
 
 @pytest.mark.item(277)

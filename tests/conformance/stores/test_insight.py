@@ -84,11 +84,11 @@ async def test_a_run_that_backs_off_or_is_parked_says_so(bed: Bed) -> None:
     entry = NewEntry(EntryKind.RUN_PARKED, "", {"reason": "in_doubt"})
     await parked.commit(parked.turn(entry, then=Park("in_doubt")))
 
-    backing_off, held = await agent(bed, DESK), await agent(bed, CLERK)
+    backing_off, clerk = await agent(bed, DESK), await agent(bed, CLERK)
     totals = await bed.store.insight.totals()
 
     assert (backing_off.reason, backing_off.wake_at) == ("back-off", at)
-    assert (held.reason, held.parked, held.run_id) == ("parked", "in_doubt", parked.run_id)
+    assert (clerk.reason, clerk.parked, clerk.run_id) == ("parked", "in_doubt", parked.run_id)
     assert totals.parked == {"in_doubt": 1}
     assert totals.runs == {RunStatus.PENDING: 1, RunStatus.SUSPENDED: 1}
 
@@ -168,14 +168,14 @@ async def test_the_inbox_holds_what_is_not_done(bed: Bed) -> None:
     submitted = await bed.submit("work")
     await bed.store.arrivals.deliver([message("one", id="m1"), message("two", id="m2")])
 
-    found = await bed.store.insight.inbox(DESK)
+    items = await bed.store.insight.inbox(DESK)
 
-    assert [(m.message.payload, m.run_id) for m in found] == [
+    assert [(m.message.payload, m.run_id) for m in items] == [
         ("work", submitted.run_id),
         ("one", None),
         ("two", None),
     ]
-    assert await bed.store.insight.inbox(DESK, limit=1) == found[:1]
+    assert await bed.store.insight.inbox(DESK, limit=1) == items[:1]
     assert await bed.store.insight.inbox(LOST) == []
 
 
@@ -229,10 +229,10 @@ async def test_what_was_counted_is_known_to_all(bed: Bed) -> None:
     """Of the hosts that find a count due one counts, and its result is every host's total."""
     await bed.begin()
     insight = bed.store.insight
-    told = [await insight.known_totals(every_s=3600.0) for _ in range(3)]
+    answers = [await insight.known_totals(every_s=3600.0) for _ in range(3)]
     await insight.count_totals()
-    known = await insight.known_totals(every_s=3600.0)
+    answer = await insight.known_totals(every_s=3600.0)
 
-    assert sum(one.is_due for one in told) <= 1
-    assert known.totals == await insight.totals()
-    assert (known.is_due, 0 <= known.age_s < 3600) == (False, True)
+    assert sum(a.is_due for a in answers) <= 1
+    assert answer.totals == await insight.totals()
+    assert (answer.is_due, 0 <= answer.age_s < 3600) == (False, True)

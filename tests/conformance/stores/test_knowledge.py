@@ -28,21 +28,21 @@ async def test_facts_are_found_by_their_parts(tenants: Tenants) -> None:
     assert await bridge.assert_facts("session:s", FACTS) == ids
     await bridge.assert_facts("session:t", FACTS[:1])
 
-    async def found(**parts: object) -> list[str]:
+    async def find_facts(**parts: object) -> list[str]:
         rows = await bridge.query_facts("session:s", {"limit": 100, **parts})
-        return sorted(f"{one['subject']} {one['predicate']} {one['object']}" for one in rows)
+        return sorted(f"{row['subject']} {row['predicate']} {row['object']}" for row in rows)
 
     assert len({*ids}) == 3
-    assert await found() == ["Ann likes Tea", "Ann works at ACME", "Bob works at acme"]
-    assert await found(subject="ann ") == ["Ann likes Tea", "Ann works at ACME"]
-    assert await found(object="ACME") == ["Ann works at ACME", "Bob works at acme"]
-    assert await found(predicate="works at", subject="Bob") == ["Bob works at acme"]
-    assert await found(predicate="likes") == ["Ann likes Tea"]
-    assert await found(predicate="LIKES") == []
+    assert await find_facts() == ["Ann likes Tea", "Ann works at ACME", "Bob works at acme"]
+    assert await find_facts(subject="ann ") == ["Ann likes Tea", "Ann works at ACME"]
+    assert await find_facts(object="ACME") == ["Ann works at ACME", "Bob works at acme"]
+    assert await find_facts(predicate="works at", subject="Bob") == ["Bob works at acme"]
+    assert await find_facts(predicate="likes") == ["Ann likes Tea"]
+    assert await find_facts(predicate="LIKES") == []
     (row,) = await bridge.query_facts("session:t", {"limit": 9})
     assert row["confidence"] == 0.9
     assert await bridge.query_facts("run:r", {"limit": 9}) == []
     candidates = await bridge.resolve("session:s", "acme", limit=5)
-    assert [(one["label"], one["score"]) for one in candidates] == [("ACME", 1.0)]
+    assert [(candidate["label"], candidate["score"]) for candidate in candidates] == [("ACME", 1.0)]
     (near,) = await bridge.resolve("session:s", "te", limit=5)
     assert (near["label"], near["score"]) == ("Tea", 0.667)

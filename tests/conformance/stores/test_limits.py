@@ -35,10 +35,10 @@ class Host:
         return cls(bed)
 
     async def claim(
-        self, held: int, wanted: int, starts: int = 0, scope: LimitScope = DESK
+        self, held_count: int, wanted_count: int, starts: int = 0, scope: LimitScope = DESK
     ) -> Grant:
         """Return the answer to one claim."""
-        claim = Claim(scope=scope, held=held, wanted=wanted, starts=starts)
+        claim = Claim(scope=scope, held=held_count, wanted=wanted_count, starts=starts)
         [grant] = await self.bed.store.limits.exchange(self.bed.owner, [claim])
         return grant
 
@@ -85,14 +85,14 @@ async def test_slots_are_never_more_than_the_limit_and_free_ones_go_to_hosts_tha
 ) -> None:
     """One host has all six slots. The other host gets exactly those that it releases."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=6))
-    async with two_hosts(bed) as (one, other):
-        assert (await one.claim(0, 6)).held == 6
-        refused = await other.claim(0, 4)
+    async with two_hosts(bed) as (first, second):
+        assert (await first.claim(0, 6)).held == 6
+        refused = await second.claim(0, 4)
         assert (refused.held, refused.contended) == (0, False)
-        told = await one.claim(6, 6)
-        assert (told.held, told.share, told.contended) == (6, 3, True)
-        assert (await one.claim(3, 3)).held == 3
-        assert (await other.claim(0, 4)).held == 3
+        grant = await first.claim(6, 6)
+        assert (grant.held, grant.share, grant.contended) == (6, 3, True)
+        assert (await first.claim(3, 3)).held == 3
+        assert (await second.claim(0, 4)).held == 3
 
         [use] = await bed.store.limits.list()
         assert (use.held, use.wanting, use.hosts) == (6, 1, 2)
@@ -112,13 +112,13 @@ async def test_saying_the_same_again_changes_nothing(bed: Bed) -> None:
 async def test_where_hosts_want_more_than_there_is_each_has_its_share(bed: Bed) -> None:
     """Of ten slots: wants of 2 and 100 get 2 and 8; two wants of 100 get 5 and 5."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=10))
-    async with two_hosts(bed) as (one, other):
-        await other.claim(0, 2)
-        assert (await one.claim(0, 100)).held == 8
-        assert (await other.claim(2, 100)).share == 5
-        assert (await one.claim(8, 100)).share == 5
-        assert (await one.claim(5, 100)).held == 5, "what is free is not taken back by who had it"
-        assert (await other.claim(2, 100)).held == 5
+    async with two_hosts(bed) as (first, second):
+        await second.claim(0, 2)
+        assert (await first.claim(0, 100)).held == 8
+        assert (await second.claim(2, 100)).share == 5
+        assert (await first.claim(8, 100)).share == 5
+        assert (await first.claim(5, 100)).held == 5, "what is free is not taken back by who had it"
+        assert (await second.claim(2, 100)).held == 5
 
 
 @pytest.mark.item(218)
@@ -127,18 +127,18 @@ async def test_a_single_slot_goes_from_host_to_host(bed: Bed) -> None:
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=1))
     async with two_hosts(bed) as hosts:
         holders = []
-        one, other = hosts
+        holder, waiter = hosts
         for _ in range(4):
             begun = time.monotonic()
-            assert (await one.claim(0, 9)).held == 1
-            share = (await one.claim(1, 9)).share
+            assert (await holder.claim(0, 9)).held == 1
+            share = (await holder.claim(1, 9)).share
             assert share == 1 or time.monotonic() - begun > 0.1, "its turn has just begun"
-            assert (await other.claim(0, 9)).held == 0
+            assert (await waiter.claim(0, 9)).held == 0
             await pass_time(bed, 0.15)
-            assert (await one.claim(1, 9)).share == 0
-            assert (await one.claim(0, 9)).held == 0, "it is the other's turn"
-            holders.append(one.bed.owner)
-            one, other = other, one
+            assert (await holder.claim(1, 9)).share == 0
+            assert (await holder.claim(0, 9)).held == 0, "it is the other's turn"
+            holders.append(holder.bed.owner)
+            holder, waiter = waiter, holder
 
     assert len(set(holders)) == 2
 
@@ -147,29 +147,29 @@ async def test_a_single_slot_goes_from_host_to_host(bed: Bed) -> None:
 async def test_slots_of_a_dead_host_are_free(bed: Bed) -> None:
     """Once its lease has expired, and not before. A host without a lease gets none."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=2))
-    async with two_hosts(bed) as (one, other):
-        await one.claim(0, 2)
-        assert (await other.claim(0, 2)).held == 0
+    async with two_hosts(bed) as (first, second):
+        await first.claim(0, 2)
+        assert (await second.claim(0, 2)).held == 0
         await bed.lapse()
-        await other.bed.store.shards.heartbeat(other.bed.owner, ())
+        await second.bed.store.shards.heartbeat(second.bed.owner, ())
 
-        assert (await other.claim(0, 2)).held == 2
+        assert (await second.claim(0, 2)).held == 2
 
 
 async def test_what_is_above_a_lowered_limit_stays_until_it_is_given_back(bed: Bed) -> None:
     """No host gets a slot until fewer are held than the limit."""
     await bed.store.limits.set(Limit(scope=DESK, max_concurrent=4))
-    async with two_hosts(bed) as (one, other):
-        await one.claim(0, 4)
+    async with two_hosts(bed) as (first, second):
+        await first.claim(0, 4)
         await bed.store.limits.set(Limit(scope=DESK, max_concurrent=2))
-        lowered = await one.claim(4, 4)
+        lowered = await first.claim(4, 4)
         assert (lowered.held, lowered.share) == (4, 2)
-        assert (await other.claim(0, 1)).held == 0
-        await one.claim(2, 2)
-        assert (await other.claim(0, 1)).held == 0
-        await one.claim(1, 1)
+        assert (await second.claim(0, 1)).held == 0
+        await first.claim(2, 2)
+        assert (await second.claim(0, 1)).held == 0
+        await first.claim(1, 1)
 
-        assert (await other.claim(0, 1)).held == 1
+        assert (await second.claim(0, 1)).held == 1
 
 
 @pytest.mark.item(218)
@@ -194,25 +194,25 @@ async def test_a_bucket_is_full_at_first_and_fills_by_the_clock(bed: Bed) -> Non
 async def test_starts_are_divided_between_hosts_that_want_some(bed: Bed) -> None:
     """Of four new starts each of two hosts gets two, and then one: neither gets all."""
     await bed.store.limits.set(Limit(scope=DESK, rate_per_s=0.001, burst=10))
-    async with two_hosts(bed) as (one, other):
-        assert (await other.claim(0, 0, starts=4)).starts == 4
-        assert (await other.claim(0, 0, starts=40)).starts == 6
-        assert (await one.claim(0, 0, starts=40)).starts == 0
-        await other.claim(0, 0, starts=-4)
+    async with two_hosts(bed) as (first, second):
+        assert (await second.claim(0, 0, starts=4)).starts == 4
+        assert (await second.claim(0, 0, starts=40)).starts == 6
+        assert (await first.claim(0, 0, starts=40)).starts == 0
+        await second.claim(0, 0, starts=-4)
 
-        assert (await other.claim(0, 0, starts=4)).starts == 2
+        assert (await second.claim(0, 0, starts=4)).starts == 2
         await pass_time(bed, 0.01)
-        assert (await one.claim(0, 0, starts=40)).starts == 1
-        assert (await one.claim(0, 0, starts=40)).starts == 0, "the other one has waited longer"
-        assert (await other.claim(0, 0, starts=1)).starts == 1
+        assert (await first.claim(0, 0, starts=40)).starts == 1
+        assert (await first.claim(0, 0, starts=40)).starts == 0, "the other one has waited longer"
+        assert (await second.claim(0, 0, starts=1)).starts == 1
 
 
 @pytest.mark.item(218)
 async def test_others_are_notified_of_limits_and_of_slots(bed: Bed) -> None:
     """Of a changed limit, of a host that wants slots which others hold, and of slots released to it."""
     bed.needs("nudges")
-    heard: asyncio.Queue[str] = asyncio.Queue()
-    heard_by_other: asyncio.Queue[str] = asyncio.Queue()
+    kinds: asyncio.Queue[str] = asyncio.Queue()
+    other_kinds: asyncio.Queue[str] = asyncio.Queue()
 
     async def next_kind(queue: asyncio.Queue[str]) -> str:
         async with asyncio.timeout(10):
@@ -220,19 +220,19 @@ async def test_others_are_notified_of_limits_and_of_slots(bed: Bed) -> None:
                 pass
         return kind
 
-    async with two_hosts(bed) as (one, other):
-        one.bed.store.set_nudge_hook(lambda nudge: heard.put_nowait(nudge.kind))
-        other.bed.store.set_nudge_hook(lambda nudge: heard_by_other.put_nowait(nudge.kind))
-        await other.bed.store.limits.set(Limit(scope=DESK, max_concurrent=1))
-        assert await next_kind(heard) == "limits"
-        await one.claim(0, 1)
-        await other.claim(0, 1)
-        assert await next_kind(heard) == "slots"
-        await one.claim(0, 0)
-        await one.bed.store.limits.delete(DESK)
+    async with two_hosts(bed) as (first, second):
+        first.bed.store.set_nudge_hook(lambda nudge: kinds.put_nowait(nudge.kind))
+        second.bed.store.set_nudge_hook(lambda nudge: other_kinds.put_nowait(nudge.kind))
+        await second.bed.store.limits.set(Limit(scope=DESK, max_concurrent=1))
+        assert await next_kind(kinds) == "limits"
+        await first.claim(0, 1)
+        await second.claim(0, 1)
+        assert await next_kind(kinds) == "slots"
+        await first.claim(0, 0)
+        await first.bed.store.limits.delete(DESK)
 
         own = [] if bed.backend == "memory" else ["limits", "slots"]
         for kind in (*own, "slots", "limits"):
-            assert await next_kind(heard_by_other) == kind
-        for host in (one, other):
+            assert await next_kind(other_kinds) == kind
+        for host in (first, second):
             host.bed.store.set_nudge_hook(None)

@@ -61,7 +61,7 @@ class Line:
 
     async def send(self, target: AgentId, *ids: str) -> list[OutboxRow]:
         """Send an agent's messages in one commit; return the outbox messages to the target."""
-        out = tuple(outgoing(one, to=target, id=one, sender=f"agent:{SOLO}") for one in ids)
+        out = tuple(outgoing(id_, to=target, id=id_, sender=f"agent:{SOLO}") for id_ in ids)
         await self.turns.commit(self.turns.turn(result(ids[0]), outgoing=out))
         rows = await self.store.outbox.page(list(self.bed.leases.values()))
         return [row for row in rows if row.message.target == target]
@@ -126,9 +126,9 @@ async def open_line(url: str, schema: str, transport: Transport) -> AsyncIterato
     async with open_store(settings) as store:
         await store.shards.declare(serves)
         leases = await store.shards.claim(owner=owner, serves=serves, limit=100)
-        held = {lease.shard: lease for lease in leases}
+        by_shard = {lease.shard: lease for lease in leases}
         unused: Any = None
-        bed = Bed("brokered", store, owner, unused, SystemClock(), unused, leases=held)
+        bed = Bed("brokered", store, owner, unused, SystemClock(), unused, leases=by_shard)
         turns = await bed.begin(agent=SOLO)
         deployment = await store.mail.deployment()
         async with transport.connect(deployment=deployment, on_nudge=lambda _: None) as connection:
@@ -139,8 +139,8 @@ async def open_line(url: str, schema: str, transport: Transport) -> AsyncIterato
 @pytest.fixture
 async def line(postgres_dsn: str, schema: str, transport: Transport) -> AsyncIterator[Line]:
     """See `open_line`."""
-    async with open_line(postgres_dsn, schema, transport) as found:
-        yield found
+    async with open_line(postgres_dsn, schema, transport) as new_line:
+        yield new_line
 
 
 @pytest.mark.item(117, 118, 200)
@@ -168,9 +168,13 @@ async def test_what_the_broker_turns_round_comes_in_order(line: Line) -> None:
     await line.connection.send(rows[1])
     assert await line.arrive(BERT, 1) == []
 
-    left = await line.store.outbox.page(list(line.bed.leases.values()))
-    assert [(row.message.id, row.target_read) for row in left] == [("a", 1), ("b", 1), ("c", 1)]
-    for row in left:
+    outbox_rows = await line.store.outbox.page(list(line.bed.leases.values()))
+    assert [(row.message.id, row.target_read) for row in outbox_rows] == [
+        ("a", 1),
+        ("b", 1),
+        ("c", 1),
+    ]
+    for row in outbox_rows:
         await line.connection.send(row)
     assert await line.arrive(BERT, 3) == ["a", "b", "c"]
 
@@ -183,14 +187,14 @@ async def test_the_cursor_tells_the_stream_that_was_read(line: Line) -> None:
     assert isinstance(await line.store.mail.ingest(batch), Ingested)
 
     state = await line.connection.stream_state()
-    known = await line.store.mail.stream(state)
-    assert known.highest is not None
-    assert (known.highest.sequence, state.last_sequence) == (sequence, sequence)
-    assert await line.connection.stored_at(sequence) == known.highest.at
+    stream = await line.store.mail.stream(state)
+    assert stream.highest is not None
+    assert (stream.highest.sequence, state.last_sequence) == (sequence, sequence)
+    assert await line.connection.stored_at(sequence) == stream.highest.at
     assert await line.connection.stored_at(sequence + 1) is None
     assert state.deployment == await line.store.mail.deployment()
 
-    await line.store.mail.next_stream_epoch(known, state.created)
+    await line.store.mail.next_stream_epoch(stream, state.created)
     assert await line.store.mail.ingest(batch) == StaleStream()
 
 
@@ -199,14 +203,16 @@ async def test_a_batch_behind_what_the_store_has_read_is_refused(line: Line) -> 
     for row in await line.send(BERT, "a", "b"):
         await line.connection.send(row)
     start = await line.cursor(BERT)
-    [one] = await line.read(BERT, 1)
-    two = replace(one, received=(), upto=replace(one.upto, sequence=9), behind=one.upto.sequence)
+    [batch] = await line.read(BERT, 1)
+    later_batch = replace(
+        batch, received=(), upto=replace(batch.upto, sequence=9), behind=batch.upto.sequence
+    )
 
-    assert one.behind == start.sequence
-    assert await line.store.mail.ingest(two) == StaleStream()
+    assert batch.behind == start.sequence
+    assert await line.store.mail.ingest(later_batch) == StaleStream()
     assert await line.cursor(BERT) == start
     assert await line.arrive(BERT, 2) == ["a", "b"]
-    assert isinstance(await line.store.mail.ingest(two), Ingested)
+    assert isinstance(await line.store.mail.ingest(later_batch), Ingested)
     assert (await line.cursor(BERT)).sequence == 9
 
 
@@ -284,11 +290,13 @@ async def test_a_message_that_is_given_up_is_one_dead_letter_and_what_is_behind_
         f"agent:{SOLO}",
     )
     assert (letter.reason, letter.last_error, letter.attempts) == ("unpublishable", "too large", 0)
-    [shown] = await line.store.outbox.page(list(line.bed.leases.values()))
-    assert (shown.message.target, shown.dead_letter) == (BERT, "unpublishable")
-    assert [one.message.id for one in await line.store.operators.redrive([letter.id])] != ["b"]
+    [row] = await line.store.outbox.page(list(line.bed.leases.values()))
+    assert (row.message.target, row.dead_letter) == (BERT, "unpublishable")
+    assert [arrived.message.id for arrived in await line.store.operators.redrive([letter.id])] != [
+        "b"
+    ]
     mail = await line.store.backlog.pending_mail(agent=BERT)
-    assert [one.message.payload for one in mail] == ["a", "c", "b"]
+    assert [m.message.payload for m in mail] == ["a", "c", "b"]
 
 
 @pytest.mark.item(27, 94, 243)
@@ -325,9 +333,9 @@ async def read_all(line: Line, lease: ShardLease, cursor: Cursor, count: int) ->
     async with aclosing(line.connection.read(lease, cursor)) as reading, asyncio.timeout(10):
         async for batch in reading:
             batches.append(batch)
-            if sum(len(one.received) for one in batches) >= count:
+            if sum(len(b.received) for b in batches) >= count:
                 break
-    received = tuple(item for one in batches for item in one.received)
+    received = tuple(item for b in batches for item in b.received)
     return replace(batches[-1], received=received)
 
 

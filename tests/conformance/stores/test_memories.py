@@ -62,8 +62,8 @@ async def in_postgres(request: pytest.FixtureRequest) -> AsyncIterator[LongTermM
 @asynccontextmanager
 async def with_indexes(request: pytest.FixtureRequest) -> AsyncIterator[LongTermMemories]:
     """Memories of a schema, whose scopes have an index from the first embedding on."""
-    async with lent_place(request) as place, links_of(place) as links:
-        url, schema = place
+    async with lent_place(request) as address, links_of(address) as links:
+        url, schema = address
         async with open_search_indexes(url, schema=schema) as indexes:
             yield IndexedMemories(links, Indexing(indexes))
 
@@ -96,8 +96,8 @@ def new(text: str, id_: str = "", **parts: Any) -> NewMemory:
 
 async def texts(store: LongTermMemory, query: str, **parts: Any) -> list[str]:
     """Return the texts that a search about a user finds."""
-    asked = MemoryQuery(**{"text": query, "about": "user:7", "mode": "words", **parts})
-    return [one.text for one in await store.search(asked)]
+    memory_query = MemoryQuery(**{"text": query, "about": "user:7", "mode": "words", **parts})
+    return [hit.text for hit in await store.search(memory_query)]
 
 
 async def test_a_text_of_a_key_has_versions(store: LongTermMemory) -> None:
@@ -114,7 +114,7 @@ async def test_a_text_of_a_key_has_versions(store: LongTermMemory) -> None:
     assert present == second
     assert before == first.model_copy(update={"valid_until": second.updated_at})
     assert present.created_at == first.created_at < present.updated_at
-    assert [one.text for one in await store.page()] == ["imperial"]
+    assert [memory.text for memory in await store.page()] == ["imperial"]
 
 
 async def test_a_request_is_done_once(store: LongTermMemory) -> None:
@@ -125,7 +125,7 @@ async def test_a_request_is_done_once(store: LongTermMemory) -> None:
 
     assert (again.id, again.text) == (first.id, "metric")
     assert again.valid_until is not None
-    assert [one.text for one in await store.page(about="user:7")] == ["imperial"]
+    assert [memory.text for memory in await store.page(about="user:7")] == ["imperial"]
 
 
 async def test_a_text_without_a_key_is_kept_once_in_a_scope(store: LongTermMemory) -> None:
@@ -134,7 +134,7 @@ async def test_a_text_without_a_key_is_kept_once_in_a_scope(store: LongTermMemor
     ids.append((await store.put(new("likes tea", "x", about="user:8"))).id)
 
     assert ids == ["0", "0", "0", "x"]
-    assert {one.about for one in await store.page()} == {"user:7", "user:8"}
+    assert {memory.about for memory in await store.page()} == {"user:7", "user:8"}
 
 
 async def test_of_equal_writers_at_once_one_is_kept(store: LongTermMemory) -> None:
@@ -146,11 +146,14 @@ async def test_of_equal_writers_at_once_one_is_kept(store: LongTermMemory) -> No
         return_exceptions=True,
     )
 
-    kept = [one for one in done if isinstance(one, Memory)]
-    assert len(kept) == 1
-    assert all(isinstance(one, Memory | MemoryConflictError) for one in done)
+    memories = [outcome for outcome in done if isinstance(outcome, Memory)]
+    assert len(memories) == 1
+    assert all(isinstance(outcome, Memory | MemoryConflictError) for outcome in done)
     assert len(await store.page(limit=1000)) == 2
-    assert [one.text for one in await store.versions("k", about="user:7")] == [kept[0].text, "tea"]
+    assert [memory.text for memory in await store.versions("k", about="user:7")] == [
+        memories[0].text,
+        "tea",
+    ]
 
 
 async def test_a_writer_who_expects_another_version_is_told_the_text(store: LongTermMemory) -> None:
@@ -159,14 +162,14 @@ async def test_a_writer_who_expects_another_version_is_told_the_text(store: Long
     await store.put(new("two", key="k", expected=1))
 
     for expected in (0, 1, 3):
-        with pytest.raises(MemoryConflictError, match="version 2, not") as found:
+        with pytest.raises(MemoryConflictError, match="version 2, not") as caught:
             await store.put(new("three", key="k", expected=expected))
-        assert (found.value.present, found.value.version) == ("two", 2)
-    with pytest.raises(MemoryConflictError, match="version 0, not 4") as found:
+        assert (caught.value.present, caught.value.version) == ("two", 2)
+    with pytest.raises(MemoryConflictError, match="version 0, not 4") as caught:
         await store.put(new("x", key="other", expected=4))
-    assert found.value.present is None
-    assert [one.version for one in await store.versions("k", about="user:7")] == [2, 1]
-    assert [one.text for one in await store.page()] == ["two"]
+    assert caught.value.present is None
+    assert [memory.version for memory in await store.versions("k", about="user:7")] == [2, 1]
+    assert [memory.text for memory in await store.page()] == ["two"]
 
 
 async def test_a_forgotten_memory_is_gone_with_its_versions(store: LongTermMemory) -> None:
@@ -181,7 +184,7 @@ async def test_a_forgotten_memory_is_gone_with_its_versions(store: LongTermMemor
     assert removed == [0, 3, 0]
     assert await store.forget("a1", about="user:7") == 2
     assert await store.versions("b1", about="user:7") == []
-    assert [one.text for one in await store.page()] == ["other"]
+    assert [memory.text for memory in await store.page()] == ["other"]
     assert (await store.put(new("0", "id0", key="k"))).version == 1
 
 
@@ -190,8 +193,8 @@ async def test_the_newest_earlier_versions_stay(store: LongTermMemory) -> None:
     for n in range(KEPT_VERSIONS + 3):
         await store.put(new(f"{n}", key="k"))
 
-    found = [one.version for one in await store.versions("k", about="user:7")]
-    assert found == [*range(KEPT_VERSIONS + 3, 2, -1)]
+    versions = [memory.version for memory in await store.versions("k", about="user:7")]
+    assert versions == [*range(KEPT_VERSIONS + 3, 2, -1)]
 
 
 async def test_tenants_and_scopes_do_not_see_each_other(memories: LongTermMemories) -> None:
@@ -251,19 +254,19 @@ async def test_a_search_is_narrowed(store: LongTermMemory) -> None:
     await store.put(new("tea x", metadata={"kind": "near", "n": 1}, source="model"))
     old = await store.put(new("tea y", key="y", metadata={"kind": "near", "n": True}))
     await store.put(new("milk", key="y", metadata={"kind": "near"}))
-    asked: Any = {"text": "tea", "about": "user:7", "mode": "words", "filter": {"kind": "near"}}
+    defaults: Any = {"text": "tea", "about": "user:7", "mode": "words", "filter": {"kind": "near"}}
 
-    async def found(**parts: Any) -> list[str]:
-        return [one.text for one in await store.search(MemoryQuery(**{**asked, **parts}))]
+    async def search_texts(**parts: Any) -> list[str]:
+        return [hit.text for hit in await store.search(MemoryQuery(**{**defaults, **parts}))]
 
-    assert await found() == ["tea x"]
-    assert await found(filter={"n": 1.0}) == ["tea x"]
-    assert await found(as_of=old.updated_at) == ["tea y", "tea x"]
-    assert await found(as_of=old.updated_at, filter={"n": True}) == ["tea y"]
-    assert await found(as_of=datetime(1990, 1, 1, tzinfo=UTC)) == []
-    assert await found(sources=("model", "tool"), filter=None) == ["tea x"]
-    assert await found(sources=(), filter=None) == []
-    assert len(await found(filter=None, limit=31)) == 31
+    assert await search_texts() == ["tea x"]
+    assert await search_texts(filter={"n": 1.0}) == ["tea x"]
+    assert await search_texts(as_of=old.updated_at) == ["tea y", "tea x"]
+    assert await search_texts(as_of=old.updated_at, filter={"n": True}) == ["tea y"]
+    assert await search_texts(as_of=datetime(1990, 1, 1, tzinfo=UTC)) == []
+    assert await search_texts(sources=("model", "tool"), filter=None) == ["tea x"]
+    assert await search_texts(sources=(), filter=None) == []
+    assert len(await search_texts(filter=None, limit=31)) == 31
 
 
 async def test_what_cannot_be_kept_or_asked_is_refused(store: LongTermMemory) -> None:
@@ -315,7 +318,7 @@ async def test_the_largest_texts_are_kept(store: LongTermMemory) -> None:
     text, key, about = "ä" * (MAX_MEMORY_BYTES // 2), "k" * 1024, "u" * 1300
     await store.put(NewMemory(id="a", about=about, text=text, key=key))
 
-    assert [one.text for one in await store.versions(key, about=about)] == [text]
+    assert [memory.text for memory in await store.versions(key, about=about)] == [text]
 
 
 async def test_a_host_that_lost_its_lease_writes_no_memory(bed: Bed) -> None:
@@ -328,10 +331,10 @@ async def test_a_host_that_lost_its_lease_writes_no_memory(bed: Bed) -> None:
     else:
         async with bed.rival() as rival:
             await bed.lose_to(rival)
-            lost, taken = old, rival.lease_of(DESK)
-            assert taken is not None
-            held = replace(old, owner=taken.owner, epoch=taken.epoch)
-            await rival.store.data.memories.of("acme").put(new("after", key="k"), fence=held)
+            lost, rival_lease = old, rival.lease_of(DESK)
+            assert rival_lease is not None
+            rival_fence = replace(old, owner=rival_lease.owner, epoch=rival_lease.epoch)
+            await rival.store.data.memories.of("acme").put(new("after", key="k"), fence=rival_fence)
     for call in (
         store.put(new("late", key="k"), fence=lost),
         store.put(new("before", "a", key="k"), fence=lost),
@@ -340,8 +343,8 @@ async def test_a_host_that_lost_its_lease_writes_no_memory(bed: Bed) -> None:
         with pytest.raises(LeaseLostError):
             await call
 
-    [found] = await store.page()
-    assert found.text == ("before" if bed.backend == "composed" else "after")
+    [memory] = await store.page()
+    assert memory.text == ("before" if bed.backend == "composed" else "after")
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -353,43 +356,43 @@ async def test_random_operations_do_what_a_small_model_does(
     model: dict[tuple[str, str], dict[str, list[tuple[str, array[float]]]]] = {}
     for step in range(120):
         tenant, about = rnd.choice(("acme", "bolt")), rnd.choice(("user:1", "user:2"))
-        store, kept = memories.of(tenant), model.setdefault((tenant, about), {})
+        store, versions_by_slot = memories.of(tenant), model.setdefault((tenant, about), {})
         key, text = rnd.choice(["a", "b", None]), f"{rnd.choice('uvwxyz')} text"
         slot = f"t{text}" if key is None else key
-        versions = kept.get(slot, [])
+        versions = versions_by_slot.get(slot, [])
         match rnd.choice(("put", "put", "expect", "forget", "search")):
             case "forget":
-                gone = kept.pop("a", [])
-                assert await store.forget("a", about=about) == len(gone)
+                forgotten_versions = versions_by_slot.pop("a", [])
+                assert await store.forget("a", about=about) == len(forgotten_versions)
             case "search":
                 vector = unit_vector([rnd.gauss(0, 1) for _ in range(3)], what="x")
-                asked = MemoryQuery(
+                memory_query = MemoryQuery(
                     text="?", about=about, embedding=tuple(vector), mode="meaning", limit=3
                 )
                 best = sorted(
                     (
                         (-cosine(vector, unit), name)
-                        for own in kept.values()
+                        for own in versions_by_slot.values()
                         for name, unit in own[-1:]
                     )
                 )
-                found = [hit.text for hit in await store.search(asked)]
-                assert found == [name for _, name in best[:3]]
+                hits = [hit.text for hit in await store.search(memory_query)]
+                assert hits == [name for _, name in best[:3]]
             case what:
                 expected = rnd.randrange(3) if what == "expect" else None
                 unit = unit_vector([rnd.gauss(0, 1) for _ in range(3)], what="x")
-                wanted = NewMemory(
+                new_memory = NewMemory(
                     id=f"{tenant}{step}", about=about, text=text, key=key, expected=expected
                 )
                 is_same = bool(versions) and versions[-1][0] == text
                 if not is_same and expected not in (None, len(versions)):
                     with pytest.raises(MemoryConflictError):
-                        await store.put(wanted, embedding=tuple(unit))
+                        await store.put(new_memory, embedding=tuple(unit))
                     continue
-                memory = await store.put(wanted, embedding=tuple(unit))
+                memory = await store.put(new_memory, embedding=tuple(unit))
                 if not is_same:
-                    kept[slot] = [*versions, (text, unit)]
-                assert (memory.text, memory.version) == (text, len(kept[slot]))
-    for (tenant, about), kept in model.items():
-        present = [one.text for one in await memories.of(tenant).page(about=about, limit=1000)]
-        assert sorted(present) == sorted(own[-1][0] for own in kept.values())
+                    versions_by_slot[slot] = [*versions, (text, unit)]
+                assert (memory.text, memory.version) == (text, len(versions_by_slot[slot]))
+    for (tenant, about), versions_by_slot in model.items():
+        present = [m.text for m in await memories.of(tenant).page(about=about, limit=1000)]
+        assert sorted(present) == sorted(own[-1][0] for own in versions_by_slot.values())

@@ -57,9 +57,9 @@ async def test_the_caller_that_writes_a_post_gets_the_rows_that_it_wrote(bed: Be
 
     chunk = await once(bed)
 
-    given = {row.agent_id: row for rows in chunk.woken.values() for row in rows}
-    assert given == {fan: row for fan in fans for row in await mail(bed, fan)}
-    assert len(given) == 6
+    woken_rows = {row.agent_id: row for rows in chunk.woken.values() for row in rows}
+    assert woken_rows == {fan: row for fan in fans for row in await mail(bed, fan)}
+    assert len(woken_rows) == 6
     for shard, rows in chunk.woken.items():
         assert {bed.store.shards.shard_of(row.agent_id) for row in rows} == {shard}
         assert [row.arrival for row in rows] == sorted(row.arrival for row in rows)
@@ -179,10 +179,10 @@ async def test_posts_stay_in_their_tenant(bed: Bed) -> None:
 @pytest.mark.item(95, 96)
 async def test_only_followers_of_the_posts_moment_get_it(bed: Bed) -> None:
     """Later followers do not. Followers that end later do, even if their row is not written yet."""
-    early, late, gone, back = desks(4)
+    early, late, former_fan, back = desks(4)
     graph = bed.store.follows
-    await follow(bed, [early, gone, back])
-    await graph.unfollow(gone, NEWS)
+    await follow(bed, [early, former_fan, back])
+    await graph.unfollow(former_fan, NEWS)
 
     await bed.store.posts.publish(post())
     await graph.follow(late, NEWS)
@@ -379,20 +379,20 @@ async def test_the_owner_of_followers_is_notified_of_posts_of_others(bed: Bed) -
     """The notification names the shard. Without it the next scan finds the same."""
     bed.needs("hosts")
     await follow(bed, [DESK])
-    heard: list[Nudge] = []
-    told = asyncio.Event()
+    nudges: list[Nudge] = []
+    notification = asyncio.Event()
 
     def hear(nudge: Nudge) -> None:
         if nudge.kind == "fanout":
-            heard.append(nudge)
-            told.set()
+            nudges.append(nudge)
+            notification.set()
 
     bed.store.set_nudge_hook(hear)
     async with bed.rival() as rival, asyncio.timeout(10):
         await rival.store.posts.publish(post())
-        await told.wait()
+        await notification.wait()
 
-    assert heard == [Nudge("fanout", shard=bed.store.shards.shard_of(DESK))]
+    assert nudges == [Nudge("fanout", shard=bed.store.shards.shard_of(DESK))]
 
 
 async def test_followers_in_shards_of_every_kind_get_a_post(fresh_bed: Bed) -> None:
@@ -456,19 +456,21 @@ async def test_changes_of_one_commit_are_made_in_order(bed: Bed) -> None:
 
     await turns.commit(turns.turn(follows=changes))
 
-    (found,) = [one async for one in bed.store.follows.followers_of(NEWS)]
-    assert (found.follower, found.mode) == (DESK, "eager")
+    (subscription,) = [f async for f in bed.store.follows.followers_of(NEWS)]
+    assert (subscription.follower, subscription.mode) == (DESK, "eager")
 
 
 async def test_a_commit_that_is_refused_follows_and_posts_nothing(bed: Bed) -> None:
     """Either all parts are written or none."""
     turns = await bed.begin()
     await follow(bed, [AgentId("clerk", "1")])
-    gone = MessageKey(DESK, "client:x", "never")
+    unknown_key = MessageKey(DESK, "client:x", "never")
 
     refused = await turns.send(
         turns.turn(
-            bind=(gone,), follows=(FollowChange(NEWS, "eager"),), outgoing=(emit("a", id="1"),)
+            bind=(unknown_key,),
+            follows=(FollowChange(NEWS, "eager"),),
+            outgoing=(emit("a", id="1"),),
         )
     )
 

@@ -53,8 +53,8 @@ async def in_postgres(
 @pytest.fixture(params=[in_memory, pytest.param(in_postgres, marks=pytest.mark.postgres)])
 async def ground(request: pytest.FixtureRequest) -> AsyncIterator[tuple[RunSnapshotStore, Stop]]:
     """An empty store on each backend."""
-    async with request.param(request) as found:
-        yield found
+    async with request.param(request) as new_ground:
+        yield new_ground
 
 
 def agent_of(run: str) -> AgentId:
@@ -76,12 +76,12 @@ async def test_pages_have_each_snapshot_once_also_of_one_instant(
         assert await store.put(new(f"s{n}", run), "{}") is not None
     await stop()
     for only, ids in ((None, ["s3", "s2", "s1"]), (RunId("r1"), ["s3", "s2"])):
-        found, after = [], None
+        found_ids, after = [], None
         while page := await store.list("acme", SnapshotFilter(run=only, after=after), limit=1):
-            found += [row.id for row in page]
-            assert len(found) < 9
+            found_ids += [row.id for row in page]
+            assert len(found_ids) < 9
             after = page[-1]
-        assert found == ids
+        assert found_ids == ids
 
 
 async def test_a_snapshot_is_its_tenants_and_of_a_run_that_is_there(
@@ -90,9 +90,9 @@ async def test_a_snapshot_is_its_tenants_and_of_a_run_that_is_there(
     """It is returned unchanged, with any character of JSON."""
     store, _ = ground
     state = '{"text": "\\u0000 \\ud83d\\ude00 100%_"}'
-    kept = await store.put(new("s", name="100% ÄRGER"), state)
-    assert kept is not None
-    assert await store.get("acme", "s") == (kept, state)
+    row = await store.put(new("s", name="100% ÄRGER"), state)
+    assert row is not None
+    assert await store.get("acme", "s") == (row, state)
     assert await store.get("default", "s") is None
     assert await store.list("default", SnapshotFilter()) == []
     assert await store.put(new("gone", "r9"), "{}") is None

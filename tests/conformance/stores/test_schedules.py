@@ -39,11 +39,11 @@ def plan(bed: Bed, name: str = "s", *, in_s: float | None = -1.0, **parts: Any) 
     return Schedule(name=name, **values)
 
 
-async def kept(bed: Bed, name: str = "s", **parts: Any) -> Schedule:
+async def put_schedule(bed: Bed, name: str = "s", **parts: Any) -> Schedule:
     """Write a schedule and return it."""
-    made = await bed.store.schedules.put(plan(bed, name, **parts), expected=None)
-    assert made is not None
-    return made
+    schedule = await bed.store.schedules.put(plan(bed, name, **parts), expected=None)
+    assert schedule is not None
+    return schedule
 
 
 async def fire(bed: Bed, *ticks: Tick) -> Fired:
@@ -64,8 +64,8 @@ async def waiting(bed: Bed, agent: AgentId = DESK) -> list[Arrived]:
 
 async def due(bed: Bed, within_s: float = 10, limit: int = 1000) -> list[str]:
     """Return the names of due schedules."""
-    found = await bed.store.schedules.due(bed.shards, within_s=within_s, limit=limit)
-    return [one.schedule.name for one in found]
+    schedules = await bed.store.schedules.due(bed.shards, within_s=within_s, limit=limit)
+    return [s.schedule.name for s in schedules]
 
 
 async def test_a_schedule_comes_back_as_it_was_written(bed: Bed) -> None:
@@ -80,14 +80,14 @@ async def test_a_schedule_comes_back_as_it_was_written(bed: Bed) -> None:
         agent_id=OTHER,
     )
     single = plan(bed, "once", cron=None, at=bed.in_s(60), in_s=60)
-    made = [await bed.store.schedules.put(one, expected=None) for one in (full, single)]
-    found = [
+    written_schedules = [await bed.store.schedules.put(s, expected=None) for s in (full, single)]
+    stored_schedules = [
         await bed.store.schedules.get("acme", "s"),
         await bed.store.schedules.get("default", "once"),
     ]
 
-    assert found == made
-    assert [replace(one, revision=0) for one in found if one] == [full, single]
+    assert stored_schedules == written_schedules
+    assert [replace(s, revision=0) for s in stored_schedules if s] == [full, single]
     assert await bed.store.schedules.get("default", "s") is None
 
 
@@ -95,19 +95,19 @@ async def test_a_name_is_one_tenants(bed: Bed) -> None:
     """Two tenants may use the same name. Lists are by tenant and name, in pages."""
     for name in ("b", "a"):
         for agent in (DESK, OTHER):
-            await kept(bed, name, agent_id=agent)
+            await put_schedule(bed, name, agent_id=agent)
     every = await bed.store.schedules.find()
     page = await bed.store.schedules.find(after=("acme", "a"), limit=2)
     ours = await bed.store.schedules.find(tenant="default")
 
-    names = [(one.tenant, one.name) for one in every]
+    names = [(s.tenant, s.name) for s in every]
     assert names == [("acme", "a"), ("acme", "b"), ("default", "a"), ("default", "b")]
     assert (page, ours) == (every[1:3], every[2:])
 
 
 async def test_a_write_in_place_of_another_revision_changes_nothing(bed: Bed) -> None:
     """Of two writers that read the same schedule one succeeds. No schedule is created twice or restored."""
-    first = await kept(bed)
+    first = await put_schedule(bed)
     second = await bed.store.schedules.put(replace(first, payload=2), expected=first.revision)
     assert second is not None
     assert await bed.store.schedules.put(first, expected=None) is None
@@ -116,19 +116,19 @@ async def test_a_write_in_place_of_another_revision_changes_nothing(bed: Bed) ->
     assert await bed.store.schedules.delete("default", "s")
     assert not await bed.store.schedules.delete("default", "s")
     assert await bed.store.schedules.put(second, expected=second.revision) is None
-    again = await kept(bed)
+    again = await put_schedule(bed)
     assert again.revision not in (first.revision, second.revision)
 
 
 async def test_the_owner_is_notified_of_a_schedule_that_another_process_wrote(bed: Bed) -> None:
     """The nudge names the agent."""
     bed.needs("nudges")
-    heard: asyncio.Queue[Nudge] = asyncio.Queue()
-    bed.store.set_nudge_hook(heard.put_nowait)
+    nudges: asyncio.Queue[Nudge] = asyncio.Queue()
+    bed.store.set_nudge_hook(nudges.put_nowait)
     async with bed.rival() as rival:
-        await kept(rival)
+        await put_schedule(rival)
         async with asyncio.timeout(10):
-            while (nudge := await heard.get()).kind != "schedule":
+            while (nudge := await nudges.get()).kind != "schedule":
                 pass
 
     assert nudge.agent_id == DESK
@@ -136,15 +136,15 @@ async def test_the_owner_is_notified_of_a_schedule_that_another_process_wrote(be
 
 async def test_due_are_active_schedules_of_these_shards_earliest_first(bed: Bed) -> None:
     """With the seconds left. Paused, done and distant schedules and those of other hosts are not due."""
-    await kept(bed, "soon", in_s=5)
-    await kept(bed, "late", in_s=-5)
-    await kept(bed, "far", in_s=60)
-    await kept(bed, "paused", is_paused=True)
-    await kept(bed, "done", in_s=None)
-    found = await bed.store.schedules.due(bed.shards, within_s=10)
+    await put_schedule(bed, "soon", in_s=5)
+    await put_schedule(bed, "late", in_s=-5)
+    await put_schedule(bed, "far", in_s=60)
+    await put_schedule(bed, "paused", is_paused=True)
+    await put_schedule(bed, "done", in_s=None)
+    due_schedules = await bed.store.schedules.due(bed.shards, within_s=10)
 
-    assert [one.schedule.name for one in found] == ["late", "soon"]
-    assert [one.in_s for one in found] == pytest.approx([-5, 5], abs=4)
+    assert [d.schedule.name for d in due_schedules] == ["late", "soon"]
+    assert [d.in_s for d in due_schedules] == pytest.approx([-5, 5], abs=4)
     assert await due(bed, limit=1) == ["late"]
     assert await due(bed, within_s=100) == ["late", "soon", "far"]
     assert await bed.store.schedules.due([], within_s=100) == []
@@ -152,7 +152,7 @@ async def test_due_are_active_schedules_of_these_shards_earliest_first(bed: Bed)
 
 async def test_a_schedule_belongs_to_the_shard_its_agent_has_then(fresh_bed: Bed) -> None:
     """A schedule written before its type was declared is due for the host that serves the type later."""
-    await kept(fresh_bed)
+    await put_schedule(fresh_bed)
     await fresh_bed.claim()
     others = [s for s in fresh_bed.shards if s != fresh_bed.store.shards.shard_of(DESK)]
 
@@ -164,32 +164,32 @@ async def test_a_schedule_belongs_to_the_shard_its_agent_has_then(fresh_bed: Bed
 async def test_zoned_are_active_cron_schedules_of_other_zones_than_utc(bed: Bed) -> None:
     """In pages by tenant and name."""
     for name in ("b", "a", "c"):
-        await kept(bed, name, timezone="Europe/Berlin")
-    await kept(bed, "utc")
-    await kept(bed, "once", cron=None, at=bed.in_s(5), in_s=5)
-    await kept(bed, "paused", timezone="Europe/Berlin", is_paused=True)
+        await put_schedule(bed, name, timezone="Europe/Berlin")
+    await put_schedule(bed, "utc")
+    await put_schedule(bed, "once", cron=None, at=bed.in_s(5), in_s=5)
+    await put_schedule(bed, "paused", timezone="Europe/Berlin", is_paused=True)
     store = bed.store.schedules
-    found = await store.zoned(bed.shards)
+    schedules = await store.zoned(bed.shards)
     page = await store.zoned(bed.shards, after=("default", "a"), limit=1)
 
-    assert [one.name for one in found] == ["a", "b", "c"]
-    assert page == found[1:2]
+    assert [s.name for s in schedules] == ["a", "b", "c"]
+    assert page == schedules[1:2]
     assert await store.zoned([]) == []
 
 
 async def test_firing_writes_the_message_and_moves_the_schedule_on(bed: Bed) -> None:
     """The message has the tick's time, and its id is derived from the tick."""
-    schedule = await kept(bed)
+    schedule = await put_schedule(bed)
     later = bed.in_s(3600)
     fired = await fire(bed, on(schedule, later))
     [item] = await waiting(bed)
-    found = await bed.store.schedules.get("default", "s")
+    stored = await bed.store.schedules.get("default", "s")
 
-    assert found is not None
+    assert stored is not None
     assert schedule.next_at is not None
-    assert (found.last_at, found.next_at) == (schedule.next_at, later)
+    assert (stored.last_at, stored.next_at) == (schedule.next_at, later)
     assert fired.moved_count == 1
-    assert [one.arrival for one in fired.arrived] == [item.arrival]
+    assert [a.arrival for a in fired.arrived] == [item.arrival]
     assert (item.sender, item.message.payload) == ("schedule:s", {"n": 1})
     assert item.message == tick_message(schedule, schedule.next_at)
     assert item.message.metadata == {"scheduled_at": schedule.next_at.isoformat()}
@@ -198,7 +198,7 @@ async def test_firing_writes_the_message_and_moves_the_schedule_on(bed: Bed) -> 
 
 async def test_a_firing_sent_again_fires_nothing_twice_and_tells_what_waits(bed: Bed) -> None:
     """After a lost answer the message is returned again. Once it was taken it is not."""
-    tick = on(await kept(bed), bed.in_s(3600))
+    tick = on(await put_schedule(bed), bed.in_s(3600))
     first = await fire(bed, tick)
     again = await fire(bed, tick)
 
@@ -209,28 +209,28 @@ async def test_a_firing_sent_again_fires_nothing_twice_and_tells_what_waits(bed:
 
 async def test_a_last_tick_leaves_the_schedule_done(bed: Bed) -> None:
     """It is kept until it is old enough to be deleted."""
-    await fire(bed, on(await kept(bed, cron=None, at=bed.in_s(-1), in_s=-1)))
-    found = await bed.store.schedules.get("default", "s")
-    assert found is not None
-    assert (found.state, await due(bed)) == ("done", [])
+    await fire(bed, on(await put_schedule(bed, cron=None, at=bed.in_s(-1), in_s=-1)))
+    stored = await bed.store.schedules.get("default", "s")
+    assert stored is not None
+    assert (stored.state, await due(bed)) == ("done", [])
     assert await bed.store.schedules.forget_done(older_than_s=60) == 0
-    await fire(bed, on(await kept(bed, "old", cron=None, at=bed.in_s(-100), in_s=-100)))
+    await fire(bed, on(await put_schedule(bed, "old", cron=None, at=bed.in_s(-100), in_s=-100)))
     assert await bed.store.schedules.forget_done(older_than_s=60) == 1
-    assert [one.name for one in await bed.store.schedules.find()] == ["s"]
+    assert [s.name for s in await bed.store.schedules.find()] == ["s"]
 
 
 async def _early(bed: Bed) -> Tick:
-    return on(await kept(bed, in_s=30), bed.in_s(60))
+    return on(await put_schedule(bed, in_s=30), bed.in_s(60))
 
 
 async def _changed(bed: Bed) -> Tick:
-    read = await kept(bed)
+    read = await put_schedule(bed)
     await bed.store.schedules.put(replace(read, payload=2), expected=read.revision)
     return on(read, bed.in_s(60))
 
 
 async def _deleted(bed: Bed) -> Tick:
-    read = await kept(bed)
+    read = await put_schedule(bed)
     await bed.store.schedules.delete("default", "s")
     return on(read, bed.in_s(60))
 
@@ -247,7 +247,7 @@ async def test_a_tick_that_is_not_there_yet_or_not_any_more_does_nothing(
 ) -> None:
     """Other ticks of the same call are fired."""
     bad = await make(bed)
-    good = on(await kept(bed, "good", agent_id=CLERK), bed.in_s(60))
+    good = on(await put_schedule(bed, "good", agent_id=CLERK), bed.in_s(60))
     before = await bed.store.schedules.get("default", "s")
     fired = await fire(bed, bad, good)
 
@@ -258,7 +258,7 @@ async def test_a_tick_that_is_not_there_yet_or_not_any_more_does_nothing(
 
 async def test_who_lost_the_shard_fires_nothing(bed: Bed) -> None:
     """The new owner fires. Its message is not returned to the former owner."""
-    tick = on(await kept(bed), bed.in_s(60))
+    tick = on(await put_schedule(bed), bed.in_s(60))
     async with bed.rival() as rival:
         await bed.lose_to(rival)
         assert await fire(bed, tick) == replace(await fire(bed, tick), moved_count=0, arrived=())
@@ -271,32 +271,33 @@ async def test_who_lost_the_shard_fires_nothing(bed: Bed) -> None:
 
 async def test_two_hosts_that_fire_the_same_tick_send_one_message(bed: Bed) -> None:
     """Also concurrently, and if they compute different next ticks."""
-    schedule = await kept(bed)
+    schedule = await put_schedule(bed)
     done = await asyncio.gather(*(fire(bed, on(schedule, bed.in_s(60 + n))) for n in range(8)))
 
-    assert sum(one.moved_count for one in done) == 1
+    assert sum(outcome.moved_count for outcome in done) == 1
     assert len(await waiting(bed)) == 1
 
 
 async def test_a_schedule_is_moved_without_a_message(bed: Bed) -> None:
     """Also one with a distant tick, if its time zone has new rules."""
-    schedule = await kept(bed, in_s=3000)
+    schedule = await put_schedule(bed, in_s=3000)
     later = bed.in_s(6600)
     fired = await fire(bed, on(schedule, later, is_sent=False))
-    found = await bed.store.schedules.get("default", "s")
+    stored = await bed.store.schedules.get("default", "s")
 
-    assert found is not None
+    assert stored is not None
     assert (fired.moved_count, fired.arrived) == (1, ())
-    assert (found.next_at, found.last_at) == (later, None)
+    assert (stored.next_at, stored.last_at) == (later, None)
     assert await waiting(bed) == []
 
 
 async def test_many_are_fired_in_one_call(bed: Bed) -> None:
     """Each agent gets its own message, in the order of the call."""
-    made = [
-        await kept(bed, f"s{n}", agent_id=AgentId("desk", str(n % 7)), payload=n) for n in range(50)
+    schedules = [
+        await put_schedule(bed, f"s{n}", agent_id=AgentId("desk", str(n % 7)), payload=n)
+        for n in range(50)
     ]
-    fired = await fire(bed, *(on(one, bed.in_s(60)) for one in made))
+    fired = await fire(bed, *(on(s, bed.in_s(60)) for s in schedules))
     got = [a.message.payload for n in range(7) for a in await waiting(bed, AgentId("desk", str(n)))]
 
     assert fired.moved_count == len(fired.arrived) == 50

@@ -28,12 +28,12 @@ def turn(text: str, session: str = "s", **more: Any) -> NewTurn:
 
 def texts(turns: list[Turn]) -> list[str]:
     """Return the texts of turns."""
-    return [one.message.text for one in turns]
+    return [turn.message.text for turn in turns]
 
 
-def shown(view: SessionView) -> list[str]:
+def texts_of_view(view: SessionView) -> list[str]:
     """Return the texts of a view's turns."""
-    return [one.text for one in view.messages]
+    return [message.text for message in view.messages]
 
 
 @pytest.mark.item(276, 277, 278, 281, 285)
@@ -43,13 +43,13 @@ async def test_turns_are_there_with_their_commit_in_order(bed: Bed) -> None:
     await run.commit(run.turn(result("0"), turns=(turn("a", tokens=3), turn("b", parent="a"))))
     await run.commit(run.turn(result("1"), turns=(turn("c"),)))
 
-    found = await store.page(DESK, "s")
-    assert [(one.ordinal, one.id, one.run_id) for one in found] == [
+    turns = await store.page(DESK, "s")
+    assert [(t.ordinal, t.id, t.run_id) for t in turns] == [
         (0, "a", run.run_id),
         (1, "b", run.run_id),
         (2, "c", run.run_id),
     ]
-    assert [(one.tokens, one.parent) for one in found] == [(3, None), (None, "a"), (None, None)]
+    assert [(t.tokens, t.parent) for t in turns] == [(3, None), (None, "a"), (None, None)]
     assert await store.count(DESK, "s") == 3
     pages = [await store.page(DESK, "s", limit=2, offset=n) for n in range(5)]
     assert [texts(page) for page in pages] == [["a", "b"], ["b", "c"], ["c"], [], []]
@@ -68,8 +68,8 @@ async def test_a_turn_that_is_written_again_is_one(bed: Bed) -> None:
     await store.append(DESK, [turn("c"), turn("d")])
     await store.append(DESK, [turn("c"), turn("d")])
 
-    found = await store.page(DESK, "s")
-    assert [(one.ordinal, one.id) for one in found] == list(enumerate("abcd"))
+    turns = await store.page(DESK, "s")
+    assert [(t.ordinal, t.id) for t in turns] == list(enumerate("abcd"))
 
 
 @pytest.mark.item(273)
@@ -78,8 +78,8 @@ async def test_sessions_and_agents_and_tenants_are_apart(bed: Bed) -> None:
     store = bed.store.data.transcripts
     for agent in (DESK, OTHER, FOREIGN):
         for session in ("s", "t"):
-            said = NewTurn(session, "a", ChatMessage.of("user", f"{agent} {session}"))
-            await store.append(agent, [said])
+            new_turn = NewTurn(session, "a", ChatMessage.of("user", f"{agent} {session}"))
+            await store.append(agent, [new_turn])
 
     for agent in (DESK, OTHER, FOREIGN):
         for session in ("s", "t"):
@@ -107,24 +107,24 @@ async def test_a_commit_that_is_refused_adds_no_turn(bed: Bed) -> None:
 async def test_a_cut_moves_the_view_and_changes_no_turn(bed: Bed) -> None:
     """The view starts after the cut, with its summary. The transcript is unchanged."""
     run, store = await bed.begin(), bed.store.data.transcripts
-    said = tuple(turn(text) for text in "abcde")
+    new_turns = tuple(turn(text) for text in "abcde")
     summary = ChatMessage.of("user", "what was said")
-    await run.commit(run.turn(result("0"), turns=said[:4]))
+    await run.commit(run.turn(result("0"), turns=new_turns[:4]))
     before = await store.page(DESK, "s")
     first = NewCut("s", 1, NO_CUT, "SummarizationCompaction", summary)
-    await run.commit(run.turn(result("1"), turns=said[4:], cuts=(first,)))
+    await run.commit(run.turn(result("1"), turns=new_turns[4:], cuts=(first,)))
 
     view = await store.view(DESK, "s", limit=10)
     assert view.cut is not None
     assert (view.cut.upto, view.cut.strategy) == (1, "SummarizationCompaction")
     behind = (await store.page(DESK, "s"))[2:]
     assert view.messages == tuple(map(message_of_turn, behind))
-    assert view.ordinals == {one.id: one.ordinal for one in behind}
+    assert view.ordinals == {t.id: t.ordinal for t in behind}
     assert (view.cut.summary, view.cut.run_id) == (summary, run.run_id)
-    assert (shown(view), view.count) == (["c", "d", "e"], 5)
-    assert shown(await store.view(DESK, "s", limit=2)) == ["d", "e"]
+    assert (texts_of_view(view), view.count) == (["c", "d", "e"], 5)
+    assert texts_of_view(await store.view(DESK, "s", limit=2)) == ["d", "e"]
     whole = await store.view(DESK, "s", limit=4, whole=True)
-    assert (whole.cut, shown(whole)) == (view.cut, ["b", "c", "d", "e"])
+    assert (whole.cut, texts_of_view(whole)) == (view.cut, ["b", "c", "d", "e"])
     assert (await store.page(DESK, "s"))[:4] == before
 
 
@@ -135,21 +135,21 @@ async def test_a_cut_has_the_changes_of_turns_behind_it(bed: Bed) -> None:
     The changes go with any turn of the session, because they repeat what turns said.
     """
     run, store = await bed.begin(), bed.store.data.transcripts
-    said = tuple(turn(text) for text in "abcd")
-    await run.commit(run.turn(result("0"), turns=said))
+    new_turns = tuple(turn(text) for text in "abcd")
+    await run.commit(run.turn(result("0"), turns=new_turns))
     await store.append(DESK, [turn("z")], run_id="late")
     short = ChatMessage.of("tool", "b…\x00")
-    changes = {said[1].id: short, said[2].id: None}
+    changes = {new_turns[1].id: short, new_turns[2].id: None}
     first = NewCut("s", NO_CUT, NO_CUT, "Cut", None, changes)
     await run.commit(run.turn(result("1"), cuts=(first,)))
     view = await store.view(DESK, "s", limit=9)
     assert (view.cut and (view.cut.upto, view.cut.changes)) == (NO_CUT, changes)
-    assert shown(view) == ["a", "b", "c", "d", "z"]
+    assert texts_of_view(view) == ["a", "b", "c", "d", "z"]
 
-    second = NewCut("s", 0, NO_CUT, "Cut", None, {said[3].id: None})
+    second = NewCut("s", 0, NO_CUT, "Cut", None, {new_turns[3].id: None})
     await run.commit(run.turn(result("2"), cuts=(second,)))
     view = await store.view(DESK, "s", limit=9)
-    assert (view.cut and (view.cut.upto, view.cut.changes)) == (0, {said[3].id: None})
+    assert (view.cut and (view.cut.upto, view.cut.changes)) == (0, {new_turns[3].id: None})
     await store.clear_run(DESK, "s", "late")
     view = await store.view(DESK, "s", limit=9)
     assert (view.cut and (view.cut.upto, view.cut.changes)) == (0, {})
@@ -167,7 +167,7 @@ async def test_a_cut_counts_only_behind_the_one_that_its_run_saw(bed: Bed) -> No
     assert view.cut is not None
     assert (view.cut.upto, view.cut.strategy) == (1, "Cut0")
     await run.commit(run.turn(result("9"), cuts=(NewCut("s", 2, 1, "Cut3"),)))
-    assert shown(await store.view(DESK, "s", limit=10)) == ["d"]
+    assert texts_of_view(await store.view(DESK, "s", limit=10)) == ["d"]
 
 
 @pytest.mark.item(268, 280)
@@ -182,9 +182,9 @@ async def test_the_end_of_a_run_can_take_its_turns_along(bed: Bed) -> None:
 
     assert texts(await store.page(DESK, "s")) == ["before", "between"]
     assert texts(await store.page(DESK, "own")) == ["u"]
-    assert [one.name for one in await store.sessions(DESK)] == ["s", "own"]
+    assert [session.name for session in await store.sessions(DESK)] == ["s", "own"]
     await store.append(DESK, [turn("after")])
-    ordinals = [one.ordinal for one in await store.page(DESK, "s")]
+    ordinals = [t.ordinal for t in await store.page(DESK, "s")]
     assert ordinals == sorted(set(ordinals))
 
 
@@ -203,7 +203,7 @@ async def test_a_summary_goes_with_what_it_stands_for(bed: Bed) -> None:
     assert (await store.view(DESK, "s", limit=9)).cut is not None
     await store.clear_run(DESK, "s", "early")
     view = await store.view(DESK, "s", limit=9)
-    assert (view.cut, shown(view), view.count) == (None, ["a", "b"], 2)
+    assert (view.cut, texts_of_view(view), view.count) == (None, ["a", "b"], 2)
 
 
 async def test_what_was_said_comes_back_as_it_came(bed: Bed) -> None:
@@ -222,9 +222,9 @@ async def test_what_was_said_comes_back_as_it_came(bed: Bed) -> None:
     )
     await bed.store.data.transcripts.append(DESK, [NewTurn("s '\"", "t", message)])
 
-    [found] = await bed.store.data.transcripts.page(DESK, "s '\"")
-    assert found.message == message
-    assert found.message.model_dump_json() == message.model_dump_json()
+    [stored] = await bed.store.data.transcripts.page(DESK, "s '\"")
+    assert stored.message == message
+    assert stored.message.model_dump_json() == message.model_dump_json()
 
 
 async def test_writers_of_one_session_leave_no_gap(bed: Bed) -> None:
@@ -239,10 +239,10 @@ async def test_writers_of_one_session_leave_no_gap(bed: Bed) -> None:
             group.create_task(beside(n))
         for n in range(6):
             await run.commit(run.turn(result(str(n)), turns=(turn(f"r.{n}"),)))
-    found = await store.page(DESK, "s")
-    assert [one.ordinal for one in found] == list(range(36))
+    turns = await store.page(DESK, "s")
+    assert [t.ordinal for t in turns] == list(range(36))
     for n in range(6):
-        own = [one.id for one in found if one.id.startswith(f"{n}.")]
+        own = [t.id for t in turns if t.id.startswith(f"{n}.")]
         assert own == [f"{n}.{k}" for k in range(5)]
 
 
@@ -261,10 +261,10 @@ async def test_what_is_added_while_a_session_is_cleared_is_gone_or_there(bed: Be
             for n in range(8):
                 group.create_task(add(n))
                 group.create_task(take(n, whole=bool(each % 2 and n % 2)))
-        found = await store.page(DESK, "s")
-        assert await store.count(DESK, "s") == len(found)
-        whole = {one.id.partition(".")[0] for one in found}
-        assert {one.id for one in found} == {f"{n}.{k}" for n in whole for k in range(3)}
+        turns = await store.page(DESK, "s")
+        assert await store.count(DESK, "s") == len(turns)
+        whole = {t.id.partition(".")[0] for t in turns}
+        assert {t.id for t in turns} == {f"{n}.{k}" for n in whole for k in range(3)}
     await store.append(DESK, [turn("after")])
     assert (await store.page(DESK, "s"))[-1].id == "after"
 
@@ -276,9 +276,9 @@ async def test_lists_count_turns_and_tokens(bed: Bed) -> None:
         await store.append(DESK, [turn(f"{n}", session=session, tokens=tokens) for n in range(2)])
     await store.append(DESK, [turn("x", session="old")])
 
-    found = await store.sessions(DESK)
-    assert {(one.name, one.turns, one.tokens) for one in found} == {("old", 3, 4), ("new", 2, 10)}
-    assert all(one.first_at <= one.last_at for one in found)
+    sessions = await store.sessions(DESK)
+    assert {(s.name, s.turns, s.tokens) for s in sessions} == {("old", 3, 4), ("new", 2, 10)}
+    assert all(s.first_at <= s.last_at for s in sessions)
     assert len(await store.sessions(DESK, limit=1)) == 1
     assert await store.sessions(OTHER) == []
 
@@ -295,14 +295,14 @@ async def test_a_large_turn_comes_back_as_it_came(bed: Bed) -> None:
     """Of a commit, or without a run; beside small ones, repeated, and deleted with its session."""
     run, store = await bed.begin(), bed.store.data.transcripts
     large, huge = "é" * 200_000 + "\x00", "x" * 1_000_000
-    said = (turn("a"), NewTurn("s", "b", ChatMessage.of("user", large), tokens=7), turn("c"))
-    await run.commit(run.turn(result("0"), turns=said))
+    new_turns = (turn("a"), NewTurn("s", "b", ChatMessage.of("user", large), tokens=7), turn("c"))
+    await run.commit(run.turn(result("0"), turns=new_turns))
     for _ in range(2):
         await store.append(DESK, [NewTurn("s", "d", ChatMessage.of("tool", huge))])
 
     assert texts(await store.page(DESK, "s")) == ["a", large, "c", huge]
     view = await store.view(DESK, "s", limit=3)
-    assert shown(view) == [large, "c", huge]
+    assert texts_of_view(view) == [large, "c", huge]
     assert (view.messages[0].metadata["tokens"], view.messages[2].role) == ("7", "tool")
     assert texts(await store.page(FOREIGN, "s")) == []
     await store.clear_run(DESK, "s", run.run_id)

@@ -34,14 +34,14 @@ async def test_answers_count_with_their_entries_by_append_and_by_commit(bed: Bed
     await run.commit(run.turn(answer("4", "n", output=1), answer("0~0", "n", input=10**20)))
     [loaded] = await bed.store.reads.load([run.run_id])
 
-    found = await bed.store.data.usage.totals(ALL)
-    assert [(row.tenant, row.agent_id, row.model) for row in found] == [
+    rows = await bed.store.data.usage.totals(ALL)
+    assert [(row.tenant, row.agent_id, row.model) for row in rows] == [
         ("default", DESK, "m"),
         ("default", DESK, "n"),
     ]
-    assert {row.day for row in found} == {entry.ts.date() for entry in loaded.entries[1:]}
-    assert figures(found[0]) == (2, 20, 6, 8, 4, Decimal("0.3"), 0)
-    assert figures(found[1]) == (2, 10**20, 1, 0, 0, Decimal(0), 2)
+    assert {row.day for row in rows} == {entry.ts.date() for entry in loaded.entries[1:]}
+    assert figures(rows[0]) == (2, 20, 6, 8, 4, Decimal("0.3"), 0)
+    assert figures(rows[1]) == (2, 10**20, 1, 0, 0, Decimal(0), 2)
 
 
 async def test_a_write_that_is_refused_or_repeated_counts_nothing_more(bed: Bed) -> None:
@@ -54,8 +54,8 @@ async def test_a_write_that_is_refused_or_repeated_counts_nothing_more(bed: Bed)
     async with bed.rival() as rival:
         await bed.lose_to(rival)
         assert isinstance(await other.send(other.turn(answer("0", input=1))), LeaseLost)
-        found = await rival.store.data.usage.totals(ALL)
-    assert [(row.agent_id, *figures(row)[:2]) for row in found] == [(DESK, 1, 1)]
+        rows = await rival.store.data.usage.totals(ALL)
+    assert [(row.agent_id, *figures(row)[:2]) for row in rows] == [(DESK, 1, 1)]
 
 
 async def test_totals_are_chosen_and_added_up(bed: Bed) -> None:
@@ -69,20 +69,26 @@ async def test_totals_are_chosen_and_added_up(bed: Bed) -> None:
     [day] = await store.totals(ALL, by=("day",))
     assert day.day is not None
 
-    async def chosen(by: tuple[Any, ...] = ("model",), **wanted: Any) -> list[tuple[Any, ...]]:
-        rows = await store.totals(UsageFilter(**wanted), by=by)
+    async def read_totals(
+        by: tuple[Any, ...] = ("model",), **conditions: Any
+    ) -> list[tuple[Any, ...]]:
+        rows = await store.totals(UsageFilter(**conditions), by=by)
         return [(row.tenant, row.agent_id, row.model, row.calls) for row in rows]
 
     assert figures(day) == (4, 4, 0, 0, 0, Decimal(6), 0)
-    assert await chosen() == [(None, None, UNNAMED, 1), (None, None, "m", 2), (None, None, "n", 1)]
-    assert await chosen(("agent",)) == [(None, DESK, None, 2), (None, CLERK, None, 2)]
-    assert await chosen(("tenant",), model="m") == [("default", None, None, 2)]
-    assert await chosen((), agent_id=CLERK) == [(None, None, None, 2)]
-    assert await chosen((), type_="desk", tenant="default") == [(None, None, None, 4)]
-    assert await chosen((), type_="clerk") == await chosen((), tenant="acme") == []
-    assert await chosen((), since=day.day, until=day.day) == [(None, None, None, 4)]
-    assert await chosen((), since=day.day + timedelta(days=1)) == []
-    assert await chosen((), until=day.day - timedelta(days=1)) == []
+    assert await read_totals() == [
+        (None, None, UNNAMED, 1),
+        (None, None, "m", 2),
+        (None, None, "n", 1),
+    ]
+    assert await read_totals(("agent",)) == [(None, DESK, None, 2), (None, CLERK, None, 2)]
+    assert await read_totals(("tenant",), model="m") == [("default", None, None, 2)]
+    assert await read_totals((), agent_id=CLERK) == [(None, None, None, 2)]
+    assert await read_totals((), type_="desk", tenant="default") == [(None, None, None, 4)]
+    assert await read_totals((), type_="clerk") == await read_totals((), tenant="acme") == []
+    assert await read_totals((), since=day.day, until=day.day) == [(None, None, None, 4)]
+    assert await read_totals((), since=day.day + timedelta(days=1)) == []
+    assert await read_totals((), until=day.day - timedelta(days=1)) == []
 
 
 async def test_totals_outlive_runs_and_agents(bed: Bed) -> None:

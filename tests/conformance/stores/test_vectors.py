@@ -43,9 +43,9 @@ async def in_memory() -> AsyncIterator[Tenants]:
 
 
 @asynccontextmanager
-async def in_postgres(place: Place) -> AsyncIterator[Tenants]:
+async def in_postgres(database: Place) -> AsyncIterator[Tenants]:
     """Return tenants of one schema that no other test uses."""
-    async with links_to(place) as links:
+    async with links_to(database) as links:
         tables, ours = StoreTables(links, "vectors"), secrets.token_hex(6)
         yield lambda name, embedder: PgVectorStore(
             tables, tenant=f"{name}-{ours}", embedder=embedder
@@ -53,11 +53,11 @@ async def in_postgres(place: Place) -> AsyncIterator[Tenants]:
 
 
 @asynccontextmanager
-async def with_indexes(place: Place) -> AsyncIterator[Tenants]:
+async def with_indexes(database: Place) -> AsyncIterator[Tenants]:
     """The same, with an index of each collection from its first documents on."""
     async with (
-        links_to(place) as links,
-        open_search_indexes(place.url, schema=place.schema) as indexes,
+        links_to(database) as links,
+        open_search_indexes(database.url, schema=database.schema) as indexes,
     ):
         indexing, ours = Indexing(indexes), secrets.token_hex(6)
         yield lambda name, embedder: IndexedVectors(
@@ -80,8 +80,8 @@ def backend(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContext
     if request.param == "indexed":
         indexed: Place = request.getfixturevalue("pgvector_place")
         return lambda: with_indexes(indexed)
-    place: Place = request.getfixturevalue(f"{request.param}_place")
-    return lambda: in_postgres(place)
+    database: Place = request.getfixturevalue(f"{request.param}_place")
+    return lambda: in_postgres(database)
 
 
 @pytest.fixture
@@ -106,14 +106,14 @@ class Embedder:
         self.model = model
         self.calls: list[list[str]] = []
         self.answer: Callable[[Sequence[str]], Any] = lambda texts: [
-            (1.0, float(len(one)), 2.0) for one in texts
+            (1.0, float(len(text)), 2.0) for text in texts
         ]
 
     async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
         """See `EmbeddingClient.embed`."""
         self.calls.append(list(texts))
-        found: list[tuple[float, ...]] = self.answer(texts)
-        return found
+        vectors: list[tuple[float, ...]] = self.answer(texts)
+        return vectors
 
 
 def doc(id_: str, *numbers: float, content: str = "text", **metadata: JsonValue) -> VectorDocument:
@@ -130,10 +130,10 @@ async def ids(
     return [hit.id for hit in hits]
 
 
-def true_cosine(one: Sequence[float], other: Sequence[float]) -> float:
+def true_cosine(left_vector: Sequence[float], right_vector: Sequence[float]) -> float:
     """The cosine by its definition, in 64 bits."""
-    dot = math.fsum(a * b for a, b in zip(one, other, strict=True))
-    return dot / math.hypot(*one) / math.hypot(*other)
+    dot = math.fsum(a * b for a, b in zip(left_vector, right_vector, strict=True))
+    return dot / math.hypot(*left_vector) / math.hypot(*right_vector)
 
 
 @pytest.mark.item(312, 318)
@@ -174,13 +174,13 @@ async def test_hits_are_those_of_brute_force(store: VectorStore) -> None:
 @pytest.mark.item(313)
 async def test_equal_scores_are_ordered_by_id(store: VectorStore) -> None:
     """Vectors of one direction and any length have one score. Ids are ordered by code points."""
-    given = {"ä": 1.0, "a": 0.1, "B": 7e30, "\U0001f600": 3e-30, "\uffff": 13.0, "": 1e-9}
-    await store.add([doc(id_, k, 3 * k, -k) for id_, k in given.items()])
+    factors = {"ä": 1.0, "a": 0.1, "B": 7e30, "\U0001f600": 3e-30, "\uffff": 13.0, "": 1e-9}
+    await store.add([doc(id_, k, 3 * k, -k) for id_, k in factors.items()])
     await store.add([doc("best", 1, 2, 0), doc("opposite", -1, -3, 1)])
 
     hits = await store.search([1, 2, 0], limit=20)
 
-    assert [hit.id for hit in hits] == ["best", *sorted(given), "opposite"]
+    assert [hit.id for hit in hits] == ["best", *sorted(factors), "opposite"]
     assert len({hit.score for hit in hits[1:-1]}) == 1
     assert hits[0].score == pytest.approx(1, abs=1e-6)
     assert (await store.search([1, 3, -1], limit=20))[-1].score == pytest.approx(-1, abs=1e-6)
@@ -292,9 +292,9 @@ async def test_what_cannot_be_kept_is_refused_with_its_batch(store: VectorStore,
     """The error has a name and a remedy; nothing is stored."""
     bad, error, problem = REFUSED[kind]
     for keep in (store.add, store.upsert):
-        with pytest.raises(error, match=problem) as found:
+        with pytest.raises(error, match=problem) as caught:
             await keep([doc("good", 1, 2), bad, doc("x", 2, 1)])
-        assert isinstance(found.value, ContractError)
+        assert isinstance(caught.value, ContractError)
     assert await ids(store, 1, 2) == []
 
 
@@ -387,12 +387,13 @@ async def test_of_two_first_writers_one_fixes_the_length(store: VectorStore) -> 
     for n in range(5):
         two, three = doc("two", 1, 2), doc("three", 1, 2, 3)
         done = await asyncio.gather(
-            *(store.add([one], collection=f"{n}") for one in (two, three)), return_exceptions=True
+            *(store.add([document], collection=f"{n}") for document in (two, three)),
+            return_exceptions=True,
         )
-        refused = [one for one in done if one is not None]
+        refused = [outcome for outcome in done if outcome is not None]
         query = (1, 2) if done[0] is None else (1, 2, 3)
 
-        assert [type(one).__name__ for one in refused] == ["InvalidDocumentError"]
+        assert [type(error).__name__ for error in refused] == ["InvalidDocumentError"]
         assert len(await ids(store, *query, collection=f"{n}")) == 1
     await asyncio.gather(*(store.add([doc(f"{n}", n, 1)], collection="x") for n in range(9)))
     assert sorted(await ids(store, 1, 1, collection="x")) == [f"{n}" for n in range(9)]
@@ -417,13 +418,15 @@ async def test_a_hit_is_what_was_given(store: VectorStore) -> None:
         "z": [1, 1.0, 1e22, 10**22, -0.0, 5e-324, 1e308, True, None, "1"],
         "a": {"ä \u2028 😀": {}, "": [[]]},
     }
-    given = VectorDocument(id="a", content="Größe \u2028 😀", embedding=(2, 0), metadata=metadata)
-    await store.add([given])
+    document = VectorDocument(
+        id="a", content="Größe \u2028 😀", embedding=(2, 0), metadata=metadata
+    )
+    await store.add([document])
     expected = repr(metadata)
     metadata["new"] = 1
 
     [hit] = await store.search([1, 0])
-    assert (hit.id, hit.content) == ("a", given.content)
+    assert (hit.id, hit.content) == ("a", document.content)
     assert hit.score == pytest.approx(1, abs=1e-6)
     assert repr(hit.metadata) == expected
     hit.metadata.clear()
@@ -467,7 +470,7 @@ def normal(value: JsonValue) -> object:
         case list():
             return ("list", *map(normal, value))
         case dict():
-            return "object", frozenset((key, normal(one)) for key, one in value.items())
+            return "object", frozenset((key, normal(item)) for key, item in value.items())
         case bool() | str() | None:
             return type(value), value
         case _:
@@ -478,26 +481,26 @@ def normal(value: JsonValue) -> object:
 async def test_filters_compare_json(store: VectorStore) -> None:
     """Only values that are equal as JSON match: containment is no match, and true is not 1."""
     rnd = random.Random(11)
-    given: dict[str, dict[str, Any]] = {
+    documents: dict[str, dict[str, Any]] = {
         f"{n:03}": {key: any_json(rnd) for key in rnd.sample("abc", rnd.randrange(4))}
         for n in range(200)
     }
-    given |= {f"atom-{n:02}": {"a": atom} for n, atom in enumerate(ATOMS)}
-    await store.add([doc(id_, 1, 0, **metadata) for id_, metadata in given.items()])
+    documents |= {f"atom-{n:02}": {"a": atom} for n, atom in enumerate(ATOMS)}
+    await store.add([doc(id_, 1, 0, **metadata) for id_, metadata in documents.items()])
 
     values = [*ATOMS, *(any_json(rnd) for _ in range(20))]
     filters: list[dict[str, Any]] = [{"a": value} for value in values]
     filters += [{"a": rnd.choice(ATOMS), "b": rnd.choice(ATOMS)} for _ in range(20)]
-    for wanted in filters:
+    for filter_ in filters:
         expected = [
             id_
-            for id_, metadata in given.items()
+            for id_, metadata in documents.items()
             if all(
                 key in metadata and normal(metadata[key]) == normal(value)
-                for key, value in wanted.items()
+                for key, value in filter_.items()
             )
         ]
-        assert await ids(store, 1, 0, **wanted) == expected, wanted
+        assert await ids(store, 1, 0, **filter_) == expected, filter_
 
 
 @pytest.mark.item(313)
@@ -531,31 +534,36 @@ async def test_random_operations_do_what_a_small_model_does(tenants: Tenants, se
     model: dict[tuple[str, str], dict[str, tuple[tuple[float, ...], int]]] = {}
     for step in range(80):
         tenant, collection = rnd.choice(("acme", "bolt")), rnd.choice("xy")
-        store, kept = tenants(tenant, None), model.setdefault((tenant, collection), {})
-        chosen = [rnd.choice("abcdefgh") for _ in range(rnd.randrange(4))]
-        vectors = [tuple(rnd.gauss(0, 1) for _ in range(4)) for _ in chosen]
+        store, expected_documents = (
+            tenants(tenant, None),
+            model.setdefault((tenant, collection), {}),
+        )
+        ids_written = [rnd.choice("abcdefgh") for _ in range(rnd.randrange(4))]
+        vectors = [tuple(rnd.gauss(0, 1) for _ in range(4)) for _ in ids_written]
         batch = [
-            doc(id_, *numbers, n=step % 3) for id_, numbers in zip(chosen, vectors, strict=True)
+            doc(id_, *numbers, n=step % 3)
+            for id_, numbers in zip(ids_written, vectors, strict=True)
         ]
         match rnd.choice(("add", "upsert", "delete", "search")):
             case "add":
                 await store.add(batch, collection=collection)
-                for id_, numbers in zip(chosen, vectors, strict=True):
-                    kept.setdefault(id_, (numbers, step % 3))
+                for id_, numbers in zip(ids_written, vectors, strict=True):
+                    expected_documents.setdefault(id_, (numbers, step % 3))
             case "upsert":
                 await store.upsert(batch, collection=collection)
-                kept |= {
-                    id_: (numbers, step % 3) for id_, numbers in zip(chosen, vectors, strict=True)
+                expected_documents |= {
+                    id_: (numbers, step % 3)
+                    for id_, numbers in zip(ids_written, vectors, strict=True)
                 }
             case "delete":
-                await store.delete(chosen[:2], collection=collection)
-                for id_ in chosen[:2]:
-                    kept.pop(id_, None)
+                await store.delete(ids_written[:2], collection=collection)
+                for id_ in ids_written[:2]:
+                    expected_documents.pop(id_, None)
             case _:
                 query = [rnd.gauss(0, 1) for _ in range(4)]
                 scores = {
                     id_: true_cosine(query, numbers)
-                    for id_, (numbers, n) in kept.items()
+                    for id_, (numbers, n) in expected_documents.items()
                     if n == step % 3
                 }
                 best = sorted(scores, key=lambda id_: -scores[id_])

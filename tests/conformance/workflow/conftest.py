@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.workflow.integrated import made
+from tests.conformance.workflow.integrated import integrations
 from tests.conformance.workflow.stores import KINDS, Stores
 
 if TYPE_CHECKING:
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 @pytest.fixture(params=KINDS)
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     """Yield all stores of one kind."""
-    made = Stores(request.param, tmp_path)
-    yield made
-    made.close()
+    new_stores = Stores(request.param, tmp_path)
+    yield new_stores
+    new_stores.close()
 
 
-@pytest.fixture(params=[one for one in KINDS if one != "memory"])
+@pytest.fixture(params=[kind for kind in KINDS if kind != "memory"])
 def disk_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     """Yield all stores of one kind that survives its process."""
-    made = Stores(request.param, tmp_path)
-    yield made
-    made.close()
+    new_stores = Stores(request.param, tmp_path)
+    yield new_stores
+    new_stores.close()
 
 
 @pytest.fixture(autouse=True)
 def closed_integrations() -> Iterator[None]:
     """End the event loops of integrations with the test."""
     yield
-    while made:
-        made.pop().close()
+    while integrations:
+        integrations.pop().close()

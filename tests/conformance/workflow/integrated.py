@@ -16,13 +16,13 @@ CALLS = [
     {"name": "pay", "arguments": {"order": 7}, "call_id": "c1"},
     {"name": "look", "arguments": {}, "call_id": "c2"},
 ]
-made: list[Integration] = []
+integrations: list[Integration] = []
 
 
-def noted(one: Integration) -> Integration:
+def noted(integration: Integration) -> Integration:
     """Return an integration that is closed after the test."""
-    made.append(one)
-    return one
+    integrations.append(integration)
+    return integration
 
 
 class Till:
@@ -48,8 +48,10 @@ class Till:
         ]
 
 
-def played(stores: Stores, one: Integration, kind: EffectType, payload: dict[str, Any]) -> RunState:
+def played(
+    stores: Stores, integration: Integration, kind: EffectType, payload: dict[str, Any]
+) -> RunState:
     """Return a run of one effect, ticked once."""
     spec = one_effect(kind, payload)
-    rt = stores.runtime(effect_handlers=noted(one).blocking_handlers)
+    rt = stores.runtime(effect_handlers=noted(integration).blocking_handlers)
     return rt.tick(spec, rt.start(spec, session_id="s"))

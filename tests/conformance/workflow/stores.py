@@ -138,11 +138,11 @@ class Stores:
 
 def at_once(calls: Iterable[Callable[[], object]]) -> None:
     """Make each call in a thread of its own; return when all have ended."""
-    threads = [threading.Thread(target=one) for one in calls]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def effect_then(
@@ -156,7 +156,7 @@ def effect_then(
 
 def end_node(run: RunState, _ctx: Any) -> StepPlan:
     """Return the end node, with the public vars as output."""
-    public = {name: one for name, one in run.vars.items() if not name.startswith("_")}
+    public = {name: value for name, value in run.vars.items() if not name.startswith("_")}
     return StepPlan(run.current_node, complete_output=public)
 
 

@@ -34,19 +34,19 @@ class CrashError(Exception):
 
 def sound(rate: int = 8000) -> bytes:
     """Return half a second of WAV."""
-    kept = io.BytesIO()
-    with wave.open(kept, "wb") as file:
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(rate)
         file.writeframes(b"\0\0" * (rate // 2))
-    return kept.getvalue()
+    return content.getvalue()
 
 
 @pytest.mark.item(448)
 def test_a_description_has_the_kind_of_an_artifact(stores: Stores) -> None:
     """It comes from the writer, else from the tags, else from the type; another process reads the same."""
-    kept = stores.artifacts.store(
+    voice = stores.artifacts.store(
         sound(),
         content_type="audio/wav",
         run_id="r1",
@@ -54,51 +54,64 @@ def test_a_description_has_the_kind_of_an_artifact(stores: Stores) -> None:
         metadata={"model": {"name": "m"}},
     )
     code = stores.artifacts.store(b"x = 1", content_type="text/x-python")
-    said = stores.artifacts.store(
+    evidence = stores.artifacts.store(
         b"x",
         content_type="text/markdown",
         descriptor={"semantic_kind": "Evidence", "workflow_id": "graph", "unknown": 1},
     )
     broken = stores.artifacts.store(b"RIFF", content_type="audio/wav")
 
-    found = kept.descriptor
-    assert (found.semantic_kind, found.render_kind, found.modality) == ("voice", "audio", "voice")
-    assert (found.task, found.session_id, found.node_id) == ("tts", "s1", "say")
-    assert found.classification_source == "runtime_tags"
-    assert found.provenance == {"source": "unit", "run_id": "r1"}
-    assert (found.media["duration_s"], found.media["sample_rate"]) == (0.5, 8000)
+    descriptor = voice.descriptor
+    assert (descriptor.semantic_kind, descriptor.render_kind, descriptor.modality) == (
+        "voice",
+        "audio",
+        "voice",
+    )
+    assert (descriptor.task, descriptor.session_id, descriptor.node_id) == ("tts", "s1", "say")
+    assert descriptor.classification_source == "runtime_tags"
+    assert descriptor.provenance == {"source": "unit", "run_id": "r1"}
+    assert (descriptor.media["duration_s"], descriptor.media["sample_rate"]) == (0.5, 8000)
     assert (code.descriptor.semantic_kind, code.descriptor.render_kind) == ("code", "code")
     assert code.descriptor.classification_source == "runtime_mime_inferred"
-    assert (said.descriptor.semantic_kind, said.descriptor.render_kind) == ("evidence", "markdown")
-    assert said.descriptor.classification_source == "runtime_declared"
+    assert (evidence.descriptor.semantic_kind, evidence.descriptor.render_kind) == (
+        "evidence",
+        "markdown",
+    )
+    assert evidence.descriptor.classification_source == "runtime_declared"
     assert "EOFError" in broken.descriptor.media["inspection_error"]
-    for one in (kept, code, said, broken):
-        assert stores.reopen().artifacts.get_metadata(one.artifact_id) == one
-        assert one.blob_id == one.sha256
-    assert json.loads(json.dumps(kept.to_dict())) == kept.to_dict()
+    for metadata in (voice, code, evidence, broken):
+        assert stores.reopen().artifacts.get_metadata(metadata.artifact_id) == metadata
+        assert metadata.blob_id == metadata.sha256
+    assert json.loads(json.dumps(voice.to_dict())) == voice.to_dict()
 
 
 @pytest.mark.item(448)
 def test_a_description_is_changed_later(stores: Stores) -> None:
     """Fields that a change leaves empty stay, and so do the bytes; lists find the new values."""
-    kept = stores.artifacts.store(
+    artifact = stores.artifacts.store(
         sound(), content_type="audio/wav", tags={"modality": "music"}, metadata={"a": 1, "b": 2}
     )
-    name = kept.artifact_id
+    name = artifact.artifact_id
     more = {"workflow_id": "graph", "media": {"title": "loop"}}
     stores.artifacts.update_metadata(
         name, tags={"session_id": "s1"}, metadata={"b": 3}, descriptor=more
     )
     store = stores.reopen().artifacts
-    found = store.get_metadata(name)
+    metadata = store.get_metadata(name)
 
-    assert found.tags == {"modality": "music", "session_id": "s1"}
-    assert found.metadata == {"a": 1, "b": 3}
-    assert (found.descriptor.semantic_kind, found.descriptor.workflow_id) == ("music", "graph")
-    assert found.descriptor.session_id == "s1"
-    assert (found.descriptor.media["duration_s"], found.descriptor.media["title"]) == (0.5, "loop")
+    assert metadata.tags == {"modality": "music", "session_id": "s1"}
+    assert metadata.metadata == {"a": 1, "b": 3}
+    assert (metadata.descriptor.semantic_kind, metadata.descriptor.workflow_id) == (
+        "music",
+        "graph",
+    )
+    assert metadata.descriptor.session_id == "s1"
+    assert (metadata.descriptor.media["duration_s"], metadata.descriptor.media["title"]) == (
+        0.5,
+        "loop",
+    )
     assert store.load(name).content == sound()
-    assert [one.artifact_id for one in store.search(workflow_id="graph")] == [name]
+    assert [a.artifact_id for a in store.search(workflow_id="graph")] == [name]
     replaced = store.update_metadata(
         name,
         tags={"x": "y"},
@@ -129,17 +142,17 @@ def test_reads_of_an_artifact_are_counted(stores: Stores) -> None:
     other = stores.reopen().artifacts
 
     at_once(
-        partial(one.record_access, name, action="preview", actor_id="ada")
-        for one in (stores.artifacts, other) * 10
+        partial(store.record_access, name, action="preview", actor_id="ada")
+        for store in (stores.artifacts, other) * 10
     )
     last = other.record_access(name, action=" Read", at="2030-01-01T00:00:00+00:00", run_id="r1")
-    found = stores.artifacts.get_metadata(name).access
+    access = stores.artifacts.get_metadata(name).access
 
-    assert found == last.access
-    assert (found.access_count, found.preview_count, found.content_access_count) == (21, 20, 1)
-    assert (found.download_count, found.actions) == (0, {"preview": 20, "read": 1})
-    assert (found.last_action, found.last_run_id) == ("read", "r1")
-    assert (found.last_accessed_at, found.last_actor_id) == ("2030-01-01T00:00:00+00:00", None)
+    assert access == last.access
+    assert (access.access_count, access.preview_count, access.content_access_count) == (21, 20, 1)
+    assert (access.download_count, access.actions) == (0, {"preview": 20, "read": 1})
+    assert (access.last_action, access.last_run_id) == ("read", "r1")
+    assert (access.last_accessed_at, access.last_actor_id) == ("2030-01-01T00:00:00+00:00", None)
     assert other.record_access("nobody") is None
 
 
@@ -159,10 +172,10 @@ def test_reads_of_threads_in_memory_are_counted() -> None:
         at_once([look] * 4)
     finally:
         sys.setswitchinterval(before)
-    found = store.get_metadata(name)
+    metadata = store.get_metadata(name)
 
-    assert found is not None
-    assert found.access.access_count == 800
+    assert metadata is not None
+    assert metadata.access.access_count == 800
 
 
 @pytest.mark.item(448)
@@ -176,7 +189,7 @@ def test_artifacts_are_found_and_counted_by_description(stores: Stores) -> None:
     store.store(b"plain", content_type="text/plain", artifact_id="a4", metadata={"lang": "de"})
 
     def names(**filters: Any) -> list[str]:
-        return [one.artifact_id for one in store.search(**filters)]
+        return [a.artifact_id for a in store.search(**filters)]
 
     assert names(modality="VOICE", run_id="r1") == ["a3", "a1"]
     assert names(semantic_kind="image", session_id="s1") == ["a2"]
@@ -219,11 +232,11 @@ def test_a_crash_leaves_a_change_complete_or_undone(disk_stores: Stores) -> None
         dying = disk_stores.reopen(fault=die).artifacts
         with pytest.raises(CrashError):
             dying.update_metadata(name, tags={"point": point}, metadata={"n": point})
-        found = disk_stores.reopen().artifacts.get_metadata(name)
+        metadata = disk_stores.reopen().artifacts.get_metadata(name)
 
         is_done = point in {"file renamed", "transaction committed"}
         changed = (before.tags | {"point": point}, {"n": point})
-        assert (found.tags, found.metadata) == (
+        assert (metadata.tags, metadata.metadata) == (
             changed if is_done else (before.tags, before.metadata)
         )
         assert disk_stores.reopen().artifacts.load(name).content == b"x"
@@ -259,9 +272,9 @@ def test_the_first_of_two_writers_of_an_id_wins(tmp_path: Path) -> None:
         if where == "file synced":
             other.store(b"first", artifact_id="a")
 
-    kept = files.FileArtifactStore(tmp_path, fault=come_between).store(b"second", artifact_id="a")
+    stored = files.FileArtifactStore(tmp_path, fault=come_between).store(b"second", artifact_id="a")
 
-    assert kept == other.get_metadata("a")
+    assert stored == other.get_metadata("a")
     assert other.load_text("a") == "first"
 
 
@@ -306,8 +319,8 @@ def test_a_folder_of_an_older_release_is_taken_over(tmp_path: Path) -> None:
     store = files.FileArtifactStore(tmp_path)
 
     assert store.load_text("old") == "old"
-    (found,) = store.search(run_id="r1", semantic_kind="evidence")
-    assert (found.blob_id, found.descriptor.classification_source) == (
+    (artifact,) = store.search(run_id="r1", semantic_kind="evidence")
+    assert (artifact.blob_id, artifact.descriptor.classification_source) == (
         "ab",
         "runtime_mime_inferred",
     )
@@ -341,36 +354,36 @@ def test_a_payload_for_a_store_hides_credentials(stores: Stores) -> None:
         generation={"prompt": "x" * 13_000, "max_tokens": 5, "seed": b"ab"},
         turn_id="t1",
     )
-    kept = stores.artifacts.store(b"x", descriptor=descriptor, metadata=metadata)
-    found = stores.reopen().artifacts.get_metadata(kept.artifact_id)
+    artifact = stores.artifacts.store(b"x", descriptor=descriptor, metadata=metadata)
+    stored = stores.reopen().artifacts.get_metadata(artifact.artifact_id)
 
-    assert found.descriptor.render_kind == "image"
-    assert found.descriptor.turn_id == "t1"
-    assert found.descriptor.provenance["run_id"] == "r1"
-    assert found.descriptor.producer["auth"] == {
+    assert stored.descriptor.render_kind == "image"
+    assert stored.descriptor.turn_id == "t1"
+    assert stored.descriptor.provenance["run_id"] == "r1"
+    assert stored.descriptor.producer["auth"] == {
         "api_key": "[redacted]",
         "access-token": "[redacted]",
     }
-    assert found.descriptor.generation["prompt"].endswith("#TRUNCATION")
-    assert found.descriptor.generation["max_tokens"] == 5
-    assert found.descriptor.generation["seed"] == {"bytes": 2, "redacted": True}
-    assert found.descriptor.security["recorded_user_content_fields"] == ["prompt"]
-    assert found.metadata["producer"] == found.descriptor.producer
+    assert stored.descriptor.generation["prompt"].endswith("#TRUNCATION")
+    assert stored.descriptor.generation["max_tokens"] == 5
+    assert stored.descriptor.generation["seed"] == {"bytes": 2, "redacted": True}
+    assert stored.descriptor.security["recorded_user_content_fields"] == ["prompt"]
+    assert stored.metadata["producer"] == stored.descriptor.producer
 
 
 @pytest.mark.parametrize("odd", ["a\0b", "\ud800"])
 def test_a_description_that_could_not_be_read_is_refused(stores: Stores, odd: str) -> None:
     """At the call, whichever of its texts it is. Lists have the others."""
-    kept = stores.artifacts.store(b"x", run_id="r1")
-    for given in ({"run_id": odd}, {"content_type": odd}, {"tags": {"a": odd}}):
+    artifact = stores.artifacts.store(b"x", run_id="r1")
+    for options in ({"run_id": odd}, {"content_type": odd}, {"tags": {"a": odd}}):
         with pytest.raises(NotSerializableError):
-            stores.artifacts.store(b"y", **given)
+            stores.artifacts.store(b"y", **options)
     with pytest.raises(NotSerializableError):
-        stores.artifacts.update_metadata(kept.artifact_id, tags={odd: "a"})
+        stores.artifacts.update_metadata(artifact.artifact_id, tags={odd: "a"})
     with pytest.raises(NotSerializableError):
-        stores.artifacts.record_access(kept.artifact_id, actor_id=odd)
+        stores.artifacts.record_access(artifact.artifact_id, actor_id=odd)
 
-    assert stores.reopen().artifacts.list_all() == [kept]
+    assert stores.reopen().artifacts.list_all() == [artifact]
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"artifact_id": "x"}', '{"run_id": "\\u0000"}'])

@@ -132,8 +132,8 @@ def test_a_decision_survives_a_crash_at_each_point(
             state = decide(stores.reopen(), run_id, decision, effect_handlers=handlers)
         else:
             break
-        told = [one["status"] for one in stores.ledger.list(run_id)]
-        doubts, where = told.count("waiting"), f"died at point {points}"
+        statuses = [record["status"] for record in stores.ledger.list(run_id)]
+        doubts, where = statuses.count("waiting"), f"died at point {points}"
         again += doubts - 1
         points += 1
         assert state.status.value == status, where
@@ -173,8 +173,8 @@ def test_a_doubt_is_decided_once(stores: Stores) -> None:
 
     assert (state.vars["asked"], state.output["out"], handler.calls) == (1, "told", 2)
     assert first.wait_key != second.wait_key
-    told = [one["idempotency_key"] for one in stores.ledger.list(run_id) if one["effect"]]
-    assert told[0] == told[3], "the effect keeps its key"
+    keys = [record["idempotency_key"] for record in stores.ledger.list(run_id) if record["effect"]]
+    assert keys[0] == keys[3], "the effect keeps its key"
 
 
 @pytest.mark.item(414, 441)

@@ -62,8 +62,8 @@ class Counting:
     def __call__(self, _run: RunState, effect: Effect) -> EffectOutcome:
         """Fail, or return."""
         self.calls += 1
-        told = (effect.payload.get("params") or {}).get("trace_metadata") or {}
-        self.keys.append(told.get("effect_idempotency_key", ""))
+        trace = (effect.payload.get("params") or {}).get("trace_metadata") or {}
+        self.keys.append(trace.get("effect_idempotency_key", ""))
         if self.calls <= self.fails:
             return EffectOutcome.failed(f"no luck {self.calls}")
         return EffectOutcome.completed({"call": self.calls})
@@ -74,8 +74,8 @@ def test_policies_set_number_and_pauses_of_attempts() -> None:
     """A model three times, tools twice, other effects once; pauses double up to a limit."""
     retry, none = RetryPolicy(), NoRetryPolicy()
     kinds = (EffectType.LLM_CALL, EffectType.TOOL_CALLS, EffectType.EMIT_EVENT)
-    assert [retry.max_attempts(Effect(one)) for one in kinds] == [3, 2, 1]
-    assert [none.max_attempts(Effect(one)) for one in kinds] == [1, 1, 1]
+    assert [retry.max_attempts(Effect(kind)) for kind in kinds] == [3, 2, 1]
+    assert [none.max_attempts(Effect(kind)) for kind in kinds] == [1, 1, 1]
     policy = DefaultEffectPolicy(
         default_backoff_base=1, default_backoff_max=10, effect_max_attempts={"llm_call": 7}
     )
@@ -99,8 +99,8 @@ def test_a_failed_attempt_is_followed_by_another(stores: Stores) -> None:
 
     assert state.output["out"] == {"call": 3}
     assert stores.clock.slept == [1, 2]
-    records = [one for one in runtime.get_ledger(run_id) if one["node_id"] == "work"][1:]
-    assert [(one["status"], one["attempt"]) for one in records] == [
+    records = [record for record in runtime.get_ledger(run_id) if record["node_id"] == "work"][1:]
+    assert [(record["status"], record["attempt"]) for record in records] == [
         ("started", 1),
         ("failed", 1),
         ("started", 2),
@@ -108,8 +108,8 @@ def test_a_failed_attempt_is_followed_by_another(stores: Stores) -> None:
         ("started", 3),
         ("completed", 3),
     ]
-    assert len({one["idempotency_key"] for one in records}) == 1
-    assert len({one["step_id"] for one in records}) == 3
+    assert len({record["idempotency_key"] for record in records}) == 1
+    assert len({record["step_id"] for record in records}) == 3
     assert handler.keys == [records[0]["idempotency_key"]] * 3
 
 
@@ -117,7 +117,7 @@ def test_a_failed_attempt_is_followed_by_another(stores: Stores) -> None:
 def test_the_last_failed_attempt_fails_the_run(stores: Stores) -> None:
     """The error has the number of attempts; an error that is not retryable has none."""
     spec = one_effect(EffectType.LLM_CALL, {"prompt": "x"})
-    for policy, calls, told in (
+    for policy, calls, problem in (
         (RetryPolicy(llm_max_attempts=3), 3, "after 3 attempts: no luck 3"),
         (NoRetryPolicy(), 1, "at its first attempt: no luck 1"),
     ):
@@ -127,7 +127,7 @@ def test_the_last_failed_attempt_fails_the_run(stores: Stores) -> None:
         )
         state = runtime.tick(spec, runtime.start(spec))
         assert state.status is RunStatus.FAILED
-        assert told in (state.error or "")
+        assert problem in (state.error or "")
         assert handler.calls == calls
     hopeless = stores.runtime(
         effect_handlers={
@@ -147,8 +147,8 @@ def test_a_key_names_one_effect_of_one_step() -> None:
 
     assert compute_idempotency_key(run_id="r", node_id="n", effect=again, seq=3) == key
     others = {
-        compute_idempotency_key(run_id=run, node_id=node, effect=one, seq=seq)
-        for run, node, one, seq in (
+        compute_idempotency_key(run_id=run, node_id=node, effect=other_effect, seq=seq)
+        for run, node, other_effect, seq in (
             ("r2", "n", effect, 3),
             ("r", "n2", effect, 3),
             ("r", "n", Effect(EffectType.LLM_CALL, {"prompt": "y"}), 3),
@@ -163,14 +163,14 @@ def test_a_key_names_one_effect_of_one_step() -> None:
 @pytest.mark.item(415, 440, 472)
 def test_a_handler_cannot_change_what_is_recorded(stores: Stores) -> None:
     """A handler changes its effect and its run. Records, the next attempt and the vars do not change."""
-    shown: list[dict[str, Any]] = []
+    payloads: list[dict[str, Any]] = []
 
     def handler(run: RunState, effect: Effect) -> EffectOutcome:
-        shown.append(json.loads(json.dumps(effect.payload)))
+        payloads.append(json.loads(json.dumps(effect.payload)))
         effect.payload["inner"]["list"].append("changed")
         effect.payload["new"], effect.result_key = "changed", "changed"
         run.vars["kept"]["list"].append("changed")
-        return EffectOutcome.failed("again") if len(shown) == 1 else EffectOutcome.completed(1)
+        return EffectOutcome.failed("again") if len(payloads) == 1 else EffectOutcome.completed(1)
 
     def work(run: RunState, _ctx: Any) -> StepPlan:
         run.vars["kept"] = {"list": [1]}
@@ -188,11 +188,11 @@ def test_a_handler_cannot_change_what_is_recorded(stores: Stores) -> None:
     state = runtime.tick(spec, run_id)
 
     assert (state.output["kept"], state.output["out"]) == ({"list": [1]}, 1)
-    records = [one for one in stores.ledger.list(run_id) if one["idempotency_key"]][:4]
-    assert [one["status"] for one in records] == ["started", "failed", "started", "completed"]
+    records = [record for record in stores.ledger.list(run_id) if record["idempotency_key"]][:4]
+    assert [record["status"] for record in records] == ["started", "failed", "started", "completed"]
     effect = {"type": "tool_calls", "payload": {"inner": {"list": [1]}}, "result_key": "out"}
-    assert [one["effect"] for one in records] == [effect] * 4
-    assert shown == [effect["payload"]] * 2
+    assert [record["effect"] for record in records] == [effect] * 4
+    assert payloads == [effect["payload"]] * 2
     assert verify_ledger_chain(stores.ledger.list(run_id))["ok"]
 
 
@@ -283,11 +283,11 @@ def test_the_next_driver_continues_after_a_crash(
 
     No node is called twice.
     """
-    handler, asked = Counting(), []
+    handler, asked_nodes = Counting(), []
 
     def work(run: RunState, _ctx: Any) -> StepPlan:
-        asked.append(run.current_node)
-        run.vars["asked"] = len(asked)
+        asked_nodes.append(run.current_node)
+        run.vars["asked"] = len(asked_nodes)
         return StepPlan("work", Effect(EffectType.LLM_CALL, {}, "out", mode), next_node="end")
 
     spec = WorkflowSpec("graph", "work", {"work": work, "end": end_node})
@@ -299,7 +299,7 @@ def test_the_next_driver_continues_after_a_crash(
 
     state = stores.reopen().runtime(effect_handlers=handlers).tick(spec, run_id)
 
-    assert asked == ["work"]
+    assert asked_nodes == ["work"]
     if point in {"ended", "saved"}:
         assert (state.status, handler.calls) == (RunStatus.COMPLETED, 1)
     elif mode is EffectMode.IDEMPOTENT:
@@ -313,7 +313,7 @@ def test_the_next_driver_continues_after_a_crash(
         assert state.waiting.reason is WaitReason.JOB
     if state.status is RunStatus.COMPLETED:
         assert state.output["asked"] == 1
-    starts = [one for one in stores.ledger.list(run_id) if one["status"] == "started"]
+    starts = [record for record in stores.ledger.list(run_id) if record["status"] == "started"]
     assert len(starts) == 1
 
 
@@ -433,16 +433,16 @@ def test_a_listener_of_a_pause_may_cancel_the_run(stores: Stores) -> None:
     runtime = stores.runtime(spec, ledger_store=ObservableLedgerStore(stores.ledger))
     run_id = runtime.start(spec)
     runtime.tick(spec, run_id)
-    heard: list[RunStatus] = []
+    statuses: list[RunStatus] = []
 
     def hear(_record: dict[str, Any]) -> None:
-        if not heard:
-            heard.append(runtime.cancel_run(run_id).status)
+        if not statuses:
+            statuses.append(runtime.cancel_run(run_id).status)
 
     runtime.subscribe_ledger(hear, run_id=run_id)
     runtime.pause_run(run_id)
 
-    assert heard == [RunStatus.WAITING]
+    assert statuses == [RunStatus.WAITING]
     assert stores.reopen().runs.load(run_id).status is RunStatus.CANCELLED
 
 
@@ -499,7 +499,7 @@ def test_messages_for_a_run_are_in_its_inbox(stores: Stores) -> None:
     runtime.tick(spec, run_id)
     assert [runtime.steer(run_id, "first"), runtime.steer(run_id, {"role": "user"})] == [1, 2]
     inbox = stores.reopen().runs.load(run_id).vars["_runtime"]["inbox"]
-    assert [one["seq"] for one in inbox] == [1, 2]
+    assert [message["seq"] for message in inbox] == [1, 2]
     assert inbox[0]["message"] == {"role": "user", "content": "first"}
     with pytest.raises(ValueError, match="empty"):
         runtime.steer(run_id, "")
@@ -549,8 +549,8 @@ def test_an_effect_stays_in_doubt_over_a_pause(stores: Stores) -> None:
 
     assert wait is not None
     assert (wait.reason, handler.calls) == (WaitReason.JOB, 1)
-    told = runtime.resume(spec, run_id, wait.wait_key, {"result": "told"})
-    assert told.output == {"success": True, "result": "told"}
+    state = runtime.resume(spec, run_id, wait.wait_key, {"result": "told"})
+    assert state.output == {"success": True, "result": "told"}
 
 
 def test_a_woken_run_is_not_listed_as_waiting(stores: Stores) -> None:

@@ -51,12 +51,12 @@ def test_content_that_tools_fetch_is_kept_as_evidence(stores: Stores) -> None:
     text = stores.artifacts.load_text(get_artifact_id(command["output"]["stdout_artifact"]))
     assert text.startswith("out ")
     assert (added["output"], "meta" in added) == (3, False)
-    told = rt.list_evidence(run_id)
-    assert [one["tool_name"] for one in told] == ["execute_command", "web_search"]
-    assert [one["evidence_id"] for one in told] == [
-        one["meta"]["evidence_id"] for one in (command, search)
+    rows = rt.list_evidence(run_id)
+    assert [row["tool_name"] for row in rows] == ["execute_command", "web_search"]
+    assert [row["evidence_id"] for row in rows] == [
+        call["meta"]["evidence_id"] for call in (command, search)
     ]
-    first, second = (rt.load_evidence(one["evidence_id"]) or {} for one in told)
+    first, second = (rt.load_evidence(row["evidence_id"]) or {} for row in rows)
     assert (first["command"], first["code"], first["call_id"]) == ("ls", 0, "c1")
     assert (first["run_id"], first["node_id"]) == (run_id, "work")
     results = stores.artifacts.load_text(get_artifact_id(second["artifacts"]["results"]))
@@ -80,12 +80,10 @@ def test_evidence_is_that_of_the_recorded_result(stores: Stores, point: str) -> 
     state = rt.tick(spec, run_id)
 
     command, _, search = state.output["out"]["results"]
-    told = rt.list_evidence(run_id)
-    assert [one["evidence_id"] for one in told] == [
-        one["meta"]["evidence_id"] for one in (command, search)
-    ]
-    kept = rt.load_evidence(told[0]["evidence_id"]) or {}
-    assert kept["artifacts"]["stdout"] == command["output"]["stdout_artifact"]
+    rows = rt.list_evidence(run_id)
+    assert [x["evidence_id"] for x in rows] == [x["meta"]["evidence_id"] for x in (command, search)]
+    evidence = rt.load_evidence(rows[0]["evidence_id"]) or {}
+    assert evidence["artifacts"]["stdout"] == command["output"]["stdout_artifact"]
 
 
 @pytest.mark.item(461)
@@ -108,7 +106,7 @@ def test_evidence_that_cannot_be_kept_is_a_warning(stores: Stores) -> None:
     assert state.output["out"]["results"][0]["output"]["stdout"].startswith("out ")
     assert rt.list_evidence(run_id) == []
     warnings = state.vars["_runtime"]["evidence_warnings"]
-    assert [(one["tool_name"], one["error"]) for one in warnings] == [
+    assert [(warning["tool_name"], warning["error"]) for warning in warnings] == [
         (name, "PersistenceError: the bucket is away") for name in ("execute_command", "web_search")
     ]
 

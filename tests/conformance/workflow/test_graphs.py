@@ -73,11 +73,11 @@ def test_the_three_plans_drive_a_run(stores: Stores) -> None:
         "context": 0,
         "scratchpad": 0,
     }
-    told = [
-        (one["node_id"], one["status"], (one["effect"] or {}).get("type"))
-        for one in stores.reopen().ledger.list(run_id)
+    steps = [
+        (record["node_id"], record["status"], (record["effect"] or {}).get("type"))
+        for record in stores.reopen().ledger.list(run_id)
     ]
-    assert told == [
+    assert steps == [
         ("begin", "completed", None),  # the start of the run
         ("begin", "completed", None),
         ("work", "started", "answer_user"),
@@ -183,7 +183,7 @@ LOOSE = Effect(EffectType.ANSWER_USER, {"message": "x"})
 
 @pytest.mark.item(404)
 @pytest.mark.parametrize(
-    ("node", "told"),
+    ("node", "problem"),
     [
         (odd(None), "returned a NoneType"),
         (odd({}), "returned a dict"),
@@ -204,7 +204,7 @@ LOOSE = Effect(EffectType.ANSWER_USER, {"message": "x"})
         (odd(StepPlan("node", effect=Effect(EffectType.ANSWER_USER, {}, "a..b"))), "empty"),
     ],
 )
-def test_an_invalid_plan_of_a_node_fails_its_run(stores: Stores, node: Any, told: str) -> None:
+def test_an_invalid_plan_of_a_node_fails_its_run(stores: Stores, node: Any, problem: str) -> None:
     """The state and a record have the error. None of its effects happens."""
     spec = WorkflowSpec("graph", "node", {"node": node})
     runtime = stores.runtime(spec)
@@ -213,9 +213,9 @@ def test_an_invalid_plan_of_a_node_fails_its_run(stores: Stores, node: Any, told
     state = runtime.tick(spec, run_id)
 
     assert state.status is RunStatus.FAILED
-    assert told in (state.error or "")
+    assert problem in (state.error or "")
     records = runtime.get_ledger(run_id)
-    assert [one["status"] for one in records] == ["completed", "failed", "completed"]
+    assert [record["status"] for record in records] == ["completed", "failed", "completed"]
     assert records[1]["error"] == state.error
     assert state.vars["s"] == "scalar"
     assert stores.reopen().runs.load(run_id).status is RunStatus.FAILED
@@ -305,7 +305,7 @@ def test_a_handler_takes_the_place_of_a_built_in_one(stores: Stores) -> None:
 
 @pytest.mark.item(477)
 @pytest.mark.parametrize(
-    ("outcome", "told"),
+    ("outcome", "problem"),
     [
         ("text", "returned a str"),
         (None, "returned a NoneType"),
@@ -316,7 +316,7 @@ def test_a_handler_takes_the_place_of_a_built_in_one(stores: Stores) -> None:
         (EffectOutcome.waiting(WaitState(WaitReason.JOB, "k", until="soon")), "ISO timestamp"),
     ],
 )
-def test_a_bad_outcome_fails_its_run(stores: Stores, outcome: Any, told: str) -> None:
+def test_a_bad_outcome_fails_its_run(stores: Stores, outcome: Any, problem: str) -> None:
     """A record has the error."""
     spec = one_effect(EffectType.LLM_CALL, {})
     runtime = stores.runtime(effect_handlers={EffectType.LLM_CALL: lambda _run, _effect: outcome})
@@ -325,8 +325,8 @@ def test_a_bad_outcome_fails_its_run(stores: Stores, outcome: Any, told: str) ->
     state = runtime.tick(spec, run_id)
 
     assert state.status is RunStatus.FAILED
-    assert told in (state.error or "")
-    assert [one["status"] for one in runtime.get_ledger(run_id)] == [
+    assert problem in (state.error or "")
+    assert [record["status"] for record in runtime.get_ledger(run_id)] == [
         "completed",
         "started",
         "failed",
@@ -353,8 +353,8 @@ def test_a_batch_of_tools_has_a_result_for_each(stores: Stores) -> None:
     state = runtime.tick(spec, runtime.start(spec))
 
     rows = state.output["out"]["results"]
-    assert [one["call_id"] for one in rows] == ["c1", "c2", "2"]
-    assert [one["success"] for one in rows] == [True, False, False]
+    assert [row["call_id"] for row in rows] == ["c1", "c2", "2"]
+    assert [row["success"] for row in rows] == [True, False, False]
     assert rows[0]["output"] == 3
     assert rows[1]["error"] == "OSError: no disk"
     assert "nobody" in rows[2]["error"]
@@ -553,7 +553,7 @@ def test_traces_of_nodes_are_bounded(stores: Stores) -> None:
     runtime.tick(spec, run_id)
 
     trace = runtime.get_node_trace(run_id, "loop")
-    assert [one["effect"]["payload"]["prompt"] for one in trace["steps"]] == [*range(21, 26)]
+    assert [step["effect"]["payload"]["prompt"] for step in trace["steps"]] == [*range(21, 26)]
     assert trace["dropped"] == 20
     assert trace["steps"][0]["result"] == "ok"
     assert "#TRUNCATION" in trace["steps"][3]["result"]
@@ -572,7 +572,7 @@ def test_limits_warn_and_can_be_changed(stores: Stores) -> None:
 
     warnings = runtime.check_limits(stores.reopen().runs.load(run_id))
 
-    assert [(one.limit_type, one.status) for one in warnings] == [
+    assert [(warning.limit_type, warning.status) for warning in warnings] == [
         ("iterations", "warning"),
         ("tokens", "exceeded"),
     ]
@@ -586,9 +586,9 @@ def test_a_run_has_its_namespaces(stores: Stores) -> None:
     """Each is an object; a reserved name with another type is refused."""
     spec = WorkflowSpec("graph", "end", {"end": end_node})
     runtime = stores.runtime(spec)
-    found = runtime.get_state(runtime.start(spec)).vars
+    run_vars = runtime.get_state(runtime.start(spec)).vars
 
-    assert {name for name, one in found.items() if isinstance(one, dict)} == {
+    assert {name for name, value in run_vars.items() if isinstance(value, dict)} == {
         "context",
         "scratchpad",
         "_runtime",

@@ -58,10 +58,10 @@ def test_a_restored_snapshot_is_a_new_run(stores: Stores) -> None:
     )
     stores.snapshots.save(snapshot)
     runtime.resume(ASKING, run_id, "k", "yes")
-    found = stores.reopen().snapshots.load(snapshot.snapshot_id)
+    stored = stores.reopen().snapshots.load(snapshot.snapshot_id)
 
     new_id = restore_snapshot(
-        found, ASKING, run_store=stores.runs, ledger_store=stores.ledger, run_id="again"
+        stored, ASKING, run_store=stores.runs, ledger_store=stores.ledger, run_id="again"
     )
 
     assert new_id == "again"
@@ -109,14 +109,14 @@ def tree(stores: Stores) -> tuple[WorkflowSpec, WorkflowRuntime, str]:
 def test_a_history_has_all_of_a_run(stores: Stores) -> None:
     """As JSON text: runs, records with cursors, artifacts with digests, the graph, the session."""
     parent, _, run_id = tree(stores)
-    kept = stores.artifacts.store_text("x", run_id=run_id)
+    artifact = stores.artifacts.store_text("x", run_id=run_id)
     where: dict[str, Any] = {
         "run_store": stores.runs,
         "ledger_store": stores.ledger,
         "artifact_store": stores.artifacts,
     }
     persist_workflow_snapshot(
-        **{one: where[one] for one in ("run_store", "artifact_store")},
+        **{name: where[name] for name in ("run_store", "artifact_store")},
         run_id=run_id,
         workflow_id="parent",
         snapshot=parent.described(),
@@ -134,16 +134,16 @@ def test_a_history_has_all_of_a_run(stores: Stores) -> None:
     (child,) = bundle["subruns"]
     assert {*bundle["ledgers"]} == {run_id, child["run_id"]}
     ledger = bundle["ledgers"][run_id]
-    assert [one["cursor"] for one in ledger["items"]] == [*range(1, ledger["total"] + 1)]
-    assert {one["artifact_id"]: one["sha256"] for one in ledger["artifacts"]}[
-        kept.artifact_id
-    ] == kept.sha256
-    assert [one["run_id"] for one in bundle["session"]["turns"]] == [run_id]
+    assert [item["cursor"] for item in ledger["items"]] == [*range(1, ledger["total"] + 1)]
+    assert {a["artifact_id"]: a["sha256"] for a in ledger["artifacts"]}[
+        artifact.artifact_id
+    ] == artifact.sha256
+    assert [turn["run_id"] for turn in bundle["session"]["turns"]] == [run_id]
     assert len(bundle["timeline"]) == ledger["total"] + bundle["ledgers"][child["run_id"]]["total"]
     tail = export_run_history_bundle(
         run_id=run_id, include_subruns=False, ledger_mode="tail", ledger_max_items=1, **where
     )
-    assert [one["cursor"] for one in tail["ledgers"][run_id]["items"]] == [ledger["total"]]
+    assert [item["cursor"] for item in tail["ledgers"][run_id]["items"]] == [ledger["total"]]
     (warning,) = tail["warnings"]
     left_out = ledger["total"] - 1
     assert warning == {
@@ -167,8 +167,8 @@ def test_a_history_for_a_replay_omits_model_requests(stores: Stores) -> None:
 
     The history cannot be imported. A corrupt store is named, not hidden.
     """
-    asked = {"prompt": "secret", "temperature": 1}
-    spec = one_effect(EffectType.LLM_CALL, asked)
+    model_request = {"prompt": "secret", "temperature": 1}
+    spec = one_effect(EffectType.LLM_CALL, model_request)
     result = {"content": "x", "metadata": {"_provider_request": "secret", "model": "m"}}
     handlers = {EffectType.LLM_CALL: lambda _run, _effect: EffectOutcome.completed(result)}
     runtime = stores.runtime(spec, effect_handlers=handlers)
@@ -241,11 +241,11 @@ def test_an_import_that_died_is_made_again(stores: Stores, tmp_path: Path) -> No
     died = 0
     for at in range(100):
         other = Stores("files" if stores.kind == "memory" else stores.kind, tmp_path / f"at-{at}")
-        left = [at]
+        steps_left = [at]
 
-        def die(_: str, left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] < 0:
+        def die(_: str, countdown: list[int] = steps_left) -> None:
+            countdown[0] -= 1
+            if countdown[0] < 0:
                 raise BrokenPipeError
 
         dying = other.reopen(die)
@@ -263,7 +263,7 @@ def test_an_import_that_died_is_made_again(stores: Stores, tmp_path: Path) -> No
             assert other.runs.load(name) == stores.runs.load(name)
             assert other.ledger.list(name) == stores.ledger.list(name)
         other.close()
-        if left[0] >= 0:
+        if steps_left[0] >= 0:
             break
     assert 4 <= died == at
 
@@ -290,7 +290,7 @@ def test_a_history_can_be_replayed(stores: Stores) -> None:
     states = replay_run_history(bundle, spec)
 
     assert calls == ["begin"]
-    assert [(one.current_node, one.status.value) for one in states] == [
+    assert [(s.current_node, s.status.value) for s in states] == [
         ("begin", "running"),
         ("say", "running"),
         ("end", "running"),
@@ -324,20 +324,20 @@ def test_branches_are_in_snapshots_and_histories(stores: Stores, tmp_path: Path)
     state = runtime.resume(spec, run_id, "b", 1)
     where: dict[str, Any] = {"run_store": stores.runs, "ledger_store": stores.ledger}
     stores.snapshots.save(Snapshot.from_run(run=state, name="x", spec_hash=spec.hash))
-    (found,) = stores.reopen().snapshots.list()
+    (snapshot,) = stores.reopen().snapshots.list()
     bundle = json.loads(json.dumps(export_run_history_bundle(run_id=run_id, **where)))
     other = Stores(stores.kind, tmp_path / "other")
 
     import_run_history_bundle(bundle, run_store=other.runs, ledger_store=other.ledger)
-    again = restore_snapshot(found, spec, **where)
+    again = restore_snapshot(snapshot, spec, **where)
 
-    for one, store in ((run_id, stores), (again, stores), (run_id, other)):
-        done = store.reopen().runtime(spec).resume(spec, one, "a", 2)
+    for id_, store in ((run_id, stores), (again, stores), (run_id, other)):
+        done = store.reopen().runtime(spec).resume(spec, id_, "a", 2)
         assert done.output["out"] == {"a": 2, "b": 1}
     other.close()
     states = replay_run_history(export_run_history_bundle(run_id=run_id, **where), spec)
-    forks = [one.fork for one in states]
-    assert [one and [branch.node for branch in one.branches] for one in forks] == [
+    forks = [s.fork for s in states]
+    assert [fork and [branch.node for branch in fork.branches] for fork in forks] == [
         None,
         ["a", "b"],
         ["a", "b"],
@@ -349,7 +349,7 @@ def test_branches_are_in_snapshots_and_histories(stores: Stores, tmp_path: Path)
     ]
     missing = WorkflowSpec("forked", "fork", {"fork": nodes["fork"], "a": nodes["a"]})
     with pytest.raises(GraphError, match="no node 'end'"):
-        restore_snapshot(found, missing, force=True, **where)
+        restore_snapshot(snapshot, missing, force=True, **where)
 
 
 @pytest.mark.item(397, 446, 447, 450, 451, 459)
@@ -362,9 +362,9 @@ def test_all_wrappers_at_once_change_no_graph(stores: Stores) -> None:
     runs = OffloadingRunStore(stores.runs, artifact_store=stores.artifacts, max_inline_bytes=500)
 
     def read(run: RunState, ctx: Any) -> StepPlan:
-        found = plain_value(run.vars["out"]["message"], ctx.artifacts)
+        message = plain_value(run.vars["out"]["message"], ctx.artifacts)
         is_ref = is_artifact_ref(run.vars["out"]["message"])
-        return StepPlan("read", complete_output={"length": len(found), "is_ref": is_ref})
+        return StepPlan("read", complete_output={"length": len(message), "is_ref": is_ref})
 
     say = effect_then(EffectType.ANSWER_USER, {"message": "ü" * 900}, after="read")
     spec = WorkflowSpec("graph", "say", {"say": say, "read": read})
@@ -397,5 +397,7 @@ def test_records_and_runs_have_their_actor(stores: Stores) -> None:
     assert actor == again
     assert actor.actor_id != other.actor_id
     records = stores.reopen().ledger.list(run_id)
-    assert {(one["actor_id"], one["session_id"]) for one in records} == {(actor.actor_id, "s")}
+    assert {(record["actor_id"], record["session_id"]) for record in records} == {
+        (actor.actor_id, "s")
+    }
     assert runtime.get_state(run_id).actor_id == actor.actor_id

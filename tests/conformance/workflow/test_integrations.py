@@ -57,27 +57,27 @@ def test_the_three_modes_have_the_same_result(stores: Stores, mode: str) -> None
     with chat_server(said("4")) as server:
         remote = RemoteModel(server.url)
         model = ScriptedModel("4")
-        one = {
+        integration = {
             "local": lambda: local_llm(model, tools),
             "remote": lambda: remote_llm(remote, tools),
             "hybrid": lambda: hybrid_llm(remote, tools),
         }[mode]()
-        state = played(stores, one, T.LLM_CALL, ASKED)
+        state = played(stores, integration, T.LLM_CALL, ASKED)
 
     assert state.status is RunStatus.COMPLETED, state.error
-    told = state.output["out"]
-    assert (told["content"], told["tool_calls"], told["provider"]) == ("4", [], "acme")
-    assert {"input_tokens", "output_tokens", "total_tokens"} <= told["usage"].keys()
+    answer = state.output["out"]
+    assert (answer["content"], answer["tool_calls"], answer["provider"]) == ("4", [], "acme")
+    assert {"input_tokens", "output_tokens", "total_tokens"} <= answer["usage"].keys()
     if mode == "local":
-        (asked,) = model.asked
-        assert [(m.role, m.text) for m in asked.messages] == [
+        (model_call,) = model.asked
+        assert [(m.role, m.text) for m in model_call.messages] == [
             ("system", "Be short."),
             ("user", "hi"),
             ("assistant", "yes?"),
             ("user", "2 + 2?"),
         ]
-        assert [t.name for t in asked.options.tools] == ["look", "other"]
-        assert (asked.options.max_tokens, asked.options.extra) == (9, {"seed": 3})
+        assert [t.name for t in model_call.options.tools] == ["look", "other"]
+        assert (model_call.options.max_tokens, model_call.options.extra) == (9, {"seed": 3})
         return
     ((_, path, headers, body),) = server.asked
     assert (path, body["model"], body["provider"], body["seed"]) == (
@@ -86,10 +86,15 @@ def test_the_three_modes_have_the_same_result(stores: Stores, mode: str) -> None
         "acme",
         3,
     )
-    assert [one["role"] for one in body["messages"]] == ["system", "user", "assistant", "user"]
-    assert [one["function"]["name"] for one in body["tools"]] == ["look", "other"]
+    assert [message["role"] for message in body["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["look", "other"]
     assert headers["idempotency-key"]
-    assert (told["usage"]["total_tokens"], told["model"]) == (10, "served")
+    assert (answer["usage"]["total_tokens"], answer["model"]) == (10, "served")
     assert state.vars["_limits"]["estimated_tokens_used"] == 10
 
 
@@ -101,7 +106,7 @@ def test_a_tool_has_its_name_whatever_its_provider_takes(stores: Stores) -> None
 
     (tool,) = server.asked[0][3]["tools"]
     assert tool["function"]["name"] == "get_weather"
-    assert [one["name"] for one in state.output["out"]["tool_calls"]] == ["get.weather"]
+    assert [call["name"] for call in state.output["out"]["tool_calls"]] == ["get.weather"]
 
 
 @pytest.mark.item(431, 434)
@@ -110,8 +115,8 @@ def test_the_mode_decides_where_tools_execute(stores: Stores) -> None:
     look, payload = [Till().tools()[1]], {"tool_calls": CALLS[1:]}
     with chat_server(said()) as server:
         remote = RemoteModel(server.url)
-        for one in (local_llm(ScriptedModel(), look), hybrid_llm(remote, look)):
-            state = played(stores, one, T.TOOL_CALLS, payload)
+        for integration in (local_llm(ScriptedModel(), look), hybrid_llm(remote, look)):
+            state = played(stores, integration, T.TOOL_CALLS, payload)
             (row,) = state.output["out"]["results"]
             assert (row["success"], row["output"]) == (True, {"paid": 0})
         state = played(stores, remote_llm(remote, look), T.TOOL_CALLS, payload)
@@ -135,8 +140,8 @@ def test_models_are_chosen_by_name(stores: Stores) -> None:
 def everything_of(stores: Stores, run_id: str, folder: Any) -> str:
     """Return all stored data of a run: stores, traces, an export, and every file of the folder."""
     rt = stores.runtime()
-    told = [rt.get_ledger(run_id), rt.get_state(run_id).vars, rt.get_node_traces(run_id)]
-    told.append(
+    parts = [rt.get_ledger(run_id), rt.get_state(run_id).vars, rt.get_node_traces(run_id)]
+    parts.append(
         export_run_history_bundle(
             run_id=run_id,
             run_store=stores.runs,
@@ -145,9 +150,9 @@ def everything_of(stores: Stores, run_id: str, folder: Any) -> str:
         )
     )
     files = [
-        one.read_bytes().decode(errors="replace") for one in folder.rglob("*") if one.is_file()
+        file.read_bytes().decode(errors="replace") for file in folder.rglob("*") if file.is_file()
     ]
-    return json.dumps(told, default=str) + "".join(files)
+    return json.dumps(parts, default=str) + "".join(files)
 
 
 @pytest.mark.item(433)
@@ -176,19 +181,19 @@ def test_keys_are_in_headers_only(  # noqa: PLR0917 - fixtures
         remote = RemoteModel(
             server.url, api_key=Secret("SERVER"), provider_keys={"acme": Secret("ACME")}
         )
-        one = noted(remote_llm(remote))
-        rt = stores.runtime(effect_handlers=one.blocking_handlers)
+        integration = noted(remote_llm(remote))
+        rt = stores.runtime(effect_handlers=integration.blocking_handlers)
         run_id = rt.start(spec)
         state = rt.tick(spec, run_id)
 
     _, _, headers, body = server.asked[0]
     assert headers["authorization"] == f"Bearer {KEY}-SERVER"
     assert headers["x-provider-api-key"] == f"{KEY}-ACME"
-    kept = everything_of(stores, run_id, tmp_path)
+    text = everything_of(stores, run_id, tmp_path)
     assert KEY not in json.dumps(body)
     for name in ("SERVER", "ACME"):
-        assert f"{KEY}-{name}" not in kept + caplog.text + repr(state) + repr(vars(remote))
-    assert run_id in kept
+        assert f"{KEY}-{name}" not in text + caplog.text + repr(state) + repr(vars(remote))
+    assert run_id in text
 
 
 @pytest.mark.item(433)
@@ -198,9 +203,9 @@ def test_a_repeated_key_is_replaced_by_its_name(
     """In answers and in errors."""
     monkeypatch.setenv("CALLBOARD_SECRET_SERVER", KEY)
     with chat_server(said(f"you sent {KEY}"), (401, f"bad key {KEY}")) as server:
-        one = remote_llm(RemoteModel(server.url, api_key=Secret("SERVER")))
-        state = played(stores, one, T.LLM_CALL, {"prompt": "?"})
-        refused = played(stores, one, T.LLM_CALL, {"prompt": "?"})
+        integration = remote_llm(RemoteModel(server.url, api_key=Secret("SERVER")))
+        state = played(stores, integration, T.LLM_CALL, {"prompt": "?"})
+        refused = played(stores, integration, T.LLM_CALL, {"prompt": "?"})
     assert state.output["out"]["content"] == "you sent [secret SERVER]"
     assert "status 401: bad key [secret SERVER]" in (refused.error or "")
 
@@ -212,11 +217,11 @@ def test_keys_come_from_the_folder_of_the_host(
     """They are read for each request, so that they can be replaced."""
     monkeypatch.setenv("CALLBOARD_SECRETS_DIR", str(tmp_path))
     with chat_server(said()) as server:
-        one = remote_llm(RemoteModel(server.url, api_key=Secret("SERVER")))
+        integration = remote_llm(RemoteModel(server.url, api_key=Secret("SERVER")))
         for key in ("first", "second"):
             (tmp_path / "SERVER").write_text(f"{key}\n", encoding="utf-8")
-            played(stores, one, T.LLM_CALL, {"prompt": "?"})
-    sent = [one[2]["authorization"] for one in server.asked]
+            played(stores, integration, T.LLM_CALL, {"prompt": "?"})
+    sent = [http_request[2]["authorization"] for http_request in server.asked]
     assert sent == ["Bearer first", "Bearer second"]
 
 
@@ -227,14 +232,14 @@ def test_a_missing_secret_is_named(stores: Stores, monkeypatch: pytest.MonkeyPat
     A secret that is invalid as a header is named, too; keys in a payload are refused.
     """
     with chat_server(said()) as server:
-        one = remote_llm(RemoteModel(server.url, api_key=Secret("NOWHERE")))
-        state = played(stores, one, T.LLM_CALL, {"prompt": "?"})
+        integration = remote_llm(RemoteModel(server.url, api_key=Secret("NOWHERE")))
+        state = played(stores, integration, T.LLM_CALL, {"prompt": "?"})
         assert "secret NOWHERE is not known" in (state.error or "")
         monkeypatch.setenv("CALLBOARD_SECRET_NOWHERE", f"{KEY}\nx")
-        state = played(stores, one, T.LLM_CALL, {"prompt": "?"})
+        state = played(stores, integration, T.LLM_CALL, {"prompt": "?"})
         assert "secret NOWHERE is no value of a header" in (state.error or "")
         assert KEY not in (state.error or "")
-        state = played(stores, one, T.LLM_CALL, {"prompt": "?", "params": {"api_key": KEY}})
+        state = played(stores, integration, T.LLM_CALL, {"prompt": "?", "params": {"api_key": KEY}})
         assert "llm_call: api_key: keys are no part of a payload" in (state.error or "")
         assert server.asked == []
 
@@ -248,25 +253,25 @@ def test_an_invalid_model_answer_is_a_result(stores: Stores) -> None:
     odd = [("x", "nothing", "{}"), ("x", "look", "{oops"), ("", "look", "[1]"), *many]
     odd += [("n", "look", '{"a": NaN}'), ("d", "look", deep), ("z", "a\0b", '{"a": "\\ud800"}')]
     with chat_server(wanting(*odd), said(long), said("NaN")) as server:
-        till, asked = Till(), {"prompt": "?", "response_schema": {"type": "object"}}
-        one = hybrid_llm(RemoteModel(server.url), till.tools())
+        till, with_schema = Till(), {"prompt": "?", "response_schema": {"type": "object"}}
+        integration = hybrid_llm(RemoteModel(server.url), till.tools())
         nodes = {
             "work": effect_then(T.LLM_CALL, {"prompt": "?"}, key="asked", after="call"),
             "call": lambda run, ctx: effect_then(
                 T.TOOL_CALLS, {"tool_calls": run.vars["asked"]["tool_calls"]}, key="got", after="as"
             )(run, ctx),
-            "as": effect_then(T.LLM_CALL, asked, key="data", after="again"),
-            "again": effect_then(T.LLM_CALL, asked, key="nan"),
+            "as": effect_then(T.LLM_CALL, with_schema, key="data", after="again"),
+            "again": effect_then(T.LLM_CALL, with_schema, key="nan"),
             "end": end_node,
         }
         spec = WorkflowSpec("graph", "work", nodes)
-        rt = stores.runtime(effect_handlers=noted(one).blocking_handlers)
+        rt = stores.runtime(effect_handlers=noted(integration).blocking_handlers)
         state = rt.tick(spec, rt.start(spec))
 
     assert state.status is RunStatus.COMPLETED, state.error
     rows = state.output["got"]["results"]
-    assert len(rows) == len({one["call_id"] for one in rows}) == 206
-    assert [one["success"] for one in rows] == [False] * 3 + [True] * 200 + [False] * 3
+    assert len(rows) == len({row["call_id"] for row in rows}) == 206
+    assert [row["success"] for row in rows] == [False] * 3 + [True] * 200 + [False] * 3
     assert rows[0]["error"] == "there is no tool 'nothing'. There are: look, pay"
     assert "no JSON object" in rows[1]["error"]
     assert "list, not an object" in rows[2]["error"]
@@ -274,7 +279,7 @@ def test_an_invalid_model_answer_is_a_result(stores: Stores) -> None:
     assert state.output["data"]["content"] == "no json\\x00at all\\ud800" + "x" * 50_000
     assert "no JSON" in state.output["data"]["data_error"]
     assert "cannot be kept" in state.output["nan"]["data_error"]
-    assert ["cannot be kept" in one["error"] for one in rows[-3:]] == [True] * 3
+    assert ["cannot be kept" in row["error"] for row in rows[-3:]] == [True] * 3
 
 
 @pytest.mark.item(431)
@@ -320,22 +325,22 @@ async def test_a_prompt_cache_is_controlled(monkeypatch: pytest.MonkeyPatch) -> 
     ]
     same = {"model": "m", "provider": "acme", "key": "k"}
     assert [body for _, _, _, body in server.asked] == [None, same | {"ttl_s": 60}, same]
-    assert [one[2]["x-provider-api-key"] for one in server.asked] == [KEY] * 3
+    assert [http_request[2]["x-provider-api-key"] for http_request in server.asked] == [KEY] * 3
 
 
 @pytest.mark.item(432)
 async def test_a_model_without_such_control_refuses(stores: Stores) -> None:
     """The error names the model; a call of it works."""
     with chat_server(said()) as server:
-        for one in (local_llm(ScriptedModel("4")), remote_llm(RemoteModel(server.url))):
-            cache = one.prompt_cache()
+        for integration in (local_llm(ScriptedModel("4")), remote_llm(RemoteModel(server.url))):
+            cache = integration.prompt_cache()
             assert await cache.capabilities() == {"supported": False}
             for refused in (cache.set("k"), cache.clear()):
                 with pytest.raises(ContractError, match="has no control of its prompt cache"):
                     await refused
             with pytest.raises(ContractError, match="give the key"):
                 await cache.set("")
-            state = played(stores, one, T.LLM_CALL, {"prompt": "?"})
+            state = played(stores, integration, T.LLM_CALL, {"prompt": "?"})
             assert state.status is RunStatus.COMPLETED
 
 
@@ -351,24 +356,24 @@ def test_the_embedded_driver_asks_no_agent(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize(
-    ("odd", "kept"),
+    ("odd", "expected"),
     [("a\x00b", "a\ufffdb"), ("\ud800", "\ufffd"), ({"a\x00": [1]}, {"a\ufffd": [1]})],
 )
-def test_a_tools_odd_text_is_replaced(stores: Stores, odd: Any, kept: Any) -> None:
+def test_a_tools_odd_text_is_replaced(stores: Stores, odd: Any, expected: Any) -> None:
     """The call is successful: the tool did what it was called for. A client's such result is refused."""
 
     async def look() -> Any:
         return odd
 
     call = [{"call_id": "c1", "name": "look", "arguments": {}}]
-    one = local_llm(ScriptedModel(), [Tool("look", "Looks.", look)])
-    state = played(stores, one, T.TOOL_CALLS, {"tool_calls": call})
+    integration = local_llm(ScriptedModel(), [Tool("look", "Looks.", look)])
+    state = played(stores, integration, T.TOOL_CALLS, {"tool_calls": call})
     (row,) = state.output["out"]["results"]
-    assert (row["success"], row["output"]) == (True, kept)
+    assert (row["success"], row["output"]) == (True, expected)
 
-    left = {"tool_calls": call, "mode": "passthrough"}
-    spec = one_effect(T.TOOL_CALLS, left)
-    rt = stores.runtime(effect_handlers=noted(one).blocking_handlers)
+    batch = {"tool_calls": call, "mode": "passthrough"}
+    spec = one_effect(T.TOOL_CALLS, batch)
+    rt = stores.runtime(effect_handlers=noted(integration).blocking_handlers)
     state = rt.tick(spec, rt.start(spec))
     wait = state.waiting
     assert wait is not None

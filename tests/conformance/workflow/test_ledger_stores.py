@@ -36,7 +36,7 @@ def record_of(step: str, *, run: str = "r1", **more: Any) -> StepRecord:
 
 def steps(records: Any) -> list[str]:
     """Return the step ids."""
-    return [one["step_id"] for one in records]
+    return [record["step_id"] for record in records]
 
 
 @pytest.mark.item(398, 408, 443)
@@ -66,10 +66,10 @@ def test_records_are_returned_in_order_with_all_fields(stores: Stores) -> None:
     stores.ledger.append(record_of("other", run="r2"))
     ledger = stores.reopen().ledger
 
-    found = ledger.list("r1")
-    assert steps(found) == ["s0", "s1", "s2"]
-    assert found[0] == full.to_dict()
-    assert all(found[0][one] is not None for one in FIELDS)
+    records = ledger.list("r1")
+    assert steps(records) == ["s0", "s1", "s2"]
+    assert records[0] == full.to_dict()
+    assert all(records[0][field] is not None for field in FIELDS)
     assert ledger.list("nobody") == []
     assert isinstance(ledger, LedgerStore)
     assert isinstance(ledger, PagedLedgerStore)
@@ -186,8 +186,8 @@ def test_a_link_of_a_chain_reads_one_record(
     chain.append(record_of("b"))
     monkeypatch.undo()
 
-    found = verify_ledger_chain(chain.list("r1"))
-    assert (found["ok"], found["count"]) == (True, 4)
+    verification = verify_ledger_chain(chain.list("r1"))
+    assert (verification["ok"], verification["count"]) == (True, 4)
     path.write_bytes(path.read_bytes() + b"\0\0\n")
     with pytest.raises(LedgerBrokenError, match="last line is not JSON"):
         chain.append(record_of("b"))
@@ -213,14 +213,14 @@ def test_a_chain_shows_each_manipulation(stores: Stores) -> None:
 
     report = verify_ledger_chain(records, head_hash=head)
     assert (report["ok"], report["count"], report["head_hash"]) == (True, 5, head)
-    assert [one["prev_hash"] for one in records] == [None] + [
-        one["record_hash"] for one in records[:-1]
+    assert [record["prev_hash"] for record in records] == [None] + [
+        record["record_hash"] for record in records[:-1]
     ]
 
     def first_bad(changed: list[dict[str, Any]]) -> Any:
-        told = verify_ledger_chain(changed, head_hash=head)
-        assert not told["ok"]
-        return told["first_bad_index"]
+        verification = verify_ledger_chain(changed, head_hash=head)
+        assert not verification["ok"]
+        return verification["first_bad_index"]
 
     assert first_bad([*records[:3], records[3] | {"result": {"n": 9}}, records[4]]) == 3
     assert first_bad([*records[:2], *records[3:]]) == 2
@@ -255,8 +255,8 @@ def test_subscribers_get_each_record(stores: Stores) -> None:
         raise RuntimeError("not me")
 
     ledger.subscribe(broken)
-    leave = ledger.subscribe(lambda one: mine.append(one["step_id"]), run_id="r1")
-    ledger.subscribe(lambda one: everyones.append(one["step_id"]))
+    leave = ledger.subscribe(lambda record: mine.append(record["step_id"]), run_id="r1")
+    ledger.subscribe(lambda record: everyones.append(record["step_id"]))
     ledger.append(record_of("s0"))
     ledger.append_many([record_of("s1"), record_of("s2")])
     ledger.append(record_of("other", run="r2"))
@@ -281,18 +281,18 @@ def test_large_parts_of_records_are_stored_as_artifacts(stores: Stores) -> None:
     )
     ledger.append_many([record_of("s1", result="small"), record_of("s2", result="y" * 400)])
 
-    kept = json.dumps(stores.ledger.list("r1"))
-    assert "xxx" not in kept
-    assert "yyy" not in kept
-    found = OffloadingLedgerStore(stores.reopen().ledger, artifact_store=stores.artifacts).list(
+    inner_text = json.dumps(stores.ledger.list("r1"))
+    assert "xxx" not in inner_text
+    assert "yyy" not in inner_text
+    records = OffloadingLedgerStore(stores.reopen().ledger, artifact_store=stores.artifacts).list(
         "r1"
     )
-    assert found[0]["result"] == result
-    assert found[0]["effect"]["payload"] == {"p": "x" * 500}
-    assert [one["result"] for one in found[1:]] == ["small", "y" * 400]
+    assert records[0]["result"] == result
+    assert records[0]["effect"]["payload"] == {"p": "x" * 500}
+    assert [record["result"] for record in records[1:]] == ["small", "y" * 400]
     page, _ = ledger.list_after(run_id="r1", after=2)
     assert page[0]["result"] == "y" * 400
-    assert all(one.run_id == "r1" for one in stores.artifacts.list_all())
+    assert all(a.run_id == "r1" for a in stores.artifacts.list_all())
 
 
 def test_a_record_with_a_missing_artifact_is_an_error(stores: Stores) -> None:

@@ -33,13 +33,13 @@ def test_one_event_wakes_ten_thousand_listeners(stores: Stores) -> None:
 
     state = runtime.tick(EMITTER, runtime.start(EMITTER))
 
-    told = state.output["out"]
-    assert told["delivered"] == many
-    assert len({*told["resumed"]}) == many
+    delivery = state.output["out"]
+    assert delivery["delivered"] == many
+    assert len({*delivery["resumed"]}) == many
     runs = stores.reopen().runs
     woken = runs.list_runs(status=RunStatus.RUNNING, limit=many + 1)
     assert len(woken) == many
-    assert {one.vars["out"]["name"] for one in woken} == {"go"}
+    assert {listener.vars["out"]["name"] for listener in woken} == {"go"}
     assert runs.list_runs(status=RunStatus.WAITING) == []
     again = runtime.tick(EMITTER, runtime.start(EMITTER))
     assert again.output["out"]["delivered"] == 0
@@ -70,9 +70,9 @@ def test_a_concurrent_listener_gets_the_event_or_the_next_one(stores: Stores) ->
         state = runtime.tick(LISTENER, run_id)
         assert state.status is RunStatus.COMPLETED
         ends: list[Any] = [
-            one
-            for one in runtime.get_ledger(run_id)
-            if (one["effect"] or {}).get("type") == "resume"
+            record
+            for record in runtime.get_ledger(run_id)
+            if (record["effect"] or {}).get("type") == "resume"
         ]
         assert len(ends) == 1
 

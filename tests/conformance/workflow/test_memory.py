@@ -29,15 +29,17 @@ T = EffectType
 
 def talk(*words: str) -> dict[str, Any]:
     """Return vars with a context of these messages."""
-    said = [{"role": "user", "content": one, "metadata": {"message_id": one}} for one in words]
-    return {"context": {"messages": [{"role": "system", "content": "sys"}, *said]}}
+    messages = [
+        {"role": "user", "content": word, "metadata": {"message_id": word}} for word in words
+    ]
+    return {"context": {"messages": [{"role": "system", "content": "sys"}, *messages]}}
 
 
-def memory(*asked: tuple[EffectType, dict[str, Any]], name: str = "graph") -> WorkflowSpec:
+def memory(*effects: tuple[EffectType, dict[str, Any]], name: str = "graph") -> WorkflowSpec:
     """Return a graph of these effects; their results are at `out0`, `out1` and so on."""
     nodes: dict[str, Any] = {"end": end_node}
-    for at, (kind, payload) in enumerate(asked):
-        after = f"n{at + 1}" if at + 1 < len(asked) else "end"
+    for at, (kind, payload) in enumerate(effects):
+        after = f"n{at + 1}" if at + 1 < len(effects) else "end"
         nodes[f"n{at}"] = effect_then(kind, payload, key=f"out{at}", after=after)
     return WorkflowSpec(name, "n0", nodes)
 
@@ -45,13 +47,13 @@ def memory(*asked: tuple[EffectType, dict[str, Any]], name: str = "graph") -> Wo
 def row(state: RunState, at: int = 0) -> dict[str, Any]:
     """Return the row of a result."""
     assert state.status is RunStatus.COMPLETED, state.error
-    found: dict[str, Any] = state.output[f"out{at}"]["results"][0]
-    return found
+    first_row: dict[str, Any] = state.output[f"out{at}"]["results"][0]
+    return first_row
 
 
 def words(state: RunState) -> list[str]:
     """Return the texts of a context's messages."""
-    return [one["content"] for one in state.vars["context"]["messages"]]
+    return [message["content"] for message in state.vars["context"]["messages"]]
 
 
 class Summarizer:
@@ -63,7 +65,7 @@ class Summarizer:
 
     def summarize_chat_history(self, messages: Any, **more: Any) -> dict[str, Any]:
         """Return a text with the number of messages."""
-        self.asked.append({"words": [one["content"] for one in messages]} | more)
+        self.asked.append({"words": [message["content"] for message in messages]} | more)
         if len(self.asked) <= self.fails:
             raise ConnectionError("away")
         return {"summary": f"{len(messages)} messages", "key_points": ["k"], "confidence": 1.0}
@@ -91,14 +93,16 @@ def test_a_note_is_kept_tagged_and_found(stores: Stores) -> None:
     assert span["artifact_id"] == row(state)["meta"]["span_id"]
     assert span["tags"] == {"topic": "api", "who": "ann"}
     assert (span["kind"], span["location"]) == ("memory_note", "Paris")
-    kept = stores.artifacts.load_json(span["artifact_id"])
-    assert kept["note"] == "Alice owns the API"
-    assert kept["sources"] == {"run_id": run_id, "span_ids": [], "message_ids": []}
-    found = row(state, 2)
-    assert "Alice owns the API" in found["output"]
-    assert found["meta"]["matches"] == [{**span, "owner_run_id": run_id}]
-    deltas = [one["delta"] for one in stores.ledger.list(run_id) if one["status"] == "completed"]
-    assert [[put[2] for put in one["put"]] for one in deltas if one and "put" in one] == [
+    note = stores.artifacts.load_json(span["artifact_id"])
+    assert note["note"] == "Alice owns the API"
+    assert note["sources"] == {"run_id": run_id, "span_ids": [], "message_ids": []}
+    recalled_row = row(state, 2)
+    assert "Alice owns the API" in recalled_row["output"]
+    assert recalled_row["meta"]["matches"] == [{**span, "owner_run_id": run_id}]
+    deltas = [
+        record["delta"] for record in stores.ledger.list(run_id) if record["status"] == "completed"
+    ]
+    assert [[put[2] for put in delta["put"]] for delta in deltas if delta and "put" in delta] == [
         [{**span, "tags": {"topic": "api"}}],
         [span],
     ]
@@ -146,23 +150,23 @@ def test_old_messages_are_archived_and_can_be_restored(stores: Stores) -> None:
     state = rt.tick(spec, run_id)
 
     assert words(compacted) == ["sys", summary, "c"]
-    assert [one["words"] for one in summarizer.asked] == [["a", "b"]]
+    assert [call["words"] for call in summarizer.asked] == [["a", "b"]]
     assert (summarizer.asked[0]["focus"], span["message_count"]) == ("the price", 2)
     assert words(state) == ["sys", summary, "a", "b", "c"]
     assert [(state.output[f"out{at}"]["inserted"]) for at in (1, 2)] == [2, 0]
     meta = row(state)["meta"]
     assert (meta["compacted"], meta["preserved"], meta["key_points"]) == (2, 1, ["k"])
-    kept = stores.artifacts.load_json(span["artifact_id"])["messages"]
-    assert [one["content"] for one in kept] == ["a", "b"]
+    archived_messages = stores.artifacts.load_json(span["artifact_id"])["messages"]
+    assert [message["content"] for message in archived_messages] == ["a", "b"]
 
 
 @pytest.mark.item(425)
 def test_the_hosts_model_makes_a_summary(stores: Stores) -> None:
     """By its LLM_CALL, with the run's provider and model, and the key of the effect."""
-    asked: list[dict[str, Any]] = []
+    payloads: list[dict[str, Any]] = []
 
     def answer(_run: RunState, effect: Effect) -> EffectOutcome:
-        asked.append(effect.payload)
+        payloads.append(effect.payload)
         return EffectOutcome.completed({"content": " short "})
 
     spec = memory((T.MEMORY_COMPACT, COMPACT))
@@ -172,7 +176,7 @@ def test_the_hosts_model_makes_a_summary(stores: Stores) -> None:
     state = rt.tick(spec, rt.start(spec, vars=own))
 
     assert row(state)["output"].endswith("]: short")
-    [payload] = asked
+    [payload] = payloads
     assert "user: a\nuser: b" in payload["prompt"]
     assert "the price" in payload["prompt"]
     assert (payload["provider"], payload["model"]) == ("p", "m")
@@ -209,7 +213,7 @@ def test_a_second_attempt_does_not_archive_again(stores: Stores) -> None:
     state = rt.tick(spec, rt.start(spec, vars=talk("a", "b", "c")))
 
     assert row(state)["meta"]["compacted"] == 2
-    assert [one["words"] for one in summarizer.asked] == [["a", "b"]] * 3
+    assert [call["words"] for call in summarizer.asked] == [["a", "b"]] * 3
     assert len(stores.artifacts.list_all()) == 1
 
 
@@ -238,15 +242,20 @@ def test_a_crash_leaves_one_note_and_every_message(stores: Stores, point: str) -
             pass
         else:
             break
-        left = stores.reopen().runtime().get_state(run_id)
-        assert {"a", "b", "c"} <= {*words(left)} or any("SUMMARY" in one for one in words(left))
+        state_left = stores.reopen().runtime().get_state(run_id)
+        assert {"a", "b", "c"} <= {*words(state_left)} or any(
+            "SUMMARY" in word for word in words(state_left)
+        )
 
         stores.clock.advance(60)
         state = stores.reopen().runtime(chat_summarizer=Summarizer()).tick(spec, run_id)
 
         assert len(spans_of(state.vars)) == 2
-        assert [one["kind"] for one in spans_of(state.vars)] == ["memory_note", "conversation_span"]
-        assert [one[:9] for one in words(state)] == ["sys", "[MEMORY N", "[SUMMARY ", "c"]
+        assert [span["kind"] for span in spans_of(state.vars)] == [
+            "memory_note",
+            "conversation_span",
+        ]
+        assert [word[:9] for word in words(state)] == ["sys", "[MEMORY N", "[SUMMARY ", "c"]
         assert len(stores.artifacts.search(run_id=run_id)) == 2
         assert len(spans_of(stores.runs.load("global_memory").vars)) == nth
     assert nth >= saves
@@ -260,9 +269,9 @@ def test_a_crash_leaves_one_note_and_every_message(stores: Stores, point: str) -
 def test_a_session_and_all_runs_have_memory_of_their_own(stores: Stores) -> None:
     """They use runs that hold nothing else: another run finds and tags the notes of the first."""
     for scope in ("session", "global"):
-        asked = (T.MEMORY_NOTE, {"note": f"for {scope}", "scope": scope})
+        note = (T.MEMORY_NOTE, {"note": f"for {scope}", "scope": scope})
         tags = (T.MEMORY_TAG, {"span_id": 1, "scope": scope, "tags": {"x": "y"}})
-        writes = memory(asked, tags, name="writes")
+        writes = memory(note, tags, name="writes")
         rt = stores.runtime()
         rt.tick(writes, rt.start(writes, session_id="s 1", actor_id="ann"))
     reads = memory(
@@ -275,10 +284,10 @@ def test_a_session_and_all_runs_have_memory_of_their_own(stores: Stores) -> None
 
     assert row(state)["meta"]["span_ids"] == []
     matches = row(state, 1)["meta"]["matches"]
-    assert {one["note_preview"] for one in matches} == {"for session", "for global"}
-    assert [one["tags"] for one in matches] == [{"x": "y"}] * 2
-    assert [one["note_preview"] for one in row(other, 1)["meta"]["matches"]] == ["for global"]
-    for owner in {one["owner_run_id"] for one in matches}:
+    assert {match["note_preview"] for match in matches} == {"for session", "for global"}
+    assert [match["tags"] for match in matches] == [{"x": "y"}] * 2
+    assert [match["note_preview"] for match in row(other, 1)["meta"]["matches"]] == ["for global"]
+    for owner in {match["owner_run_id"] for match in matches}:
         assert rt.get_state(owner).status is RunStatus.COMPLETED
         assert rt.delete_run(owner) == 1
     assert stores.artifacts.list_all() == []
@@ -315,7 +324,7 @@ def test_a_child_run_can_note_for_its_parent(stores: Stores) -> None:
 
     state = rt.tick(parent, run_id)
 
-    assert [one["note_preview"] for one in spans_of(state.vars)] == ["from below", "own"]
+    assert [span["note_preview"] for span in spans_of(state.vars)] == ["from below", "own"]
     assert stores.reopen().runtime().get_state(run_id).vars == state.vars
 
 
@@ -334,7 +343,7 @@ def test_notes_of_concurrent_branches_are_all_kept(stores: Stores) -> None:
 
     state = rt.tick(spec, rt.start(spec))
 
-    assert [one["note_preview"] for one in spans_of(state.vars)] == ["l", "r"]
+    assert [span["note_preview"] for span in spans_of(state.vars)] == ["l", "r"]
 
 
 @pytest.mark.item(425, 426, 478)
@@ -350,8 +359,8 @@ def test_a_context_that_was_offloaded_is_followed(stores: Stores) -> None:
     state = rt.tick(spec, run_id)
 
     [span] = spans_of(state.vars)
-    kept = stores.artifacts.load_json(span["artifact_id"])["messages"]
-    assert [one["content"] for one in kept] == long[:2]
+    archived_messages = stores.artifacts.load_json(span["artifact_id"])["messages"]
+    assert [message["content"] for message in archived_messages] == long[:2]
     assert state.vars["_runtime"]["node_traces"]["n1"]["steps"][0]["result"]["inserted"] == 2
 
 
@@ -378,8 +387,8 @@ def test_invalid_payloads_are_refused_by_name(
 ) -> None:
     """Once: a retry would not help. Nothing is stored."""
     spec = one_effect(kind, payload | {"retry": {"max_attempts": 3}})
-    given = None if "store" in problem else stores.artifacts
-    rt = stores.runtime(artifact_store=given)
+    artifact_store = None if "store" in problem else stores.artifacts
+    rt = stores.runtime(artifact_store=artifact_store)
 
     state = rt.tick(spec, rt.start(spec, vars=talk("a", "b")))
 

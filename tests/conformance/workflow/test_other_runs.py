@@ -149,7 +149,8 @@ def test_an_event_counts_once_while_its_id_is_kept(
     assert [*map(emit, ids)] == [1] * 102
     assert [*map(emit, ids)] == [0] * 102
     assert (
-        max(len(json.dumps(one["delta"])) for one in rt.get_ledger(run_id) if one["delta"]) < 2000
+        max(len(json.dumps(record["delta"])) for record in rt.get_ledger(run_id) if record["delta"])
+        < 2000
     )
     monkeypatch.setattr(waits, "MOST_HEARD", 102)
     assert [emit("new"), emit("e0"), emit("e2")] == [1, 1, 0]
@@ -175,8 +176,8 @@ def test_a_child_that_does_not_succeed_fails_its_parent(stores: Stores, how: str
         state = scheduled.get_state(run_id)
 
     assert state.status is RunStatus.FAILED
-    told = {"failed": "on purpose", "cancelled": "cancelled: enough", "deleted": "deleted"}[how]
-    assert told in (state.error or "")
+    problem = {"failed": "on purpose", "cancelled": "cancelled: enough", "deleted": "deleted"}[how]
+    assert problem in (state.error or "")
     assert "'asking'" in (state.error or "")
 
 
@@ -187,16 +188,16 @@ def test_an_asynchronous_child_is_not_awaited(stores: Stores) -> None:
     scheduled = scheduler_of(stores, parent, CHILD)
     _, state = scheduled.run(parent)
 
-    told = state.output["out"]
-    assert told["async"] is True
-    assert scheduled.get_state(told["sub_run_id"]).status is RunStatus.RUNNING
+    child_data = state.output["out"]
+    assert child_data["async"] is True
+    assert scheduled.get_state(child_data["sub_run_id"]).status is RunStatus.RUNNING
     scheduled.scheduler.poll_once()
-    assert scheduled.get_state(told["sub_run_id"]).status is RunStatus.COMPLETED
+    assert scheduled.get_state(child_data["sub_run_id"]).status is RunStatus.COMPLETED
 
 
 @pytest.mark.item(421)
 @pytest.mark.parametrize(
-    ("payload", "registered", "told"),
+    ("payload", "registered", "problem"),
     [
         ({}, True, "workflow_id"),
         ({"workflow_id": "nobody"}, True, "'nobody' was not found"),
@@ -206,7 +207,7 @@ def test_an_asynchronous_child_is_not_awaited(stores: Stores) -> None:
     ],
 )
 def test_a_child_that_cannot_be_started_fails_the_step(
-    stores: Stores, payload: dict[str, Any], registered: bool, told: str
+    stores: Stores, payload: dict[str, Any], registered: bool, problem: str
 ) -> None:
     """The error has the reason."""
     parent = one_effect(START, payload, name="parent")
@@ -216,7 +217,7 @@ def test_a_child_that_cannot_be_started_fails_the_step(
     state = runtime.tick(parent, runtime.start(parent))
 
     assert state.status is RunStatus.FAILED
-    assert told in (state.error or "")
+    assert problem in (state.error or "")
 
 
 def test_the_depth_of_sub_graphs_has_a_limit(stores: Stores) -> None:
@@ -242,8 +243,8 @@ def test_a_cancelled_run_cancels_its_open_children(stores: Stores) -> None:
 
     states = scheduled.cancel_with_children(run_id, reason="stop")
 
-    assert [one.workflow_id for one in states] == ["parent", "middle", "asking"]
-    assert {one.status for one in stores.reopen().runs.list_runs()} == {RunStatus.CANCELLED}
+    assert [s.workflow_id for s in states] == ["parent", "middle", "asking"]
+    assert {s.status for s in stores.reopen().runs.list_runs()} == {RunStatus.CANCELLED}
     assert scheduled.scheduler.poll_once() == 0
 
 
@@ -301,15 +302,15 @@ def test_an_event_answers_all_waits_in_its_scope(
 
     _, state = scheduled.run(emitter, session_id="s1")
 
-    told = state.output["out"]
-    assert {*told["resumed"]} == who
-    assert told["delivered"] == len(who)
+    delivery = state.output["out"]
+    assert {*delivery["resumed"]} == who
+    assert delivery["delivered"] == len(who)
     assert scheduled.scheduler.poll_once() == len(who)
     for run_id in ("same", "other"):
-        found = scheduled.get_state(run_id)
-        assert (found.status is RunStatus.COMPLETED) is (run_id in who)
+        waiting_state = scheduled.get_state(run_id)
+        assert (waiting_state.status is RunStatus.COMPLETED) is (run_id in who)
         if run_id in who:
-            event = found.output["out"]
+            event = waiting_state.output["out"]
             assert (event["name"], event["payload"], event["scope"]) == ("ready", {"v": 1}, scope)
 
 
@@ -326,9 +327,12 @@ def test_an_event_without_a_wait_is_no_error(stores: Stores) -> None:
 
     assert state.output["out"]["delivered"] == 0
     assert state.output["out"]["available_listeners_in_session"] == ["ready"]
-    for payload, told in (({}, "no name"), ({"name": "x", "scope": "moon"}, "'moon' is none of")):
+    for payload, problem in (
+        ({}, "no name"),
+        ({"name": "x", "scope": "moon"}, "'moon' is none of"),
+    ):
         bad = one_effect(EffectType.EMIT_EVENT, payload, name="bad")
-        assert told in (runtime.tick(bad, runtime.start(bad)).error or "")
+        assert problem in (runtime.tick(bad, runtime.start(bad)).error or "")
 
 
 class Narrow:
@@ -384,10 +388,10 @@ def test_each_of_many_listeners_gets_the_event(stores: Stores) -> None:
         scheduled.start(listener, run_id=f"r{n}")
         scheduled.tick(f"r{n}")
 
-    found = scheduled.scheduler.emit_event(name="ready", payload=1)
+    states = scheduled.scheduler.emit_event(name="ready", payload=1)
 
-    assert {one.run_id for one in found} == {f"r{n}" for n in range(count)}
-    assert {one.status for one in found} == {RunStatus.COMPLETED}
+    assert {s.run_id for s in states} == {f"r{n}" for n in range(count)}
+    assert {s.status for s in states} == {RunStatus.COMPLETED}
 
 
 @pytest.mark.item(414)
@@ -414,8 +418,11 @@ def test_one_of_two_concurrent_answers_succeeds(stores: Stores) -> None:
             except StaleResumeError as exc:
                 outcomes.append(exc)  # noqa: B023
 
-        at_once(partial(answer, *one) for one in ((first, "a"), (second, "b")))
-        assert sorted(isinstance(one, StaleResumeError) for one in outcomes) == [False, True]
+        at_once(partial(answer, *target) for target in ((first, "a"), (second, "b")))
+        assert sorted(isinstance(outcome, StaleResumeError) for outcome in outcomes) == [
+            False,
+            True,
+        ]
         assert len(calls) == n + 1
 
 
@@ -464,9 +471,7 @@ def test_a_scheduler_drives_due_runs(stores: Stores) -> None:
     assert resumed == ["due"]
     assert scheduled.get_state("due").status is RunStatus.COMPLETED
     assert len(scheduled.find_waiting_runs()) == 3
-    assert [one.run_id for one in scheduled.find_waiting_runs(wait_reason=WaitReason.USER)] == [
-        "asks"
-    ]
+    assert [s.run_id for s in scheduled.find_waiting_runs(wait_reason=WaitReason.USER)] == ["asks"]
     stats = scheduled.scheduler.stats
     assert (stats.poll_cycles, stats.runs_resumed, stats.runs_failed) == (2, 1, 0)
     assert stats.last_poll_at is not None
@@ -527,13 +532,13 @@ def test_a_scheduler_takes_over_from_a_crashed_driver(stores: Stores) -> None:
 @pytest.mark.item(455)
 def test_a_scheduler_continues_after_a_failing_run(stores: Stores) -> None:
     """It logs, counts, and retries."""
-    told: list[Any] = []
+    failures: list[Any] = []
     scheduled = scheduler_of(stores, CHILD)
     good, bad = scheduled.start(CHILD), scheduled.start(CHILD)
     scheduled.scheduler = Scheduler(
         runtime=scheduled.runtime,
         registry=scheduled.registry,
-        on_run_failed=lambda run_id, exc: told.append((run_id, str(exc))),
+        on_run_failed=lambda run_id, exc: failures.append((run_id, str(exc))),
     )
     real = scheduled.runtime.try_tick
 
@@ -544,7 +549,7 @@ def test_a_scheduler_continues_after_a_failing_run(stores: Stores) -> None:
 
     scheduled.runtime.try_tick = try_tick  # type: ignore[method-assign,assignment]
     assert scheduled.scheduler.poll_once() == 1
-    assert told == [(bad, "store full")]
+    assert failures == [(bad, "store full")]
     assert scheduled.get_state(good).status is RunStatus.COMPLETED
     scheduled.runtime.try_tick = real  # type: ignore[method-assign]
     assert scheduled.scheduler.poll_once() == 1
@@ -671,6 +676,6 @@ def test_two_drivers_of_one_run_take_turns(stores: Stores) -> None:
         while not tick(spec, run_id, 1).status.is_terminal:
             pass
 
-    at_once(partial(drive, one.tick) for one in (first, second))
+    at_once(partial(drive, driver.tick) for driver in (first, second))
 
     assert calls == [*range(1, 41)]

@@ -55,13 +55,13 @@ def test_a_command_is_kept_once_and_in_order(stores: Stores) -> None:
     assert (again.accepted, again.duplicate, again.seq) == (False, True, 1)
     assert second.seq == 2
     page, cursor = stores.commands.list_after(after=0, limit=1)
-    assert [(one.command_id, one.seq, one.payload) for one in page] == [("c1", 1, {"why": "ü"})]
+    assert [(c.command_id, c.seq, c.payload) for c in page] == [("c1", 1, {"why": "ü"})]
     assert stores.cursor.load() == 0
     stores.cursor.save(cursor)
     other = stores.reopen()
     assert other.cursor.load() == 1
     page, cursor = other.commands.list_after(after=other.cursor.load())
-    assert ([one.command_id for one in page], cursor) == (["c2"], 2)
+    assert ([c.command_id for c in page], cursor) == (["c2"], 2)
     assert other.commands.list_after(after=2) == ([], 2)
     assert other.commands.append(command("c2")).duplicate
     assert other.commands.get_last_seq() == 2
@@ -87,11 +87,11 @@ def test_commands_are_deleted_with_their_run(stores: Stores) -> None:
 
     other = stores.reopen().commands
     page, cursor = other.list_after(after=0, limit=1)
-    assert ([one.command_id for one in page], cursor) == (["c3"], 3)
+    assert ([c.command_id for c in page], cursor) == (["c3"], 3)
     assert other.list_after(after=cursor) == ([], 3)
     assert other.append(command("c4")) == CommandAppendResult(accepted=False, duplicate=True, seq=4)
     assert other.append(command("c5")).seq == other.get_last_seq() == 5
-    assert [one.command_id for one in other.list_after(after=3)[0]] == ["c5"]
+    assert [c.command_id for c in other.list_after(after=3)[0]] == ["c5"]
     assert (other.delete("r1"), other.delete("r1")) == (1, 0)
     if stores.kind == "files":
         assert "secret" not in (stores.folder / "commands.jsonl").read_text(encoding="utf-8")
@@ -103,11 +103,11 @@ def test_one_of_many_equal_commands_is_accepted(stores: Stores) -> None:
     results: list[CommandAppendResult] = []
 
     def give(n: int) -> None:
-        results.extend(stores.commands.append(command(one)) for one in ("same", f"own{n}"))
+        results.extend(stores.commands.append(command(id_)) for id_ in ("same", f"own{n}"))
 
     at_once(partial(give, n) for n in range(6))
 
-    assert sorted(one.seq for one in results if one.accepted) == [*range(1, 8)]
+    assert sorted(r.seq for r in results if r.accepted) == [*range(1, 8)]
     assert stores.commands.get_last_seq() == 7
 
 
@@ -119,20 +119,20 @@ def test_snapshots_are_found_by_run_tag_and_words(stores: Stores) -> None:
     first = Snapshot.from_run(run=run, name="invoice:1", description="First one", tags=["prod"])
     run.vars["x"].append(2)
     second = Snapshot.from_run(run=run, name="notes", description="misc", tags=["dev", "prod"])
-    for one in (first, second):
-        stores.snapshots.save(one)
-    kept = stores.reopen().snapshots
+    for snapshot in (first, second):
+        stores.snapshots.save(snapshot)
+    snapshots = stores.reopen().snapshots
 
-    assert kept.load(first.snapshot_id) == first
-    assert kept.load(first.snapshot_id).run_state["vars"] == {"x": [1]}
-    assert [one.name for one in kept.list()] == ["notes", "invoice:1"]
-    assert [one.name for one in kept.list(tag="dev")] == ["notes"]
-    assert [one.name for one in kept.list(query="FIRST")] == ["invoice:1"]
-    assert [one.name for one in kept.list(run_id="r1", limit=1)] == ["notes"]
-    assert kept.list(run_id="r2") == []
-    assert kept.delete(first.snapshot_id)
-    assert not kept.delete(first.snapshot_id)
-    assert kept.load(first.snapshot_id) is None
+    assert snapshots.load(first.snapshot_id) == first
+    assert snapshots.load(first.snapshot_id).run_state["vars"] == {"x": [1]}
+    assert [s.name for s in snapshots.list()] == ["notes", "invoice:1"]
+    assert [s.name for s in snapshots.list(tag="dev")] == ["notes"]
+    assert [s.name for s in snapshots.list(query="FIRST")] == ["invoice:1"]
+    assert [s.name for s in snapshots.list(run_id="r1", limit=1)] == ["notes"]
+    assert snapshots.list(run_id="r2") == []
+    assert snapshots.delete(first.snapshot_id)
+    assert not snapshots.delete(first.snapshot_id)
+    assert snapshots.load(first.snapshot_id) is None
 
 
 @pytest.mark.item(448)
@@ -152,11 +152,8 @@ def test_artifacts_are_kept_once_described_and_found(stores: Stores) -> None:
     assert store.load_json(data.artifact_id) == {"a": [1]}
     assert store.get_metadata(data.artifact_id) == data
     assert (data.content_type, data.size_bytes) == ("application/json", 10)
-    assert {one.artifact_id for one in store.list_by_run("r1")} == {
-        text.artifact_id,
-        data.artifact_id,
-    }
-    assert [one.artifact_id for one in store.search(run_id="r1", tags={"kind": "note"})] == [
+    assert {a.artifact_id for a in store.list_by_run("r1")} == {text.artifact_id, data.artifact_id}
+    assert [a.artifact_id for a in store.search(run_id="r1", tags={"kind": "note"})] == [
         text.artifact_id
     ]
     assert len(store.search(content_type="text/plain")) == 2
@@ -166,7 +163,7 @@ def test_artifacts_are_kept_once_described_and_found(stores: Stores) -> None:
     assert store.load(data.artifact_id) is None
     assert store.load_json(data.artifact_id) is None
     assert store.delete_by_run("r1") == 1
-    assert [one.artifact_id for one in store.list_all()] == [other.artifact_id]
+    assert [a.artifact_id for a in store.list_all()] == [other.artifact_id]
 
 
 @pytest.mark.item(448)
@@ -183,18 +180,18 @@ def test_an_artifact_id_is_no_path(stores: Stores, name: str) -> None:
 @pytest.mark.item(449)
 def test_references_name_artifacts(stores: Stores) -> None:
     """The helpers make, recognise and follow them."""
-    kept = stores.artifacts.store_json([1], run_id="r1")
-    ref = artifact_ref(kept.artifact_id)
+    artifact = stores.artifacts.store_json([1], run_id="r1")
+    ref = artifact_ref(artifact.artifact_id)
 
-    assert ref == {"$artifact": kept.artifact_id}
+    assert ref == {"$artifact": artifact.artifact_id}
     assert is_artifact_ref(ref)
-    assert not any(is_artifact_ref(one) for one in ("a", None, 1, {}, {"$artifact": 1}, [ref]))
-    assert get_artifact_id(ref) == kept.artifact_id
-    found = resolve_artifact(ref, stores.artifacts)
-    assert found is not None
-    assert found.as_json() == [1]
+    assert not any(is_artifact_ref(value) for value in ("a", None, 1, {}, {"$artifact": 1}, [ref]))
+    assert get_artifact_id(ref) == artifact.artifact_id
+    resolved_artifact = resolve_artifact(ref, stores.artifacts)
+    assert resolved_artifact is not None
+    assert resolved_artifact.as_json() == [1]
     assert resolve_artifact(artifact_ref("nobody"), stores.artifacts) is None
-    assert compute_artifact_id(b"[1]", run_id="r1") == kept.artifact_id
+    assert compute_artifact_id(b"[1]", run_id="r1") == artifact.artifact_id
     assert compute_artifact_id(b"[1]") != compute_artifact_id(b"[1]", run_id="r1")
 
 
@@ -212,25 +209,25 @@ def test_large_values_of_a_run_are_references(stores: Stores) -> None:
     }
     run.output = {"report": "y" * 400, "short": "z"}
     runs.save(run)
-    found = stores.reopen().runs.load("r1")
+    stored = stores.reopen().runs.load("r1")
 
-    assert is_artifact_ref(found.vars["text"])
-    assert found.vars["deep"]["small"] == 1
-    assert is_artifact_ref(found.vars["deep"]["rows"])
-    assert plain_value(found.vars["deep"]["rows"], stores.artifacts) == [
+    assert is_artifact_ref(stored.vars["text"])
+    assert stored.vars["deep"]["small"] == 1
+    assert is_artifact_ref(stored.vars["deep"]["rows"])
+    assert plain_value(stored.vars["deep"]["rows"], stores.artifacts) == [
         {"n": n} for n in range(100)
     ]
-    assert plain_value(found.vars["text"], stores.artifacts) == "ü" * 300
+    assert plain_value(stored.vars["text"], stores.artifacts) == "ü" * 300
     assert plain_value("here", stores.artifacts) == "here"
-    assert found.session_id == "s" * 400
-    assert found.vars["_runtime"] == {"own": "x" * 400}
-    assert is_artifact_ref(found.output["report"])
-    assert found.output["short"] == "z"
+    assert stored.session_id == "s" * 400
+    assert stored.vars["_runtime"] == {"own": "x" * 400}
+    assert is_artifact_ref(stored.output["report"])
+    assert stored.output["short"] == "z"
     assert len(stores.artifacts.list_by_run("r1")) == 3
     assert "text" in run.vars
     assert run.vars["text"] == "ü" * 300
-    assert [one.run_id for one in runs.list_runs()] == ["r1"]
-    runs.save(found)
+    assert [r.run_id for r in runs.list_runs()] == ["r1"]
+    runs.save(stored)
     assert len(stores.artifacts.list_by_run("r1")) == 3
     with pytest.raises(NotSerializableError):
         runs.save(RunState.new(workflow_id="g", entry_node="a", vars={"x": object()}))
@@ -239,7 +236,7 @@ def test_large_values_of_a_run_are_references(stores: Stores) -> None:
 def test_offloaded_paths_can_be_configured(stores: Stores) -> None:
     """By path; a whole value only if it may be replaced."""
     value = {"a": "x" * 400, "b": "y" * 400}
-    kept = offload_large_values(
+    offloaded_vars = offload_large_values(
         value,
         artifact_store=stores.artifacts,
         run_id="r1",
@@ -248,8 +245,8 @@ def test_offloaded_paths_can_be_configured(stores: Stores) -> None:
         allow_offload=lambda path, _value: path != "vars.b",
     )
 
-    assert is_artifact_ref(kept["a"])
-    assert kept["b"] == "y" * 400
+    assert is_artifact_ref(offloaded_vars["a"])
+    assert offloaded_vars["b"] == "y" * 400
     whole = offload_large_values(
         "z" * 400, artifact_store=stores.artifacts, run_id=None, max_inline_bytes=100
     )

@@ -52,10 +52,10 @@ def asking(key: str, after: str | None = "end", **more: Any) -> Any:
     return effect_then(EffectType.ASK_USER, payload, key=f"got.{key}", after=after)
 
 
-def two(one: Any, other: Any, **more: Any) -> WorkflowSpec:
+def two(one_node: Any, other_node: Any, **more: Any) -> WorkflowSpec:
     """Return a graph of two branches with one node each."""
     begin = fork({"left": "one", "right": "other"})
-    nodes = {"fork": begin, "one": one, "other": other, "end": end_node}
+    nodes = {"fork": begin, "one": one_node, "other": other_node, "end": end_node}
     return WorkflowSpec("graph", "fork", nodes, **more)
 
 
@@ -67,16 +67,16 @@ def raising(_run: RunState, _ctx: Any) -> StepPlan:
 def public(state: RunState) -> dict[str, Any]:
     """Return what the graph put into its output."""
     hidden = {"context", "scratchpad"}
-    return {name: one for name, one in state.output.items() if name not in hidden}
+    return {name: value for name, value in state.output.items() if name not in hidden}
 
 
 def records_of(stores: Stores, run_id: str, branch: str | None) -> list[tuple[str, str]]:
     """Return node and status of the records of a branch, or of records outside of branches."""
     return [
-        (one["node_id"], one["status"])
-        for one in stores.ledger.list(run_id)
-        if one["delta"] is not None
-        and ((one["delta"].get("branch") or ["."])[-1].partition(".")[2] or None) == branch
+        (record["node_id"], record["status"])
+        for record in stores.ledger.list(run_id)
+        if record["delta"] is not None
+        and ((record["delta"].get("branch") or ["."])[-1].partition(".")[2] or None) == branch
     ]
 
 
@@ -120,7 +120,7 @@ def test_branches_take_turns_and_their_patches_are_merged(stores: Stores) -> Non
 
     assert (state.status, state.error, state.fork) == (RunStatus.COMPLETED, None, None)
     assert calls == ["l1", "r1", "l2", "r2"]
-    did = {one: one for one in ("l1", "l2", "r1", "r2")}
+    did = {name: name for name in ("l1", "l2", "r1", "r2")}
     assert public(state) == {"begun": 1, "left": 1, "right": 1, "did": did, "met": True}
     assert [*state.output["did"]] == ["l1", "l2", "r1", "r2"]
     stores = stores.reopen()
@@ -128,8 +128,8 @@ def test_branches_take_turns_and_their_patches_are_merged(stores: Stores) -> Non
     effect = [("started"), ("completed")]
     assert records_of(stores, run_id, "left") == [
         ("l", "completed"),
-        *(("l1", one) for one in effect),
-        *(("l2", one) for one in effect),
+        *(("l1", status) for status in effect),
+        *(("l2", status) for status in effect),
     ]
     assert records_of(stores, run_id, None) == [
         ("fork", "completed"),
@@ -138,13 +138,13 @@ def test_branches_take_turns_and_their_patches_are_merged(stores: Stores) -> Non
         ("join", "completed"),
         ("end", "completed"),
     ]
-    started = [one for one in stores.ledger.list(run_id) if one["status"] == "started"]
-    assert len({one["idempotency_key"] for one in started}) == 4
-    assert len({one["step_id"] for one in started}) == 4
+    started = [record for record in stores.ledger.list(run_id) if record["status"] == "started"]
+    assert len({record["idempotency_key"] for record in started}) == 4
+    assert len({record["step_id"] for record in started}) == 4
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "path"),
+    ("left_vars", "right_vars", "path"),
     [
         ({"a": 1}, {"a": 1}, "a"),
         ({"n": {"x": 1}}, {"n": {"x": 2}}, r"n\.x"),
@@ -153,10 +153,10 @@ def test_branches_take_turns_and_their_patches_are_merged(stores: Stores) -> Non
     ],
 )
 def test_two_branches_must_not_change_one_name(
-    stores: Stores, left: dict[str, Any], right: dict[str, Any], path: str
+    stores: Stores, left_vars: dict[str, Any], right_vars: dict[str, Any], path: str
 ) -> None:
     """The run fails at the join; its error names path and both branches."""
-    spec = two(setting(**left), setting(**right))
+    spec = two(setting(**left_vars), setting(**right_vars))
     runtime = stores.runtime(spec)
     run_id = runtime.start(spec)
 
@@ -187,11 +187,11 @@ def test_names_within_one_object_are_no_conflict(stores: Stores) -> None:
 
 def test_a_reducer_merges_values_of_branches(stores: Stores) -> None:
     """It gets the earlier value and the branches' values in their order, and is called once."""
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def total(before: int, values: list[int]) -> int:
-        asked.append((before, values))
-        return before + sum(one - before for one in values)
+        calls.append((before, values))
+        return before + sum(value - before for value in values)
 
     def counting(amount: int) -> Any:
         def node(run: RunState, _ctx: Any) -> StepPlan:
@@ -205,7 +205,7 @@ def test_a_reducer_merges_values_of_branches(stores: Stores) -> None:
     run_id = runtime.start(spec, vars={"sum": {"n": 10}})
 
     assert public(runtime.tick(spec, run_id))["sum"] == {"n": 17}
-    assert asked == [(10, [12, 15])]
+    assert calls == [(10, [12, 15])]
     assert spec.hash != two(counting(2), counting(5)).hash
 
     spec = two(setting(a=1), setting(a=2), reducers={"a": lambda _before, values: {*values}})
@@ -245,12 +245,12 @@ def test_a_waiting_branch_does_not_delay_the_others(stores: Stores) -> None:
     assert state.status is RunStatus.WAITING
     assert state.waiting is not None
     assert state.waiting.reason is WaitReason.BRANCHES
-    assert [one.wait_key for one in open_waits(state)] == ["k1", "e"]
+    assert [w.wait_key for w in open_waits(state)] == ["k1", "e"]
     runs = stores.reopen().runs
     for reason in (WaitReason.USER, WaitReason.EVENT, WaitReason.BRANCHES):
-        assert [one.run_id for one in runs.list_runs(wait_reason=reason)] == [run_id]
+        assert [r.run_id for r in runs.list_runs(wait_reason=reason)] == [run_id]
     assert runs.list_runs(wait_reason=WaitReason.JOB) == []
-    assert [one.run_id for one in runs.list_event_waiters(wait_keys=["e"])] == [run_id]
+    assert [r.run_id for r in runs.list_event_waiters(wait_keys=["e"])] == [run_id]
     assert runs.list_event_waiters(wait_keys=["k1"]) == []
     with pytest.raises(StaleResumeError, match="'k1', 'e'"):
         runtime.resume(spec, run_id, "k2", "early")
@@ -278,12 +278,12 @@ def test_deadlines_of_branches_are_independent(stores: Stores) -> None:
     assert runtime.tick(spec, run_id).status is RunStatus.WAITING
 
     def due(seconds: float) -> list[str]:
-        return [one.run_id for one in runs.list_due_wait_until(now_iso=clock.iso(seconds))]
+        return [r.run_id for r in runs.list_due_wait_until(now_iso=clock.iso(seconds))]
 
     assert (due(59), due(60)) == ([], [run_id])
     clock.advance(60)
     state = runtime.tick(spec, run_id)
-    assert [one.wait_key for one in open_waits(state)] == ["k"]
+    assert [w.wait_key for w in open_waits(state)] == ["k"]
     assert (due(29), due(30)) == ([], [run_id])
     clock.advance(30)
     state = runtime.tick(spec, run_id)
@@ -332,12 +332,15 @@ def test_a_branch_that_fails_lets_the_others_end(stores: Stores) -> None:
     assert state.status is RunStatus.FAILED
     assert str(state.error).startswith("branches of node 'fork': branch 'left': node 'one' raised")
     assert state.fork is not None
-    assert [one.status for one in state.fork.branches] == [RunStatus.FAILED, RunStatus.RUNNING]
+    assert [branch.status for branch in state.fork.branches] == [
+        RunStatus.FAILED,
+        RunStatus.RUNNING,
+    ]
     assert open_waits(state) == []
     ends = [
-        one
-        for one in stores.ledger.list(run_id)
-        if (one["effect"] or {}).get("type") == "emit_event"
+        record
+        for record in stores.ledger.list(run_id)
+        if (record["effect"] or {}).get("type") == "emit_event"
     ]
     assert len(ends) == 1
     spec = two(raising, raising)
@@ -376,7 +379,7 @@ def test_branches_have_branches(stores: Stores) -> None:
     run_id = runtime.start(spec)
 
     def keys(state: RunState) -> list[str | None]:
-        return [one.wait_key for one in open_waits(state)]
+        return [w.wait_key for w in open_waits(state)]
 
     assert keys(runtime.tick(spec, run_id)) == ["a1", "a2", "b"]
     assert keys(runtime.resume(spec, run_id, "a2", 2)) == ["a1", "b"]
@@ -494,17 +497,17 @@ def test_a_branch_gets_an_event_of_another_one(stores: Stores) -> None:
     state = runtime.tick(spec, run_id)
 
     assert state.status is RunStatus.COMPLETED, state
-    assert [state.output[one]["payload"] for one in "ab"] == [1, 1]
+    assert [state.output[name]["payload"] for name in "ab"] == [1, 1]
     assert state.output["c"]["resumed"] == [run_id]
 
     run_id = runtime.start(spec)
     runtime.tick(spec, run_id, max_steps=3)
     assert stores.reopen().runs.load(run_id).status is RunStatus.RUNNING
-    told = runtime.emit_event("paid", 2, event_id="e")
-    assert told["resumed"] == [run_id]
+    delivery = runtime.emit_event("paid", 2, event_id="e")
+    assert delivery["resumed"] == [run_id]
     assert runtime.emit_event("paid", 3, event_id="e")["resumed"] == []
     state = runtime.tick(spec, run_id)
-    assert [state.output[one]["payload"] for one in "ab"] == [2, 2]
+    assert [state.output[name]["payload"] for name in "ab"] == [2, 2]
 
 
 def test_an_answer_before_its_wait_is_kept_for_a_branch(stores: Stores) -> None:
@@ -571,7 +574,7 @@ def test_large_values_of_a_branch_are_artifacts(stores: Stores) -> None:
 
     saved = stores.reopen().runs.load(run_id)
     assert "x" * 5000 not in str(saved)
-    assert [one.wait_key for one in open_waits(saved)] == ["k"]
+    assert [w.wait_key for w in open_waits(saved)] == ["k"]
     state = runtime.resume(spec, run_id, "k", "yes")
     assert stores.artifacts.load(state.vars["text"]["$artifact"]).as_text() == "x" * 5000
 
@@ -585,7 +588,7 @@ def test_two_branches_share_no_wait_key(stores: Stores, kind: EffectType) -> Non
     )
     rt = stores.runtime(spec)
     run_id = rt.start(spec)
-    first, second = (one.wait_key for one in open_waits(rt.tick(spec, run_id)))
+    first, second = (w.wait_key for w in open_waits(rt.tick(spec, run_id)))
     assert (first, str(second).startswith("ok~")) == ("ok", True)
 
     rt.resume(spec, run_id, "ok", "yes")

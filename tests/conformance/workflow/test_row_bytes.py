@@ -106,9 +106,9 @@ def rows_of(stores: Stores) -> tuple[str, str]:
         ledger = (stores.folder / "ledger_golden.jsonl").read_text()
         return ledger.strip(), (stores.folder / "run_golden.json").read_text()
     connection = stores.database.connection()
-    found = connection.execute("select record_json from ledger order by seq").fetchall()
+    ledger_rows = connection.execute("select record_json from ledger order by seq").fetchall()
     (run,) = connection.execute("select state_json from runs").fetchall()
-    return "\n".join(row[0] for row in found), run[0]
+    return "\n".join(row[0] for row in ledger_rows), run[0]
 
 
 @pytest.mark.item(411, 459)
@@ -134,25 +134,25 @@ def test_only_json_data_is_marked_as_checked(
     records: list[StepRecord] = []
     append = stores.ledger.append_many
 
-    def keep(found: Any) -> None:
-        records.extend(found)
-        append(found)
+    def keep(new_records: Any) -> None:
+        records.extend(new_records)
+        append(new_records)
 
     monkeypatch.setattr(stores.ledger, "append_many", keep)
     played(stores, is_chained=False)
 
-    checked = [one for one in records if one.checked]
+    checked = [r for r in records if r.checked]
     assert len(checked) > len(records) / 2
-    for one in checked:
-        own = one.values()
+    for record in checked:
+        own = record.values()
         assert durable_copy(own, "record", deepest=WRAPPED) == own
         assert plain_copy(own) == own  # marshal refuses subclasses of text, too
-        assert one.to_dict() == own
-        assert not own["delta"] or one.to_dict()["delta"] is not own["delta"]
+        assert record.to_dict() == own
+        assert not own["delta"] or record.to_dict()["delta"] is not own["delta"]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "expected"),
     [
         ({"a": 1}, {"a": True}, [(["a"], True, True)]),
         ({"a": {"b": 1.0}}, {"a": {"b": 1}}, [(["a", "b"], 1, True)]),
@@ -164,13 +164,15 @@ def test_only_json_data_is_marked_as_checked(
     ],
 )
 def test_changes_of_vars_have_their_paths(
-    before: dict[str, Any], after: dict[str, Any], told: list[Any]
+    before: dict[str, Any], after: dict[str, Any], expected: list[Any]
 ) -> None:
     """A value of another type is a change, too. What is gone comes last."""
-    found = changes(before, after)
+    found_changes = changes(before, after)
 
-    assert found == told
-    assert [type(value) for _, value, _ in found] == [type(value) for _, value, _ in told]
+    assert found_changes == expected
+    assert [type(value) for _, value, _ in found_changes] == [
+        type(value) for _, value, _ in expected
+    ]
 
 
 def test_a_record_that_a_host_makes_is_checked() -> None:
@@ -178,9 +180,9 @@ def test_a_record_that_a_host_makes_is_checked() -> None:
     record = StepRecord(
         run_id="r", step_id="s", node_id="n", status=StepStatus.STARTED, checked=True
     )
-    for made in (record.finish_success({1, 2}), record.finish_failure("\x00")):
+    for bad_record in (record.finish_success({1, 2}), record.finish_failure("\x00")):
         with pytest.raises(NotSerializableError):
-            made.told()
+            bad_record.told()
 
 
 @pytest.mark.item(410)

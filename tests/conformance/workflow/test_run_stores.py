@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 def run_of(name: str, **more: Any) -> RunState:
     """Return a run with this id."""
-    made = RunState.new(workflow_id="graph", entry_node="begin", run_id=name, vars={"n": 1})
+    run = RunState.new(workflow_id="graph", entry_node="begin", run_id=name, vars={"n": 1})
     for field, value in more.items():
-        setattr(made, field, value)
-    return made
+        setattr(run, field, value)
+    return run
 
 
 def waiting(name: str, reason: WaitReason, *, key: str = "k", until: str | None = None) -> RunState:
@@ -52,17 +52,17 @@ def waiting(name: str, reason: WaitReason, *, key: str = "k", until: str | None 
 
 def cyclic() -> dict[str, Any]:
     """Return a list that contains itself."""
-    made: dict[str, Any] = {}
-    made["self"] = made
-    return made
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
 
 
 def nested(depth: int) -> Any:
     """Return nested lists."""
-    made: Any = 1
+    value: Any = 1
     for _ in range(depth):
-        made = [made]
-    return made
+        value = [value]
+    return value
 
 
 @pytest.mark.item(442)
@@ -123,11 +123,11 @@ def test_a_stored_run_is_returned_unchanged(stores: Stores) -> None:
     )
     stores.runs.save(run)
 
-    found = stores.reopen().runs.load("r1")
+    stored = stores.reopen().runs.load("r1")
 
-    assert found == run
-    assert all(getattr(found, one.name) is not None for one in fields(RunState))
-    assert found.to_dict()["status"] == "waiting"
+    assert stored == run
+    assert all(getattr(stored, field.name) is not None for field in fields(RunState))
+    assert stored.to_dict()["status"] == "waiting"
     assert {*RunStatus} == {"running", "waiting", "completed", "failed", "cancelled"}
     assert {*WaitReason} == {"user", "until", "event", "job", "subworkflow", "branches"}
 
@@ -196,15 +196,15 @@ def test_runs_are_found_by_their_fields(stores: Stores) -> None:
         stores.runs.save(run)
     runs = stores.reopen().runs
 
-    assert [one.run_id for one in runs.list_runs()] == ["r5", "r4", "r3", "r2", "r1"]
-    assert [one.run_id for one in runs.list_runs(limit=2)] == ["r5", "r4"]
-    assert [one.run_id for one in runs.list_runs(status=RunStatus.WAITING)] == ["r3", "r2"]
-    assert [one.run_id for one in runs.list_runs(wait_reason=WaitReason.EVENT)] == ["r3"]
-    assert [one.run_id for one in runs.list_runs(workflow_id="other")] == ["r4"]
-    assert [one.run_id for one in runs.list_children(parent_run_id="r1")] == ["r5"]
+    assert [r.run_id for r in runs.list_runs()] == ["r5", "r4", "r3", "r2", "r1"]
+    assert [r.run_id for r in runs.list_runs(limit=2)] == ["r5", "r4"]
+    assert [r.run_id for r in runs.list_runs(status=RunStatus.WAITING)] == ["r3", "r2"]
+    assert [r.run_id for r in runs.list_runs(wait_reason=WaitReason.EVENT)] == ["r3"]
+    assert [r.run_id for r in runs.list_runs(workflow_id="other")] == ["r4"]
+    assert [r.run_id for r in runs.list_children(parent_run_id="r1")] == ["r5"]
     assert runs.list_children(parent_run_id="r1", status=RunStatus.FAILED) == []
     rows = runs.list_run_index(session_id="s1", root_only=True)
-    assert [one["run_id"] for one in rows] == ["r1"]
+    assert [row["run_id"] for row in rows] == ["r1"]
     assert "vars" not in rows[0]
     assert rows[0]["run_lifecycle"] is None
     assert len(runs.list_run_index(limit=3)) == 3
@@ -212,7 +212,7 @@ def test_runs_are_found_by_their_fields(stores: Stores) -> None:
 
 @pytest.mark.item(444)
 @pytest.mark.parametrize(
-    ("told", "shown"),
+    ("lifecycle", "expected"),
     [
         (
             {"source": " editor ", "purpose": "x" * 300, "flow_id": "", "other": {"private": 1}},
@@ -228,13 +228,15 @@ def test_runs_are_found_by_their_fields(stores: Stores) -> None:
         ("draft", None),
     ],
 )
-def test_an_index_shows_why_a_run_was_started(stores: Stores, told: Any, shown: Any) -> None:
+def test_an_index_shows_why_a_run_was_started(
+    stores: Stores, lifecycle: Any, expected: Any
+) -> None:
     """The known texts and limits of its `_run_lifecycle`, cut and converted; nothing else of its vars."""
     run = run_of("r1")
-    run.vars["_run_lifecycle"] = told
+    run.vars["_run_lifecycle"] = lifecycle
     stores.runs.save(run)
 
-    assert stores.reopen().runs.list_run_index()[0]["run_lifecycle"] == shown
+    assert stores.reopen().runs.list_run_index()[0]["run_lifecycle"] == expected
 
 
 @pytest.mark.item(444)
@@ -248,7 +250,7 @@ def test_due_runs_are_found_the_earliest_first(stores: Stores) -> None:
 
     due = runs.list_due_wait_until(now_iso="2030-01-01T00:00:01+00:00")
 
-    assert [one.run_id for one in due] == ["event", "now"]
+    assert [r.run_id for r in due] == ["event", "now"]
     assert len(runs.list_due_wait_until(now_iso="2031", limit=2)) == 2
 
 
@@ -261,25 +263,25 @@ def test_runs_that_wait_for_an_event_are_found_by_its_key(stores: Stores) -> Non
     stores.runs.save(run_of("r4"))
     runs = stores.reopen().runs
 
-    assert [one.run_id for one in runs.list_event_waiters(wait_keys=["evt:a"])] == ["r1"]
+    assert [r.run_id for r in runs.list_event_waiters(wait_keys=["evt:a"])] == ["r1"]
     assert len(runs.list_event_waiters(wait_keys=["evt:a", "evt:b"])) == 2
     assert runs.list_event_waiters(wait_keys=[]) == []
 
 
 def test_one_of_many_creations_of_a_run_succeeds(stores: Stores) -> None:
     """The others get the existing run."""
-    made: list[tuple[str, bool]] = []
+    makers: list[tuple[str, bool]] = []
     ready = threading.Barrier(8)
 
     def make(n: int) -> None:
         ready.wait()
-        found, is_mine = stores.runs.create_if_absent(run_of("r1", vars={"maker": n}))
-        made.append((found.vars["maker"], is_mine))
+        stored, is_mine = stores.runs.create_if_absent(run_of("r1", vars={"maker": n}))
+        makers.append((stored.vars["maker"], is_mine))
 
     at_once(partial(make, n) for n in range(8))
 
-    assert sum(is_mine for _, is_mine in made) == 1
-    assert len({maker for maker, _ in made}) == 1
+    assert sum(is_mine for _, is_mine in makers) == 1
+    assert len({maker for maker, _ in makers}) == 1
 
 
 def test_a_deleted_run_is_not_found(stores: Stores) -> None:
@@ -336,7 +338,7 @@ def test_pages_of_runs_come_to_all(stores: Stores) -> None:
     stores.runs.save(run_of("r1"))
 
     def ids(after: str = "", limit: int = 9, **choice: Any) -> list[str]:
-        return [one.run_id for one in stores.runs.list_page(after=after, limit=limit, **choice)]
+        return [r.run_id for r in stores.runs.list_page(after=after, limit=limit, **choice)]
 
     assert ids() == ["e1", "f1", "r1", "t1", "t2", "t3"]
     assert (ids("e1", 2), ids("t2"), ids("t3")) == (["f1", "r1"], ["t3"], [])
@@ -439,8 +441,8 @@ def test_a_damaged_run_or_snapshot_hides_no_other_from_lists(
         (tmp_path / "snapshot_r1.json").write_text(damage, encoding="utf-8")
 
     assert [run.run_id for run in runs.list_runs()] == ["r2"]
-    assert [one.snapshot_id for one in snapshots.list()] == ["r2"]
-    assert {one.message for one in caplog.records} == {
+    assert [s.snapshot_id for s in snapshots.list()] == ["r2"]
+    assert {record.message for record in caplog.records} == {
         "a run cannot be read",
         "a snapshot cannot be read",
     }

@@ -51,8 +51,8 @@ ASKING = one_effect(EffectType.ASK_USER, {"prompt": "Well?", "wait_key": "k"}, n
 
 def own_of(state: RunState) -> dict[str, Any]:
     """Return the run's `_runtime`."""
-    found: dict[str, Any] = state.vars["_runtime"]
-    return found
+    own: dict[str, Any] = state.vars["_runtime"]
+    return own
 
 
 def check_unforged(state: RunState) -> None:
@@ -107,9 +107,9 @@ def test_a_document_cannot_approve_its_own_calls(stores: Stores) -> None:
     cats = {"flow": 1, "id": "cats", "start": "c", "nodes": {"c": asks, "e": {"end": 1}}}
     first = load_flow(child)
     rt = stores.runtime(effect_handlers=wired.blocking_handlers)
-    asked = rt.tick(first, rt.start(first, run_id="r1"))
-    assert asked.waiting is not None
-    key = asked.waiting.wait_key
+    asking_state = rt.tick(first, rt.start(first, run_id="r1"))
+    assert asking_state.waiting is not None
+    key = asking_state.waiting.wait_key
     rt = Stores("memory", stores.folder).runtime(effect_handlers=wired.blocking_handlers)
 
     state = rt.tick(first, rt.start(first, run_id="r1", vars={"_runtime": {"answers": {key: YES}}}))

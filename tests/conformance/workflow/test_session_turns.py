@@ -50,8 +50,8 @@ def turns(stores: Stores, run_id: str, **more: Any) -> list[dict[str, Any]]:
         **more,
     )
     assert json.loads(json.dumps(bundle, allow_nan=False)) == bundle
-    found: list[dict[str, Any]] = bundle["session"]["turns"]
-    return found
+    session_turns: list[dict[str, Any]] = bundle["session"]["turns"]
+    return session_turns
 
 
 @pytest.mark.item(463)
@@ -59,8 +59,8 @@ def test_a_bundle_has_the_turns_of_a_session(stores: Stores) -> None:
     """Questions, answers, tokens and artifacts; also those of child runs, which are no turns themselves."""
 
     def model(_run: RunState, _effect: Any) -> EffectOutcome:
-        said = {"usage": USED, "metadata": {"_runtime_resolved_action": ACTION}}
-        return EffectOutcome.completed({"content": "x", **said})
+        facts = {"usage": USED, "metadata": {"_runtime_resolved_action": ACTION}}
+        return EffectOutcome.completed({"content": "x", **facts})
 
     def keep(run: RunState, ctx: Any) -> StepPlan:
         ctx.artifacts.store(b"x", run_id=run.run_id, artifact_id=f"of-{run.run_id}")
@@ -80,17 +80,20 @@ def test_a_bundle_has_the_turns_of_a_session(stores: Stores) -> None:
     }
     runtime = stores.runtime(chat, child, effect_handlers=handlers)
     for n, name in enumerate(("first", "second", "third")):
-        asked = {"role": "user", "content": f"{ENVELOPE}question {n}"}
-        talk = {"messages": [{"role": "user", "content": "old"}, asked], "attachments": [{"n": n}]}
+        message = {"role": "user", "content": f"{ENVELOPE}question {n}"}
+        talk = {
+            "messages": [{"role": "user", "content": "old"}, message],
+            "attachments": [{"n": n}],
+        }
         runtime.start(chat, run_id=name, session_id="s", vars={"context": talk})
         runtime.tick(chat, name)
         stores.clock.advance(1)
     runtime.start(chat, run_id="elsewhere", session_id="other")
 
-    found = turns(stores, "second")
+    session_turns = turns(stores, "second")
 
-    assert [one["run_id"] for one in found] == ["first", "second"]
-    second = found[-1]
+    assert [turn["run_id"] for turn in session_turns] == ["first", "second"]
+    second = session_turns[-1]
     assert (second["kind"], second["status"]) == ("chat", "completed")
     assert second["prompt"] == "question 1"
     assert second["prompt_verbatim"] == f"{ENVELOPE}question 1"
@@ -101,7 +104,7 @@ def test_a_bundle_has_the_turns_of_a_session(stores: Stores) -> None:
     (artifact,) = second["artifacts"]
     (below_run,) = stores.runs.list_children(parent_run_id="second")
     assert artifact["artifact_id"] == f"of-{below_run.run_id}"
-    assert [one["run_id"] for one in turns(stores, "third", session_turn_limit=2)] == [
+    assert [turn["run_id"] for turn in turns(stores, "third", session_turn_limit=2)] == [
         "second",
         "third",
     ]
@@ -112,8 +115,8 @@ def test_a_bundle_has_times_and_actions(stores: Stores) -> None:
     """Of all its runs, in one order; each action has its run."""
     child = one_effect(EffectType.LLM_CALL, {"prompt": "p"}, name="child")
     spec = one_effect(EffectType.START_SUBWORKFLOW, {"workflow_id": "child"})
-    told = {"metadata": {"_runtime_resolved_action": ACTION}}
-    handlers = {EffectType.LLM_CALL: lambda _run, _effect: EffectOutcome.completed(told)}
+    answer = {"metadata": {"_runtime_resolved_action": ACTION}}
+    handlers = {EffectType.LLM_CALL: lambda _run, _effect: EffectOutcome.completed(answer)}
     stores.clock = RunningClock()
     runtime = stores.runtime(spec, child, effect_handlers=handlers)
     run_id = runtime.start(spec)
@@ -124,13 +127,13 @@ def test_a_bundle_has_times_and_actions(stores: Stores) -> None:
 
     (below,) = bundle["subruns"]
     assert bundle["resolved_actions"] == [{"run_id": below["run_id"], **ACTION}]
-    times = [one["started_at"] for one in bundle["timeline"]]
+    times = [row["started_at"] for row in bundle["timeline"]]
     assert times == sorted(times)
-    assert {one["run_id"] for one in bundle["timeline"]} == {run_id, below["run_id"]}
-    owners = [one["run_id"] for one in bundle["timeline"]]
+    assert {row["run_id"] for row in bundle["timeline"]} == {run_id, below["run_id"]}
+    owners = [row["run_id"] for row in bundle["timeline"]]
     assert owners[0] == owners[-1] == run_id
-    calls = [one for one in bundle["timeline"] if one["effect_type"] == "llm_call"]
-    assert [(one["node_id"], one["status"]) for one in calls] == [
+    calls = [row for row in bundle["timeline"] if row["effect_type"] == "llm_call"]
+    assert [(call["node_id"], call["status"]) for call in calls] == [
         ("work", "started"),
         ("work", "completed"),
     ]

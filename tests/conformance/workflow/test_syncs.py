@@ -87,10 +87,12 @@ def test_a_record_may_be_left_unsynced(disk_stores: Stores, syncs: Syncs) -> Non
 
 @pytest.mark.item(443)
 @pytest.mark.parametrize(
-    ("kept", "left"), [(0, ["s0"]), (1, ["s0"]), (2, None)], ids=["none", "before", "in it"]
+    ("synced_count", "expected_steps"),
+    [(0, ["s0"]), (1, ["s0"]), (2, None)],
+    ids=["none", "before", "in it"],
 )
 def test_a_hole_behind_the_synced_records_is_cut_off(
-    tmp_path: Path, kept: int, left: list[str] | None
+    tmp_path: Path, synced_count: int, expected_steps: list[str] | None
 ) -> None:
     """A loss of power leaves NULs, and later blocks behind them. In synced records they are an error."""
     ledger = JsonlLedgerStore(tmp_path)
@@ -102,14 +104,14 @@ def test_a_hole_behind_the_synced_records_is_cut_off(
 
     with pytest.raises(LedgerBrokenError, match="line 2"):
         ledger.list("r1")
-    assert ledger.mend("r1", synced_count=kept) is (left is not None)
+    assert ledger.mend("r1", synced_count=synced_count) is (expected_steps is not None)
 
-    if left is None:
+    if expected_steps is None:
         assert path.read_bytes() == broken
     else:
-        assert steps(ledger.list("r1")) == left
+        assert steps(ledger.list("r1")) == expected_steps
         ledger.append(record_of("s9"))
-        assert steps(ledger.list_after(run_id="r1", after=0)[0]) == [*left, "s9"]
+        assert steps(ledger.list_after(run_id="r1", after=0)[0]) == [*expected_steps, "s9"]
 
 
 def test_another_damage_is_not_cut_off(tmp_path: Path) -> None:
@@ -130,18 +132,18 @@ ENDS: list[tuple[EffectMode, Any, int]] = [
 
 
 @pytest.mark.item(404, 415)
-@pytest.mark.parametrize("told", ENDS)
+@pytest.mark.parametrize("end", ENDS)
 def test_only_the_end_of_an_idempotent_effect_is_synced_with_the_next_start(
-    disk_stores: Stores, syncs: Syncs, told: tuple[EffectMode, Any, int]
+    disk_stores: Stores, syncs: Syncs, end: tuple[EffectMode, Any, int]
 ) -> None:
     """All else is synced at once. Subscribers hear of records, and heads name records, that stay."""
-    mode, wrapper, more = told
+    mode, wrapper, more = end
     seen: list[tuple[int, list[str]]] = []
     ledger = disk_stores.ledger if wrapper is None else wrapper(disk_stores.ledger)
 
     def handler(run: RunState, _effect: Effect) -> EffectOutcome:
-        found = [one["status"] for one in disk_stores.reopen().ledger.list(run.run_id)]
-        seen.append((syncs.count, found))
+        statuses = [record["status"] for record in disk_stores.reopen().ledger.list(run.run_id)]
+        seen.append((syncs.count, statuses))
         return EffectOutcome.completed("x")
 
     def asking(after: str) -> Any:
@@ -154,7 +156,7 @@ def test_only_the_end_of_an_idempotent_effect_is_synced_with_the_next_start(
     before = syncs.count
     runtime.tick(spec, run_id)
 
-    assert [found for _, found in seen] == [
+    assert [statuses for _, statuses in seen] == [
         ["completed", "started"],
         ["completed", "started", "completed", "started"],
     ]
@@ -180,8 +182,8 @@ class Repeating:
         """Note what is seen."""
         self.calls += 1
         own, other = self.stores.runs.load(run.run_id), self.stores.reopen().runs.load(run.run_id)
-        [listed] = self.stores.runs.list_runs(limit=9)
-        assert listed.vars.get("n", 0) == own.vars.get("n", 0)
+        [stored] = self.stores.runs.list_runs(limit=9)
+        assert stored.vars.get("n", 0) == own.vars.get("n", 0)
         self.seen.append((own.vars.get("n", 0), other.vars.get("n", 0)))
         self.stores.clock.advance(self.step_s)
         return EffectOutcome.completed("x")
@@ -239,7 +241,7 @@ def test_a_wait_is_written_at_once(disk_stores: Stores) -> None:
 
     def handler(run: RunState, _effect: Effect) -> EffectOutcome:
         waiting = disk_stores.reopen().runs.list_event_waiters(wait_keys=["k"])
-        seen.append([one.run_id for one in waiting])
+        seen.append([r.run_id for r in waiting])
         return EffectOutcome.completed("x")
 
     spec = WorkflowSpec(
@@ -291,11 +293,11 @@ def test_what_a_dead_driver_left_unsynced_is_synced_before_the_checkpoint(
     run_id = dying.start(spec)
     with pytest.raises(KeyboardInterrupt):
         dying.tick(spec, run_id)
-    held = HeldRun(disk_stores.runs, disk_stores.ledger, run_id)
+    held_run = HeldRun(disk_stores.runs, disk_stores.ledger, run_id)
 
-    assert syncs.of(held.save) == {"files": 1 + 2, "sqlite": 1}[disk_stores.kind]
+    assert syncs.of(held_run.save) == {"files": 1 + 2, "sqlite": 1}[disk_stores.kind]
     assert disk_stores.reopen().runs.load(run_id).current_node == "work"
-    assert syncs.of(held.save) == 0
+    assert syncs.of(held_run.save) == 0
 
 
 @pytest.mark.item(404, 415, 441)
@@ -359,7 +361,7 @@ def test_a_start_is_one_transaction_where_the_stores_have_some(
     wrapped = ObservableLedgerStore(disk_stores.ledger)
     runtime = disk_stores.runtime()
     seen: list[str] = []
-    wrapped.subscribe(lambda one: seen.append(one["run_id"]))
+    wrapped.subscribe(lambda record: seen.append(record["run_id"]))
 
     count = syncs.of(lambda: runtime.start(spec, run_id=run_id))
     runtime.start(spec, run_id="r1")
@@ -377,11 +379,11 @@ def test_a_save_syncs_the_records_before_it(disk_stores: Stores, syncs: Syncs) -
     """Also if it has no record of its own."""
     spec = WorkflowSpec("g", "end", {"end": end_node})
     run_id = disk_stores.runtime().start(spec)
-    held = HeldRun(disk_stores.runs, disk_stores.ledger, run_id)
-    held.take(records.failed(held.state, "x", at="2030-01-01T00:00:00+00:00"))
+    held_run = HeldRun(disk_stores.runs, disk_stores.ledger, run_id)
+    held_run.take(records.failed(held_run.state, "x", at="2030-01-01T00:00:00+00:00"))
 
-    assert syncs.of(lambda: held.flush(synced=False)) == 0
-    assert syncs.of(held.save) == {"files": 1 + 2, "sqlite": 1}[disk_stores.kind]
+    assert syncs.of(lambda: held_run.flush(synced=False)) == 0
+    assert syncs.of(held_run.save) == {"files": 1 + 2, "sqlite": 1}[disk_stores.kind]
 
 
 @pytest.mark.item(443)

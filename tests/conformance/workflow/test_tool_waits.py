@@ -28,8 +28,8 @@ T = EffectType
 
 def approving(stores: Stores, till: Till, **more: Any) -> tuple[Any, WorkflowSpec, str, Any]:
     """Return runtime, graph, run and wait of calls that need an approval."""
-    one = noted(local_llm(ScriptedModel(), till.tools()))
-    rt = stores.runtime(effect_handlers=one.blocking_handlers, **more)
+    integration = noted(local_llm(ScriptedModel(), till.tools()))
+    rt = stores.runtime(effect_handlers=integration.blocking_handlers, **more)
     spec = one_effect(T.TOOL_CALLS, {"tool_calls": CALLS})
     run_id = rt.start(spec)
     state = rt.tick(spec, run_id)
@@ -52,7 +52,7 @@ def test_an_approved_call_is_executed_once(stores: Stores, answer: Any) -> None:
 
     assert till.paid == [7]
     rows = state.output["out"]["results"]
-    assert [(one["call_id"], one["success"], one["output"]) for one in rows] == [
+    assert [(row["call_id"], row["success"], row["output"]) for row in rows] == [
         ("c1", True, "paid 7"),
         ("c2", True, {"paid": 1}),
     ]
@@ -60,8 +60,10 @@ def test_an_approved_call_is_executed_once(stores: Stores, answer: Any) -> None:
         rt.resume(spec, run_id, wait.wait_key, answer)
     rt.tick(spec, run_id)
     assert till.paid == [7]
-    told = [(one["status"], (one["effect"] or {}).get("type")) for one in rt.get_ledger(run_id)]
-    assert told[1:-2] == [
+    steps = [
+        (record["status"], (record["effect"] or {}).get("type")) for record in rt.get_ledger(run_id)
+    ]
+    assert steps[1:-2] == [
         ("started", "tool_calls"),
         ("waiting", "tool_calls"),
         ("completed", "resume"),
@@ -92,8 +94,8 @@ def test_a_call_without_a_decision_in_time_is_denied(stores: Stores) -> None:
     """At the instant of the policy, and not before."""
     till = Till()
     policy = ApprovalPolicy(timeout_s=60)
-    one = noted(local_llm(ScriptedModel(), till.tools(), approvals=policy))
-    rt = stores.runtime(effect_handlers=one.blocking_handlers)
+    integration = noted(local_llm(ScriptedModel(), till.tools(), approvals=policy))
+    rt = stores.runtime(effect_handlers=integration.blocking_handlers)
     spec = one_effect(T.TOOL_CALLS, {"tool_calls": CALLS})
     run_id = rt.start(spec)
     rt.tick(spec, run_id)
@@ -103,7 +105,7 @@ def test_a_call_without_a_decision_in_time_is_denied(stores: Stores) -> None:
 
     rows = rt.tick(spec, run_id).output["out"]["results"]
 
-    assert [one["error"] for one in rows] == ["denied: nobody decided in time"] * 2
+    assert [row["error"] for row in rows] == ["denied: nobody decided in time"] * 2
     assert till.paid == []
 
 
@@ -125,14 +127,14 @@ def test_a_tool_that_drives_its_own_integration_is_refused(stores: Stores) -> No
     async def look() -> str:
         return "seen"
 
-    told = []
+    outputs = []
     for tool in (Tool("outer", "", drive_here), Tool("outer", "", drive, thread=True)):
-        one = noted(local_llm(ScriptedModel(), [tool, Tool("inner", "", look)]))
-        rt = stores.runtime(effect_handlers=one.blocking_handlers)
+        integration = noted(local_llm(ScriptedModel(), [tool, Tool("inner", "", look)]))
+        rt = stores.runtime(effect_handlers=integration.blocking_handlers)
         state = rt.tick(spec, rt.start(spec))
-        told.append(state.output["out"]["results"][0]["output"])
-    assert "drives a run of its own integration" in told[0]
-    assert told[1] is None
+        outputs.append(state.output["out"]["results"][0]["output"])
+    assert "drives a run of its own integration" in outputs[0]
+    assert outputs[1] is None
 
 
 @pytest.mark.item(435)
@@ -143,11 +145,11 @@ def test_a_crash_after_a_decision_executes_the_call_at_most_once(
     """A crash before the call: the next driver makes it. A crash in its middle: it is in doubt."""
     till = Till()
     _, spec, run_id, wait = approving(stores, till)
-    one = noted(local_llm(ScriptedModel(), till.tools()))
-    dying = stores.runtime(effect_handlers=one.blocking_handlers, fault=Dying(point))
+    integration = noted(local_llm(ScriptedModel(), till.tools()))
+    dying = stores.runtime(effect_handlers=integration.blocking_handlers, fault=Dying(point))
     with pytest.raises(Deaths):
         dying.resume(spec, run_id, wait.wait_key, {"approved": True})
-    rt = stores.reopen().runtime(effect_handlers=one.blocking_handlers)
+    rt = stores.reopen().runtime(effect_handlers=integration.blocking_handlers)
 
     state = rt.tick(spec, run_id)
 
@@ -177,15 +179,15 @@ def test_a_call_executed_after_a_doubt_keeps_its_key(
     monkeypatch.setattr(DirectToolInvoker, "invoke", spied)
     till = Till()
     rt, spec, run_id, wait = approving(stores, till)
-    one = noted(local_llm(ScriptedModel(), till.tools()))
+    integration = noted(local_llm(ScriptedModel(), till.tools()))
     key, answer = wait.wait_key, {"approved": True}
     for _ in range(2):
         dying = stores.reopen().runtime(
-            effect_handlers=one.blocking_handlers, fault=Dying("executed")
+            effect_handlers=integration.blocking_handlers, fault=Dying("executed")
         )
         with pytest.raises(Deaths):
             dying.resume(spec, run_id, key, answer)
-        rt = stores.reopen().runtime(effect_handlers=one.blocking_handlers)
+        rt = stores.reopen().runtime(effect_handlers=integration.blocking_handlers)
         [doubt] = open_waits(rt.tick(spec, run_id))
         key, answer = doubt.wait_key, {"execute": True}
     state = rt.resume(spec, run_id, key, answer)
@@ -208,10 +210,11 @@ def branches(kind: EffectType, payloads: Sequence[dict[str, Any]]) -> WorkflowSp
     """Return a graph whose branches have one effect each."""
     names = [f"b{n}" for n in range(len(payloads))]
     nodes: dict[str, Any] = {
-        name: effect_then(kind, one, key=name) for name, one in zip(names, payloads, strict=True)
+        name: effect_then(kind, payload, key=name)
+        for name, payload in zip(names, payloads, strict=True)
     }
     nodes["fork"] = lambda _run, _ctx: StepPlan(
-        "fork", parallel={one: one for one in names}, next_node="end"
+        "fork", parallel={name: name for name in names}, next_node="end"
     )
     return WorkflowSpec("graph", "fork", nodes | {"end": end_node})
 
@@ -220,29 +223,31 @@ def branches(kind: EffectType, payloads: Sequence[dict[str, Any]]) -> WorkflowSp
 def test_branches_have_decisions_of_their_own(stores: Stores) -> None:
     """Each wait is answered by its own key, in another process."""
     till = Till()
-    one = noted(local_llm(ScriptedModel(), till.tools()))
+    integration = noted(local_llm(ScriptedModel(), till.tools()))
     calls = [{"tool_calls": [CALLS[0] | {"arguments": {"order": n}}]} for n in range(3)]
     spec = branches(T.TOOL_CALLS, calls)
-    rt = stores.runtime(effect_handlers=one.blocking_handlers)
+    rt = stores.runtime(effect_handlers=integration.blocking_handlers)
     run_id = rt.start(spec)
     rt.tick(spec, run_id)
-    keys = [one.wait_key or "" for one in open_waits(rt.get_state(run_id))]
+    keys = [w.wait_key or "" for w in open_waits(rt.get_state(run_id))]
     for key, is_right in zip(keys, (True, False, True), strict=True):
         rt.answer(run_id, key, {"approved": is_right})
     assert till.paid == []
-    state = stores.reopen().runtime(effect_handlers=one.blocking_handlers).tick(spec, run_id)
+    state = (
+        stores.reopen().runtime(effect_handlers=integration.blocking_handlers).tick(spec, run_id)
+    )
     assert state.status is RunStatus.COMPLETED, state.error
     assert sorted(till.paid) == [0, 2]
-    told = [state.output[f"b{n}"]["results"][0]["success"] for n in range(3)]
-    assert told == [True, False, True]
+    successes = [state.output[f"b{n}"]["results"][0]["success"] for n in range(3)]
+    assert successes == [True, False, True]
 
 
 @pytest.mark.item(434)
 def test_a_client_executes_calls(stores: Stores) -> None:
     """Its results are matched by call id; unknown ids, a partial answer and a second one are refused."""
     spec = one_effect(T.TOOL_CALLS, {"tool_calls": CALLS, "mode": "passthrough"})
-    one = noted(local_llm(ScriptedModel()))
-    rt = stores.runtime(effect_handlers=one.blocking_handlers)
+    integration = noted(local_llm(ScriptedModel()))
+    rt = stores.runtime(effect_handlers=integration.blocking_handlers)
     run_id = rt.start(spec)
     wait = rt.tick(spec, run_id).waiting
     assert wait is not None
@@ -278,9 +283,9 @@ def test_a_client_may_have_a_deadline(stores: Stores, more: dict[str, Any]) -> N
     if "until" in more:
         payload["until"] = (stores.clock.now() + timedelta(seconds=60)).isoformat()
     remote = RemoteModel("http://127.0.0.1:9/v1")
-    one = noted(remote_llm(remote, timeout_s=9 if more else 60))
+    integration = noted(remote_llm(remote, timeout_s=9 if more else 60))
     rt, spec = (
-        stores.runtime(effect_handlers=one.blocking_handlers),
+        stores.runtime(effect_handlers=integration.blocking_handlers),
         one_effect(T.TOOL_CALLS, payload),
     )
     run_id = rt.start(spec)
@@ -293,7 +298,7 @@ def test_a_client_may_have_a_deadline(stores: Stores, more: dict[str, Any]) -> N
     out = rt.tick(spec, run_id).output["out"]
 
     assert (out["timed_out"], out["until"]) == (True, wait.until)
-    assert [one["error"] for one in out["results"]] == ["no result came in time"] * 2
+    assert [row["error"] for row in out["results"]] == ["no result came in time"] * 2
     with pytest.raises(StaleResumeError):
         rt.resume(spec, run_id, wait.wait_key, {"results": []})
 
@@ -318,31 +323,34 @@ def test_knowledge_is_kept_by_a_bridge(stores: Stores) -> None:
     """Facts by their parts, ignoring case, once each, and within their scope."""
     bridge = GraphStoreKnowledge(InMemoryGraphStore())
 
-    def told(kind: EffectType, **payload: Any) -> dict[str, Any]:
-        one = local_llm(ScriptedModel(), knowledge=bridge)
-        state = played(stores, one, kind, {"scope": "session", **payload})
+    def run_effect(kind: EffectType, **payload: Any) -> dict[str, Any]:
+        integration = local_llm(ScriptedModel(), knowledge=bridge)
+        state = played(stores, integration, kind, {"scope": "session", **payload})
         assert state.status is RunStatus.COMPLETED, state.error
         return dict(state.output["out"])
 
-    first = told(T.MEMORY_KG_ASSERT, assertions=FACTS)
+    first = run_effect(T.MEMORY_KG_ASSERT, assertions=FACTS)
     assert first["count"] == 3
-    assert told(T.MEMORY_KG_ASSERT, assertions=FACTS) == first
+    assert run_effect(T.MEMORY_KG_ASSERT, assertions=FACTS) == first
 
-    def found(**parts: Any) -> list[tuple[str, str, str]]:
-        items = told(T.MEMORY_KG_QUERY, **parts)["items"]
-        return sorted((one["subject"], one["predicate"], one["object"]) for one in items)
+    def find_facts(**parts: Any) -> list[tuple[str, str, str]]:
+        items = run_effect(T.MEMORY_KG_QUERY, **parts)["items"]
+        return sorted((item["subject"], item["predicate"], item["object"]) for item in items)
 
-    whole = sorted((one["subject"], one["predicate"], one["object"]) for one in FACTS)
-    assert found() == whole
-    assert found(subject="ann") == [whole[0], whole[1]]
-    assert found(object="acme", predicate="works_at") == [whole[1], whole[2]]
-    assert found(predicate="likes") == [whole[0]]
-    assert found(subject="Zoe") == []
-    assert len(found(limit=2)) == 2
-    assert found(scope="global") == []
-    (ann, *_) = told(T.MEMORY_KG_RESOLVE, label="ann ")["candidates"]
+    whole = sorted((fact["subject"], fact["predicate"], fact["object"]) for fact in FACTS)
+    assert find_facts() == whole
+    assert find_facts(subject="ann") == [whole[0], whole[1]]
+    assert find_facts(object="acme", predicate="works_at") == [whole[1], whole[2]]
+    assert find_facts(predicate="likes") == [whole[0]]
+    assert find_facts(subject="Zoe") == []
+    assert len(find_facts(limit=2)) == 2
+    assert find_facts(scope="global") == []
+    (ann, *_) = run_effect(T.MEMORY_KG_RESOLVE, label="ann ")["candidates"]
     assert (ann["label"], ann["score"]) == ("Ann", 1.0)
-    assert [one["label"] for one in told(T.MEMORY_KG_RESOLVE, label="cm")["candidates"]] == ["ACME"]
+    assert [
+        candidate["label"]
+        for candidate in run_effect(T.MEMORY_KG_RESOLVE, label="cm")["candidates"]
+    ] == ["ACME"]
 
 
 @pytest.mark.item(436)

@@ -57,10 +57,10 @@ def test_the_model_is_told_of_the_arguments_by_the_hints() -> None:
 
 def test_a_schema_of_the_authors_is_taken_as_it_is() -> None:
     """And the arguments as the model gave them."""
-    given = {"type": "object", "properties": {"city": {"type": "string"}}}
-    tool = Tool("book", "", book, parameters=given)
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool = Tool("book", "", book, parameters=schema)
 
-    assert tool.parameters == given
+    assert tool.parameters == schema
     assert tool.fitted({"nights": "2"}) == {"nights": "2"}
 
 

@@ -49,10 +49,10 @@ def test_a_result_is_a_turn_of_the_role_tool() -> None:
 def test_a_turn_knows_its_id_and_its_parents() -> None:
     """Both are in its metadata; an empty one is none."""
     message = ChatMessage.of("user", "hi")
-    named = message.model_copy(update={"metadata": {"turn": "r:2", "parent": "r:1"}})
+    child = message.model_copy(update={"metadata": {"turn": "r:2", "parent": "r:1"}})
     empty = message.model_copy(update={"metadata": {"turn": "", "parent": ""}})
 
-    assert (named.turn, named.parent) == ("r:2", "r:1")
+    assert (child.turn, child.parent) == ("r:2", "r:1")
     assert (message.turn, message.parent, empty.turn, empty.parent) == (None,) * 4
 
 
@@ -63,14 +63,20 @@ def test_other_metadata_leaves_the_rest_of_a_message() -> None:
     )
     before = message.model_dump()
 
-    made, copied = (
+    changed_message, copied_message = (
         message.with_metadata({"turn": "r:2"}),
         message.model_copy(update={"metadata": {"turn": "r:2"}}),
     )
 
-    assert made == copied
-    assert (made.turn, made.name, made.content[0]) == ("r:2", "ann", message.content[0])
-    assert made.model_fields_set == copied.model_fields_set
-    assert made.model_dump_json(exclude_unset=True) == copied.model_dump_json(exclude_unset=True)
-    assert made.with_metadata({}) == message
+    assert changed_message == copied_message
+    assert (changed_message.turn, changed_message.name, changed_message.content[0]) == (
+        "r:2",
+        "ann",
+        message.content[0],
+    )
+    assert changed_message.model_fields_set == copied_message.model_fields_set
+    assert changed_message.model_dump_json(exclude_unset=True) == copied_message.model_dump_json(
+        exclude_unset=True
+    )
+    assert changed_message.with_metadata({}) == message
     assert message.model_dump() == before

@@ -148,9 +148,9 @@ async def test_what_was_asked_is_remembered() -> None:
     await model.generate(HI)
     await model.generate([*HI, ChatMessage.of("user", "there")], options=options)
 
-    assert [asked.text for asked in model.asked] == ["hi", "there"]
-    assert [len(asked.messages) for asked in model.asked] == [1, 2]
-    assert [asked.options for asked in model.asked] == [GenerationOptions(), options]
+    assert [request.text for request in model.asked] == ["hi", "there"]
+    assert [len(request.messages) for request in model.asked] == [1, 2]
+    assert [request.options for request in model.asked] == [GenerationOptions(), options]
 
 
 @pytest.mark.item(340)

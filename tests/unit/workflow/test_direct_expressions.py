@@ -61,9 +61,9 @@ _EVALUATE: Final = sandbox.evaluate
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """Counts evaluations of this test."""
-    found = Counted()
-    monkeypatch.setattr(sandbox, "evaluate", found.evaluate)
-    return found
+    counter = Counted()
+    monkeypatch.setattr(sandbox, "evaluate", counter.evaluate)
+    return counter
 
 
 def expression(chance: random.Random, depth: int) -> str:
@@ -76,10 +76,10 @@ def expression(chance: random.Random, depth: int) -> str:
     return f"({left} {chance.choice(JOINS)} {right})"
 
 
-def told(one: Expression) -> str:
+def outcome_text(expr: Expression) -> str:
     """Return the value of an expression with its type, or the words of its error."""
     try:
-        return repr(one.value(SCOPE))
+        return repr(expr.value(SCOPE))
     except ExpressionError as exc:
         return str(exc)
 
@@ -91,9 +91,9 @@ def test_random_simple_expressions_have_the_value_of_the_sandbox(counted: Counte
     for _ in range(1_500):
         parsed = parse(expression(chance, 2))
         before = counted.count
-        found = told(parsed)
+        outcome = outcome_text(parsed)
         quick += counted.count == before
-        assert found == told(replace(parsed, direct=None)), parsed.text
+        assert outcome == outcome_text(replace(parsed, direct=None)), parsed.text
 
     assert quick > 300
 

@@ -39,10 +39,10 @@ def test_who_is_held_goes_on_with_its_error_in_order() -> None:
         pace, loop = Pace(), asyncio.get_running_loop()
         while pace.may_go():
             pass
-        first, gone, last = pace.hold(), loop.create_future(), loop.create_future()
-        pace.let(gone)
+        first, cancelled_future, last = pace.hold(), loop.create_future(), loop.create_future()
+        pace.let(cancelled_future)
         pace.let(last, ValueError("no"))
-        gone.cancel()
+        cancelled_future.cancel()
         assert not first.done()
 
         await first

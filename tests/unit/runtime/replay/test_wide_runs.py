@@ -25,12 +25,12 @@ AGENT = AgentId("wide", "one")
 MANY, FEW = 160, 40
 
 
-async def _one(ctx: RunContext, n: int) -> Any:
+async def _step(ctx: RunContext, n: int) -> Any:
     return await ctx.step(f"step {n}", lambda: n)
 
 
 async def _steps(ctx: RunContext, count: int) -> None:
-    await ctx.gather(*(_one(ctx, n) for n in range(count)))
+    await ctx.gather(*(_step(ctx, n) for n in range(count)))
 
 
 async def _sleeps(ctx: RunContext, count: int) -> None:
@@ -38,7 +38,7 @@ async def _sleeps(ctx: RunContext, count: int) -> None:
 
 
 async def _losers(ctx: RunContext, count: int) -> None:
-    await ctx.select(_one(ctx, 0), *(ctx.sleep(1 + n / 1000) for n in range(count)))
+    await ctx.select(_step(ctx, 0), *(ctx.sleep(1 + n / 1000) for n in range(count)))
 
 
 async def _failure(ctx: RunContext, count: int) -> None:
@@ -51,14 +51,14 @@ async def _failure(ctx: RunContext, count: int) -> None:
 
 async def _nested(ctx: RunContext, count: int) -> None:
     async def pair(n: int) -> None:
-        await ctx.gather(_one(ctx, n), ctx.sleep(1 + n / 1000))
+        await ctx.gather(_step(ctx, n), ctx.sleep(1 + n / 1000))
 
     await ctx.gather(*(pair(n) for n in range(count)))
 
 
 async def _scope(ctx: RunContext, count: int) -> None:
     async with ctx.scope() as scope:
-        branches = [scope.start(_one(ctx, n)) for n in range(count)]
+        branches = [scope.start(_step(ctx, n)) for n in range(count)]
         for branch in branches:
             await branch
 

@@ -147,7 +147,7 @@ def objects() -> int:
     """Return how many objects of this product's classes there are, except ids, whose caches are bounded."""
     gc.collect()
     ours = ("actors.", "persistence.")
-    kinds = (type(one) for one in gc.get_objects())
+    kinds = (type(obj) for obj in gc.get_objects())
     return sum(kind.__module__.startswith(ours) and kind is not AgentId for kind in kinds)
 
 
@@ -165,8 +165,8 @@ async def test_a_waiting_run_costs_rows_only(postgres_dsn: str) -> None:
 
         assert len(asyncio.all_tasks()) <= tasks
         assert more < 15, more
-        for found, bounds in ((parked, PARK), (resumed, RESUME)):
-            assert not {name: n for name, n in bounds.items() if round(found[name]) > n}, found
+        for figures, bounds in ((parked, PARK), (resumed, RESUME)):
+            assert not {name: n for name, n in bounds.items() if round(figures[name]) > n}, figures
 
 
 @pytest.mark.costly
@@ -179,8 +179,8 @@ async def test_a_long_run_loads_no_more_than_a_generation(postgres_dsn: str) -> 
             runs = FlowRuns(stage.runtime, APP)
             run_id = await runs.start("long", vars={"n": 0, "steps": steps})
             await stage.rests()
-            [found] = await stage.store.reads.load([run_id])
-            loaded.append((len(found.entries), found.row.last_seq + 1))
+            [loaded_run] = await stage.store.reads.load([run_id])
+            loaded.append((len(loaded_run.entries), loaded_run.row.last_seq + 1))
             await runs.resume(run_id, "ok", {"response": "yes"})
             await stage.runtime.result(run_id)
         [(few, whole), (many, all_)] = loaded

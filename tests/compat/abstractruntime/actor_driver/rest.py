@@ -53,7 +53,7 @@ async def _rests(runtime: Runtime, runs: FlowRuns, run_id: RunId) -> bool:
 async def _all_last(
     runtime: Runtime, runs: FlowRuns, run_id: RunId, waits: Sequence[WaitState]
 ) -> bool:
-    keys = {one.wait_key for one in await runs.waits(run_id)}
+    keys = {w.wait_key for w in await runs.waits(run_id)}
     now = runtime.clock.now().isoformat()
     for wait in waits:
         if wait.until is not None and wait.until <= now:

@@ -142,7 +142,7 @@ class Uses:
 
     reads: list[tuple[str, str | None]] = field(default_factory=list)
     """Attribute, and the class whose `self` it is read from."""
-    text_names: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
     """Names asked for as text: `getattr(x, "name")`, also in a loop over such names."""
     calls: dict[str, list[ast.Call]] = field(default_factory=dict)
     """Calls, by the last part of what is called."""
@@ -164,13 +164,9 @@ class Uses:
         elif isinstance(node, ast.Call):
             self.calls.setdefault(ast.unparse(node.func).rpartition(".")[2], []).append(node)
             if isinstance(node.func, ast.Name) and node.func.id == "getattr":
-                self.text_names |= {
-                    constant.value
-                    for constant in node.args[1:2]
-                    if isinstance(constant, ast.Constant)
-                }  # type: ignore[misc]
+                self.texts |= {arg.value for arg in node.args[1:2] if isinstance(arg, ast.Constant)}  # type: ignore[misc]
         elif isinstance(node, ast.For | ast.comprehension) and isinstance(node.iter, ast.Tuple):
-            self.text_names |= {
+            self.texts |= {
                 str(constant.value)
                 for constant in node.iter.elts
                 if isinstance(constant, ast.Constant)
@@ -197,7 +193,7 @@ class Uses:
 
     def read(self, name: str, class_: str) -> bool:
         """Whether the field is read: from any object, or by a method of its own class."""
-        return name in self.text_names or any(
+        return name in self.texts or any(
             attr == name and owner in (None, class_) for attr, owner in self.reads
         )
 
@@ -278,7 +274,7 @@ def test_every_documented_attribute_of_an_agent_is_read() -> None:
     names = agent_attributes()
 
     assert {"model", "retry", "deadline_s", "version", "concurrency", "context"} <= set(names)
-    assert [name for name in names if name not in uses.text_names] == []
+    assert [name for name in names if name not in uses.texts] == []
 
 
 def test_every_field_that_a_caller_gives_is_read() -> None:
@@ -318,9 +314,7 @@ def _texts(file: Path, name: str) -> set[str]:
     """The texts of a constant, each of which is read as a field elsewhere."""
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
-            return {
-                constant.value for constant in ast.walk(node) if isinstance(constant, ast.Constant)
-            }  # type: ignore[misc]
+            return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}  # type: ignore[misc]
     raise AssertionError(name)
 
 
@@ -414,5 +408,5 @@ def test_a_field_that_is_only_declared_is_found() -> None:
 
     assert [name for name in fields_of(policy) if not uses.read(name, "Policy")] == ["for_show"]
     assert uses.set(policy) == {"used"}
-    assert uses.text_names == {"asked"}
+    assert uses.texts == {"asked"}
     assert list(unused_parameters(tree.body[-1])) == ["unused"]  # type: ignore[arg-type]

@@ -41,12 +41,10 @@ class Item:
         raise AttributeError(value)
 
 
-def grant(held_slots: int, share: int | None = None, **more: bool | float) -> Grant:
+def grant(count: int, share: int | None = None, **more: bool | float) -> Grant:
     """An answer of the store."""
     facts = {"contended": False, **more}
-    return Grant(
-        scope=SCOPE, held=held_slots, share=held_slots if share is None else share, **facts
-    )  # type: ignore[arg-type]
+    return Grant(scope=SCOPE, held=count, share=count if share is None else share, **facts)  # type: ignore[arg-type]
 
 
 def slots(held_slots: int = 0, *, used: int = 0, waiting: int = 0, now: float = 0.0) -> Slots[Item]:

@@ -98,13 +98,13 @@ async def _write(
     text = (
         f"select 1 from {schema}.memories where tenant = $1 and about = $2 and slot = $3 for update"
     )
-    statement, chance, times, missed = await connection.prepare(text), random.Random(1), [], 0
-    while missed < MISSED_IN_A_ROW:
+    statement, chance, times, misses = await connection.prepare(text), random.Random(1), [], 0
+    while misses < MISSED_IN_A_ROW:
         slot = f"k{2 * chance.randrange(1, of_one + 1)}true"
         began = time.perf_counter()
         rows = await statement.fetch(TENANT, about, slot)
         times.append(time.perf_counter() - began)
-        missed = 0 if rows else missed + 1
+        misses = 0 if rows else misses + 1
     return times
 
 

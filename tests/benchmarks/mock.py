@@ -363,11 +363,11 @@ async def wake(run: Run) -> None:
     key = new_id()
     await run.database.write(answered=[(run.id, key, "1")])
     log = await run.database.log_of(run.id)
-    woken = Run(run.database, run.agent, run.id, seq=log[-1][0])
-    woken.note("run.resumed", reason="woken")
-    woken.note("signal.received", "0", name="go", payload=1, n=1)
-    woken.taken.append((run.id, key))
-    await woken.end(1)
+    woken_run = Run(run.database, run.agent, run.id, seq=log[-1][0])
+    woken_run.note("run.resumed", reason="woken")
+    woken_run.note("signal.received", "0", name="go", payload=1, n=1)
+    woken_run.taken.append((run.id, key))
+    await woken_run.end(1)
 
 
 async def post(database: Database, followers: int) -> float:

@@ -220,7 +220,7 @@ async def _read(
 ) -> None:
     """Read a session's runs, of which the first one warms up."""
     session = f"s{time.monotonic_ns()}"
-    arrived: dict[str, int] = {}
+    arrival_times: dict[str, int] = {}
     async with aclosing(talks.tail_session(session)) as events:
         for n in range(runs):
             await talks.start("go", session_id=session)
@@ -229,13 +229,13 @@ async def _read(
                 if n and event.type == "text_delta":
                     late["delta"] += [now - int(piece) for piece in _texts(event)]
                 if n and event.seq >= 0:
-                    arrived.setdefault(f"{event.run_id}:{event.seq}", now)
+                    arrival_times.setdefault(f"{event.run_id}:{event.seq}", now)
                 if event.type in ("run_completed", "run_failed"):
                     break
     other.tell("commits")
     commits = await other.heard()
     assert await other.heard() == "done"
-    late["entry"] += [now - commits[key] for key, now in arrived.items()]
+    late["entry"] += [now - commits[key] for key, now in arrival_times.items()]
 
 
 def _texts(event: SessionEvent) -> list[str]:

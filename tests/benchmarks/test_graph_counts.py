@@ -50,10 +50,10 @@ An insert is a record or its number. The settings turn the syncs off and on.
 
 def copies(monkeypatch: pytest.MonkeyPatch, handler: Handler) -> int:
     """Return how often the vars of a run are copied for a step whose effect this handler executes."""
-    counted: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def copied(value: Any) -> Any:
-        counted["vars"] += isinstance(value, dict) and "mark" in value
+        counts["vars"] += isinstance(value, dict) and "mark" in value
         return plain_copy(value)
 
     for module in (run_state, records):
@@ -71,14 +71,14 @@ def copies(monkeypatch: pytest.MonkeyPatch, handler: Handler) -> int:
     spec = WorkflowSpec("graph", "one", nodes)
     run_id = runtime.start(spec, vars={"mark": 1})
     runtime.tick(spec, run_id, max_steps=1)
-    before = counted["vars"]
+    before = counts["vars"]
     runtime.tick(spec, run_id, max_steps=1)
-    return counted["vars"] - before
+    return counts["vars"] - before
 
 
 def statements(folder: Path, steps: int) -> Counter[str]:
     """Return the statements of a tick of this many steps, by their first word."""
-    seen: Counter[str] = Counter()
+    counts_by_word: Counter[str] = Counter()
     folder.mkdir()
     database = SqliteDatabase(folder / "graphs.db")
     runtime = WorkflowRuntime(
@@ -90,10 +90,10 @@ def statements(folder: Path, steps: int) -> Counter[str]:
     nodes[str(steps)] = lambda run, _ctx: StepPlan(run.current_node, complete_output="done")
     spec = WorkflowSpec("graph", "0", nodes)
     run_id = runtime.start(spec)
-    database.connection().set_trace_callback(lambda text: seen.update([text.split()[0]]))
+    database.connection().set_trace_callback(lambda text: counts_by_word.update([text.split()[0]]))
     assert runtime.tick(spec, run_id).output == "done"
     database.close()
-    return seen
+    return counts_by_word
 
 
 def test_a_step_on_sqlite_is_two_transactions(tmp_path: Path) -> None:

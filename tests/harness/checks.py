@@ -86,14 +86,14 @@ def _recorded_once(entries: Sequence[RunLogEntry]) -> list[str]:
 
 def _intents(entries: Sequence[RunLogEntry]) -> list[str]:
     """The result of an effect follows its intent."""
-    begun: set[str] = set()
+    positions: set[str] = set()
     problems = []
     for entry in entries:
         if entry.kind in (EntryKind.EFFECT_INTENT, EntryKind.TOOL_CALLED):
-            begun.add(entry.position)
+            positions.add(entry.position)
         is_effect = entry.payload.get("effect") in ("step", "tool", "llm")
         is_result = entry.kind in (EntryKind.EFFECT_RESULT, EntryKind.TOOL_RESULT)
-        if is_result and is_effect and entry.position not in begun:
+        if is_result and is_effect and entry.position not in positions:
             problems.append(f"a result without an intent at {entry.position}")
     return problems
 

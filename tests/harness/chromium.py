@@ -127,8 +127,8 @@ async def watched(browser: Browser, origin: str, **options: Any) -> AsyncIterato
     context = await browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
     context.set_default_timeout(15_000)
     try:
-        seen = Watched(await context.new_page(), origin)
-        yield seen
-        assert not seen.wrong, seen.wrong
+        watched_page = Watched(await context.new_page(), origin)
+        yield watched_page
+        assert not watched_page.wrong, watched_page.wrong
     finally:
         await context.close()

@@ -98,11 +98,11 @@ class Plan:
 
     def read(self, node: Mapping[str, Any]) -> int:
         """Return how many rows a scan read, over all its loops."""
-        seen: float = node["Actual Rows"]
+        row_count: float = node["Actual Rows"]
         for name in ("Rows Removed by Filter", "Rows Removed by Index Recheck"):
-            seen += node.get(name, 0)
+            row_count += node.get(name, 0)
         loops: float = node["Actual Loops"]
-        return round(seen * loops)
+        return round(row_count * loops)
 
 
 class PlanBook:

@@ -65,5 +65,5 @@ def find(table: str) -> tuple[list[str], str]:
         for line in done.stdout.splitlines()
         if line.startswith(("FAILED", "ERROR"))
     }
-    missed = [fault.plant.__name__ for test, fault in by_test.items() if test not in failed]
-    return missed, done.stdout + done.stderr
+    missed_faults = [fault.plant.__name__ for test, fault in by_test.items() if test not in failed]
+    return missed_faults, done.stdout + done.stderr

@@ -266,6 +266,6 @@ def test_json_is_json_in_every_encoding(encoding: str) -> None:
     value = {"t": "\U0001f600 日本 é \x80 \ud800"}
     codecs.register_error("json-escape", json_escape)
 
-    written = json.dumps(value, ensure_ascii=False).encode(encoding, "json-escape")
+    text_bytes = json.dumps(value, ensure_ascii=False).encode(encoding, "json-escape")
 
-    assert json.loads(written.decode(encoding)) == value
+    assert json.loads(text_bytes.decode(encoding)) == value

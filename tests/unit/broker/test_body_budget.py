@@ -38,10 +38,12 @@ def test_of_one_sender_so_many_reasons_are_reported_in_a_period() -> None:
 def test_one_reason_is_reported_however_often_it_comes() -> None:
     """The first one of each agent brings its bytes: the letter that counts the others has them."""
     budget = BodyBudget(lambda: 0.0)
-    came = [budget.spare(garbage("ext:bad")) for _ in range(REASONS_OF_ONE + 50)]
+    spared_messages = [budget.spare(garbage("ext:bad")) for _ in range(REASONS_OF_ONE + 50)]
     others = [budget.spare(garbage("ext:bad", agent=OTHER)) for _ in range(2)]
 
-    assert came == [garbage("ext:bad")] + [garbage("ext:bad", data=b"")] * (REASONS_OF_ONE + 49)
+    assert spared_messages == [garbage("ext:bad")] + [garbage("ext:bad", data=b"")] * (
+        REASONS_OF_ONE + 49
+    )
     assert others == [garbage("ext:bad", agent=OTHER), garbage("ext:bad", data=b"", agent=OTHER)]
 
 

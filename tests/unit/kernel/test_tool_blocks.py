@@ -10,7 +10,7 @@ CALL = ToolCall(id="c1", name="look", arguments={"q": "Ada"})
 
 
 @pytest.mark.parametrize(
-    ("became", "text", "is_error"),
+    ("outcome", "text", "is_error"),
     [
         (InvocationResult(status="ok", text="found", structured="found"), "found", False),
         (InvocationResult(status="ok", structured={"b": 1, "a": [2]}), '{"a":[2],"b":1}', False),
@@ -22,10 +22,10 @@ CALL = ToolCall(id="c1", name="look", arguments={"q": "Ada"})
     ],
 )
 def test_what_became_of_a_call_is_what_the_model_reads(
-    became: InvocationResult, text: str, is_error: bool
+    outcome: InvocationResult, text: str, is_error: bool
 ) -> None:
     """Its text, else its value as JSON; failures and denials are errors."""
-    result = became.result(CALL)
+    result = outcome.result(CALL)
 
     assert (result.id, result.name) == ("c1", "look")
     assert (result.text, result.is_error) == (text, is_error)

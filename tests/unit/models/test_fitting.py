@@ -188,8 +188,8 @@ def test_declared_and_chosen_tools_have_the_names_of_the_turns() -> None:
 def test_media_of_a_result_follow_all_results() -> None:
     """Providers refuse anything between them."""
     picture = {"type": "image", "url": "https://example.org/a.png"}
-    seen = [*result("1").content, ContentBlock.model_validate(picture)]
-    chat = [HI, answer(("1", "see"), ("2", "see")), ChatMessage(role="tool", content=seen)]
+    contents = [*result("1").content, ContentBlock.model_validate(picture)]
+    chat = [HI, answer(("1", "see"), ("2", "see")), ChatMessage(role="tool", content=contents)]
 
     *_, last = sent([*chat, result("2")], CLAUDE)
 

@@ -107,13 +107,13 @@ async def test_no_secret_gets_into_the_file(path: Path, monkeypatch: pytest.Monk
     cassette = Cassette(path, live, secrets=["hunter2"])
 
     answer = await cassette.generate(user_messages("my pin is pin-0123456789"), options=options)
-    [written] = lines(path)
+    [line] = lines(path)
 
     assert "hunter2" in answer.text
     for secret in ("sk-live-0123456789", "pin-0123456789", "hunter2", "Bearer abc", "def\\"):
-        assert secret not in written
-    assert '"seed": 1' in written
-    assert "Copenhagen" in written
+        assert secret not in line
+    assert '"seed": 1' in line
+    assert "Copenhagen" in line
     played = await Cassette(path, secrets=["hunter2"]).generate(
         user_messages("my pin is pin-0123456789"), options=options
     )

@@ -69,10 +69,10 @@ async def chatting() -> AsyncIterator[Runtime]:
 
 async def waits(runtime: Runtime, run_id: RunId, count: int) -> None:
     """Return when the run waits for the next signal behind so many."""
-    seen = 0
+    wait_count = 0
     async for entry in runtime.tail(run_id):
-        seen += entry.kind == "run.suspended"
-        if seen > count:
+        wait_count += entry.kind == "run.suspended"
+        if wait_count > count:
             return
 
 

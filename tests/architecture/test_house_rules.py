@@ -110,7 +110,7 @@ for module in pkgutil.walk_packages(actors.__path__, "actors.", onerror=fail):
 def test_every_package_lists_its_names_in_order() -> None:
     """Each `__init__.py` with names has a sorted `__all__` that names each once."""
     wrong = []
-    for file in (one for one in product_files() if one.name == "__init__.py"):
+    for file in (path for path in product_files() if path.name == "__init__.py"):
         for node in tree_of(file).body:
             target = node.targets[0] if isinstance(node, ast.Assign) else None
             if isinstance(target, ast.Name) and target.id == "__all__":
@@ -154,7 +154,7 @@ def test_every_protocol_method_of_the_kernel_is_documented() -> None:
 
 def test_tasks_start_in_one_module_only() -> None:
     """`create_task` and its like appear only where every task has an owner."""
-    found = [
+    starts = [
         f"{place(file, node)} {node.attr}"
         for file in product_files()
         if place(file) not in MAY_START_TASKS
@@ -163,7 +163,7 @@ def test_tasks_start_in_one_module_only() -> None:
         and node.attr in TASK_STARTERS
         and ast.unparse(node.value) not in HAS_SUCH_VERBS
     ]
-    imported = [
+    imports = [
         f"{place(file, node)} {alias.name}"
         for file in product_files()
         if place(file) not in MAY_START_TASKS
@@ -173,34 +173,34 @@ def test_tasks_start_in_one_module_only() -> None:
         if alias.name in TASK_STARTERS
     ]
 
-    assert found + imported == []
+    assert starts + imports == []
 
 
 def test_no_file_names_a_place_on_a_developers_machine() -> None:
     """Nothing that is committed holds an absolute path of a developer's or CI's machine."""
-    listed = subprocess.run(
+    listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         capture_output=True,
         check=False,
     )
-    if listed.returncode:
+    if listing.returncode:
         pytest.skip("not a git checkout")
-    files = [ROOT / name.decode() for name in listed.stdout.split(b"\0") if name]
-    found = [
+    files = [ROOT / name.decode() for name in listing.stdout.split(b"\0") if name]
+    matches = [
         place(file)
         for file in files
         if file.is_file()
         if HOME_OF_SOMEBODY.search(file.read_bytes())
     ]
 
-    assert found == []
+    assert matches == []
 
 
 @pytest.mark.item(36)
 def test_nobody_reaches_into_a_scheduler() -> None:
     """No attribute that begins with an underscore is read off anything called a scheduler."""
-    found = [
+    reads = [
         place(file, node)
         for file in all_files()
         if "scheduler" in file.read_text().lower()
@@ -210,4 +210,4 @@ def test_nobody_reaches_into_a_scheduler() -> None:
         if "scheduler" in ast.unparse(node.value).rpartition(".")[2].lower()
     ]
 
-    assert found == []
+    assert reads == []

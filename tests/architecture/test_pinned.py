@@ -29,7 +29,7 @@ BASELINE = ROOT / "persistence" / "_postgres" / "schema" / "baseline"
 
 def subclasses(of: type[ActorsError]) -> set[type[ActorsError]]:
     """All, at any depth."""
-    return {one for sub in of.__subclasses__() for one in (sub, *subclasses(sub))}
+    return {subclass for sub in of.__subclasses__() for subclass in (sub, *subclasses(sub))}
 
 
 def test_errors_keep_their_names_in_logs() -> None:
@@ -62,24 +62,28 @@ def test_kinds_of_entries_keep_their_names() -> None:
 
 def test_migrations_keep_their_text() -> None:
     """A database that applied one refuses another text of it."""
-    found = {one.name: one.checksum[:16] for one in known_migrations()}
+    checksums = {migration.name: migration.checksum[:16] for migration in known_migrations()}
 
-    assert found == PINNED["migrations"]
+    assert checksums == PINNED["migrations"]
 
 
 def test_the_baseline_keeps_its_text() -> None:
     """A new schema is like one that went by the migrations: what is new is a migration."""
     texts = {file.stem: file.read_text(encoding="utf-8") for file in BASELINE.glob("*.sql")}
-    before = {one.name: one.sql for one in known_migrations() if one.recorded and one.sql}
+    before = {
+        migration.name: migration.sql
+        for migration in known_migrations()
+        if migration.recorded and migration.sql
+    }
 
     assert {name: digest(text) for name, text in (texts | before).items()} == PINNED["baseline"]
 
 
 def test_functions_that_change_have_another_revision() -> None:
     """A host of the release before goes by it, and does not put its own ones back."""
-    found = digest("".join(one.checksum for one in known_functions()))
+    functions_digest = digest("".join(function.checksum for function in known_functions()))
 
-    assert found == PINNED["functions"][str(REVISION)]
+    assert functions_digest == PINNED["functions"][str(REVISION)]
     assert max(map(int, PINNED["functions"])) == REVISION
 
 

@@ -142,7 +142,7 @@ class Uses:
 
     reads: list[tuple[str, str | None]] = field(default_factory=list)
     """Attribute, and the class whose `self` it is read from."""
-    asked: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
     """Names asked for as text: `getattr(x, "name")`, also in a loop over such names."""
     calls: dict[str, list[ast.Call]] = field(default_factory=dict)
     """Calls, by the last part of what is called."""
@@ -164,34 +164,36 @@ class Uses:
         elif isinstance(node, ast.Call):
             self.calls.setdefault(ast.unparse(node.func).rpartition(".")[2], []).append(node)
             if isinstance(node.func, ast.Name) and node.func.id == "getattr":
-                self.asked |= {one.value for one in node.args[1:2] if isinstance(one, ast.Constant)}  # type: ignore[misc]
+                self.texts |= {arg.value for arg in node.args[1:2] if isinstance(arg, ast.Constant)}  # type: ignore[misc]
         elif isinstance(node, ast.For | ast.comprehension) and isinstance(node.iter, ast.Tuple):
-            self.asked |= {
-                str(one.value) for one in node.iter.elts if isinstance(one, ast.Constant)
+            self.texts |= {
+                str(constant.value)
+                for constant in node.iter.elts
+                if isinstance(constant, ast.Constant)
             }
         for child in ast.iter_child_nodes(node):
             self._walk(child, owner)
 
     def set(self, class_: ast.ClassDef) -> set[str]:
         """The fields that some call gives: of the class itself, or of one that changes a copy."""
-        found: set[str] = set()
+        fields: set[str] = set()
         for call in self.calls.get(class_.name, []) + self.calls.get("cls", []):
-            found |= {*fields_of(class_)[: len(call.args)]}
+            fields |= {*fields_of(class_)[: len(call.args)]}
         for name in (class_.name, "cls", "replace", "model_copy"):
             for call in self.calls.get(name, []):
-                found |= {one.arg for one in call.keywords if one.arg is not None}
-                found |= {
+                fields |= {keyword.arg for keyword in call.keywords if keyword.arg is not None}
+                fields |= {
                     str(key.value)
-                    for one in call.keywords
-                    if one.arg == "update" and isinstance(one.value, ast.Dict)
-                    for key in one.value.keys
+                    for keyword in call.keywords
+                    if keyword.arg == "update" and isinstance(keyword.value, ast.Dict)
+                    for key in keyword.value.keys
                     if isinstance(key, ast.Constant)
                 }
-        return found
+        return fields
 
     def read(self, name: str, class_: str) -> bool:
         """Whether the field is read: from any object, or by a method of its own class."""
-        return name in self.asked or any(
+        return name in self.texts or any(
             attr == name and owner in (None, class_) for attr, owner in self.reads
         )
 
@@ -206,18 +208,18 @@ def class_in(tree: ast.AST, name: str) -> ast.ClassDef:
 def classes_named(names: frozenset[str]) -> list[ast.ClassDef]:
     """The classes of the product with these names, wherever they are."""
     nodes = (node for file in product_files() for node in tree_of(file).body)
-    found = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name in names]
-    assert {node.name for node in found} == names
-    return found
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name in names]
+    assert {node.name for node in classes} == names
+    return classes
 
 
 def fields_of(class_: ast.ClassDef) -> list[str]:
     """The fields that its body declares."""
     names = (
-        one.target.id
-        for one in class_.body
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
-        if not ast.unparse(one.annotation).startswith("ClassVar")
+        statement.target.id
+        for statement in class_.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+        if not ast.unparse(statement.annotation).startswith("ClassVar")
     )
     return [name for name in names if not name.startswith("_")]
 
@@ -225,12 +227,16 @@ def fields_of(class_: ast.ClassDef) -> list[str]:
 def unused_parameters(function: FunctionNode) -> Iterator[str]:
     """Parameters that a body never mentions."""
     args = function.args
-    named = [*args.posonlyargs, *args.args, *args.kwonlyargs]
-    body = [one for one in function.body if not _is_text(one)]
+    parameters = [*args.posonlyargs, *args.args, *args.kwonlyargs]
+    body = [statement for statement in function.body if not _is_text(statement)]
     if not body or (len(body) == 1 and ast.unparse(body[0]) == "..."):
         return
-    used = {node.id for one in body for node in ast.walk(one) if isinstance(node, ast.Name)}
-    yield from (one.arg for one in named if one.arg not in {"self", "cls"} | used)
+    used = {
+        node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)
+    }
+    yield from (
+        parameter.arg for parameter in parameters if parameter.arg not in {"self", "cls"} | used
+    )
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -248,15 +254,17 @@ def agent_attributes() -> list[str]:
     """The optional attributes that `Agent` documents, and those that `@agent` takes."""
     (agent,) = classes_named(frozenset({"Agent"}))
     doc = ast.get_docstring(agent) or ""
-    listed = doc[doc.index("Optional attributes") :]
-    listed = re.sub(r"\([^()]*\)", "", listed)  # what stands in brackets says what they are
-    found = re.findall(r"`(\w+)`", listed.partition("which only")[0])
-    (made,) = classes_named(frozenset({"FunctionAgent"}))
+    section = doc[doc.index("Optional attributes") :]
+    section = re.sub(r"\([^()]*\)", "", section)  # what stands in brackets says what they are
+    names = re.findall(r"`(\w+)`", section.partition("which only")[0])
+    (function_agent,) = classes_named(frozenset({"FunctionAgent"}))
     init = next(
-        one for one in made.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"
+        method
+        for method in function_agent.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
     )
-    taken = [one.arg for one in init.args.kwonlyargs if one.arg != "schemas"]
-    return [*found, *(name for name in taken if name not in found)]
+    parameters = [arg.arg for arg in init.args.kwonlyargs if arg.arg != "schemas"]
+    return [*names, *(name for name in parameters if name not in names)]
 
 
 def test_every_documented_attribute_of_an_agent_is_read() -> None:
@@ -266,7 +274,7 @@ def test_every_documented_attribute_of_an_agent_is_read() -> None:
     names = agent_attributes()
 
     assert {"model", "retry", "deadline_s", "version", "concurrency", "context"} <= set(names)
-    assert [name for name in names if name not in uses.asked] == []
+    assert [name for name in names if name not in uses.texts] == []
 
 
 def test_every_field_that_a_caller_gives_is_read() -> None:
@@ -289,14 +297,14 @@ def test_every_setting_is_read_where_hosts_are_made() -> None:
     elsewhere = Uses.of(tree_of(file) for file in files if file.is_relative_to(ROOT / "compose"))
     settings = class_in(tree_of(ROOT / "compose/_assembly/settings.py"), "Settings")
     properties = {
-        one.name: {node.attr for node in ast.walk(one) if isinstance(node, ast.Attribute)}
-        for one in settings.body
-        if isinstance(one, ast.FunctionDef)
+        method.name: {node.attr for node in ast.walk(method) if isinstance(node, ast.Attribute)}
+        for method in settings.body
+        if isinstance(method, ast.FunctionDef)
     }
 
     def is_read(name: str) -> bool:
         by = {name, *(prop for prop, reads in properties.items() if name in reads)}
-        return any(elsewhere.read(one, "Settings") for one in by) or name in logins
+        return any(elsewhere.read(attribute, "Settings") for attribute in by) or name in logins
 
     logins = _texts(ROOT / "compose/_assembly/settings.py", "NATS_LOGIN")
     assert [name for name in fields_of(settings) if not is_read(name)] == []
@@ -306,7 +314,7 @@ def _texts(file: Path, name: str) -> set[str]:
     """The texts of a constant, each of which is read as a field elsewhere."""
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
-            return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}  # type: ignore[misc]
+            return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}  # type: ignore[misc]
     raise AssertionError(name)
 
 
@@ -328,10 +336,10 @@ def test_every_parameter_that_a_caller_gives_is_used() -> None:
     """Of the calls of authors, programs and outside services, and of every command."""
     commands = [file for file in product_files() if ROOT / "compose/_commands" in file.parents]
     functions = [
-        (file, one)
+        (file, function)
         for file in commands
-        for one in tree_of(file).body
-        if isinstance(one, FunctionNode) and not one.name.startswith("_")
+        for function in tree_of(file).body
+        if isinstance(function, FunctionNode) and not function.name.startswith("_")
     ]
     for file in product_files():
         for class_ in (node for node in tree_of(file).body if isinstance(node, ast.ClassDef)):
@@ -340,9 +348,9 @@ def test_every_parameter_that_a_caller_gives_is_used() -> None:
                 functions += [(file, method) for method in methods if method.name != "__aexit__"]
 
     unused = [
-        f"{place(file, one)} {one.name}({parameter})"
-        for file, one in functions
-        for parameter in unused_parameters(one)
+        f"{place(file, function)} {function.name}({parameter})"
+        for file, function in functions
+        for parameter in unused_parameters(function)
     ]
 
     assert unused == []
@@ -355,8 +363,12 @@ def test_every_exported_value_is_one_that_is_given_or_told() -> None:
     for module in (*packages, "persistence/postgres", "persistence/redis"):
         for node in ast.walk(tree_of(ROOT / f"{module}.py")):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                strange += [one.value for one in ast.walk(node) if isinstance(one, ast.Constant)]
-    known = {*GIVEN, *TOLD, *NO_VALUES}
+                strange += [
+                    constant.value
+                    for constant in ast.walk(node)
+                    if isinstance(constant, ast.Constant)
+                ]
+    known_names = {*GIVEN, *TOLD, *NO_VALUES}
 
     assert [
         name
@@ -364,7 +376,7 @@ def test_every_exported_value_is_one_that_is_given_or_told() -> None:
         if isinstance(name, str)
         and name[:1].isupper()
         and not name.endswith("Error")
-        and name not in known
+        and name not in known_names
     ] == []
 
 
@@ -394,7 +406,7 @@ def test_a_field_that_is_only_declared_is_found() -> None:
     tree = ast.parse(SHOW)
     uses, policy = Uses.of([tree]), class_in(tree, "Policy")
 
-    assert [one for one in fields_of(policy) if not uses.read(one, "Policy")] == ["for_show"]
+    assert [name for name in fields_of(policy) if not uses.read(name, "Policy")] == ["for_show"]
     assert uses.set(policy) == {"used"}
-    assert uses.asked == {"asked"}
+    assert uses.texts == {"asked"}
     assert list(unused_parameters(tree.body[-1])) == ["unused"]  # type: ignore[arg-type]

@@ -75,8 +75,10 @@ def test_no_sentence_has_a_retired_word() -> None:
     modules = [*product_files(), *sorted((ROOT / "examples").rglob("*.py"))]
     pages = [file for pattern in PAGES for file in ROOT.glob(pattern)]
 
-    found = {file: in_module(file) for file in modules} | {file: in_page(file) for file in pages}
-    wrong = {place(file): {*words} - {*allowed(file)} for file, words in found.items()}
+    words_by_file = {file: in_module(file) for file in modules} | {
+        file: in_page(file) for file in pages
+    }
+    wrong = {place(file): {*words} - {*allowed(file)} for file, words in words_by_file.items()}
     assert {name: words for name, words in wrong.items() if words} == {}, (
         f"write one of: {'; '.join(RETIRED)}"
     )

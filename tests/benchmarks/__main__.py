@@ -86,8 +86,8 @@ async def run(names: list[str], scale: float) -> None:
                 elif name in ON_POSTGRES:
                     await ON_POSTGRES[name](servers.postgres_url, scale=scale)
                 else:
-                    place = outside.Servers(servers.postgres_url, servers.nats_url)
-                    await ON_BROKER[name](place, scale=scale)
+                    both_servers = outside.Servers(servers.postgres_url, servers.nats_url)
+                    await ON_BROKER[name](both_servers, scale=scale)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from persistence.postgres import StoreSettings, open_store
 from tests.benchmarks import mock
 from tests.benchmarks.bench import PAYLOAD, TYPE, Floor, agent_id, beside, many, report
 from tests.benchmarks.byhand import Asking, handle
-from tests.benchmarks.outside import Place, Servers
+from tests.benchmarks.outside import Namespace, Servers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -68,11 +68,13 @@ class Answerer:
 
 
 @asynccontextmanager
-async def _store(place: Place, owner: str, *, brokered: bool) -> AsyncIterator[PostgresStore]:
+async def _store(
+    namespace: Namespace, owner: str, *, brokered: bool
+) -> AsyncIterator[PostgresStore]:
     settings = StoreSettings(
-        url=place.servers.postgres_url,
+        url=namespace.servers.postgres_url,
         owner=HostIncarnation(owner),
-        schema=place.schema,
+        schema=namespace.schema,
         brokered=brokered,
         local_delivery=not brokered,
     )
@@ -81,17 +83,19 @@ async def _store(place: Place, owner: str, *, brokered: bool) -> AsyncIterator[P
 
 
 @asynccontextmanager
-async def _hosts(place: Place, *, two: bool) -> AsyncIterator[Runtime]:
+async def _hosts(namespace: Namespace, *, two: bool) -> AsyncIterator[Runtime]:
     """Yield the runtime of the askers; the answerers are served by it, or by a second host."""
     async with AsyncExitStack() as stack:
 
         async def host(name: str) -> Runtime:
-            owner = f"{place.name}-{name}"
-            store = await stack.enter_async_context(_store(place, owner, brokered=two))
+            owner = f"{namespace.name}-{name}"
+            store = await stack.enter_async_context(_store(namespace, owner, brokered=two))
             broker = None
             if two:
                 transport = JetStreamTransport(
-                    place.servers.nats_url, namespace=place.name, owner=HostIncarnation(owner)
+                    namespace.servers.nats_url,
+                    namespace=namespace.name,
+                    owner=HostIncarnation(owner),
                 )
                 broker = Broker(transport, store.mail, store.outbox)
             runtime = Runtime(store=store, owner=HostIncarnation(owner), broker=broker)
@@ -109,21 +113,21 @@ async def _hosts(place: Place, *, two: bool) -> AsyncIterator[Runtime]:
 
 async def ours(servers: Servers, *, runs: int, at_once: int, two: bool) -> float:
     """Return asks per second."""
-    async with _hosts(Place(servers), two=two) as runtime:
+    async with _hosts(Namespace(servers), two=two) as runtime:
 
-        async def one(index: int) -> None:
+        async def run_asker(index: int) -> None:
             await runtime.result(await runtime.submit(AgentId(ASKER, str(index % at_once)), None))
 
-        return runs * EACH / await many(one, total=runs, at_once=at_once)
+        return runs * EACH / await many(run_asker, total=runs, at_once=at_once)
 
 
 async def floor_of_one(servers: Servers, *, runs: int, at_once: int) -> float:
     """Return asks per second of the commits alone, on one store."""
-    place = Place(servers)
-    async with _store(place, place.name, brokered=False) as store:
+    namespace = Namespace(servers)
+    async with _store(namespace, namespace.name, brokered=False) as store:
         hand = await Floor.over(store)
 
-        async def one(index: int) -> None:
+        async def play_asks(index: int) -> None:
             asking = await Asking.begin(hand, agent_id(f"asks{index}"))
             for position in range(EACH):
                 target = agent_id(f"answers{index}")
@@ -131,7 +135,7 @@ async def floor_of_one(servers: Servers, *, runs: int, at_once: int) -> float:
                 await handle(hand, done.routed[0], reply=PAYLOAD)
                 await asking.take(position, question.id)
 
-        return runs * EACH / await many(one, total=runs, at_once=at_once)
+        return runs * EACH / await many(play_asks, total=runs, at_once=at_once)
 
 
 class _FarSide:
@@ -169,10 +173,14 @@ class _FarSide:
 
 async def floor_of_two(servers: Servers, *, runs: int, at_once: int) -> float:
     """Return asks per second with one way through the broker and a hint for the way back."""
-    place = Place(servers)
+    namespace = Namespace(servers)
     async with AsyncExitStack() as stack:
-        near = await stack.enter_async_context(_store(place, f"{place.name}a", brokered=True))
-        far = await stack.enter_async_context(_store(place, f"{place.name}b", brokered=True))
+        near = await stack.enter_async_context(
+            _store(namespace, f"{namespace.name}a", brokered=True)
+        )
+        far = await stack.enter_async_context(
+            _store(namespace, f"{namespace.name}b", brokered=True)
+        )
         await far.shards.declare(Serves((TYPE,)))
         leases = await far.shards.claim(
             owner=far.settings.owner, serves=Serves((TYPE,)), limit=1000
@@ -182,7 +190,7 @@ async def floor_of_two(servers: Servers, *, runs: int, at_once: int) -> float:
             owner=near.settings.owner, serves=Serves((ASKER,)), limit=1000
         )
         hand = Floor(near, {lease.shard: lease for lease in mine})
-        connecting = place.transport().connect(
+        connecting = namespace.transport().connect(
             deployment=await near.mail.deployment(), on_nudge=lambda _: None
         )
         connection = await stack.enter_async_context(connecting)
@@ -193,22 +201,22 @@ async def floor_of_two(servers: Servers, *, runs: int, at_once: int) -> float:
         near.outbox.set_hook(
             lambda rows: sending.extend(asyncio.ensure_future(connection.send(r)) for r in rows)
         )
-        told: dict[str, asyncio.Event] = {}
+        events: dict[str, asyncio.Event] = {}
         near.set_nudge_hook(
-            lambda nudge: told[nudge.run_id].set() if nudge.run_id in told else None
+            lambda nudge: events[nudge.run_id].set() if nudge.run_id in events else None
         )
         await near.listening()
 
-        async def one(index: int) -> None:
+        async def play_asks(index: int) -> None:
             asking = await Asking.begin(hand, AgentId(ASKER, str(index)))
-            event = told[asking.run_id] = asyncio.Event()
+            event = events[asking.run_id] = asyncio.Event()
             for position in range(EACH):
                 event.clear()
                 question, _ = await asking.ask(agent_id(index), position, PAYLOAD)
                 await event.wait()
                 await asking.take(position, question.id)
 
-        took = await many(one, total=runs, at_once=at_once)
+        took = await many(play_asks, total=runs, at_once=at_once)
         await far_side.stop()
         near.outbox.set_hook(None)
     return runs * EACH / took

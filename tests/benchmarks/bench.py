@@ -96,19 +96,27 @@ class Floor:
 
     def lease(self, agent: AgentId, run_id: RunId) -> Lease:
         """Return the right to write a run."""
-        held = self.shards[self.store.shards.shard_of(agent)]
-        return Lease(held.shard, held.owner, held.epoch, held.expires_at, run_id, agent, 1)
+        shard_lease = self.shards[self.store.shards.shard_of(agent)]
+        return Lease(
+            shard_lease.shard,
+            shard_lease.owner,
+            shard_lease.epoch,
+            shard_lease.expires_at,
+            run_id,
+            agent,
+            1,
+        )
 
 
 async def many(
-    one: Callable[[int], Awaitable[Any]], *, total: int, at_once: int, warm_up: bool = True
+    operation: Callable[[int], Awaitable[Any]], *, total: int, at_once: int, warm_up: bool = True
 ) -> float:
     """Call `one(i)` for all i with this concurrency; return the duration in seconds."""
     limit = asyncio.Semaphore(at_once)
 
     async def bounded(index: int) -> None:
         async with limit:
-            await one(index)
+            await operation(index)
 
     if warm_up:
         await asyncio.gather(*(bounded(-1 - i) for i in range(min(at_once, total))))

@@ -15,7 +15,7 @@ from actors._runtime import Runtime
 from actors._runtime.delivery.mail_service import Broker
 from persistence.postgres import StoreSettings, open_store
 from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, report
-from tests.benchmarks.outside import Place, Servers
+from tests.benchmarks.outside import Namespace, Servers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,11 +50,11 @@ class Receiver:
 
 
 @asynccontextmanager
-async def _host(place: Place, *, local: bool) -> AsyncIterator[Runtime]:
+async def _host(namespace: Namespace, *, local: bool) -> AsyncIterator[Runtime]:
     settings = StoreSettings(
-        url=place.servers.postgres_url,
-        owner=place.owner,
-        schema=place.schema,
+        url=namespace.servers.postgres_url,
+        owner=namespace.owner,
+        schema=namespace.schema,
         brokered=True,
         local_delivery=local,
     )
@@ -62,8 +62,8 @@ async def _host(place: Place, *, local: bool) -> AsyncIterator[Runtime]:
         open_store(settings) as store,
         Runtime(
             store=store,
-            owner=place.owner,
-            broker=Broker(place.transport(), store.mail, store.outbox),
+            owner=namespace.owner,
+            broker=Broker(namespace.transport(), store.mail, store.outbox),
         ) as runtime,
     ):
         assert runtime._host.mail is not None
@@ -75,12 +75,10 @@ async def _host(place: Place, *, local: bool) -> AsyncIterator[Runtime]:
 
 async def measure(servers: Servers, *, total: int, local: bool) -> float:
     """Return messages per second until each is in a run that has ended."""
-    place = Place(servers)
-    async with _host(place, local=local) as runtime:
+    namespace = Namespace(servers)
+    async with _host(namespace, local=local) as runtime:
         watcher = await asyncpg.connect(servers.postgres_url)
-        query = (
-            f"select count(*) from {place.schema}.inbox where state = 'd' and agent like '{TYPE}/%'"
-        )
+        query = f"select count(*) from {namespace.schema}.inbox where state = 'd' and agent like '{TYPE}/%'"
         began = time.perf_counter()
         for first in range(0, total, EACH):
             await runtime.submit(AgentId(SENDER_TYPE, str(first % SENDERS)), first)

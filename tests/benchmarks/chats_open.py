@@ -57,14 +57,14 @@ async def opened(runtime: Runtime, verb: str, total: int) -> int:
     """Start runs that called a model once and wait in memory; return the bytes that they take."""
     before = _resident_bytes()
 
-    async def one(index: int) -> None:
+    async def open_chat(index: int) -> None:
         order = {"verb": verb, "times": 1, "waits": "mail"}
         run_id = await runtime.submit(agent_id(f"{verb}{index}"), order)
         async for entry in runtime.tail(run_id):
             if entry.kind == "llm.call":
                 return
 
-    await many(one, total=total, at_once=AT_ONCE, warm_up=False)
+    await many(open_chat, total=total, at_once=AT_ONCE, warm_up=False)
     return _resident_bytes() - before
 
 

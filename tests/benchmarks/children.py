@@ -58,11 +58,11 @@ async def ours(url: str, *, parents: int, each: int, at_once: int) -> float:
         await runtime.register_type(TYPE, Family)
         budget = SpawnBudget(max_runs=each)
 
-        async def one(index: int) -> None:
+        async def run_parent(index: int) -> None:
             run = await runtime.submit(agent_id(f"parent{index}"), each, spawn_budget=budget)
             assert await runtime.result(run) == each
 
-        return parents * each / await many(one, total=parents, at_once=at_once)
+        return parents * each / await many(run_parent, total=parents, at_once=at_once)
 
 
 async def floor(url: str, *, parents: int, each: int, at_once: int) -> float:
@@ -70,7 +70,7 @@ async def floor(url: str, *, parents: int, each: int, at_once: int) -> float:
     async with open_store(url) as store:
         hand = await Floor.over(store)
 
-        async def one(index: int) -> None:
+        async def run_parent(index: int) -> None:
             parent = agent_id(f"parent{index}")
             message = Message.of(parent, None).sent_by("submit:bench")
             run_id = run_id_of_submit(parent, "submit:bench", message.id)
@@ -93,18 +93,18 @@ async def floor(url: str, *, parents: int, each: int, at_once: int) -> float:
             await many(lambda i: _run(hand, children[i]), total=each, at_once=each, warm_up=False)
             answers = await store.reads.answers(run_id)
             assert len(answers) == each
-            taken = [
+            answer_entries = [
                 NewEntry(K.CHILD_COMPLETED, str(i), {"child": a.key, "status": a.status})
                 for i, a in enumerate(answers, each)
             ]
             keys = tuple(answer.key for answer in answers)
             seq = done.last_seq
-            await committed(hand, Commit(lease, seq, tuple(taken), take_answers=keys))
+            await committed(hand, Commit(lease, seq, tuple(answer_entries), take_answers=keys))
             end = NewEntry(K.RUN_COMPLETED, "", {"output": each})
             finish = Finish(RunStatus.COMPLETED, each)
-            await committed(hand, Commit(lease, seq + len(taken), (end,), finish))
+            await committed(hand, Commit(lease, seq + len(answer_entries), (end,), finish))
 
-        return parents * each / await many(one, total=parents, at_once=at_once)
+        return parents * each / await many(run_parent, total=parents, at_once=at_once)
 
 
 def _child(parent_run: Any, parent: AgentId, position: int) -> Spawned:

@@ -35,15 +35,15 @@ async def started(*options: str) -> tuple[float, float]:
     began = time.perf_counter()
     host = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=DEVNULL, stderr=PIPE)
     assert host.stderr is not None
-    said = []
+    lines = []
     while SERVES not in (line := await host.stderr.readline()):
-        said.append(line)
-        assert line, b"".join(said).decode()
+        lines.append(line)
+        assert line, b"".join(lines).decode()
     took = time.perf_counter() - began
-    spent = _cpu_s(host.pid)
+    cpu_s = _cpu_s(host.pid)
     host.terminate()
     await host.communicate()
-    return took * 1000, spent * 1000
+    return took * 1000, cpu_s * 1000
 
 
 def _cpu_s(pid: int) -> float:
@@ -51,26 +51,26 @@ def _cpu_s(pid: int) -> float:
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-async def measured(place: str, times: int, *options: str) -> None:
+async def measured(setup: str, times: int, *options: str) -> None:
     """Print a line on so many starts; one before them makes what the first start makes."""
     await started(*options)
-    found = [await started(*options) for _ in range(times)]
-    took, spent = zip(*found, strict=True)
+    figures = [await started(*options) for _ in range(times)]
+    took, cpu_ms = zip(*figures, strict=True)
     report(
         benchmark="cold_host",
-        on=place,
+        on=setup,
         times=times,
         median_ms=round(statistics.median(took)),
         least_ms=round(min(took)),
-        cpu_ms=round(statistics.median(spent)),
-        limit_ms=LIMITS_MS[place],
+        cpu_ms=round(statistics.median(cpu_ms)),
+        limit_ms=LIMITS_MS[setup],
     )
 
 
 async def run(servers: Servers, *, scale: float = 1.0) -> None:
     """Print a line for given servers and one for a folder."""
     times, name = max(1, int(TIMES * scale)), f"cold_{uuid.uuid4().hex[:12]}"
-    given = ("--postgres-url", servers.postgres_url, "--nats-url", servers.nats_url)
-    await measured("servers", times, *given, "--namespace", name, "--schema", name)
+    options = ("--postgres-url", servers.postgres_url, "--nats-url", servers.nats_url)
+    await measured("servers", times, *options, "--namespace", name, "--schema", name)
     with tempfile.TemporaryDirectory(prefix="callboard-bench-") as folder:
         await measured("folder", times, "--data", str(Path(folder) / "data"))

@@ -125,10 +125,10 @@ class Counting:
         async def counted(self_: Any, query: str, *args: Any, **options: Any) -> Any:
             if threading.get_ident() == self._thread:
                 counts.statements[_called(query)] += 1
-            found = await execute(self_, query, *args, **options)
+            answer = await execute(self_, query, *args, **options)
             if self.is_telling:
                 await execute(self_, "select pg_stat_force_next_flush()", (), 0, None)
-            return found
+            return answer
 
         return counted
 
@@ -151,23 +151,23 @@ def _name_of(callback: Any) -> str:
 
 
 def _called(query: str) -> str:
-    found = _CALLED.search(query)
-    return found[1] or found[2] if found is not None else " ".join(query.split())[:40]
+    match = _CALLED.search(query)
+    return match[1] or match[2] if match is not None else " ".join(query.split())[:40]
 
 
 @contextmanager
 def counting() -> Iterator[Counting]:
     """Count what the running loop and this thread do while the block lasts."""
-    found, loop = Counting(), asyncio.get_running_loop()
+    counts, loop = Counting(), asyncio.get_running_loop()
     with ExitStack() as stack:
-        for name, counted in found.loop(loop):
+        for name, counted in counts.loop(loop):
             stack.enter_context(patch.object(loop, name, counted))
-        execute = found.statement(asyncpg.Connection._execute)  # type: ignore[attr-defined]
+        execute = counts.statement(asyncpg.Connection._execute)  # type: ignore[attr-defined]
         stack.enter_context(patch.object(asyncpg.Connection, "_execute", execute))
         encode = pydantic_core.to_json
         for module in [m for n, m in sys.modules.items() if n.partition(".")[0] in _OURS]:
             if module.__dict__.get("to_json") is encode:
-                stack.enter_context(patch.object(module, "to_json", found.encoding(encode)))
-        hashed = found.encoding(actors._kernel.json._canonical)
+                stack.enter_context(patch.object(module, "to_json", counts.encoding(encode)))
+        hashed = counts.encoding(actors._kernel.json._canonical)
         stack.enter_context(patch.object(actors._kernel.json, "_canonical", hashed))
-        yield found
+        yield counts

@@ -97,7 +97,7 @@ def _compile(nodes: int) -> None:
 def _evaluate(times: int) -> None:
     """Report an expression and code beside a bare call of the interpreter, in a worker of its own."""
     scope = NodeScope({"n": 7}, [], "2026-01-01T00:00:00+00:00")
-    given = {"vars": scope.vars, "branch": scope.branch, "now": scope.now}
+    inputs = {"vars": scope.vars, "branch": scope.branch, "now": scope.now}
     expression = parse("vars.n * 6 + 1")
     code = "total = 0\nfor one in range(10):\n  total += one\ntotal"
     with monty.Monty(min_processes=1) as pool:
@@ -105,7 +105,7 @@ def _evaluate(times: int) -> None:
         def bare(text: str) -> None:
             for _ in range(times):
                 with pool.checkout() as session:
-                    session.feed_run(text, inputs=given)
+                    session.feed_run(text, inputs=inputs)
 
         def repeated(work: Callable[[], object]) -> None:
             for _ in range(times):
@@ -113,7 +113,7 @@ def _evaluate(times: int) -> None:
 
         measured: dict[str, tuple[Callable[[], object], str]] = {
             "expression": (lambda: expression.value(scope), expression.code),
-            "code": (lambda: sandbox.evaluate(code, given, sandbox.SandboxLimits()), code),
+            "code": (lambda: sandbox.evaluate(code, inputs, sandbox.SandboxLimits()), code),
         }
         for what, (work, text) in measured.items():
             work()
@@ -206,13 +206,13 @@ async def _resolve(store: PostgresStore, count: int) -> None:
 
     floor = await _seconds(read, times)
     ours = await _seconds(lambda: bundles.find_flow(f"{name}@1"), times)
-    listed = await _seconds(bundles.list, 3)
+    list_s = await _seconds(bundles.list, 3)
     report(
         benchmark="documents",
         what="resolve",
         installed=count,
         ms=round(ours * 1e3, 2),
-        list_ms=round(listed * 1e3, 1),
+        list_ms=round(list_s * 1e3, 1),
         multiple=round(ours / floor, 2),
         limit_multiple=2.0,
     )

@@ -55,11 +55,11 @@ async def run(url: str, *, scale: float = 1.0) -> None:
             await connection.execute(f"vacuum analyze {schema}.memories")
             base = await _bare(connection, schema, "user:1")
             writer = asyncio.create_task(_write(connection, schema, "user:0", of_one))
-            ours, gone = await _erase(store, "user:0")
+            ours, erased_rows = await _erase(store, "user:0")
             waits = await writer
         finally:
             await connection.close()
-    assert gone == of_one
+    assert erased_rows == of_one
     report(
         benchmark="erases",
         memories=count,
@@ -98,25 +98,25 @@ async def _write(
     text = (
         f"select 1 from {schema}.memories where tenant = $1 and about = $2 and slot = $3 for update"
     )
-    statement, chance, times, missed = await connection.prepare(text), random.Random(1), [], 0
-    while missed < MISSED_IN_A_ROW:
+    statement, chance, times, misses = await connection.prepare(text), random.Random(1), [], 0
+    while misses < MISSED_IN_A_ROW:
         slot = f"k{2 * chance.randrange(1, of_one + 1)}true"
         began = time.perf_counter()
-        found = await statement.fetch(TENANT, about, slot)
+        rows = await statement.fetch(TENANT, about, slot)
         times.append(time.perf_counter() - began)
-        missed = 0 if found else missed + 1
+        misses = 0 if rows else misses + 1
     return times
 
 
 async def _erase(store: PostgresStore, about: str) -> tuple[list[float], int]:
     """Return the seconds of each batch, and the rows removed."""
-    [part] = [one for one in store.data.erasure.parts if one.erased_as == "memories"]
+    [part] = [p for p in store.data.erasure.parts if p.erased_as == "memories"]
     memories: Erasable = part
-    times, gone, cursor = [], 0, None
+    times, erased_rows, cursor = [], 0, None
     while True:
         began = time.perf_counter()
         done = await memories.erase(EraseRequest(tenant=TENANT, about=about), cursor=cursor)
         times.append(time.perf_counter() - began)
-        gone, cursor = gone + done.rows["versions"], done.cursor
+        erased_rows, cursor = erased_rows + done.rows["versions"], done.cursor
         if cursor is None:
-            return times, gone
+            return times, erased_rows

@@ -50,10 +50,10 @@ async def rested(runtime: Runtime, flow: str, total: int, *, prefix: str = "") -
     runs = FlowRuns(runtime, TYPE)
     ids = [RunId("")] * total
 
-    async def one(index: int) -> None:
+    async def start_run(index: int) -> None:
         ids[index] = await runs.start(flow, vars={"n": 0}, id=f"{prefix}{index}")
 
-    await many(one, total=total, at_once=AT_ONCE, warm_up=False)
+    await many(start_run, total=total, at_once=AT_ONCE, warm_up=False)
     async with asyncio.timeout(LIMIT_S):
         while runtime._host.worker.dispatcher.load:  # noqa: ASYNC110 - no event says "all"
             await asyncio.sleep(0.02)
@@ -67,20 +67,20 @@ async def _parts(url: str) -> tuple[list[NewEntry], list[NewEntry], str]:
         [run_id] = await rested(runtime, "ask", 1)
         await FlowRuns(runtime, TYPE).resume(run_id, "ok", {"response": "yes"})
         await runtime.result(run_id)
-        found = [one async for one in runtime.entries(run_id)]
-    entries = [NewEntry(K(one.kind), one.position, one.payload) for one in found]
-    asked = next(one for one in found if one.kind == K.ASK_SENT)
-    parked = next(n for n, one in enumerate(found, 1) if one.kind == K.RUN_SUSPENDED)
-    return entries[:parked], entries[parked:], str(asked.payload["message_id"])
+        log_entries = [entry async for entry in runtime.entries(run_id)]
+    entries = [NewEntry(K(entry.kind), entry.position, entry.payload) for entry in log_entries]
+    question = next(entry for entry in log_entries if entry.kind == K.ASK_SENT)
+    parked = next(n for n, entry in enumerate(log_entries, 1) if entry.kind == K.RUN_SUSPENDED)
+    return entries[:parked], entries[parked:], str(question.payload["message_id"])
 
 
 async def floor(url: str, total: int) -> tuple[float, float]:
     """Return runs made and runs answered per second of the store alone."""
     before, after, key = await _parts(url)
-    position = next(one.position for one in before if one.kind == K.ASK_SENT)
+    position = next(entry.position for entry in before if entry.kind == K.ASK_SENT)
     async with open_store(url) as store:
         hand = await Floor.over(store)
-        made: list[tuple[Any, RunId]] = []
+        waiting_runs: list[tuple[Any, RunId]] = []
 
         async def park(index: int) -> None:
             agent = agent_id(index)
@@ -90,12 +90,12 @@ async def floor(url: str, total: int) -> tuple[float, float]:
             lease, waits = hand.lease(agent, run.run_id), (Wait(position, "user", key, request={}),)
             then = Suspend(WakeSet(runs=(key,)))
             await store.commits.commit(Commit(lease, -1, tuple(before), then, waits=waits))
-            made.append((lease, run.run_id))
+            waiting_runs.append((lease, run.run_id))
 
         parked_s = await many(park, total=total, at_once=AT_ONCE, warm_up=False)
 
         async def answer(index: int) -> None:
-            lease, run_id = made[index]
+            lease, run_id = waiting_runs[index]
             await store.arrivals.answer(Answer(run_id, key, "resumed", result={"response": "yes"}))
             then = Finish(RunStatus.COMPLETED)
             seq = len(before) - 1
@@ -121,9 +121,9 @@ async def _memory(url: str, total: int) -> None:
     """Report what waiting runs keep of a host's memory, beside a host that has had a few and is idle."""
     async with open_runtime(url, suspend_after=0.0) as runtime:
         await flows().register(runtime)
-        before = await _kept(runtime, min(total, WARM), prefix="warm")
+        before = await _bytes_with_waiting(runtime, min(total, WARM), prefix="warm")
         tasks = len(asyncio.all_tasks())
-        after = await _kept(runtime, total)
+        after = await _bytes_with_waiting(runtime, total)
         report(
             benchmark="flow_waits",
             what="memory",
@@ -134,17 +134,17 @@ async def _memory(url: str, total: int) -> None:
         )
 
 
-async def _kept(runtime: Runtime, total: int, *, prefix: str = "") -> int:
+async def _bytes_with_waiting(runtime: Runtime, total: int, *, prefix: str = "") -> int:
     """Return the memory of this process when so many more runs wait.
 
     They begin in groups, since all at once would be tasks of this benchmark, and the garbage of each group is
     collected, since a host collects rarely.
     """
-    found = resident_bytes()
+    size_bytes = resident_bytes()
     for begin in range(0, total, AT_ONCE):
         await rested(runtime, "ask", min(AT_ONCE, total - begin), prefix=f"{prefix}{begin}.")
-        found = resident_bytes()
-    return found
+        size_bytes = resident_bytes()
+    return size_bytes
 
 
 async def _waits(url: str, total: int) -> None:
@@ -154,24 +154,27 @@ async def _waits(url: str, total: int) -> None:
         runs = FlowRuns(runtime, TYPE)
         began = time.perf_counter()
         ids = await rested(runtime, "ask", total)
-        made = total / (time.perf_counter() - began)
+        made_per_s = total / (time.perf_counter() - began)
 
         async def answer(index: int) -> None:
             ended = runtime._host.worker.completions.future_of(ids[index])
             await runs.resume(ids[index], "ok", {"response": "yes"})
             await ended
 
-        woken = total / await many(answer, total=total, at_once=AT_ONCE, warm_up=False)
+        resumed_per_s = total / await many(answer, total=total, at_once=AT_ONCE, warm_up=False)
     made_least, woken_least = await floor(url, total)
-    both, both_least = 1 / (1 / made + 1 / woken), 1 / (1 / made_least + 1 / woken_least)
+    both, both_least = (
+        1 / (1 / made_per_s + 1 / resumed_per_s),
+        1 / (1 / made_least + 1 / woken_least),
+    )
     report(
         benchmark="flow_waits",
         what="waits",
         runs=total,
-        made_per_s=round(made),
-        made_ratio=round(made / made_least, 3),
-        resumed_per_s=round(woken),
-        resumed_ratio=round(woken / woken_least, 3),
+        made_per_s=round(made_per_s),
+        made_ratio=round(made_per_s / made_least, 3),
+        resumed_per_s=round(resumed_per_s),
+        resumed_ratio=round(resumed_per_s / woken_least, 3),
         both_per_s=round(both),
         floor_per_s=round(both_least),
         ratio=round(both / both_least, 3),

@@ -121,9 +121,9 @@ def flows(app: str = TYPE) -> Flows:
     )
 
 
-async def _played(runtime: Runtime, flow: str, key: str, **given: Any) -> None:
+async def _played(runtime: Runtime, flow: str, key: str, **variables: Any) -> None:
     runs = FlowRuns(runtime, TYPE)
-    await runtime.result(await runs.start(flow, vars={"n": 0, **given}, id=key))
+    await runtime.result(await runs.start(flow, vars={"n": 0, **variables}, id=key))
 
 
 async def _groups(url: str, flow: str) -> list[list[NewEntry]]:
@@ -147,7 +147,7 @@ async def floor(
     async with open_store(url) as store:
         hand = await Floor.over(store)
 
-        async def one(index: int) -> None:
+        async def write_run(index: int) -> None:
             agent = agent_id(index)
             message = Message.of(agent, None).sent_by("submit:flows")
             run = NewRun(run_id_of_submit(agent, "submit:flows", message.id), agent)
@@ -158,7 +158,7 @@ async def floor(
             end = Commit(lease, seq, tuple(groups[-1]), then=Finish(RunStatus.COMPLETED))
             await store.commits.commit(end)
 
-        return total / await many(one, total=total, at_once=at_once)
+        return total / await many(write_run, total=total, at_once=at_once)
 
 
 async def ours(url: str, flow: str, *, total: int, at_once: int) -> float:

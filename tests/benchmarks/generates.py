@@ -62,11 +62,11 @@ async def _slowly(*_: Any) -> str:
 async def rate(runtime: Runtime, verb: str, *, runs: int, at_once: int, name: str) -> float:
     """Return calls per second of runs submitted and awaited."""
 
-    async def one(index: int) -> None:
+    async def run_agent(index: int) -> None:
         order = {"verb": verb, "times": CALLS, "session": f"{name}{index}"}
         await runtime.result(await runtime.submit(agent_id(f"{verb}{name}{index}"), order))
 
-    return runs * CALLS / await many(one, total=runs, at_once=at_once)
+    return runs * CALLS / await many(run_agent, total=runs, at_once=at_once)
 
 
 async def run(url: str, *, scale: float = 1.0) -> None:

@@ -44,10 +44,13 @@ class Words:
 
     def __getattr__(self, name: str) -> Any:
         names = (name, "Runtime") if name == "WorkflowRuntime" else (name,)
-        found = [
-            getattr(one, word) for one in self._modules for word in names if hasattr(one, word)
+        attributes = [
+            getattr(module, word)
+            for module in self._modules
+            for word in names
+            if hasattr(module, word)
         ]
-        return found[0]
+        return attributes[0]
 
 
 def steps_per_s(

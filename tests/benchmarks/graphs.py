@@ -50,16 +50,16 @@ async def run(*, scale: float = 1.0) -> None:
         source = _source(folder)
         floors: dict[str, Callable[[Path, int], float]] = {"sqlite": _rows, "files": _lines}
         for kind, floor in floors.items():
-            place = folder / kind
+            store_folder = folder / kind
             for whose in ("warm", "ours", "floor"):
-                (place / whose).mkdir(parents=True)
-            steps_per_s("ours", kind, place / "warm", 20)
-            floor_per_s = floor(place / "floor", count)
-            rate = steps_per_s("ours", kind, place / "ours", count)
+                (store_folder / whose).mkdir(parents=True)
+            steps_per_s("ours", kind, store_folder / "warm", 20)
+            floor_per_s = floor(store_folder / "floor", count)
+            rate = steps_per_s("ours", kind, store_folder / "ours", count)
             figures: dict[str, Any] = {"floor_per_s": round(floor_per_s)}
             figures["ratio"] = round(rate / floor_per_s, 3)
             if source is not None:
-                peer = _theirs(source, kind, place / "theirs", count)
+                peer = _theirs(source, kind, store_folder / "theirs", count)
                 figures |= {"peer_per_s": round(peer), "of_peer": round(rate / peer, 2)}
             report(benchmark="graphs", store=kind, steps_per_s=round(rate), **figures)
         _pure(count)
@@ -137,9 +137,9 @@ def _lines(folder: Path, count: int) -> float:
             _synced(ledger, f"{record}\n", os.O_APPEND)
         _synced(new, row, os.O_TRUNC)
         new.replace(state)
-        place = os.open(folder, os.O_RDONLY)
-        os.fsync(place)
-        os.close(place)
+        descriptor = os.open(folder, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
     return count / (time.perf_counter() - began)
 
 

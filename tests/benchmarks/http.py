@@ -75,13 +75,13 @@ class Line:
 
     async def until(self, *words: bytes) -> bytes:
         """Return what came, up to one of these words."""
-        found = b""
-        while not any(word in found[-4_096:] for word in words):
+        data = b""
+        while not any(word in data[-4_096:] for word in words):
             more = await self.reader.read(65_536)
             if not more:
-                raise ConnectionError(f"the server has closed: {found[-300:]!r}")
-            found += more
-        return found
+                raise ConnectionError(f"the server has closed: {data[-300:]!r}")
+            data += more
+        return data
 
     def close(self) -> None:
         """Close it."""
@@ -96,9 +96,9 @@ def request(method: str, path: str, body: object = None, *, who: str = "0") -> b
     return f"{head}{kind}content-length: {len(data)}\r\n\r\n".encode() + data
 
 
-async def identified(asked: Request) -> Principal:
+async def identified(web_request: Request) -> Principal:
     """Let each stream be of a principal of its own, for one may have 64."""
-    name = asked.headers["authorization"].removeprefix("Bearer ")
+    name = web_request.headers["authorization"].removeprefix("Bearer ")
     return Principal(DEFAULT_TENANT, name, SCOPES)
 
 
@@ -138,45 +138,45 @@ async def served(url: str) -> AsyncIterator[Served]:
 @asynccontextmanager
 async def bare(routes: dict[str, object]) -> AsyncIterator[str]:
     """Serve handlers that do nothing else."""
-    found = [Route(path, call, methods=["GET", "POST"]) for path, call in routes.items()]  # type: ignore[arg-type]
-    application: ASGIApp = Starlette(routes=found)
+    web_routes = [Route(path, call, methods=["GET", "POST"]) for path, call in routes.items()]  # type: ignore[arg-type]
+    application: ASGIApp = Starlette(routes=web_routes)
     async with serve_web("127.0.0.1:0", application) as url:
         yield url
 
 
-async def talk(place: Served, key: str, each: int) -> None:
+async def talk(server: Served, key: str, each: int) -> None:
     """Play so many turns of a session over HTTP, on one connection, each read to its end."""
-    line = await Line.to(place.url)
+    line = await Line.to(server.url)
     for n in range(each):
         line.ask("POST", f"/v1/sessions/{key}/runs", {"text": f"turn {n}"})
         assert b"event: run_completed" in await line.until(DONE)
     line.close()
 
 
-async def turns(place: Served, *, sessions: int, total: int) -> None:
+async def turns(server: Served, *, sessions: int, total: int) -> None:
     """Print turns per second over HTTP, and of the same agents without it."""
     each = max(2, total // sessions)
 
     async def over_http(key: str) -> None:
-        await talk(place, key, each)
+        await talk(server, key, each)
 
     async def by_sessions(key: str) -> None:
         for n in range(each):
-            await (await place.talks.start(f"turn {n}", session_id=key)).result()
+            await (await server.talks.start(f"turn {n}", session_id=key)).result()
 
     async def by_submit(key: str) -> None:
         agent = AgentId(APP, key)
         for n in range(each):
             payload = {"text": f"turn {n}"}
-            await place.runtime.result(await place.runtime.submit(agent, payload))
+            await server.runtime.result(await server.runtime.submit(agent, payload))
 
     rates = {}
-    for name, one in (("submit", by_submit), ("sessions", by_sessions), ("http", over_http)):
+    for name, play in (("submit", by_submit), ("sessions", by_sessions), ("http", over_http)):
         keys = [f"{name}-{sessions}-{n}" for n in range(sessions)]
         for key in keys:
-            await made(place, key)
+            await make_session(server, key)
         began = time.perf_counter()
-        await asyncio.gather(*map(one, keys))
+        await asyncio.gather(*map(play, keys))
         rates[name] = sessions * each / (time.perf_counter() - began)
     report(
         benchmark="http_turns",
@@ -189,24 +189,24 @@ async def turns(place: Served, *, sessions: int, total: int) -> None:
     )
 
 
-async def made(place: Served, key: str) -> None:
+async def make_session(server: Served, key: str) -> None:
     """Make a session, whose owner is the first principal."""
-    agent = place.talks.agent_id(key)
-    await place.talks.start("hello", session_id=key)
+    agent = server.talks.agent_id(key)
+    await server.talks.start("hello", session_id=key)
     async with asyncio.timeout(60):
-        async with aclosing(place.runtime.store.data.sessions.tail(agent)) as facts:  # type: ignore[type-var]
+        async with aclosing(server.runtime.store.data.sessions.tail(agent)) as facts:  # type: ignore[type-var]
             async for fact in facts:
                 if fact.kind == "ended":
                     return
 
 
-async def first_event(place: Served, *, total: int) -> None:
+async def first_event(server: Served, *, total: int) -> None:
     """Print the time to the first byte of the run's start, and a bare handler's that submits and tails."""
-    runtime = place.runtime
+    runtime = server.runtime
 
-    async def handler(asked: Request) -> StreamingResponse:
-        body = await asked.json()
-        run_id = await runtime.submit(AgentId(APP, asked.path_params["key"]), body)
+    async def handler(web_request: Request) -> StreamingResponse:
+        body = await web_request.json()
+        run_id = await runtime.submit(AgentId(APP, web_request.path_params["key"]), body)
 
         async def lines() -> AsyncIterator[bytes]:
             async for entry in runtime.tail(run_id):
@@ -215,12 +215,12 @@ async def first_event(place: Served, *, total: int) -> None:
         return StreamingResponse(lines(), media_type=SSE)
 
     for n in range(CROWD):  # conversations of the same length
-        await made(place, f"floor-{n}")
-        await made(place, f"first-{n}")
+        await make_session(server, f"floor-{n}")
+        await make_session(server, f"first-{n}")
     async with bare({"/runs/{key}": handler}) as url:
         floors = await _first(url, "/runs/floor-{}", b"event: run.started", total)
-    found = await _first(place.url, "/v1/sessions/first-{}/runs", b"event: loop_started", total)
-    values = {part: (share(found, part), share(floors, part)) for part in (0.5, 0.99)}
+    ours = await _first(server.url, "/v1/sessions/first-{}/runs", b"event: loop_started", total)
+    values = {part: (share(ours, part), share(floors, part)) for part in (0.5, 0.99)}
     report(
         benchmark="http_first_event",
         sessions=CROWD,
@@ -236,24 +236,24 @@ async def first_event(place: Served, *, total: int) -> None:
 
 async def _first(url: str, path: str, word: bytes, total: int) -> list[float]:
     """Return the seconds from each request to its first event, a crowd of them at once."""
-    found: list[float] = []
+    seconds: list[float] = []
 
-    async def one(n: int) -> None:
+    async def read_turns(n: int) -> None:
         line = await Line.to(url)
         for turn in range(max(2, total // CROWD)):
             began = time.perf_counter()
             line.ask("POST", path.format(n), {"text": f"turn {turn}"})
-            said = await line.until(word)
-            found.append(time.perf_counter() - began)
-            if DONE not in said[-4_096:]:
+            answer = await line.until(word)
+            seconds.append(time.perf_counter() - began)
+            if DONE not in answer[-4_096:]:
                 await line.until(DONE)
         line.close()
 
-    await asyncio.gather(*(one(n) for n in range(CROWD)))
-    return sorted(found)
+    await asyncio.gather(*(read_turns(n) for n in range(CROWD)))
+    return sorted(seconds)
 
 
-async def watched(place: Served, *, watchers: int) -> None:
+async def watched(server: Served, *, watchers: int) -> None:
     """Print how many pieces a second come to watchers of one answer, each once and in order."""
     queues: list[asyncio.Queue[bytes]] = []
 
@@ -272,9 +272,9 @@ async def watched(place: Served, *, watchers: int) -> None:
         began = time.perf_counter()
         reading = [asyncio.ensure_future(_text(line)) for line in lines]
         for n in range(PIECES):
-            said = b'event: text_delta\ndata: {"payload":{"text":"%d "}}\n\n' % n
+            block = b'event: text_delta\ndata: {"payload":{"text":"%d "}}\n\n' % n
             for queue in queues:
-                queue.put_nowait(said)
+                queue.put_nowait(block)
             await asyncio.sleep(0)
         for queue in queues:
             queue.put_nowait(END)
@@ -284,18 +284,18 @@ async def watched(place: Served, *, watchers: int) -> None:
             queue.put_nowait(b"")
         for line in lines:
             line.close()
-    await made(place, "watched")
-    lines = await _watching(place.url, "/v1/sessions/watched/events?live=true", watchers)
+    await make_session(server, "watched")
+    lines = await _watching(server.url, "/v1/sessions/watched/events?live=true", watchers)
     await asyncio.gather(*(line.until(b"event: run_completed") for line in lines))
     began = time.perf_counter()
     reading = [asyncio.ensure_future(_text(line)) for line in lines]
-    await place.talks.start(GO, session_id="watched")
+    await server.talks.start(GO, session_id="watched")
     texts = await asyncio.gather(*reading)
     rate = PIECES * watchers / (time.perf_counter() - began)
     for line in lines:
         line.close()
-    wanted = [f"{n}" for n in range(PIECES)]
-    seen = [text.split() for text in texts]
+    expected_words = [f"{n}" for n in range(PIECES)]
+    word_lists = [text.split() for text in texts]
     report(
         benchmark="http_watchers",
         watchers=watchers,
@@ -303,9 +303,9 @@ async def watched(place: Served, *, watchers: int) -> None:
         floor_per_s=round(floor),
         ratio=round(rate / floor, 3),
         goal=0.4,
-        in_order=all(sorted(map(int, one)) == [*map(int, one)] for one in seen),
-        once=all(len({*one}) == len(one) for one in seen),
-        whole=round(sum(one == wanted for one in seen) / watchers, 3),
+        in_order=all(sorted(map(int, words)) == [*map(int, words)] for words in word_lists),
+        once=all(len({*words}) == len(words) for words in word_lists),
+        whole=round(sum(words == expected_words for words in word_lists) / watchers, 3),
     )
 
 
@@ -321,14 +321,14 @@ async def _watching(url: str, path: str, watchers: int) -> list[Line]:
 
 async def _text(line: Line) -> str:
     """Return the text that comes in pieces, up to the end of its run."""
-    found = await line.until(b"event: run_completed")
-    datas = [block.partition(b"data: ")[2] for block in found.split(b"\n\n") if PIECE in block]
+    answer = await line.until(b"event: run_completed")
+    datas = [block.partition(b"data: ")[2] for block in answer.split(b"\n\n") if PIECE in block]
     return "".join(
         json.loads(data.partition(b"\n")[0].strip())["payload"]["text"] for data in datas
     )
 
 
-async def idle(place: Served, *, count: int, seconds: float) -> None:
+async def idle(server: Served, *, count: int, seconds: float) -> None:
     """Print memory and CPU of streams on which nothing happens, and of bare answers that wait."""
     never = asyncio.Event()
 
@@ -341,23 +341,23 @@ async def idle(place: Served, *, count: int, seconds: float) -> None:
 
     sessions = max(1, count * IDLE_SESSIONS // IDLE)
     for n in range(sessions):
-        await made(place, f"idle-{n}")
+        await make_session(server, f"idle-{n}")
     most, web_streams.MAX_STREAMS = web_streams.MAX_STREAMS, 2 * count  # type: ignore[misc]
     try:
         async with bare({"/wait": handler}) as url:
             floor = await _idling(url, ["/wait"], count, seconds)
             never.set()
         paths = [f"/v1/sessions/idle-{n}/events" for n in range(sessions)]
-        found = await _idling(place.url, paths, count, seconds)
+        ours = await _idling(server.url, paths, count, seconds)
     finally:
         web_streams.MAX_STREAMS = most  # type: ignore[misc]
     report(
         benchmark="http_idle_streams",
         streams=count,
-        kib_each=round(found[0], 1),
+        kib_each=round(ours[0], 1),
         floor_kib_each=round(floor[0], 1),
-        memory_of_floor=round(found[0] / floor[0], 2),
-        core_share=round(found[1], 4),
+        memory_of_floor=round(ours[0] / floor[0], 2),
+        core_share=round(ours[1], 4),
         floor_core_share=round(floor[1], 4),
         goals=(2.0, 0.03),
     )
@@ -368,10 +368,10 @@ async def _idling(url: str, paths: list[str], count: int, seconds: float) -> tup
     host, _, port = url.removeprefix("http://").partition(":")
 
     def opened(n: int) -> socket.socket:
-        made = socket.create_connection((host, int(port)))
-        made.sendall(request("GET", paths[n % len(paths)], who=str(n // 50)))
-        made.recv(4_096)
-        return made
+        connection = socket.create_connection((host, int(port)))
+        connection.sendall(request("GET", paths[n % len(paths)], who=str(n // 50)))
+        connection.recv(4_096)
+        return connection
 
     tracemalloc.start()
     sockets = [await asyncio.to_thread(opened, n) for n in range(count)]
@@ -381,21 +381,21 @@ async def _idling(url: str, paths: list[str], count: int, seconds: float) -> tup
         tracemalloc.stop()
         cpu, began = time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds)
-        spent = (time.process_time() - cpu) / (time.perf_counter() - began)
+        cpu_share = (time.process_time() - cpu) / (time.perf_counter() - began)
     finally:
-        for one in sockets:
+        for connection in sockets:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
         await asyncio.sleep(0.5)
-    return used / count, spent
+    return used / count, cpu_share
 
 
 async def run(url: str, *, scale: float = 1.0) -> None:
     """Print all lines."""
-    async with served(url) as place:
+    async with served(url) as server:
         for sessions, total in TURNS.items():
-            await turns(place, sessions=sessions, total=int(total * scale))
-        await first_event(place, total=int(20 * CROWD * scale))
-        await watched(place, watchers=max(10, int(WATCHERS * scale)))
-        await idle(place, count=max(20, int(IDLE * scale)), seconds=max(1.0, IDLE_S * scale))
+            await turns(server, sessions=sessions, total=int(total * scale))
+        await first_event(server, total=int(20 * CROWD * scale))
+        await watched(server, watchers=max(10, int(WATCHERS * scale)))
+        await idle(server, count=max(20, int(IDLE * scale)), seconds=max(1.0, IDLE_S * scale))

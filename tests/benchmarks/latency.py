@@ -21,7 +21,7 @@ from pydantic_core import from_json
 from actors._kernel.runtime.ids import run_id_of_mail
 from tests.benchmarks import mock
 from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, open_runtime, report
-from tests.benchmarks.outside import PUBLISHER, Place, Servers, host
+from tests.benchmarks.outside import PUBLISHER, Namespace, Servers, host
 from tests.benchmarks.timers import share
 from tests.benchmarks.workloads import Publisher
 
@@ -37,7 +37,7 @@ SECONDS: Final = 5.0
 """Seconds of arrivals, at full size."""
 FEWEST: Final = 40
 
-One = Callable[[], Awaitable[Any]]
+Operation = Callable[[], Awaitable[Any]]
 """One operation, from its arrival until it is done."""
 
 
@@ -47,7 +47,7 @@ class Line:
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[asyncio.Future[None] | None] = asyncio.Queue()
 
-    async def one(self) -> None:
+    async def arrive(self) -> None:
         """Arrive, and return when the operation is complete."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.put_nowait(done)
@@ -94,13 +94,13 @@ async def _payload() -> dict[str, Any]:
     return PAYLOAD
 
 
-async def at_rate(one: One, rate: float, total: int) -> list[float]:
+async def at_rate(operation: Operation, rate: float, total: int) -> list[float]:
     """Return how many seconds each of so many arrivals took, from when it was due."""
     loop, chance, took = asyncio.get_running_loop(), random.Random(7), []
     due = loop.time()
 
     async def arrive(due: float) -> None:
-        await one()
+        await operation()
         took.append(loop.time() - due)
 
     tasks = []
@@ -113,16 +113,16 @@ async def at_rate(one: One, rate: float, total: int) -> list[float]:
     return took
 
 
-async def peak(one: One, total: int) -> float:
+async def peak(operation: Operation, total: int) -> float:
     """Return arrivals per second when all come at once."""
-    await asyncio.gather(*(one() for _ in range(total)))  # warm
+    await asyncio.gather(*(operation() for _ in range(total)))  # warm
     began = time.perf_counter()
-    await asyncio.gather(*(one() for _ in range(total)))
+    await asyncio.gather(*(operation() for _ in range(total)))
     return total / (time.perf_counter() - began)
 
 
 @asynccontextmanager
-async def runs_of(url: str, do: str, count: int) -> AsyncIterator[One]:
+async def runs_of(url: str, do: str, count: int) -> AsyncIterator[Operation]:
     """Yield arrivals at so many runs of a host."""
     line = Line()
 
@@ -133,14 +133,14 @@ async def runs_of(url: str, do: str, count: int) -> AsyncIterator[One]:
     async with open_runtime(url) as runtime:
         await runtime.register_type(TYPE, Serving)
         runs = [await runtime.submit(agent_id(index), do) for index in range(count)]
-        yield line.one
+        yield line.arrive
         line.close()
         for run in runs:
             await runtime.result(run)
 
 
 @asynccontextmanager
-async def mock_runs_of(url: str, do: str, count: int) -> AsyncIterator[One]:
+async def mock_runs_of(url: str, do: str, count: int) -> AsyncIterator[Operation]:
     """Yield arrivals at so many runs of a plain program."""
     line = Line()
     async with mock.opened(url) as database:
@@ -151,31 +151,31 @@ async def mock_runs_of(url: str, do: str, count: int) -> AsyncIterator[One]:
             await line.serve(run.step if do == "steps" else lambda n: mock.ask(run, n))
 
         serving = [asyncio.ensure_future(serve(index)) for index in range(count)]
-        yield line.one
+        yield line.arrive
         line.close()
         await asyncio.gather(*serving)
 
 
 @asynccontextmanager
-async def outsider(servers: Servers) -> AsyncIterator[One]:
+async def outsider(servers: Servers) -> AsyncIterator[Operation]:
     """Yield messages that an outside program publishes, each to an idle agent, until its run has ended."""
-    place, count = Place(servers), 0
-    async with host(place, Worker) as runtime, Publisher(servers.nats_url) as publisher:
+    namespace, count = Namespace(servers), 0
+    async with host(namespace, Worker) as runtime, Publisher(servers.nats_url) as publisher:
 
-        async def one() -> None:
+        async def deliver() -> None:
             nonlocal count
             count += 1
             agent, id_ = agent_id(count), f"m{count}"
             run = run_id_of_mail(agent, f"ext:{PUBLISHER}", id_)
             ended = runtime._host.worker.completions.future_of(run)
-            publisher.publish(place.subjects.external(agent, PUBLISHER), id_)
+            publisher.publish(namespace.subjects.external(agent, PUBLISHER), id_)
             await ended
 
-        yield one
+        yield deliver
 
 
 @asynccontextmanager
-async def mock_outsider(servers: Servers) -> AsyncIterator[One]:
+async def mock_outsider(servers: Servers) -> AsyncIterator[Operation]:
     """Yield the same for a plain program: a stream that syncs, one consumer, a row, the run."""
     name, count = f"raw-{mock.new_id()}", 0
     ended: dict[str, asyncio.Future[None]] = {}
@@ -188,7 +188,7 @@ async def mock_outsider(servers: Servers) -> AsyncIterator[One]:
         await stream.add_stream(name=name, subjects=[f"{name}.*"])
         stack.push_async_callback(stream.delete_stream, name)
 
-        async def taken(msg: Any) -> None:
+        async def handle_message(msg: Any) -> None:
             key = msg.headers["Nats-Msg-Id"]
             agent, sender = msg.subject, f"ext:{PUBLISHER}"
             body = mock.message(agent, from_json(msg.data), sender=sender)
@@ -198,36 +198,36 @@ async def mock_outsider(servers: Servers) -> AsyncIterator[One]:
             ended[key].set_result(None)
 
         async def start(msg: Any) -> None:
-            tasks.append(asyncio.ensure_future(taken(msg)))
+            tasks.append(asyncio.ensure_future(handle_message(msg)))
 
         tasks: list[asyncio.Future[None]] = []
         await stream.subscribe(f"{name}.*", cb=start, manual_ack=True)
 
-        async def one() -> None:
+        async def deliver() -> None:
             nonlocal count
             count += 1
             done = ended[f"m{count}"] = asyncio.get_running_loop().create_future()
             publisher.publish(f"{name}.{count}", f"m{count}")
             await done
 
-        yield one
+        yield deliver
         await asyncio.gather(*tasks)
 
 
-Opened = Callable[[], AbstractAsyncContextManager[One]]
+Opened = Callable[[], AbstractAsyncContextManager[Operation]]
 
 
 async def measured(name: str, ours: Opened, least: Opened, *, crowd: int, scale: float) -> None:
     """Print a line for each load; `crowd` arrivals find the peak."""
-    found = []
-    async with ours() as one:
-        most = await peak(one, max(FEWEST, int(crowd * scale)))
+    measurements = []
+    async with ours() as operation:
+        most = await peak(operation, max(FEWEST, int(crowd * scale)))
         for load in LOADS:
             total = max(FEWEST, int(most * load * SECONDS * scale))
-            found.append((load, total, await at_rate(one, most * load, total)))
-    async with least() as one:
-        for load, total, took in found:
-            mocked = await at_rate(one, most * load, total)
+            measurements.append((load, total, await at_rate(operation, most * load, total)))
+    async with least() as operation:
+        for load, total, took in measurements:
+            mocked = await at_rate(operation, most * load, total)
             report(
                 benchmark="latency",
                 of=name,

@@ -62,8 +62,8 @@ class Lone:
     async def each(self, play: Callable[[], Awaitable[None]]) -> Figures:
         """Return the figures of one play; an uncounted play precedes it."""
         pause = await self._counted(_nothing, _least)  # earlier work may still execute beside it
-        found = await self._of(play)
-        return {name: found[name] - pause.get(name, 0) for name in found}
+        figures = await self._of(play)
+        return {name: figures[name] - pause.get(name, 0) for name in figures}
 
     async def each_more(self, stage: Stage, do: str) -> Figures:
         """Return the figures that one more of these adds to a run."""
@@ -78,15 +78,15 @@ class Lone:
     async def _counted(
         self, play: Callable[[], Awaitable[None]], of_all: Callable[[str, list[int]], float]
     ) -> Figures:
-        found: list[dict[str, int]] = []
+        plays: list[dict[str, int]] = []
         self._counts.is_telling = False
         for _ in range(TIMES):
             before = self._counts.read(self._stage.store)
             await play()
             await self._settled()
-            found.append((self._counts.read(self._stage.store) - before).figures())
+            plays.append((self._counts.read(self._stage.store) - before).figures())
         self._counts.is_telling = True
-        return {name: of_all(name, [one[name] for one in found]) for name in found[0]}
+        return {name: of_all(name, [figures[name] for figures in plays]) for name in plays[0]}
 
     async def _rows(self, play: Callable[[], Awaitable[None]]) -> int:
         """Return how many rows a play writes; one before it has the sessions tell what they did earlier."""
@@ -125,15 +125,15 @@ async def _nothing() -> None:
 
 async def of_runs(servers: Servers) -> dict[str, Figures]:
     """Return the figures of what needs no broker: a run, a step, an ask, a child, a wake."""
-    found: dict[str, Figures] = {}
+    figures: dict[str, Figures] = {}
     async with Lone.on(servers) as (lone, stage):
-        found["run"] = await lone.each(lambda: stage.run("lone", "steps", 0))
+        figures["run"] = await lone.each(lambda: stage.run("lone", "steps", 0))
         for name, do in MORE_OF_A_RUN.items():
-            found[name] = await lone.each_more(stage, do)
+            figures[name] = await lone.each_more(stage, do)
     async with Lone.on(servers, suspend_after=0.0) as (lone, stage):
         await suspend(stage, TIMES + PLAYS)
-        found["wake"] = await lone.each(lambda: wake(stage, 1))
-    return found
+        figures["wake"] = await lone.each(lambda: wake(stage, 1))
+    return figures
 
 
 async def of_messages(servers: Servers) -> dict[str, Figures]:

@@ -81,8 +81,8 @@ class Keeper:
             elif order["verb"] == "step":
                 await ctx.step("nothing", nothing)
             else:
-                found = await ctx.memory.recall(text, about=SCOPE, limit=LIMIT, mode="meaning")
-                assert len(found) == LIMIT
+                memories = await ctx.memory.recall(text, about=SCOPE, limit=LIMIT, mode="meaning")
+                assert len(memories) == LIMIT
             times.append(time.perf_counter() - began)
         return [] if order["verb"] == "remember" else times
 
@@ -108,8 +108,8 @@ async def run(url: str, *, scale: float = 1.0) -> None:
         for n in range(times):
             text = f"question {n}"
             order: Any = {"verb": "recall", "texts": [text]}
-            found: Any = await runtime.result(await runtime.submit(agent, order))
-            ours += found
+            recall_times: Any = await runtime.result(await runtime.submit(agent, order))
+            ours += recall_times
             order = {"verb": "step", "texts": [text]}
             empty: Any = await runtime.result(await runtime.submit(agent, order))
             steps += empty

@@ -162,8 +162,8 @@ class Database:
 
     async def inbox_of(self, sender: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Return what waits of a sender: whose it is, the sender, the message."""
-        found = await self._reading.fetch("select agent, body from inbox where sender = $1", sender)
-        return [(row["agent"], sender, from_json(row["body"])) for row in found]
+        rows = await self._reading.fetch("select agent, body from inbox where sender = $1", sender)
+        return [(row["agent"], sender, from_json(row["body"])) for row in rows]
 
     async def _commit(self, group: list[Rows]) -> list[None]:
         merged: Rows = {}
@@ -180,10 +180,10 @@ class Database:
         return [None] * len(group)
 
     async def _read(self, runs: list[str]) -> list[list[Any]]:
-        found: dict[str, list[Any]] = {run: [] for run in runs}
+        entries: dict[str, list[Any]] = {run: [] for run in runs}
         for row in await self._reading.fetch(READ_LOGS, runs):
-            found[row["run"]].append((row["seq"], row["kind"], from_json(row["payload"])))
-        return [found[run] for run in runs]
+            entries[row["run"]].append((row["seq"], row["kind"], from_json(row["payload"])))
+        return [entries[run] for run in runs]
 
 
 def statement_of(names: Iterable[str]) -> str:
@@ -203,8 +203,8 @@ def statement_of(names: Iterable[str]) -> str:
         parts.append(PARTS[name].format(source))
     if len(parts) == 1:
         return parts[0]
-    named = ", ".join(f"p{n} as ({part})" for n, part in enumerate(parts))
-    return f"with {named} select 1"
+    clauses = ", ".join(f"p{n} as ({part})" for n, part in enumerate(parts))
+    return f"with {clauses} select 1"
 
 
 @asynccontextmanager
@@ -248,8 +248,8 @@ class Run:
 
     def took(self) -> list[tuple[str, str]]:
         """Return the answers that are taken by now, for the same write."""
-        taken, self.taken = self.taken, []
-        return taken
+        answers, self.taken = self.taken, []
+        return answers
 
     async def submit(self, payload: Any) -> None:
         """Make it durable, with its message."""
@@ -363,11 +363,11 @@ async def wake(run: Run) -> None:
     key = new_id()
     await run.database.write(answered=[(run.id, key, "1")])
     log = await run.database.log_of(run.id)
-    woken = Run(run.database, run.agent, run.id, seq=log[-1][0])
-    woken.note("run.resumed", reason="woken")
-    woken.note("signal.received", "0", name="go", payload=1, n=1)
-    woken.taken.append((run.id, key))
-    await woken.end(1)
+    woken_run = Run(run.database, run.agent, run.id, seq=log[-1][0])
+    woken_run.note("run.resumed", reason="woken")
+    woken_run.note("signal.received", "0", name="go", payload=1, n=1)
+    woken_run.taken.append((run.id, key))
+    await woken_run.end(1)
 
 
 async def post(database: Database, followers: int) -> float:

@@ -58,7 +58,7 @@ class Servers:
     nats_url: str
 
 
-class Place:
+class Namespace:
     """Names of one measurement, separate from those of others."""
 
     def __init__(self, servers: Servers) -> None:
@@ -100,11 +100,11 @@ async def publish_all(client: Client, subjects: Iterable[str], first: int = 0) -
     """Publish a message to each subject, a window of them at once, and wait for every acknowledgement."""
     window = asyncio.Semaphore(WINDOW)
 
-    async def one(index: int, subject: str) -> None:
+    async def send(index: int, subject: str) -> None:
         async with window:
             await client.request(subject, BODY, timeout=30, headers={"Nats-Msg-Id": str(index)})
 
-    await asyncio.gather(*(one(index, subject) for index, subject in enumerate(subjects, first)))
+    await asyncio.gather(*(send(index, subject) for index, subject in enumerate(subjects, first)))
 
 
 async def raw(servers: Servers, *, total: int) -> float:
@@ -123,33 +123,33 @@ async def raw(servers: Servers, *, total: int) -> float:
 
 async def floor(servers: Servers, *, total: int, agents: int) -> float:
     """Return messages per second into rows."""
-    place = Place(servers)
+    namespace = Namespace(servers)
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(place.store())
+        store = await stack.enter_async_context(namespace.store())
         deployment = await store.mail.deployment()
-        connecting = place.transport().connect(deployment=deployment, on_nudge=lambda _: None)
+        connecting = namespace.transport().connect(deployment=deployment, on_nudge=lambda _: None)
         connection = await stack.enter_async_context(connecting)
         stream = await store.mail.stream(await connection.stream_state())
         serves = Serves((TYPE,))
         await store.shards.declare(serves)
-        leases = await store.shards.claim(owner=place.owner, serves=serves, limit=1000)
-        left, done = total, asyncio.Event()
+        leases = await store.shards.claim(owner=namespace.owner, serves=serves, limit=1000)
+        remaining, done = total, asyncio.Event()
 
         async def read(lease: ShardLease, stream: StreamRecord) -> None:
-            nonlocal left
+            nonlocal remaining
             [cursor] = await store.mail.cursors([lease], stream)
             async for batch in connection.read(lease, cursor):
                 outcome = await store.mail.ingest(batch)
                 assert isinstance(outcome, Ingested)
                 connection.ack(batch)
-                left -= len(outcome.arrived)
-                if not left:
+                remaining -= len(outcome.arrived)
+                if not remaining:
                     done.set()
 
         readers = [asyncio.ensure_future(read(lease, stream)) for lease in leases]
         client = await nats.connect(servers.nats_url, connect_timeout=20)
         began = time.perf_counter()
-        await place.publish(client, total, agents)
+        await namespace.publish(client, total, agents)
         await done.wait()
         took = time.perf_counter() - began
         for reader in readers:
@@ -172,12 +172,14 @@ class Counter:
 
 @asynccontextmanager
 async def host(
-    place: Place, agent: Callable[[AgentId], Any], **settings: Any
+    namespace: Namespace, agent: Callable[[AgentId], Any], **settings: Any
 ) -> AsyncIterator[Runtime]:
     """A runtime that serves the benchmark's type."""
-    async with place.store() as store:
-        broker = Broker(place.transport(), store.mail, store.outbox)
-        async with Runtime(store=store, owner=place.owner, broker=broker, **settings) as runtime:
+    async with namespace.store() as store:
+        broker = Broker(namespace.transport(), store.mail, store.outbox)
+        async with Runtime(
+            store=store, owner=namespace.owner, broker=broker, **settings
+        ) as runtime:
             assert runtime._host.mail is not None
             await runtime._host.mail.ready()
             await runtime.register_type(TYPE, agent)
@@ -186,17 +188,17 @@ async def host(
 
 async def ours(servers: Servers, *, total: int, agents: int) -> tuple[float, int]:
     """Return messages per second until every one is in a run that has ended, and how many runs."""
-    place = Place(servers)
-    async with host(place, Counter):
+    namespace = Namespace(servers)
+    async with host(namespace, Counter):
         client = await nats.connect(servers.nats_url, connect_timeout=20)
         watcher = await asyncpg.connect(servers.postgres_url)
         began = time.perf_counter()
-        await place.publish(client, total, agents)
-        query = f"select count(*) from {place.schema}.inbox where state = 'd'"
+        await namespace.publish(client, total, agents)
+        query = f"select count(*) from {namespace.schema}.inbox where state = 'd'"
         while await watcher.fetchval(query) < total:  # noqa: ASYNC110 - rows tell nobody
             await asyncio.sleep(0.05)
         took = time.perf_counter() - began
-        runs = await watcher.fetchval(f"select count(*) from {place.schema}.runs")
+        runs = await watcher.fetchval(f"select count(*) from {namespace.schema}.runs")
         await watcher.close()
         await client.close()
     return total / took, runs
@@ -223,8 +225,8 @@ async def throughput(servers: Servers, *, scale: float) -> None:
 
 async def latency(servers: Servers, *, scale: float) -> None:
     """Print how long one message to an idle agent takes until its run's end is durable."""
-    place, times = Place(servers), max(50, int(300 * scale))
-    async with host(place, Counter) as runtime:
+    namespace, times = Namespace(servers), max(50, int(300 * scale))
+    async with host(namespace, Counter) as runtime:
         client = await nats.connect(servers.nats_url, connect_timeout=20)
         took = []
         for index in range(-10, times):
@@ -232,7 +234,7 @@ async def latency(servers: Servers, *, scale: float) -> None:
             ended = runtime._host.worker.completions.future_of(
                 run_id_of_mail(agent, f"ext:{PUBLISHER}", id_)
             )
-            subject = place.subjects.external(agent, PUBLISHER)
+            subject = namespace.subjects.external(agent, PUBLISHER)
             began = time.perf_counter()
             await client.request(subject, BODY, timeout=30, headers={"Nats-Msg-Id": id_})
             await ended
@@ -241,7 +243,7 @@ async def latency(servers: Servers, *, scale: float) -> None:
         publishes = []
         for _ in range(times):
             began = time.perf_counter()
-            subject = place.subjects.external(agent_id("elsewhere"), PUBLISHER)
+            subject = namespace.subjects.external(agent_id("elsewhere"), PUBLISHER)
             await client.request(subject, BODY, timeout=30)
             publishes.append(time.perf_counter() - began)
         await client.close()
@@ -274,8 +276,8 @@ async def _mock_commits(servers: Servers, times: int) -> list[float]:
 
 
 async def _commits(servers: Servers, times: int) -> list[float]:
-    place, took = Place(servers), []
-    async with place.store() as store:
+    namespace, took = Namespace(servers), []
+    async with namespace.store() as store:
         hand = await Floor.over(store)
         for index in range(times):
             agent = agent_id(index)

@@ -141,9 +141,9 @@ async def ours(url: str, followers: int) -> Fanned:
         query = "select count(*), count(*) filter (where state = 'd') from inbox"
         while handled < followers:
             await asyncio.sleep(POLL_S * followers / 1000)
-            there, handled = await connection.fetchrow(query)  # type: ignore[misc]
+            row_count, handled = await connection.fetchrow(query)  # type: ignore[misc]
             most = max(most, _resident_mib())
-            if there == followers and not delivered:
+            if row_count == followers and not delivered:
                 delivered = time.perf_counter() - began
         took = time.perf_counter() - began
         await connection.close()
@@ -155,21 +155,21 @@ async def run(url: str, *, scale: float = 1.0) -> None:
     for size in (1_000, 10_000, 100_000):
         followers = max(200, int(size * scale))
         # In this order: memory kept by the floors would hide that of ours.
-        found = await ours(url, followers)
+        figures = await ours(url, followers)
         least_rows, least = await plain(url, followers)
         rows, base = await floors(url, followers)
         report(
             benchmark="posts",
             followers=followers,
-            publish_ms=round(found.publish_ms, 1),
+            publish_ms=round(figures.publish_ms, 1),
             mock_rows_per_s=round(least_rows),
             rows_per_s=round(rows),
             rows_of_mock=round(rows / least_rows, 3),
-            delivered_per_s=round(found.delivered_per_s),
+            delivered_per_s=round(figures.delivered_per_s),
             goal_delivered_per_s=20_000,
-            handled_per_s=round(found.handled_per_s),
-            **beside(found.handled_per_s, mock=least, floor=base),
+            handled_per_s=round(figures.handled_per_s),
+            **beside(figures.handled_per_s, mock=least, floor=base),
             goal_per_s=6000,
-            mib=round(found.mib),
-            times_restate=round(found.handled_per_s / RESTATE_PER_S, 1),
+            mib=round(figures.mib),
+            times_restate=round(figures.handled_per_s / RESTATE_PER_S, 1),
         )

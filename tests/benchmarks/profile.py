@@ -111,7 +111,7 @@ async def _watched(
             if is_played:
                 await workload.play(stage, total)
             done, statements = counts.read(stage.store) - before, await watch.statements()
-    await watch.gone()
+    await watch.until_no_host()
     totals = await watch.totals()
     await watch.deep(on=False)
     for name, count in start.sums.items():

@@ -30,13 +30,13 @@ class Samples:
     def take(self, _: int, frame: FrameType | None) -> None:
         """Count the stack of the main thread, as a signal's handler."""
         self.total += 1
-        seen: set[CodeType] = set()
+        codes: set[CodeType] = set()
         if frame is not None:
             self._own[frame.f_code] += 1
         while frame is not None:
-            seen.add(frame.f_code)
+            codes.add(frame.f_code)
             frame = frame.f_back
-        self._all.update(seen)
+        self._all.update(codes)
 
     def top(self, count: int) -> list[tuple[str, float, float]]:
         """Return functions with most time of their own: name, its share, and that with what it calls."""

@@ -74,9 +74,9 @@ class Vectors:
     def batches(self, count: int) -> Iterator[list[array[float]]]:
         """Yield so many, a thousand at a time."""
         for begin in range(0, count, BATCH):
-            yield [self.one() for _ in range(min(BATCH, count - begin))]
+            yield [self.vector() for _ in range(min(BATCH, count - begin))]
 
-    def one(self) -> array[float]:
+    def vector(self) -> array[float]:
         """Return one of length 1."""
         gauss = self._chance.gauss
         weights = [gauss(0, 1) for _ in range(LATENT)]
@@ -118,15 +118,15 @@ async def fill(connection: Connection, schema: str, count: int) -> None:
 
 async def ours(store: PgVectorStore, queries: Sequence[array[float]], *, rare: bool) -> Figures:
     """Search by the store."""
-    found = Figures([], [])
+    figures = Figures([], [])
     for query in queries:
         began = time.perf_counter()
         hits: list[SearchResult] = await store.search(
             query, collection=COLLECTION, limit=LIMIT, filter={"k": 1} if rare else None
         )
-        found.seconds.append(time.perf_counter() - began)
-        found.ids.append([hit.id for hit in hits])
-    return found
+        figures.seconds.append(time.perf_counter() - began)
+        figures.ids.append([hit.id for hit in hits])
+    return figures
 
 
 async def floor(
@@ -148,21 +148,21 @@ async def floor(
         cast="" if rare else f"::public.vector({DIMENSIONS})",
     )
     statement = await connection.prepare(text)
-    found = Figures([], [])
+    figures = Figures([], [])
     for query in queries:
         args = (str(query.tolist()), LIMIT)
         began = time.perf_counter()
         rows = await statement.fetch(*(args if indexed else (TENANT, COLLECTION, *args)))
-        found.seconds.append(time.perf_counter() - began)
-        found.ids.append([row["id"] for row in rows])
-    return found
+        figures.seconds.append(time.perf_counter() - began)
+        figures.ids.append([row["id"] for row in rows])
+    return figures
 
 
 async def run(url: str, *, scale: float = 1.0) -> None:
     """Print a line for each way to search, of all documents and of one in a hundred."""
     count, times = max(2_000, int(COUNT * scale)), max(5, int(TIMES * scale))
     schema, chance = f"bench_{uuid.uuid4().hex[:12]}", Vectors(2)
-    queries = [chance.one() for _ in range(times)]
+    queries = [chance.vector() for _ in range(times)]
     exact: dict[bool, Figures] = {}
     async with (
         open_postgres_vectors(url, schema=schema, tenant=TENANT) as store,
@@ -191,25 +191,25 @@ async def run(url: str, *, scale: float = 1.0) -> None:
             )
             await connection.execute(SETTINGS)
             for rare in (False, True):
-                found = await ours(store, queries, rare=rare)
+                figures = await ours(store, queries, rare=rare)
                 base = await floor(connection, schema, queries, rare=rare, indexed=True)
-                _report(("indexed", count, rare), found, base=base, exact=exact[rare])
+                _report(("indexed", count, rare), figures, base=base, exact=exact[rare])
         finally:
             await connection.close()
 
 
-def _report(of: tuple[str, int, bool], found: Figures, *, base: Figures, exact: Figures) -> None:
+def _report(of: tuple[str, int, bool], figures: Figures, *, base: Figures, exact: Figures) -> None:
     way, count, rare = of
     report(
         benchmark="searches",
         way=way,
         documents=count,
         filtered="1 %" if rare else "no",
-        search_ms=found.ms,
+        search_ms=figures.ms,
         floor_ms=base.ms,
-        ratio=round(found.ms / base.ms, 2),
+        ratio=round(figures.ms / base.ms, 2),
         goal_ratio=1.3,
-        recall=found.recall(exact),
+        recall=figures.recall(exact),
         floor_recall=base.recall(exact),
         goal_recall=0.95,
     )

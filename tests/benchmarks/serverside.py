@@ -49,7 +49,7 @@ select toplevel, sum(calls)::bigint as calls, sum(total_exec_time + total_plan_t
 def cpu_s() -> dict[str, float]:
     """Return the CPU seconds of the processes that this one started, by program; ten milliseconds fine."""
     parents: dict[int, int] = {}
-    spent: dict[int, tuple[str, float]] = {}
+    cpu_by_pid: dict[int, tuple[str, float]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
@@ -59,12 +59,12 @@ def cpu_s() -> dict[str, float]:
             fields = rest.split()
             parents[int(folder.name)] = int(fields[1])
             # With those of its children that have ended.
-            spent[int(folder.name)] = (name, sum(map(int, fields[11:15])) / TICKS)
-    found: defaultdict[str, float] = defaultdict(float)
-    for pid, (name, seconds) in spent.items():
+            cpu_by_pid[int(folder.name)] = (name, sum(map(int, fields[11:15])) / TICKS)
+    cpu_by_program: defaultdict[str, float] = defaultdict(float)
+    for pid, (name, seconds) in cpu_by_pid.items():
         if _descends(pid, parents):
-            found["postgres" if name.startswith("postgres") else name] += seconds
-    return found
+            cpu_by_program["postgres" if name.startswith("postgres") else name] += seconds
+    return cpu_by_program
 
 
 def _descends(pid: int, parents: dict[int, int]) -> bool:
@@ -118,7 +118,7 @@ class Watch:
         await self._connection.execute("select pg_reload_conf()")
         await self._connection.execute("select pg_stat_statements_reset()")
 
-    async def gone(self) -> None:
+    async def until_no_host(self) -> None:
         """Return when no host is connected: what a session did is known when it has ended."""
         while await self._connection.fetchval(SQL_SESSIONS):  # noqa: ASYNC110 - nobody says so
             await asyncio.sleep(GONE_S)
@@ -135,8 +135,12 @@ class Watch:
         wal = await self._connection.fetchrow(SQL_WAL)
         assert wal is not None
         functions = await self._connection.fetch(SQL_FUNCTIONS, self._schema)
-        found = {row["name"]: (row["calls"], row["ms"], row["own_ms"]) for row in functions}
-        return Totals({"rows": rows, "wal_bytes": wal["bytes"], "syncs": wal["syncs"]}, found)
+        function_figures = {
+            row["name"]: (row["calls"], row["ms"], row["own_ms"]) for row in functions
+        }
+        return Totals(
+            {"rows": rows, "wal_bytes": wal["bytes"], "syncs": wal["syncs"]}, function_figures
+        )
 
     async def statements(self) -> list[dict[str, Any]]:
         """Return what was executed since `deep`: toplevel, calls, ms, rows, text."""

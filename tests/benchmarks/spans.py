@@ -46,13 +46,13 @@ async def measure(url: str, total: int, tracing: Tracing | None) -> tuple[float,
     async with open_runtime(url, capacity=AT_ONCE, tracing=tracing) as runtime:
         await runtime.register_type(TYPE, TenSteps)
 
-        async def one(index: int) -> None:
+        async def run_agent(index: int) -> None:
             await runtime.result(await runtime.submit(agent_id(index), None))
 
-        await many(one, total=AT_ONCE, at_once=AT_ONCE, warm_up=False)
+        await many(run_agent, total=AT_ONCE, at_once=AT_ONCE, warm_up=False)
         began = time.process_time()
         took = await many(
-            lambda index: one(AT_ONCE + index), total=total, at_once=AT_ONCE, warm_up=False
+            lambda index: run_agent(AT_ONCE + index), total=total, at_once=AT_ONCE, warm_up=False
         )
         return took, time.process_time() - began
 
@@ -66,7 +66,9 @@ async def run(url: str, *, scale: float = 1.0) -> None:
     took_s, cpu_s = await measure(url, total, Tracing(provider))
     provider.shutdown()
     after = await measure(url, total, None)
-    base_s, base_cpu_s = ((one + other) / 2 for one, other in zip(before, after, strict=True))
+    base_s, base_cpu_s = (
+        (earlier + later) / 2 for earlier, later in zip(before, after, strict=True)
+    )
     spans = encoder.spans * total / (total + AT_ONCE)
     report(
         benchmark="spans",

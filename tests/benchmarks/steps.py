@@ -51,7 +51,7 @@ async def floor(url: str, *, total: int, at_once: int) -> float:
     async with open_store(url) as store:
         hand = await Floor.over(store)
 
-        async def one(index: int) -> None:
+        async def write_steps(index: int) -> None:
             agent = agent_id(index)
             message = Message.of(agent, None).sent_by("submit:local")
             run = NewRun(run_id_of_submit(agent, "submit:local", message.id), agent)
@@ -75,7 +75,7 @@ async def floor(url: str, *, total: int, at_once: int) -> float:
             end = NewEntry(K.RUN_COMPLETED, "", {"output": None})
             await store.commits.commit(Commit(lease, seq, (end,), then=Finish(RunStatus.COMPLETED)))
 
-        return total * STEPS / await many(one, total=total, at_once=at_once)
+        return total * STEPS / await many(write_steps, total=total, at_once=at_once)
 
 
 async def runtime(url: str, *, total: int, at_once: int) -> float:
@@ -83,10 +83,10 @@ async def runtime(url: str, *, total: int, at_once: int) -> float:
     async with open_runtime(url) as rt:
         await rt.register_type(TYPE, TenSteps)
 
-        async def one(index: int) -> None:
+        async def run_agent(index: int) -> None:
             await rt.result(await rt.submit(agent_id(index), None))
 
-        return total * STEPS / await many(one, total=total, at_once=at_once)
+        return total * STEPS / await many(run_agent, total=total, at_once=at_once)
 
 
 async def plain(url: str, *, total: int, at_once: int) -> float:

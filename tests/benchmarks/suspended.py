@@ -69,7 +69,7 @@ async def floor(url: str, total: int) -> tuple[float, float]:
             )
             runs.append((run.run_id, agent))
 
-        made = await many(suspend, total=total, at_once=AT_ONCE, warm_up=False)
+        suspend_s = await many(suspend, total=total, at_once=AT_ONCE, warm_up=False)
 
         async def wake(index: int) -> None:
             run_id, agent = runs[index]
@@ -81,15 +81,17 @@ async def floor(url: str, total: int) -> tuple[float, float]:
                 NewEntry(K.RUN_RESUMED, "", {"reason": "woken"}),
                 NewEntry(K.SIGNAL_RECEIVED, "0", received),
             )
-            taken = (SignalKey("go", signal.n),)
+            signal_keys = (SignalKey("go", signal.n),)
             lease, seq = hand.lease(agent, run_id), loaded.row.last_seq
-            await store.commits.commit(Commit(lease, seq, entries, take_signals=taken))
+            await store.commits.commit(Commit(lease, seq, entries, take_signals=signal_keys))
             end = NewEntry(K.RUN_COMPLETED, "", {"output": 1})
             await store.commits.commit(
                 Commit(lease, seq + 2, (end,), then=Finish(RunStatus.COMPLETED, result=1))
             )
 
-        return total / made, total / await many(wake, total=total, at_once=AT_ONCE, warm_up=False)
+        return total / suspend_s, total / await many(
+            wake, total=total, at_once=AT_ONCE, warm_up=False
+        )
 
 
 async def plain(url: str, total: int) -> tuple[float, float]:
@@ -100,11 +102,11 @@ async def plain(url: str, total: int) -> tuple[float, float]:
         async def suspend(index: int) -> None:
             runs.append(await mock.suspend(database, index))
 
-        made = await many(suspend, total=total, at_once=AT_ONCE, warm_up=False)
-        woken = await many(
+        suspend_s = await many(suspend, total=total, at_once=AT_ONCE, warm_up=False)
+        wake_s = await many(
             lambda i: mock.wake(runs[i]), total=total, at_once=AT_ONCE, warm_up=False
         )
-        return total / made, total / woken
+        return total / suspend_s, total / wake_s
 
 
 async def runtime(url: str, total: int) -> tuple[float, float, float]:
@@ -115,7 +117,7 @@ async def runtime(url: str, total: int) -> tuple[float, float, float]:
         before = resident_bytes()
         began = time.perf_counter()
         runs = await _suspend(rt, [agent_id(i) for i in range(total)])
-        made = time.perf_counter() - began
+        suspend_s = time.perf_counter() - began
         each = (resident_bytes() - before) / total
 
         async def wake(index: int) -> None:
@@ -123,17 +125,17 @@ async def runtime(url: str, total: int) -> tuple[float, float, float]:
             await rt.signal(runs[index], "go", 1)
             await ended
 
-        woken = await many(wake, total=total, at_once=AT_ONCE, warm_up=False)
-        return total / made, each, total / woken
+        wake_s = await many(wake, total=total, at_once=AT_ONCE, warm_up=False)
+        return total / suspend_s, each, total / wake_s
 
 
 async def _suspend(rt: Any, agents: list[AgentId]) -> list[RunId]:
     runs: list[RunId] = []
 
-    async def one(index: int) -> None:
+    async def submit(index: int) -> None:
         runs.append(await rt.submit(agents[index], None))
 
-    await many(one, total=len(agents), at_once=AT_ONCE, warm_up=False)
+    await many(submit, total=len(agents), at_once=AT_ONCE, warm_up=False)
     limit = time.monotonic() + 120
     while rt._host.worker.dispatcher.load and time.monotonic() < limit:  # noqa: ASYNC110 - no event says "all"
         await asyncio.sleep(0.02)
@@ -144,14 +146,14 @@ async def run(url: str, *, scale: float = 1.0) -> None:
     """Print a line for 10,000 runs that come to wait, and one for their waking."""
     total = max(200, int(10_000 * scale))
     # In this order: memory kept by the floors would hide that of ours.
-    made, each, woken = await runtime(url, total)
+    created_per_s, each, wakes_per_s = await runtime(url, total)
     least_made, least_woken = await plain(url, total)
     base_made, base_woken = await floor(url, total)
     report(
         benchmark="suspended",
         runs=total,
-        created_per_s=round(made),
-        **beside(made, mock=least_made, floor=base_made),
+        created_per_s=round(created_per_s),
+        **beside(created_per_s, mock=least_made, floor=base_made),
         goal_per_s=3000,
         bytes_each=round(each),
         limit_bytes=5120,
@@ -159,7 +161,7 @@ async def run(url: str, *, scale: float = 1.0) -> None:
     report(
         benchmark="woken",
         runs=total,
-        wakes_per_s=round(woken),
-        **beside(woken, mock=least_woken, floor=base_woken),
+        wakes_per_s=round(wakes_per_s),
+        **beside(wakes_per_s, mock=least_woken, floor=base_woken),
         goal_per_s=4000,
     )

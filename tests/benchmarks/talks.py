@@ -81,8 +81,8 @@ async def _compared(runtime: Runtime, talks: AgentRuntime, at_once: int, turns: 
 
     rates: dict[str, list[float]] = {"plain": [], "turn": []}
     for n in range(ROUNDS):
-        for name, one in sorted([("plain", plain), ("turn", turn)], reverse=n % 2 == 0):
-            took = await many(partial(one, n), total=turns, at_once=at_once)
+        for name, play in sorted([("plain", plain), ("turn", turn)], reverse=n % 2 == 0):
+            took = await many(partial(play, n), total=turns, at_once=at_once)
             rates[name].append(turns / took)
     own, least = (statistics.median(rates[name]) for name in ("turn", "plain"))
     report(
@@ -108,7 +108,7 @@ async def _among_many(url: str, scale: float) -> None:
                 session = f"f{1 + n * counts[size] // TRIES}"
                 took[size].append(await _times(talks[size], session))
     few, many = (
-        {name: statistics.median(one[name] for one in tries) for name in tries[0]}
+        {name: statistics.median(times[name] for times in tries) for name in tries[0]}
         for tries in took.values()
     )
     report(

@@ -29,7 +29,7 @@ from compose._assembly.runtime import build_runtime
 from compose._assembly.settings import Settings
 from persistence._postgres.reads.reads import SQL_ENTRIES
 from tests.benchmarks.bench import report
-from tests.benchmarks.outside import Place
+from tests.benchmarks.outside import Namespace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -59,13 +59,13 @@ class Stamping(FunctionModel):
     async def generate_stream(self, messages: Any, *, options: Any = None) -> AsyncIterator[Any]:
         """Yield moments, and ask for the tool so many times since the user's message."""
         del options
-        said = ""
+        text = ""
         for _ in range(PIECES):
             await asyncio.sleep(PAUSE_S)
             piece = f"{time.monotonic_ns()} "
-            said += piece
+            text += piece
             yield TextDelta(text=piece)
-        content = [ContentBlock(type="text", text=said)]
+        content = [ContentBlock(type="text", text=text)]
         users = [i for i, message in enumerate(messages) if message.role == "user"]
         calls = sum(message.role == "assistant" for message in messages[users[-1] :])
         if calls < CALLS - 1:
@@ -91,11 +91,11 @@ async def serve(postgres_url: str, nats_url: str, name: str) -> None:
         committer: Any = cast("PostgresStore", runtime.store).commits
         answered = committer._answer_committed
 
-        def committed(unit: Any, *found: Any) -> None:
+        def committed(unit: Any, *results: Any) -> None:
             now = time.monotonic_ns()
             for seq in range(unit.first.expected + 1, unit.last + 1):
                 commits[f"{unit.first.lease.run_id}:{seq}"] = now
-            answered(unit, *found)
+            answered(unit, *results)
 
         committer._answer_committed = committed
         _say("ready")
@@ -120,9 +120,9 @@ class OtherProcess:
 
     @classmethod
     @asynccontextmanager
-    async def started(cls, place: Place) -> AsyncIterator[OtherProcess]:
+    async def started(cls, namespace: Namespace) -> AsyncIterator[OtherProcess]:
         """Yield one that serves the sessions, and end it."""
-        where = (place.servers.postgres_url, place.servers.nats_url, place.name)
+        where = (namespace.servers.postgres_url, namespace.servers.nats_url, namespace.name)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -154,29 +154,34 @@ class OtherProcess:
 
 async def run(servers: Servers, *, scale: float = 1.0) -> None:
     """Print a line for pieces and one for entries, each with core NATS in the same minute."""
-    place, late = Place(servers), dict[str, list[int]](floor=[], read=[], delta=[], entry=[])
-    settings = Settings(db_schema=place.schema, namespace=place.name)
-    made = build_runtime(servers.nats_url, servers.postgres_url, settings=settings, serve=False)
+    namespace, late = (
+        Namespace(servers),
+        dict[str, list[int]](floor=[], read=[], delta=[], entry=[]),
+    )
+    settings = Settings(db_schema=namespace.schema, namespace=namespace.name)
+    runtime_context = build_runtime(
+        servers.nats_url, servers.postgres_url, settings=settings, serve=False
+    )
     async with (
-        OtherProcess.started(place) as other,
-        made as runtime,
+        OtherProcess.started(namespace) as other,
+        runtime_context as runtime,
         AgentRuntime(runtime=runtime, app=APP) as talks,
     ):
         for _ in range(max(1, round(ROUNDS * scale))):
             runs = 1 + max(1, round(RUNS * scale))
-            await _floor(place, other, runs * CALLS * PIECES, late)
+            await _floor(namespace, other, runs * CALLS * PIECES, late)
             await _read(talks, other, runs, late)
     floor, read = _percentiles(late["floor"]), _percentiles(late["read"])
     for what, goal in (("delta", 3), ("entry", 5)):
-        found = _percentiles(late[what])
+        ours = _percentiles(late[what])
         report(
             benchmark=f"talks_elsewhere_{what}",
             count=len(late[what]),
-            **{f"{name}_ms": ms for name, ms in found.items()},
+            **{f"{name}_ms": ms for name, ms in ours.items()},
             **{f"floor_{name}_ms": ms for name, ms in floor.items()},
             **{f"floor_with_read_{name}_ms": ms for name, ms in read.items()},
-            **{f"times_{name}": round(found[name] / floor[name], 2) for name in found},
-            ratio=round(floor["p50"] / found["p50"], 3),
+            **{f"times_{name}": round(ours[name] / floor[name], 2) for name in ours},
+            ratio=round(floor["p50"] / ours["p50"], 3),
             goal_times=goal,
         )
 
@@ -186,11 +191,13 @@ def _percentiles(late: list[int]) -> dict[str, float]:
     return {"p50": round(cut[49] / 1e6, 3), "p99": round(cut[98] / 1e6, 3)}
 
 
-async def _floor(place: Place, other: OtherProcess, count: int, late: dict[str, list[int]]) -> None:
+async def _floor(
+    namespace: Namespace, other: OtherProcess, count: int, late: dict[str, list[int]]
+) -> None:
     """Note how late messages of the other process come, and for how long one row is read then."""
-    wanted = len(late["read"]) + count
+    total = len(late["read"]) + count
     rows = await asyncpg.connect(
-        place.servers.postgres_url, server_settings={"search_path": place.schema}
+        namespace.servers.postgres_url, server_settings={"search_path": namespace.schema}
     )
 
     async def take(message: Any) -> None:
@@ -198,12 +205,12 @@ async def _floor(place: Place, other: OtherProcess, count: int, late: dict[str, 
         await rows.fetch(SQL_ENTRIES, "none", 0, 1000)
         late["read"].append(time.monotonic_ns() - int(message.data))
 
-    async with await nats.connect(place.servers.nats_url) as line:
-        await line.subscribe(f"{place.name}.floor", cb=take)
+    async with await nats.connect(namespace.servers.nats_url) as line:
+        await line.subscribe(f"{namespace.name}.floor", cb=take)
         await line.flush()
         other.tell(count)
         assert await other.heard() == "done"
-        while len(late["read"]) < wanted:  # noqa: ASYNC110 - they come by themselves
+        while len(late["read"]) < total:  # noqa: ASYNC110 - they come by themselves
             await asyncio.sleep(0.01)
     await rows.close()
 
@@ -213,7 +220,7 @@ async def _read(
 ) -> None:
     """Read a session's runs, of which the first one warms up."""
     session = f"s{time.monotonic_ns()}"
-    arrived: dict[str, int] = {}
+    arrival_times: dict[str, int] = {}
     async with aclosing(talks.tail_session(session)) as events:
         for n in range(runs):
             await talks.start("go", session_id=session)
@@ -222,13 +229,13 @@ async def _read(
                 if n and event.type == "text_delta":
                     late["delta"] += [now - int(piece) for piece in _texts(event)]
                 if n and event.seq >= 0:
-                    arrived.setdefault(f"{event.run_id}:{event.seq}", now)
+                    arrival_times.setdefault(f"{event.run_id}:{event.seq}", now)
                 if event.type in ("run_completed", "run_failed"):
                     break
     other.tell("commits")
     commits = await other.heard()
     assert await other.heard() == "done"
-    late["entry"] += [now - commits[place] for place, now in arrived.items()]
+    late["entry"] += [now - commits[key] for key, now in arrival_times.items()]
 
 
 def _texts(event: SessionEvent) -> list[str]:

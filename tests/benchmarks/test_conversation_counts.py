@@ -114,11 +114,11 @@ async def test_windows_of_a_chat_with_tools_start_with_the_previous_window() -> 
             await runtime.result(await runtime.submit(agent.id, f"{n}: {SAID}"))
         assert await runtime.history.count_messages(agent.id, session_id="main") == CHAT_TURNS
 
-    seen = [asked.messages for asked in model.asked]
-    same = sum(later[: len(earlier)] == earlier for earlier, later in pairwise(seen))
-    assert len(seen) == CHAT_TURNS // 2
-    assert len(seen[-1]) < CHAT_TURNS  # it was cut
-    assert same >= 0.9 * (len(seen) - 1), f"{same} of {len(seen) - 1}"
+    windows = [request.messages for request in model.asked]
+    same = sum(later[: len(earlier)] == earlier for earlier, later in pairwise(windows))
+    assert len(windows) == CHAT_TURNS // 2
+    assert len(windows[-1]) < CHAT_TURNS  # it was cut
+    assert same >= 0.9 * (len(windows) - 1), f"{same} of {len(windows) - 1}"
 
 
 class Wordy:
@@ -146,8 +146,8 @@ async def test_a_compaction_writes_no_turn_a_second_time(postgres_dsn: str) -> N
         for key in ("never", "often"):
             run_id = await runtime.submit(agent_id(key), None)
             await runtime.result(run_id)
-            found = await runtime.store.data.transcripts.page(agent_id(key), SESSION)
-            turns[key] = [(turn.ordinal, turn.message, turn.tokens) for turn in found]
+            page = await runtime.store.data.transcripts.page(agent_id(key), SESSION)
+            turns[key] = [(turn.ordinal, turn.message, turn.tokens) for turn in page]
             logged[key] = await log_bytes(runtime, run_id)
             compactions[key] = len(
                 [entry async for entry in runtime.entries(run_id) if "~" in entry.position]
@@ -173,9 +173,9 @@ def count_reads(runtime: Runtime, counts: Counter[str], monkeypatch: pytest.Monk
     ):
         batcher = getattr(part, name)
 
-        def call(place: Any, inner: Any = batcher.call, name: str = name) -> Any:
+        def call(key: Any, inner: Any = batcher.call, name: str = name) -> Any:
             counts[name] += 1
-            return inner(place)
+            return inner(key)
 
         monkeypatch.setattr(batcher, "call", call)
 
@@ -187,12 +187,12 @@ async def test_a_turn_over_http_reads_no_row(
     counts: Counter[str] = Counter()
     for module, name in ((reads, "TAIL_POLL_S"), (fact_readers, "LOOK_S")):
         monkeypatch.setattr(module, name, 3_600)
-    async with http.served(postgres_dsn) as place:
-        await http.made(place, "s")
-        count_reads(place.runtime, counts, monkeypatch)
-        await http.talk(place, "s", 2)
+    async with http.served(postgres_dsn) as server:
+        await http.make_session(server, "s")
+        count_reads(server.runtime, counts, monkeypatch)
+        await http.talk(server, "s", 2)
         assert counts == {}
-        line = await http.Line.to(place.url)
+        line = await http.Line.to(server.url)
         line.ask("POST", "/v1/sessions/nowhere/runs", {"text": "x"})
         assert b"404 Not Found" in await line.until(b"unknown_session")
         line.close()
@@ -218,7 +218,7 @@ async def test_a_watched_turn_reads_no_row(
         run = await talks.start("again", session_id="s")
         types = [event.type async for event in run.events()]
 
-    assert [one for one in types if one not in ("text_delta", "reasoning_delta")] == [
+    assert [t for t in types if t not in ("text_delta", "reasoning_delta")] == [
         "loop_started",
         "message",
         "message",

@@ -64,31 +64,31 @@ async def test_a_turn_over_http_makes_no_more_statements_than_recorded(postgres_
     """The end of its stream needs no connection."""
     each = 8
     with counting() as counts:
-        async with http.served(postgres_dsn) as place:
+        async with http.served(postgres_dsn) as server:
             for sessions, bound in HTTP.items():
                 keys = [f"{sessions}-{n}" for n in range(sessions)]
                 for key in keys:
-                    await http.made(place, key)
-                await asyncio.gather(*(http.talk(place, key, 2) for key in keys))
-                before = counts.read(place.runtime.store)  # type: ignore[arg-type]
-                await asyncio.gather(*(http.talk(place, key, each) for key in keys))
-                found = counts.read(place.runtime.store) - before  # type: ignore[arg-type]
+                    await http.make_session(server, key)
+                await asyncio.gather(*(http.talk(server, key, 2) for key in keys))
+                before = counts.read(server.runtime.store)  # type: ignore[arg-type]
+                await asyncio.gather(*(http.talk(server, key, each) for key in keys))
+                delta = counts.read(server.runtime.store) - before  # type: ignore[arg-type]
 
-                assert found.statements.total() <= bound * sessions * each, found.statements
-                assert found.statements["pg_stat_get_activity"] <= READERS  # sessions that start
+                assert delta.statements.total() <= bound * sessions * each, delta.statements
+                assert delta.statements["pg_stat_get_activity"] <= READERS  # sessions that start
 
 
-def _check(found: dict[str, lone.Figures]) -> None:
+def _check(all_figures: dict[str, lone.Figures]) -> None:
     names, *lines = [line.split() for line in COUNTS.strip().splitlines()]
     bounds = {name: dict(zip(names, map(int, row), strict=True)) for name, *row in lines}
     wrong = [
         f"{name}: {figures[what]:g} {what}, not {bound}"
-        for name, figures in found.items()
+        for name, figures in all_figures.items()
         for what, bound in bounds[name].items()
         if not _is_right(what, round(figures[what]), bound)
     ]
 
-    assert wrong == [], found
+    assert wrong == [], all_figures
 
 
 def _is_right(what: str, count: int, bound: int) -> bool:

@@ -50,10 +50,10 @@ An insert is a record or its number. The settings turn the syncs off and on.
 
 def copies(monkeypatch: pytest.MonkeyPatch, handler: Handler) -> int:
     """Return how often the vars of a run are copied for a step whose effect this handler executes."""
-    counted: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def copied(value: Any) -> Any:
-        counted["vars"] += isinstance(value, dict) and "mark" in value
+        counts["vars"] += isinstance(value, dict) and "mark" in value
         return plain_copy(value)
 
     for module in (run_state, records):
@@ -71,14 +71,14 @@ def copies(monkeypatch: pytest.MonkeyPatch, handler: Handler) -> int:
     spec = WorkflowSpec("graph", "one", nodes)
     run_id = runtime.start(spec, vars={"mark": 1})
     runtime.tick(spec, run_id, max_steps=1)
-    before = counted["vars"]
+    before = counts["vars"]
     runtime.tick(spec, run_id, max_steps=1)
-    return counted["vars"] - before
+    return counts["vars"] - before
 
 
 def statements(folder: Path, steps: int) -> Counter[str]:
     """Return the statements of a tick of this many steps, by their first word."""
-    seen: Counter[str] = Counter()
+    counts_by_word: Counter[str] = Counter()
     folder.mkdir()
     database = SqliteDatabase(folder / "graphs.db")
     runtime = WorkflowRuntime(
@@ -90,10 +90,10 @@ def statements(folder: Path, steps: int) -> Counter[str]:
     nodes[str(steps)] = lambda run, _ctx: StepPlan(run.current_node, complete_output="done")
     spec = WorkflowSpec("graph", "0", nodes)
     run_id = runtime.start(spec)
-    database.connection().set_trace_callback(lambda text: seen.update([text.split()[0]]))
+    database.connection().set_trace_callback(lambda text: counts_by_word.update([text.split()[0]]))
     assert runtime.tick(spec, run_id).output == "done"
     database.close()
-    return seen
+    return counts_by_word
 
 
 def test_a_step_on_sqlite_is_two_transactions(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def objects() -> int:
     """Return how many objects of this product's classes there are, except ids, whose caches are bounded."""
     gc.collect()
     ours = ("actors.", "persistence.")
-    kinds = (type(one) for one in gc.get_objects())
+    kinds = (type(obj) for obj in gc.get_objects())
     return sum(kind.__module__.startswith(ours) and kind is not AgentId for kind in kinds)
 
 
@@ -165,8 +165,8 @@ async def test_a_waiting_run_costs_rows_only(postgres_dsn: str) -> None:
 
         assert len(asyncio.all_tasks()) <= tasks
         assert more < 15, more
-        for found, bounds in ((parked, PARK), (resumed, RESUME)):
-            assert not {name: n for name, n in bounds.items() if round(found[name]) > n}, found
+        for figures, bounds in ((parked, PARK), (resumed, RESUME)):
+            assert not {name: n for name, n in bounds.items() if round(figures[name]) > n}, figures
 
 
 @pytest.mark.costly
@@ -179,8 +179,8 @@ async def test_a_long_run_loads_no_more_than_a_generation(postgres_dsn: str) -> 
             runs = FlowRuns(stage.runtime, APP)
             run_id = await runs.start("long", vars={"n": 0, "steps": steps})
             await stage.rests()
-            [found] = await stage.store.reads.load([run_id])
-            loaded.append((len(found.entries), found.row.last_seq + 1))
+            [loaded_run] = await stage.store.reads.load([run_id])
+            loaded.append((len(loaded_run.entries), loaded_run.row.last_seq + 1))
             await runs.resume(run_id, "ok", {"response": "yes"})
             await stage.runtime.result(run_id)
         [(few, whole), (many, all_)] = loaded

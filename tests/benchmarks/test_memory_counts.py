@@ -29,8 +29,8 @@ async def test_a_memory_is_one_statement_beside_its_embedding(postgres_dsn: str)
             await remembered(runtime, 1)  # makes the tables
             before = counts.read(store)
             await remembered(runtime, 10)
-            spent = counts.read(store) - before
+            delta = counts.read(store) - before
 
-    assert spent.statements["put_memory"] == 10
-    others = {name for name in spent.statements if "memor" in name} - {"put_memory"}
+    assert delta.statements["put_memory"] == 10
+    others = {name for name in delta.statements if "memor" in name} - {"put_memory"}
     assert others == set()

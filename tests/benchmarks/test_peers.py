@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 def rates(*values: float) -> Callable[[], Awaitable[float]]:
     """Return a function that returns these rates one after the other, then fails."""
-    left = iter(values)
+    remaining = iter(values)
 
     async def rate() -> float:
-        value = next(left, None)
+        value = next(remaining, None)
         if value is None:
             raise PeerMissingError("it is locked")
         return value
@@ -123,17 +123,17 @@ def test_packages_that_cannot_be_fetched_leave_nothing_behind(
 def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second call finds it."""
     monkeypatch.delenv(VARIABLE, raising=False)
-    made = []
+    folders = []
 
     def counted(_peer: Peer, folder: Path) -> list[list[str]]:
-        made.append(folder)
+        folders.append(folder)
         return [[sys.executable, "-c", ""]]
 
     monkeypatch.setattr(environments, "commands", counted)
     peer = Peer(name="nobody", pins=("nobody==1.0",))
 
     assert python_of(peer, tmp_path) == python_of(peer, tmp_path)
-    assert len(made) == 1
+    assert len(folders) == 1
 
 
 def test_an_environment_that_another_process_made_meanwhile_is_used(
@@ -150,10 +150,10 @@ def test_an_environment_that_another_process_made_meanwhile_is_used(
 
     monkeypatch.setattr(environments, "commands", slower)
 
-    found = python_of(Peer(name="nobody", pins=("nobody==1.0",)), tmp_path)
+    python = python_of(Peer(name="nobody", pins=("nobody==1.0",)), tmp_path)
 
-    assert (found.parents[1] / "theirs").exists()
-    assert [*tmp_path.iterdir()] == [found.parents[1]]
+    assert (python.parents[1] / "theirs").exists()
+    assert [*tmp_path.iterdir()] == [python.parents[1]]
 
 
 def test_a_figure_is_the_last_line_of_a_script_that_succeeds() -> None:

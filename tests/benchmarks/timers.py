@@ -92,8 +92,8 @@ async def floor(url: str, total: int, setting_up_s: float) -> list[float]:
 
         await many(suspend, total=total, at_once=AT_ONCE, warm_up=False)
         loop = asyncio.get_running_loop()
-        for one in runs:
-            loop.call_later(-late_s(one[0]), partial(ring, *one))
+        for run in runs:
+            loop.call_later(-late_s(run[0]), partial(ring, *run))
         await asyncio.sleep(max(-late_s(due[-1]), 0) + 0.1)  # all of them have fired
         await tasks.settle(limit_s=60)
     assert len(late) == total
@@ -110,13 +110,13 @@ async def runtime(
         durable: list[float] = []
         woken: list[float] = []
 
-        async def one(index: int) -> None:
+        async def run_sleeper(index: int) -> None:
             run_id = await rt.submit(agent_id(index), due[index].isoformat())
             await rt._host.worker.completions.future_of(run_id)
             durable.append(late_s(due[index]))
             woken.append(float(str(await rt.result(run_id))))
 
-        await many(one, total=total, at_once=total, warm_up=False)
+        await many(run_sleeper, total=total, at_once=total, warm_up=False)
     return woken, durable
 
 

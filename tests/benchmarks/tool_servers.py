@@ -81,8 +81,8 @@ async def run(url: str, *, scale: float = 1.0) -> None:
             tools = RunTools(runtime, 60.0).of_agents({TYPE: []})
             server = ToolServer(tools, max_calls=clients).server  # in memory all are one client
             for transport, client in (("memory", SDK), ("http", SDK), ("http", BARE)):
-                asked = _in_memory if transport == "memory" else _over_http
-                rate = total / await asked(server, clients, total, client)
+                play = _in_memory if transport == "memory" else _over_http
+                rate = total / await play(server, clients, total, client)
                 report(
                     benchmark="tool_servers",
                     transport=transport,
@@ -98,13 +98,13 @@ async def run(url: str, *, scale: float = 1.0) -> None:
 async def _in_memory(server: Any, count: int, total: int, _: str) -> float:
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Client(server)) for _ in range(count)]
-        return await _seconds([_calls_of(one) for one in clients], total, "memory")
+        return await _seconds([_calls_of(client) for client in clients], total, "memory")
 
 
 def _calls_of(client: Client) -> Call:
     async def call(arguments: dict[str, Any]) -> bool:
-        found = await client.call_tool(TYPE, arguments)
-        return not found.is_error
+        answer = await client.call_tool(TYPE, arguments)
+        return not answer.is_error
 
     return call
 
@@ -112,8 +112,8 @@ def _calls_of(client: Client) -> Call:
 async def _seconds(clients: list[Call], total: int, how: str) -> float:
     """Return the seconds of so many calls."""
     free = asyncio.Queue[Call]()
-    for one in clients:
-        free.put_nowait(one)
+    for client in clients:
+        free.put_nowait(client)
 
     async def call(n: int) -> None:
         client = await free.get()
@@ -124,9 +124,9 @@ async def _seconds(clients: list[Call], total: int, how: str) -> float:
 
 
 async def _over_http(server: Any, count: int, total: int, client: str) -> float:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
     with tempfile.TemporaryDirectory(prefix="callboard-mcp-") as folder:
         path, stop = Path(folder) / "tokens", Stop()
         path.write_text("\n".join(secrets.token_hex(16) for _ in range(count)))
@@ -135,10 +135,10 @@ async def _over_http(server: Any, count: int, total: int, client: str) -> float:
             tasks.start(options.serve(server, stop), name="worker")
             command = (sys.executable, "-m", __name__, address, str(path), str(total), client)
             clients = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-            told, _ = await clients.communicate()
+            output, _ = await clients.communicate()
             stop.requested.set()
             await tasks.settle(limit_s=10)
-        return float(told)
+        return float(output)
 
 
 async def _ask(address: str, tokens: list[str], total: int, kind: str) -> float:
@@ -174,14 +174,14 @@ async def _bare(stack: AsyncExitStack, address: str, token: str) -> Call:
     head = "\r\n".join(lines).encode()
 
     async def call(arguments: dict[str, Any]) -> bool:
-        asked = {"name": TYPE, "arguments": arguments, "_meta": meta}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}
+        params = {"name": TYPE, "arguments": arguments, "_meta": meta}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         data = json.dumps(body).encode()
         writer.write(b"%b%d\r\n\r\n%b" % (head, len(data), data))
         answer = (await reader.readuntil(b"\r\n\r\n")).lower()
         size = answer.partition(b"content-length: ")[2].partition(b"\r\n")[0]
-        found = json.loads(await reader.readexactly(int(size)))
-        return "result" in found and not found["result"].get("isError")
+        reply = json.loads(await reader.readexactly(int(size)))
+        return "result" in reply and not reply["result"].get("isError")
 
     return call
 

@@ -132,14 +132,14 @@ async def generate(servers: outside.Servers) -> list[str]:
 
 async def message(servers: outside.Servers) -> list[str]:
     """From a publish of another service until the agent's code is called."""
-    place = outside.Place(servers)
-    async with outside.host(place, Receiver):
+    namespace = outside.Namespace(servers)
+    async with outside.host(namespace, Receiver):
         client = await nats.connect(servers.nats_url, connect_timeout=20)
         for number in range(WARM + 1):
             agent = agent_id(number)
             PASSED.start()
             await client.request(
-                place.subjects.external(agent, outside.PUBLISHER), outside.BODY, timeout=30
+                namespace.subjects.external(agent, outside.PUBLISHER), outside.BODY, timeout=30
             )
             await asyncio.wait_for(Receiver.arrived.wait(), 60)
             Receiver.arrived.clear()
@@ -150,11 +150,11 @@ async def message(servers: outside.Servers) -> list[str]:
 async def http_turn(servers: outside.Servers) -> list[str]:
     """From a request that starts a turn until the end of its stream of events, all in one process."""
     files: list[str] = []
-    async with http.served(servers.postgres_url) as place:
-        await http.made(place, "walk")
+    async with http.served(servers.postgres_url) as server:
+        await http.make_session(server, "walk")
         for _ in range(WARM + 1):
             with PASSED.look() as files:
-                await http.talk(place, "walk", 1)
+                await http.talk(server, "walk", 1)
     return files
 
 

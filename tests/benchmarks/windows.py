@@ -60,19 +60,19 @@ class Talker:
 async def fill(runtime: Runtime, agent: AgentId, turns: int) -> None:
     """Let a session have so many turns, without a run."""
     for start in range(0, turns, BATCH):
-        said = [
+        new_turns = [
             NewTurn(SESSION, f"t{n}", ChatMessage.of("assistant" if n % 2 else "user", TURN), 64)
             for n in range(start, min(start + BATCH, turns))
         ]
-        await runtime.store.data.transcripts.append(agent, said)
+        await runtime.store.data.transcripts.append(agent, new_turns)
 
 
-async def measured(one: Callable[[], Awaitable[Any]], times: list[float]) -> Any:
+async def measured(call: Callable[[], Awaitable[Any]], times: list[float]) -> Any:
     """Await it, and note its seconds."""
     began = time.perf_counter()
-    found = await one()
+    result = await call()
     times.append(time.perf_counter() - began)
-    return found
+    return result
 
 
 async def window_of(runtime: Runtime, agent: AgentId) -> list[ChatMessage]:
@@ -106,9 +106,9 @@ async def run(url: str, *, scale: float = 1.0) -> None:
         floors: list[list[float]] = [[] for _ in agents]
         for _ in range(max(5, int(TIMES * scale))):
             for n, (agent, turns) in enumerate(zip(agents, lengths, strict=True)):
-                shown = await measured(partial(window_of, runtime, agent), ours[n])
+                window = await measured(partial(window_of, runtime, agent), ours[n])
                 floor = partial(least, query, agent, turns + 1 - WINDOW)
-                assert await measured(floor, floors[n]) == len(shown) == WINDOW
+                assert await measured(floor, floors[n]) == len(window) == WINDOW
         await connection.close()
     middle = [statistics.median(times) for times in ours]
     for turns, own, base in zip(lengths, middle, map(statistics.median, floors), strict=True):

@@ -24,7 +24,7 @@ from actors.workflow import FlowRuns
 from persistence.postgres import PostgresStore
 from tests.benchmarks import flows
 from tests.benchmarks.bench import PAYLOAD, TYPE, agent_id, many, open_runtime
-from tests.benchmarks.outside import BODY, PUBLISHER, Place, Servers, host
+from tests.benchmarks.outside import BODY, PUBLISHER, Namespace, Servers, host
 from tests.benchmarks.posts import NEWS, follow
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Stage:
 
     runtime: Runtime
     servers: Servers
-    place: Place | None = None
+    namespace: Namespace | None = None
     publisher: Publisher | None = None
     count: int = 0
     """Of names given, so that no two plays share an agent that must be new."""
@@ -180,10 +180,10 @@ async def staged(
             await flows.flows(FLOWS).register(runtime)
             yield Stage(runtime, servers)
             return
-        place = Place(servers)
-        runtime = await stack.enter_async_context(host(place, Player, **often))
+        namespace = Namespace(servers)
+        runtime = await stack.enter_async_context(host(namespace, Player, **often))
         publisher = await stack.enter_async_context(Publisher(servers.nats_url))
-        yield Stage(runtime, servers, place, publisher)
+        yield Stage(runtime, servers, namespace, publisher)
 
 
 Play = Callable[[Stage, int], Awaitable[None]]
@@ -234,12 +234,12 @@ def graphs(at_once: int) -> Play:
         started, runs = stage.count, max(1, total // flows.STEPS)
         stage.count += runs + at_once  # the first ones warm up
 
-        async def one(index: int) -> None:
+        async def run_flow(index: int) -> None:
             name = str(started + at_once + index)
             run_id = await FlowRuns(stage.runtime, FLOWS).start("work", vars={"n": 0}, id=name)
             await stage.runtime.result(run_id)
 
-        await many(one, total=runs, at_once=at_once)
+        await many(run_flow, total=runs, at_once=at_once)
 
     return play
 
@@ -281,11 +281,11 @@ AT_ONCE: Final = 500
 async def suspend(stage: Stage, total: int) -> None:
     """Begin so many runs and return when they are rows only."""
 
-    async def one(index: int) -> None:
+    async def submit_waiting(index: int) -> None:
         agent = agent_id(f"waits{stage.count + index}")
         stage.waiting.append(await stage.runtime.submit(agent, order("waits", 1)))
 
-    await many(one, total=total, at_once=AT_ONCE, warm_up=False)
+    await many(submit_waiting, total=total, at_once=AT_ONCE, warm_up=False)
     stage.count += total
     await stage.rests()
 
@@ -294,23 +294,25 @@ async def wake(stage: Stage, total: int) -> None:
     """Signal so many of the runs that wait, and return when they have ended."""
     runs = [stage.waiting.pop() for _ in range(total)]
 
-    async def one(index: int) -> None:
+    async def signal_run(index: int) -> None:
         ended = stage.runtime._host.worker.completions.future_of(runs[index])
         await stage.runtime.signal(runs[index], "go", 1)
         await ended
 
-    await many(one, total=total, at_once=AT_ONCE, warm_up=False)
+    await many(signal_run, total=total, at_once=AT_ONCE, warm_up=False)
 
 
 def outside(agents: int) -> Play:
     """Messages that an outside program publishes to so many agents, as fast as it can."""
 
     async def play(stage: Stage, total: int) -> None:
-        assert stage.place is not None
+        assert stage.namespace is not None
         assert stage.publisher is not None
         client = await nats_client(stage)
         try:
-            await stage.publisher.awaited(stage.place.publish(client, total, agents, stage.count))
+            await stage.publisher.awaited(
+                stage.namespace.publish(client, total, agents, stage.count)
+            )
         finally:
             await stage.publisher.awaited(client.close())
         stage.count += total
@@ -340,14 +342,14 @@ async def rows_done(stage: Stage, total: int) -> None:
 
 async def one_outside(stage: Stage, total: int) -> None:
     """Messages to idle agents, one after the other."""
-    assert stage.place is not None
+    assert stage.namespace is not None
     assert stage.publisher is not None
     for _ in range(total):
         stage.count += 1
         agent, id_ = agent_id(f"idle{stage.count}"), f"m{stage.count}"
         run = run_id_of_mail(agent, f"ext:{PUBLISHER}", id_)
         ended = stage.runtime._host.worker.completions.future_of(run)
-        stage.publisher.publish(stage.place.subjects.external(agent, PUBLISHER), id_)
+        stage.publisher.publish(stage.namespace.subjects.external(agent, PUBLISHER), id_)
         await ended
 
 

@@ -30,11 +30,11 @@ def said(content: Any = "hello", **more: Any) -> dict[str, Any]:
 
 def wanting(*calls: tuple[str, str, str]) -> dict[str, Any]:
     """Return a completion with tool calls: id, name and the text of the arguments of each."""
-    told = [
+    tool_calls = [
         {"id": id_, "type": "function", "function": {"name": name, "arguments": text}}
         for id_, name, text in calls
     ]
-    return said(None, tool_calls=told)
+    return said(None, tool_calls=tool_calls)
 
 
 @dataclass
@@ -53,10 +53,10 @@ class ChatServer:
     def take(self, method: str, path: str, headers: dict[str, str], body: Any) -> tuple[int, bytes]:
         """Record a request; return status and body of the response."""
         self.asked.append((method, path, headers, body))
-        left = self.answers.get(path.partition("?")[0])
-        if not left:
+        answers = self.answers.get(path.partition("?")[0])
+        if not answers:
             return 404, b'{"error": "there is no such path"}'
-        status, answer = left.pop(0) if len(left) > 1 else left[0]
+        status, answer = answers.pop(0) if len(answers) > 1 else answers[0]
         text = answer if isinstance(answer, str) else json.dumps(answer)
         return status, text.encode()
 
@@ -67,7 +67,7 @@ def chat_server(*answers: Any) -> Iterator[ChatServer]:
     served = ChatServer()
     if answers:
         served.answers["/chat/completions"] = [
-            one if isinstance(one, tuple) else (200, one) for one in answers
+            answer if isinstance(answer, tuple) else (200, answer) for answer in answers
         ]
 
     class Handler(BaseHTTPRequestHandler):

@@ -27,13 +27,13 @@ def broken_laws(entries: Sequence[RunLogEntry]) -> list[str]:
 
 def _order(entries: Sequence[RunLogEntry]) -> list[str]:
     seqs = [entry.seq for entry in entries]
-    found = [] if seqs == list(range(len(seqs))) else [f"seqs are not contiguous: {seqs}"]
+    problems = [] if seqs == list(range(len(seqs))) else [f"seqs are not contiguous: {seqs}"]
     starts = [entry.seq for entry in entries if entry.kind == EntryKind.RUN_STARTED]
     never_began = [entry.kind for entry in entries] == [EntryKind.RUN_CANCELLED]
     if entries and starts != [0] and not never_began:
-        found.append(f"run.started at {starts}, not at 0 alone")
+        problems.append(f"run.started at {starts}, not at 0 alone")
     times = [entry.ts for entry in entries]
-    return found if times == sorted(times) else [*found, "time goes back"]
+    return problems if times == sorted(times) else [*problems, "time goes back"]
 
 
 def _ends(entries: Sequence[RunLogEntry]) -> list[str]:
@@ -72,40 +72,40 @@ def _messages(entries: Sequence[RunLogEntry]) -> list[str]:
 
 def _recorded_once(entries: Sequence[RunLogEntry]) -> list[str]:
     """A recorded result is written again only by a later attempt."""
-    found, attempt, seen = [], 0, set()
+    problems, attempt, keys = [], 0, set()
     for entry in entries:
         if entry.kind in (EntryKind.RUN_ATTEMPT_FAILED, EntryKind.RUN_CONTINUED):
             attempt += 1
         if entry.kind in (EntryKind.EFFECT_RESULT, EntryKind.TOOL_RESULT):
             key = (attempt, entry.position)
-            if key in seen:
-                found.append(f"two results at {entry.position} in one attempt")
-            seen.add(key)
-    return found
+            if key in keys:
+                problems.append(f"two results at {entry.position} in one attempt")
+            keys.add(key)
+    return problems
 
 
 def _intents(entries: Sequence[RunLogEntry]) -> list[str]:
     """The result of an effect follows its intent."""
-    begun: set[str] = set()
-    found = []
+    positions: set[str] = set()
+    problems = []
     for entry in entries:
         if entry.kind in (EntryKind.EFFECT_INTENT, EntryKind.TOOL_CALLED):
-            begun.add(entry.position)
+            positions.add(entry.position)
         is_effect = entry.payload.get("effect") in ("step", "tool", "llm")
         is_result = entry.kind in (EntryKind.EFFECT_RESULT, EntryKind.TOOL_RESULT)
-        if is_result and is_effect and entry.position not in begun:
-            found.append(f"a result without an intent at {entry.position}")
-    return found
+        if is_result and is_effect and entry.position not in positions:
+            problems.append(f"a result without an intent at {entry.position}")
+    return problems
 
 
 def side_by_side(left: Iterable[object], right: Iterable[object], *, equal: Any) -> str:
     """Return two lists as columns; lines that differ are marked."""
     rows = []
-    for index, (one, other) in enumerate(zip_longest(left, right)):
-        agree = one is not None and other is not None and equal(one, other)
-        rows.append(f"{index:3} {'  ' if agree else '≠ '}{_cut(one)}")
+    for index, (left_item, right_item) in enumerate(zip_longest(left, right)):
+        agree = left_item is not None and right_item is not None and equal(left_item, right_item)
+        rows.append(f"{index:3} {'  ' if agree else '≠ '}{_cut(left_item)}")
         if not agree:
-            rows.append(f"      {_cut(other)}")
+            rows.append(f"      {_cut(right_item)}")
     return "\n".join(rows)
 
 

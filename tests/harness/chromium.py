@@ -45,26 +45,26 @@ _APT_LIMIT_S: Final = 45
 
 def find_chromium() -> str:
     """Return the path of Chromium; install it if it is missing, or skip the test."""
-    found = _found()
-    if found is None and os.name == "posix" and os.geteuid() == 0 and shutil.which("apt-get"):
+    path = _find_path()
+    if path is None and os.name == "posix" and os.geteuid() == 0 and shutil.which("apt-get"):
         with (Path(tempfile.gettempdir()) / "callboard-chromium.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one worker installs
-            if _found() is None:
+            if _find_path() is None:
                 env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
                 with suppress(subprocess.TimeoutExpired):
                     for command in (("apt-get", "update"), _APT):
                         subprocess.run(
                             command, capture_output=True, check=False, env=env, timeout=_APT_LIMIT_S
                         )
-        found = _found()
-    if found is None:
+        path = _find_path()
+    if path is None:
         pytest.skip(REMEDY)
-    return found
+    return path
 
 
-def _found() -> str | None:
-    given = os.environ.get("CALLBOARD_TEST_CHROMIUM")
-    return given or next((path for name in _NAMES if (path := shutil.which(name))), None)
+def _find_path() -> str | None:
+    setting = os.environ.get("CALLBOARD_TEST_CHROMIUM")
+    return setting or next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
 @asynccontextmanager
@@ -94,31 +94,31 @@ class Watched:
     is_cut: bool = False
 
     def __post_init__(self) -> None:
-        self.page.on("console", self._said)
+        self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self._note(str(error)))
-        self.page.on("request", lambda asked: self._asked(asked.url))
-        self.page.on("requestfailed", self._failed)
-        self.page.on("response", self._answered)
+        self.page.on("request", lambda request: self._on_request(request.url))
+        self.page.on("requestfailed", self._on_failure)
+        self.page.on("response", self._on_response)
 
-    def _said(self, message: ConsoleMessage) -> None:
+    def _on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
             self._note(message.text)
 
-    def _answered(self, got: Response) -> None:
-        if got.status >= 400:
-            self._note(f"{got.status} {got.url}")
+    def _on_response(self, response: Response) -> None:
+        if response.status >= 400:
+            self._note(f"{response.status} {response.url}")
 
     def _note(self, text: str) -> None:
         if not self.is_cut:
             self.wrong.append(text)
 
-    def _asked(self, url: str) -> None:
+    def _on_request(self, url: str) -> None:
         if not url.startswith((self.origin, "data:")):
             self.wrong.append(f"another origin: {url}")
 
-    def _failed(self, asked: Any) -> None:
-        if asked.failure != "net::ERR_ABORTED":  # the page was left, or has closed a stream
-            self._note(f"{asked.url}: {asked.failure}")
+    def _on_failure(self, request: Any) -> None:
+        if request.failure != "net::ERR_ABORTED":  # the page was left, or has closed a stream
+            self._note(f"{request.url}: {request.failure}")
 
 
 @asynccontextmanager
@@ -127,8 +127,8 @@ async def watched(browser: Browser, origin: str, **options: Any) -> AsyncIterato
     context = await browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
     context.set_default_timeout(15_000)
     try:
-        seen = Watched(await context.new_page(), origin)
-        yield seen
-        assert not seen.wrong, seen.wrong
+        watched_page = Watched(await context.new_page(), origin)
+        yield watched_page
+        assert not watched_page.wrong, watched_page.wrong
     finally:
         await context.close()

@@ -45,7 +45,7 @@ class CpuOfTests:
 
 def _cpu_s() -> float:
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 class FileDurations:
@@ -64,7 +64,7 @@ class FileDurations:
         self.seconds[file] += report.duration  # type: ignore[assignment]  # a Counter of seconds
         self.tests[file] += report.when == "setup"
         if report.when == "teardown":
-            self.cpu[file] += sum(said for name, said in report.user_properties if name == CPU)  # type: ignore[misc]
+            self.cpu[file] += sum(cpu_s for name, cpu_s in report.user_properties if name == CPU)  # type: ignore[misc]
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         """Print the table, if any test ran."""

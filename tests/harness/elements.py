@@ -39,4 +39,4 @@ class Elements(HTMLParser):
 
     def links(self) -> list[str]:
         """Return the targets of links."""
-        return [str(one["href"]) for one in self.all("a") if "href" in one]
+        return [str(link["href"]) for link in self.all("a") if "href" in link]

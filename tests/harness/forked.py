@@ -85,7 +85,7 @@ class Workers:
     def _hear(self, session: pytest.Session, pipe: Connection) -> None:
         worker, hook = self._open[pipe], session.config.hook
         try:
-            what, said = pipe.recv()
+            what, payload = pipe.recv()
         except (EOFError, ConnectionResetError):
             self._lost(session, pipe)
             return
@@ -94,11 +94,11 @@ class Workers:
             worker.tests.extend(part)
             pipe.send(part)
         elif what == "warning":
-            said["warning_message"] = warnings.WarningMessage(*said["warning_message"])
-            hook.pytest_warning_recorded.call_historic(kwargs=said)
+            payload["warning_message"] = warnings.WarningMessage(*payload["warning_message"])
+            hook.pytest_warning_recorded.call_historic(kwargs=payload)
         else:
             worker.tests.popleft()
-            for data in said:
+            for data in payload:
                 report = hook.pytest_report_from_serializable(config=session.config, data=data)
                 self._log(session, worker, report)
 
@@ -122,8 +122,8 @@ class Workers:
             return
         test = session.items[worker.tests.popleft()]
         self._waiting.extendleft(reversed(worker.tests))
-        said = f"worker {worker.name} ended with {code} in this test"
-        report = pytest.TestReport(test.nodeid, test.location, {}, "failed", said, "call")
+        text = f"worker {worker.name} ended with {code} in this test"
+        report = pytest.TestReport(test.nodeid, test.location, {}, "failed", text, "call")
         self._log(session, worker, report)
         if not session.shouldfail:
             self._begin(session, worker.name)
@@ -217,7 +217,9 @@ class _Reports:
         """Run the test in pytest's own way; print nothing."""
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         send = item.config.hook.pytest_report_to_serializable
-        self._pipe.send(("reports", [send(config=item.config, report=one) for one in reports]))
+        self._pipe.send(
+            ("reports", [send(config=item.config, report=report) for report in reports])
+        )
         return True
 
     def pytest_warning_recorded(
@@ -230,7 +232,7 @@ class _Reports:
         """Send a warning of a test; its message as a text, since any object may be in it."""
         if not self.is_registered:
             return
-        told = (str(warning_message.message), Warning, warning_message.filename)
-        parts = (*told, warning_message.lineno)
-        said = {"warning_message": parts, "when": when, "nodeid": nodeid, "location": location}
-        self._pipe.send(("warning", said))
+        warning = (str(warning_message.message), Warning, warning_message.filename)
+        parts = (*warning, warning_message.lineno)
+        payload = {"warning_message": parts, "when": when, "nodeid": nodeid, "location": location}
+        self._pipe.send(("warning", payload))

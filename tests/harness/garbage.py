@@ -26,14 +26,14 @@ def no_garbage() -> Iterator[None]:
         yield
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        left = Counter(type(one).__qualname__ for one in gc.garbage if is_ours(one))
+        leftovers = Counter(type(obj).__qualname__ for obj in gc.garbage if is_ours(obj))
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-    assert not left, left
+    assert not leftovers, leftovers
 
 
-def is_ours(one: object) -> bool:
+def is_ours(obj: object) -> bool:
     """Return whether it is of a class of the product."""
-    return type(one).__module__.startswith(OURS)
+    return type(obj).__module__.startswith(OURS)

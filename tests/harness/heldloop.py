@@ -128,8 +128,8 @@ class HeldLoop(asyncio.SelectorEventLoop):
     def jump(self) -> bool:
         """Go on to the next timer; return False if there is none."""
         while self._scheduled and self._scheduled[0].cancelled():
-            gone = heapq.heappop(self._scheduled)
-            gone._scheduled = False  # type: ignore[attr-defined]
+            timer = heapq.heappop(self._scheduled)
+            timer._scheduled = False  # type: ignore[attr-defined]
             self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
         if not self._scheduled:
             return False

@@ -29,7 +29,7 @@ _ONE_PLAN: Final = {"plan_cache_mode": "force_generic_plan"}
 """Else a statement is planned for each of its first five executions, and few tests have more."""
 
 _open = asyncpg.connect
-_kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
+_connections: dict[asyncio.AbstractEventLoop, _Kept] = {}
 _loops: list[LastingLoop] = []
 
 
@@ -72,12 +72,12 @@ def lasting_loop() -> LastingLoop:
 
 def keep_in(loop: asyncio.AbstractEventLoop) -> None:
     """Keep connections of this loop until `let_go`."""
-    _kept[loop] = _Kept()
+    _connections[loop] = _Kept()
 
 
 async def let_go(loop: asyncio.AbstractEventLoop) -> None:
     """Close the kept connections of this loop."""
-    await _kept.pop(loop).close()
+    await _connections.pop(loop).close()
 
 
 class _Kept:
@@ -89,14 +89,16 @@ class _Kept:
     async def connect(self, url: str, settings: dict[str, str], **options: Any) -> _KeptConnection:
         """Return a connection with these settings; open one if there is none."""
         opened_with = (url, {**_ONE_PLAN, **settings, "application_name": OBSERVER})
-        while free := [one for one in self._free if one.opened_with == opened_with]:
+        while free := [
+            connection for connection in self._free if connection.opened_with == opened_with
+        ]:
             self._free.remove(free[-1])
             with contextlib.suppress(*DRIVER_ERRORS):
-                return await free[-1].named(settings["application_name"])
+                return await free[-1].with_name(settings["application_name"])
         options["connection_class"] = _KeptConnection
         opened: _KeptConnection = await _open(url, server_settings=opened_with[1], **options)
         opened.home, opened.opened_with = self, opened_with
-        return await opened.named(settings["application_name"])
+        return await opened.with_name(settings["application_name"])
 
     async def give_back(self, connection: _KeptConnection) -> None:
         """Keep this connection; above the limit, close the one that was unused for the longest time."""
@@ -117,7 +119,7 @@ class _KeptConnection(TypedConnection):
     home: _Kept
     opened_with: tuple[str, dict[str, str]]
 
-    async def named(self, name: str) -> _KeptConnection:
+    async def with_name(self, name: str) -> _KeptConnection:
         """Return it as that of a program of this name."""
         try:
             await self.execute(f"set application_name = '{name}'")
@@ -147,10 +149,10 @@ def kept_connections(url: str) -> Iterator[None]:
     """Keep connections to this URL for the lasting loops; close all of them at the end."""
 
     async def connect(dsn: str, **options: Any) -> Any:
-        kept = _kept.get(asyncio.get_running_loop())
+        connections = _connections.get(asyncio.get_running_loop())
         is_ours = dsn == url and options.get("connection_class") is TypedConnection
-        if is_ours and kept is not None:
-            return await kept.connect(dsn, options.pop("server_settings"), **options)
+        if is_ours and connections is not None:
+            return await connections.connect(dsn, options.pop("server_settings"), **options)
         return await _open(dsn, **options)
 
     asyncpg.connect = connect  # type: ignore[assignment]

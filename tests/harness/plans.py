@@ -98,11 +98,11 @@ class Plan:
 
     def read(self, node: Mapping[str, Any]) -> int:
         """Return how many rows a scan read, over all its loops."""
-        seen: float = node["Actual Rows"]
+        row_count: float = node["Actual Rows"]
         for name in ("Rows Removed by Filter", "Rows Removed by Index Recheck"):
-            seen += node.get(name, 0)
+            row_count += node.get(name, 0)
         loops: float = node["Actual Loops"]
-        return round(seen * loops)
+        return round(row_count * loops)
 
 
 class PlanBook:
@@ -121,10 +121,10 @@ class PlanBook:
         text = str(notice.message)
         if not text.startswith("duration: "):
             return
-        found = from_json(text.partition("plan:\n")[2])
-        place = _FUNCTION.search(str(notice.context or ""))
-        function, line = place.groups() if place else ("", None)
-        self.plans.append(Plan(found["Query Text"], function, int(line or 0), found["Plan"]))
+        plan = from_json(text.partition("plan:\n")[2])
+        match = _FUNCTION.search(str(notice.context or ""))
+        function, line = match.groups() if match else ("", None)
+        self.plans.append(Plan(plan["Query Text"], function, int(line or 0), plan["Plan"]))
 
     def clear(self) -> None:
         """Drop the plans."""
@@ -133,16 +133,18 @@ class PlanBook:
 
 def hearing(monkeypatch: pytest.MonkeyPatch) -> PlanBook:
     """Yield a book of the plans of all connections that stores make from now on."""
-    made, connect = PlanBook(), link.connect
+    book, connect = PlanBook(), link.connect
 
-    async def heard(settings: StoreSettings, extra: Mapping[str, str] | None = None) -> Connection:
-        chosen = {"plan_cache_mode": made.mode, **SETTINGS, **(extra or {})}
-        connection = await connect(settings, chosen)
-        connection.add_log_listener(made.hear)
+    async def connect_and_hear(
+        settings: StoreSettings, extra: Mapping[str, str] | None = None
+    ) -> Connection:
+        plan_settings = {"plan_cache_mode": book.mode, **SETTINGS, **(extra or {})}
+        connection = await connect(settings, plan_settings)
+        connection.add_log_listener(book.hear)
         return connection
 
-    monkeypatch.setattr(link, "connect", heard)
-    return made
+    monkeypatch.setattr(link, "connect", connect_and_hear)
+    return book
 
 
 def faults(plan: Plan) -> Iterator[str]:

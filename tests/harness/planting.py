@@ -37,7 +37,7 @@ class Planted:
 
 def _by_test(table: str) -> Mapping[str, Planted]:
     planted: Iterable[Planted] = importlib.import_module(table).PLANTED
-    return {one.found_by: one for one in planted}
+    return {fault.found_by: fault for fault in planted}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -65,5 +65,5 @@ def find(table: str) -> tuple[list[str], str]:
         for line in done.stdout.splitlines()
         if line.startswith(("FAILED", "ERROR"))
     }
-    missed = [one.plant.__name__ for test, one in by_test.items() if test not in failed]
-    return missed, done.stdout + done.stderr
+    missed_faults = [fault.plant.__name__ for test, fault in by_test.items() if test not in failed]
+    return missed_faults, done.stdout + done.stderr

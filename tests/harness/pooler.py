@@ -44,8 +44,8 @@ class Pooler(FaultProxy):
             link.client.write(b"N")
             packet = await _packet(reader)
         words = packet[4:].rstrip(b"\0").split(b"\0")
-        asked = dict(zip(words[::2], words[1::2], strict=True))
-        unknown = [name for name in asked if name.decode() not in KNOWN]
+        parameters = dict(zip(words[::2], words[1::2], strict=True))
+        unknown = [name for name in parameters if name.decode() not in KNOWN]
         if self.others == "passes":
             unknown = []
         if unknown and self.others == "refuses":
@@ -54,10 +54,13 @@ class Pooler(FaultProxy):
             link.client.close()
             link.server.transport.abort()
             return
-        kept = [
-            word for name, value in asked.items() if name not in unknown for word in (name, value)
+        passed_words = [
+            word
+            for name, value in parameters.items()
+            if name not in unknown
+            for word in (name, value)
         ]
-        body = packet[:4] + b"\0".join(kept) + b"\0\0"
+        body = packet[:4] + b"\0".join(passed_words) + b"\0\0"
         link.server.write((len(body) + 4).to_bytes(4, "big") + body)
         await super()._pump_requests(reader, link)
 

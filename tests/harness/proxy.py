@@ -148,7 +148,9 @@ class FaultProxy:
     async def _pump_requests(self, reader: asyncio.StreamReader, link: _Link) -> None:
         with contextlib.suppress(OSError):
             while data := await self._read(reader):
-                loss = next((one for one in self._losses if one.request_has in data), None)
+                loss = next(
+                    (candidate for candidate in self._losses if candidate.request_has in data), None
+                )
                 if loss is not None:
                     self._losses.remove(loss)
                     if loss.response_ends is None:

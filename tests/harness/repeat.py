@@ -37,8 +37,8 @@ def workers() -> list[str]:
 def failed_tests(output: str) -> list[str]:
     """Return the ids of the failed tests from pytest's summary, each once."""
     lines = (line.split(maxsplit=1) for line in output.splitlines())
-    named = [words[1] for words in lines if words[:1] in (["FAILED"], ["ERROR"]) and words[1:]]
-    return list(dict.fromkeys(name.partition(" - ")[0] for name in named))
+    names = [words[1] for words in lines if words[:1] in (["FAILED"], ["ERROR"]) and words[1:]]
+    return list(dict.fromkeys(name.partition(" - ")[0] for name in names))
 
 
 def table(failed: Mapping[str, Sequence[int]], rounds: int) -> list[str]:
@@ -86,19 +86,19 @@ def main() -> int:
     parser.add_argument(
         "--logs", type=Path, default=Path(tempfile.gettempdir()), help="folder for pytest's output"
     )
-    chosen, arguments = parser.parse_known_args()
+    options, arguments = parser.parse_known_args()
     failed: defaultdict[str, list[int]] = defaultdict(list)
-    with load(chosen.load):
-        for number in range(1, chosen.rounds + 1):
+    with load(options.load):
+        for number in range(1, options.rounds + 1):
             seed, began = secrets.randbelow(_SEEDS), time.monotonic()
-            log = chosen.logs / f"callboard-repeat-{number}-{seed}.log"
+            log = options.logs / f"callboard-repeat-{number}-{seed}.log"
             names, last = play(seed, number, log, arguments)
             took = time.monotonic() - began
-            _say(f"round {number} of {chosen.rounds}: {took:.0f} s, {last}, {log}")
+            _say(f"round {number} of {options.rounds}: {took:.0f} s, {last}, {log}")
             for name in names:
                 failed[name].append(seed)
                 _say(f"  failed: {name}")
-    for line in table(failed, chosen.rounds) or [f"no test failed in {chosen.rounds} rounds"]:
+    for line in table(failed, options.rounds) or [f"no test failed in {options.rounds} rounds"]:
         _say(line)
     return 1 if failed else 0
 

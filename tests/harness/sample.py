@@ -64,8 +64,8 @@ def turn(root: Path) -> int:
 
     `CALLBOARD_TEST_TURN` names another. Without a repository it is the first one.
     """
-    if named := os.environ.get("CALLBOARD_TEST_TURN"):
-        return int(named) % TURNS
+    if setting := os.environ.get("CALLBOARD_TEST_TURN"):
+        return int(setting) % TURNS
     try:
         argv = ["git", "rev-parse", "HEAD"]
         done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True)

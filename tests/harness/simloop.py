@@ -182,7 +182,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def dump(self) -> str:
         """Return every open task, with the innermost place where it waits."""
         out = io.StringIO()
-        for task in sorted(asyncio.all_tasks(self), key=lambda one: one.get_name()):
+        for task in sorted(asyncio.all_tasks(self), key=lambda t: t.get_name()):
             out.write(f"{task.get_name()}: {_innermost(task)}\n")
         return out.getvalue() or "no task\n"
 

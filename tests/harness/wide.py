@@ -32,14 +32,14 @@ class Wide:
         del inbox
         self.replays += 1
         if self._together:
-            await ctx.gather(*(self._one(ctx, n) for n in range(self._count)))
+            await ctx.gather(*(self._step(ctx, n) for n in range(self._count)))
         else:
             for n in range(self._count):
-                await self._one(ctx, n)
+                await self._step(ctx, n)
         await ctx.sleep_until_signal("go")
         return "done"
 
-    async def _one(self, ctx: Any, n: int) -> None:
+    async def _step(self, ctx: Any, n: int) -> None:
         await ctx.step("step", self._begin, n)
         self.moves += 1
 

@@ -27,7 +27,7 @@ class Publish(NamedTuple):
 def blocks(name: str, language: str) -> list[str]:
     """Return the code blocks of one language in a document."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    return [code for found, code in BLOCK.findall(text) if found == language]
+    return [code for block_language, code in BLOCK.findall(text) if block_language == language]
 
 
 def published(text: str) -> list[Publish]:
@@ -42,7 +42,7 @@ def requested(text: str) -> list[Publish]:
 
 def _commands(text: str, begin: str) -> list[Publish]:
     lines = [line for line in text.splitlines() if line.startswith(("nats ", "# -> "))]
-    found = []
+    commands = []
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         if not line.startswith(begin):
             assert line.startswith(("# -> ", "nats pub -J ", REQUEST)), line
@@ -50,5 +50,5 @@ def _commands(text: str, begin: str) -> list[Publish]:
         subject, body, *options = shlex.split(line.removeprefix(begin))
         assert options[::2] == ["-H"] * (len(options) // 2), line
         headers = dict(option.split(":", 1) for option in options[1::2])
-        found.append(Publish(subject, body, headers, below.removeprefix("# -> ")))
-    return found
+        commands.append(Publish(subject, body, headers, below.removeprefix("# -> ")))
+    return commands

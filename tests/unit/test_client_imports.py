@@ -47,20 +47,20 @@ def test_a_lazy_package_exports_what_it_lists(package: str) -> None:
     module = importlib.import_module(package)
     assert module.__file__ is not None
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
-    told = {
+    exports = {
         alias.name: node.module
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names
         if alias.name[0] != "_" and node.module.split(".")[0] == package.split(".", maxsplit=1)[0]
     }
-    told.pop("lazy_exports", None)
-    told.pop("understand_moved_paths", None)
+    exports.pop("lazy_exports", None)
+    exports.pop("understand_moved_paths", None)
 
-    assert sorted(told) == sorted(module.__all__)
+    assert sorted(exports) == sorted(module.__all__)
     assert all(
         getattr(module, name) is getattr(importlib.import_module(home), name)
-        for name, home in told.items()
+        for name, home in exports.items()
     )
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = module.nothing

@@ -53,9 +53,9 @@ def nested(depth: int) -> Any:
 
 def ask(**changes: Any) -> Request:
     """A question with these changes."""
-    given = {"message_id": "m", "on_conflict": "queue", "priority": 5, **changes}
-    agent, payload = given.pop("agent", "desk/a"), given.pop("payload", {})
-    return DESK.ask(agent, payload, **given)
+    options = {"message_id": "m", "on_conflict": "queue", "priority": 5, **changes}
+    agent, payload = options.pop("agent", "desk/a"), options.pop("payload", {})
+    return DESK.ask(agent, payload, **options)
 
 
 def test_the_limits_are_those_of_the_hosts() -> None:
@@ -67,7 +67,7 @@ def test_the_limits_are_those_of_the_hosts() -> None:
 
 def test_subjects_name_tenant_agent_and_publisher() -> None:
     """Tokens are escaped as everywhere, and the namespace goes before."""
-    found = [
+    subjects = [
         ACME.send("desk/a.b", {}, "m").subject,
         ACME.publish("news/eu", {}, "m").subject,
         ACME.signal(RunRef("r1", "acme:desk/a"), "go", None, "m").subject,
@@ -75,7 +75,7 @@ def test_subjects_name_tenant_agent_and_publisher() -> None:
         ACME.api("status", {}, doing="status").subject,
     ]
 
-    assert found == [
+    assert subjects == [
         "shop.agent.v1.acme.desk.a%2Eb.ext.my%20service",
         "shop.topic.v1.acme.news.eu.ext.my%20service",
         "shop.agent.v1.acme.desk.a.sig.my%20service.r1.go",
@@ -95,9 +95,9 @@ def test_an_agent_behind_a_hash_is_told_in_a_header() -> None:
 def test_a_question_that_is_put_again_is_the_same_one() -> None:
     """It was read when it was asked: what becomes of the payload then does not matter."""
     payload = {"n": 1}
-    asked = ask(payload=payload)
+    question = ask(payload=payload)
     payload["n"] = 2
-    first, again = asked.waiting(5), asked.waiting(0.25)
+    first, again = question.waiting(5), question.waiting(0.25)
 
     assert first.body == again.body == b'{"n":1}'
     assert (first.headers["Actor-Timeout"], again.headers["Actor-Timeout"]) == ("5.000", "0.250")
@@ -114,11 +114,11 @@ def test_names_may_be_values() -> None:
 
 def test_each_message_without_an_id_gets_one_of_its_own() -> None:
     """It is made once for a message, so sending that one again is safe."""
-    one, other = DESK.send("desk/a", {}, None), DESK.send("desk/a", {}, None)
+    message, other = DESK.send("desk/a", {}, None), DESK.send("desk/a", {}, None)
 
-    assert one.id
-    assert one.id == one.headers["Nats-Msg-Id"]
-    assert one.id != other.id
+    assert message.id
+    assert message.id == message.headers["Nats-Msg-Id"]
+    assert message.id != other.id
 
 
 BAD: dict[str, tuple[Callable[[], object], str]] = {
@@ -223,8 +223,8 @@ def refused(code: int, body: object = None, **headers: str) -> Response:
 )
 def test_each_code_is_an_error_of_its_own(code: int, kind: type[ClientError]) -> None:
     """With the host's words and remedy where it gives them, and ours where it does not."""
-    told = {"message": "so it is.", "remedy": "Do this.", "run": "r9", "details": {"n": 1}}
-    error = failure(ASKED, refused(code, {"error": told}))
+    body = {"message": "so it is.", "remedy": "Do this.", "run": "r9", "details": {"n": 1}}
+    error = failure(ASKED, refused(code, {"error": body}))
     short = failure(ASKED, refused(code, **{"Nats-Service-Error": "so", "Actor-Run": "r8"}))
 
     assert error is not None
@@ -266,9 +266,9 @@ def test_an_acknowledgement_is_stored_or_says_why_not() -> None:
         (b"{}", BadRequestError),
         (b"+OK", BadRequestError),
     ]
-    found = [stored_failure(ASKED, Response({}, body)) for body, _ in kinds]
+    errors = [stored_failure(ASKED, Response({}, body)) for body, _ in kinds]
 
-    assert [type(one) if one else None for one in found] == [kind for _, kind in kinds]
+    assert [type(e) if e else None for e in errors] == [kind for _, kind in kinds]
 
 
 def test_a_newer_host_may_tell_more() -> None:
@@ -287,12 +287,12 @@ def test_the_current_span_goes_along() -> None:
     """A caller's span is the parent of what its message causes."""
     tracer = TracerProvider().get_tracer("test")
     with tracer.start_as_current_span("caller") as span:
-        found = trace_headers()
+        headers = trace_headers()
         sent = DESK.send("desk/a", {}, "m").headers
         started = DESK.submit("desk/a", {}, message_id="m", on_conflict="queue", priority=5).headers
 
-    assert f"{span.get_span_context().trace_id:032x}" in found["traceparent"]
-    assert sent["traceparent"] == started["traceparent"] == found["traceparent"]
+    assert f"{span.get_span_context().trace_id:032x}" in headers["traceparent"]
+    assert sent["traceparent"] == started["traceparent"] == headers["traceparent"]
     assert trace_headers() == {}
 
 

@@ -28,7 +28,7 @@ def delta(n: int, *, attempt: int = 1, position: str = "1") -> Event:
 def test_no_entry_comes_twice_and_none_is_missing() -> None:
     """What overlaps is passed once; a gap within an answer means asking again from there."""
     order = EventOrder(0)
-    taken = [order.take(event("entry", n)) for n in (0, 1)]
+    events = [order.take(event("entry", n)) for n in (0, 1)]
     with pytest.raises(MissedError):
         order.take(event("entry", 3))
     assert order.next_seq == 2
@@ -36,8 +36,8 @@ def test_no_entry_comes_twice_and_none_is_missing() -> None:
     more = [order.take(event("entry", n)) for n in (1, 2, 3)]
     end = order.take(event("end", 3))
 
-    assert all(taken)
-    assert [one.seq if one else None for one in more] == [None, 2, 3]
+    assert all(events)
+    assert [e.seq if e else None for e in more] == [None, 2, 3]
     assert end is not None
     assert order.is_over
 
@@ -70,12 +70,12 @@ def test_an_end_that_overtook_an_entry_is_not_the_end_yet() -> None:
 def test_void_deltas_are_recognisable() -> None:
     """Those of an attempt that is over are left out; a model call that begins anew is marked."""
     order = EventOrder(0)
-    found = [
-        order.take(one)
-        for one in (delta(0), delta(1), delta(0), delta(1), delta(0, attempt=2), delta(2))
+    deltas = [
+        order.take(d)
+        for d in (delta(0), delta(1), delta(0), delta(1), delta(0, attempt=2), delta(2))
     ]
 
-    assert [None if one is None else one.is_restart for one in found] == [
+    assert [None if d is None else d.is_restart for d in deltas] == [
         False,
         False,
         True,
@@ -83,8 +83,8 @@ def test_void_deltas_are_recognisable() -> None:
         True,
         None,
     ]
-    assert found[1] is not None
-    assert found[1].text == "1"
+    assert deltas[1] is not None
+    assert deltas[1].text == "1"
 
 
 def test_deltas_of_an_attempt_that_failed_are_void() -> None:
@@ -100,10 +100,10 @@ def test_a_run_that_continues_as_new_counts_its_attempts_anew() -> None:
     order = EventOrder(0)
     order.take(event("entry", 0, attempt=3))
     order.take(event("entry", 1, attempt=1, name="run.continued"))
-    found = order.take(delta(0, attempt=1))
+    new_delta = order.take(delta(0, attempt=1))
 
-    assert found is not None
-    assert not found.is_restart
+    assert new_delta is not None
+    assert not new_delta.is_restart
 
 
 def test_a_run_of_many_model_calls_does_not_fill_the_memory() -> None:

@@ -62,9 +62,9 @@ def test_an_error_is_an_object_for_programs(capsys: pytest.CaptureFixture[str]) 
     code = run(["runs", "list", "--json", "--limit", "0", "--postgres-url", NOWHERE])
     out, err = capsys.readouterr()
 
-    told = json.loads(err)
-    assert (code, out, told["exit_code"]) == (Exit.USAGE, "", Exit.USAGE)
-    assert "--limit. Give 1 or more" in told["error"]
+    error = json.loads(err)
+    assert (code, out, error["exit_code"]) == (Exit.USAGE, "", Exit.USAGE)
+    assert "--limit. Give 1 or more" in error["error"]
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1"])
@@ -113,11 +113,11 @@ def missing(name: str) -> ImportError:
 )
 def test_any_error_is_one_line(error: Exception, code: int, text: str) -> None:
     """Of a package that is missing, of the machine, and of what nobody thought of."""
-    said, given = explain_error(error)
+    line, exit_code = explain_error(error)
 
-    assert given == code
-    assert text in said
-    assert "\n" not in said
+    assert exit_code == code
+    assert text in line
+    assert "\n" not in line
 
 
 def broken(_runtime: object) -> None:
@@ -197,7 +197,7 @@ def test_what_people_write_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "escaped_name"),
     [
         ("desk/p\u0430y", r"desk/p\u0430y"),
         ("desk/\u0441\u043e\u0440\u0443", r"desk/\u0441\u043e\u0440\u0443"),
@@ -207,14 +207,14 @@ def test_what_people_write_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_letters_that_look_like_latin_ones_are_told_apart(
-    name: str, shown: str, capsys: pytest.CaptureFixture[str]
+    name: str, escaped_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In a word with Latin ones, or where no other letter says which script it is."""
     say(name)
     print_table(("agent",), [(name,)], empty="")
     out = capsys.readouterr().out
 
-    assert out.count(shown) == 2
+    assert out.count(escaped_name) == 2
     assert name not in out
 
 
@@ -266,6 +266,6 @@ def test_json_is_json_in_every_encoding(encoding: str) -> None:
     value = {"t": "\U0001f600 日本 é \x80 \ud800"}
     codecs.register_error("json-escape", json_escape)
 
-    written = json.dumps(value, ensure_ascii=False).encode(encoding, "json-escape")
+    text_bytes = json.dumps(value, ensure_ascii=False).encode(encoding, "json-escape")
 
-    assert json.loads(written.decode(encoding)) == value
+    assert json.loads(text_bytes.decode(encoding)) == value

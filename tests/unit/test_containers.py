@@ -82,8 +82,8 @@ def composed(tmp_path: Path, **more: str) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = yaml.safe_load(done.stdout)
-    return found
+    document: dict[str, Any] = yaml.safe_load(done.stdout)
+    return document
 
 
 def manifests() -> list[tuple[Path, dict[str, Any]]]:
@@ -97,31 +97,31 @@ def manifests() -> list[tuple[Path, dict[str, Any]]]:
 
 def manifest(kind: str, name: str = "") -> dict[str, Any]:
     """The one manifest of a kind, and of this name."""
-    [found] = [
+    [match] = [
         document
         for _, document in manifests()
         if document["kind"] == kind and name in document.get("metadata", {}).get("name", "")
     ]
-    return found
+    return match
 
 
 def settings() -> set[str]:
     """The environment variables that settings come from."""
     prefix = str(Settings.model_config["env_prefix"])
-    found = set()
+    names = set()
     for name, field in Settings.model_fields.items():
         alias = field.validation_alias or prefix + name.upper()
         choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
-        found |= {str(one) for one in choices if str(one).startswith(prefix)}
-    return found
+        names |= {str(choice) for choice in choices if str(choice).startswith(prefix)}
+    return names
 
 
 def named_in(*paths: Path) -> set[str]:
     """The `CALLBOARD_…` variables that files speak of, but for tests' and secrets'."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path in paths:
-        found |= set(re.findall(r"\bCALLBOARD_[A-Z0-9_]+\b", path.read_text(encoding="utf-8")))
-    return {name for name in found if not NO_SETTING.fullmatch(name)}
+        names |= set(re.findall(r"\bCALLBOARD_[A-Z0-9_]+\b", path.read_text(encoding="utf-8")))
+    return {name for name in names if not NO_SETTING.fullmatch(name)}
 
 
 @pytest.mark.parametrize("more", [{}, CLUSTER], ids=["one node", "cluster"])
@@ -193,17 +193,19 @@ def test_the_image_takes_only_packages_whose_hash_is_recorded() -> None:
     """Each has hashes and the version that the tests ran with, and the file names no place."""
     text = (COMPOSE / "requirements.txt").read_text(encoding="utf-8")
     blocks = re.split(r"\n(?=\S)", text)
-    given = dict(block.split()[0].split("==") for block in blocks)
-    tested = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", CONSTRAINTS, re.MULTILINE))
+    pinned_versions = dict(block.split()[0].split("==") for block in blocks)
+    tested_versions = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", CONSTRAINTS, re.MULTILINE))
     ours = re.findall(
         r"^(?:cli|cron|host|nats|otlp|postgres|redis|web) = (\[.*\])$", PYPROJECT, re.MULTILINE
     )
-    wanted = {
-        re.split(r"[\[><=;]", one)[0] for line in ours for one in re.findall(r'"([^"]+)"', line)
+    required_names = {
+        re.split(r"[\[><=;]", requirement)[0]
+        for line in ours
+        for requirement in re.findall(r'"([^"]+)"', line)
     }
 
-    assert wanted <= given.keys()
-    assert given.items() <= tested.items()
+    assert required_names <= pinned_versions.keys()
+    assert pinned_versions.items() <= tested_versions.items()
     assert all("--hash=sha256:" in block for block in blocks)
     assert "://" not in text
 
@@ -304,9 +306,9 @@ def test_manifests_fit_together(name: str) -> None:
         assert container[probe]["httpGet"]["port"] in ports
     for path in K8S.rglob("kustomization.yaml"):
         folder = path.parent
-        listed = yaml.safe_load(path.read_text(encoding="utf-8"))["resources"]
-        present = {one.name for one in folder.glob("*.yaml")} - {path.name, "secret.example.yaml"}
-        assert set(listed) == present
+        resources = yaml.safe_load(path.read_text(encoding="utf-8"))["resources"]
+        present = {file.name for file in folder.glob("*.yaml")} - {path.name, "secret.example.yaml"}
+        assert set(resources) == present
 
 
 def test_the_api_answers_a_client_with_a_token_and_streams_are_not_buffered() -> None:
@@ -317,7 +319,9 @@ def test_the_api_answers_a_client_with_a_token_and_streams_are_not_buffered() ->
     ingress = manifest("Ingress")
     [rule] = ingress["spec"]["rules"]
     [path] = rule["http"]["paths"]
-    told = {key.rpartition("/")[2]: of for key, of in ingress["metadata"]["annotations"].items()}
+    annotations = {
+        key.rpartition("/")[2]: of for key, of in ingress["metadata"]["annotations"].items()
+    }
     backend = path["backend"]["service"]
 
     assert options.auth == "tokens"
@@ -332,9 +336,12 @@ def test_the_api_answers_a_client_with_a_token_and_streams_are_not_buffered() ->
         "port": {"name": manifest("Service", API)["spec"]["ports"][0]["name"]},
     }
     assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"]]
-    assert (told["proxy-buffering"], told["proxy-request-buffering"]) == ("off", "off")
-    assert int(told["proxy-read-timeout"]) > 4 * BEAT_S
-    assert told["proxy-body-size"] == "0"
+    assert (annotations["proxy-buffering"], annotations["proxy-request-buffering"]) == (
+        "off",
+        "off",
+    )
+    assert int(annotations["proxy-read-timeout"]) > 4 * BEAT_S
+    assert annotations["proxy-body-size"] == "0"
 
 
 def test_there_are_two_processes_of_the_api_at_least(tmp_path: Path) -> None:
@@ -342,12 +349,12 @@ def test_there_are_two_processes_of_the_api_at_least(tmp_path: Path) -> None:
     services = composed(tmp_path)["services"]
     deployment, scaler = manifest("Deployment", API), manifest("HorizontalPodAutoscaler")["spec"]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
-    asked = container["resources"]["requests"]
+    requests = container["resources"]["requests"]
 
     assert "replicas" not in deployment["spec"]
     assert scaler["scaleTargetRef"]["name"] == API
     assert scaler["minReplicas"] == 2
-    assert {one["resource"]["name"] for one in scaler["metrics"]} <= asked.keys()
+    assert {metric["resource"]["name"] for metric in scaler["metrics"]} <= requests.keys()
     published = [services[name]["ports"][0] for name in sorted(APIS)]
     assert len({port["published"] for port in published}) == 2
     for name, port in zip(sorted(APIS), published, strict=True):
@@ -360,21 +367,21 @@ def test_there_are_two_processes_of_the_api_at_least(tmp_path: Path) -> None:
 def serve_options(words: Sequence[str]) -> WebOptions:
     """The options of a process of the API, which are checked as when it starts."""
     command, bound, _ = command_line.parse_args([*words], exit_on_error=False, print_error=False)
-    given = bound.arguments
+    arguments = bound.arguments
     assert command is serve
     return WebOptions(
         spec=None,
-        listen=given["listen"],
-        auth=given["auth"],
-        has_agents=given["agents"],
-        app=given["app"],
+        listen=arguments["listen"],
+        auth=arguments["auth"],
+        has_agents=arguments["agents"],
+        app=arguments["app"],
     )
 
 
 def test_only_hosts_are_scraped_as_hosts() -> None:
     """The Service of the API is none of those that Prometheus finds hosts by, and its pods are no hosts."""
-    found = manifest("ServiceMonitor")["spec"]["selector"]["matchLabels"]
-    [common] = [one["pairs"] for one in manifest("Kustomization")["labels"]]
+    match_labels = manifest("ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    [common] = [entry["pairs"] for entry in manifest("Kustomization")["labels"]]
     labels = {
         name: {**manifest("Service", name)["metadata"].get("labels", {}), **common}
         for name in (HOST, API)
@@ -382,8 +389,8 @@ def test_only_hosts_are_scraped_as_hosts() -> None:
     pods = manifest("Deployment", API)["spec"]["template"]["metadata"]["labels"]
     selector = manifest("Deployment", HOST)["spec"]["selector"]["matchLabels"]
 
-    assert found.items() <= labels[HOST].items()
-    assert not found.items() <= labels[API].items()
+    assert match_labels.items() <= labels[HOST].items()
+    assert not match_labels.items() <= labels[API].items()
     assert not selector.items() <= pods.items()
 
 
@@ -448,16 +455,16 @@ async def test_every_metric_that_is_named_is_one_that_a_host_tells() -> None:
     probes = HostProbes(SystemClock())
     async with Runtime() as runtime:
         probes.serving(runtime)
-        told = (await probes.metrics())[0].decode()
+        metrics = (await probes.metrics())[0].decode()
     # A type, not a sample: what has a label has none while nothing waits.
-    known = set(re.findall(r"^# TYPE (callboard_\w+) ", told, re.MULTILINE))
+    known_metrics = set(re.findall(r"^# TYPE (callboard_\w+) ", metrics, re.MULTILINE))
     texts = [path.read_text(encoding="utf-8") for path in (OPERATIONS, *K8S.rglob("*.yaml"))]
-    named = {name for text in texts for name in metrics_in(text)}
-    series = {one for text in texts for one in re.findall(r"callboard_\w+\{[^}]+\}", text)}
+    named_metrics = {name for text in texts for name in metrics_in(text)}
+    series = {s for text in texts for s in re.findall(r"callboard_\w+\{[^}]+\}", text)}
 
-    assert named - known == set()
+    assert named_metrics - known_metrics == set()
     assert series
-    assert {one for one in series if f"\n{one} " not in told} == set()
+    assert {s for s in series if f"\n{s} " not in metrics} == set()
 
 
 def test_each_alert_is_a_rule_and_each_rule_is_explained() -> None:
@@ -474,7 +481,7 @@ def test_each_alert_is_a_rule_and_each_rule_is_explained() -> None:
 def test_no_answer_from_the_database_takes_no_host_away() -> None:
     """Totals that are missing are an error to the scaler, not a zero; an error lets no host go."""
     spec = manifest("ScaledObject")["spec"]
-    [trigger] = [one["metadata"] for one in spec["triggers"] if one["type"] == "prometheus"]
+    [trigger] = [t["metadata"] for t in spec["triggers"] if t["type"] == "prometheus"]
 
     assert trigger["ignoreNullValues"] == "false"
     assert "max(callboard_runs" in trigger["query"].splitlines()[-1]
@@ -485,10 +492,10 @@ def test_no_answer_from_the_database_takes_no_host_away() -> None:
 @pytest.mark.parametrize("name", [HOST, API])
 def test_servers_are_verified_with_a_file_that_the_pod_has(name: str) -> None:
     """Each path of the example's URLs is in a folder that the Deployment mounts."""
-    given = "\n".join(manifest("Secret", "callboard-servers")["stringData"].values())
+    urls = "\n".join(manifest("Secret", "callboard-servers")["stringData"].values())
     [container] = manifest("Deployment", name)["spec"]["template"]["spec"]["containers"]
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
-    files = re.findall(r"(?:^|=)(/\S+)$", given, re.MULTILINE)
+    files = re.findall(r"(?:^|=)(/\S+)$", urls, re.MULTILINE)
 
     assert len(files) == 3
     assert {file.rpartition("/")[0] for file in files} <= mounts
@@ -529,12 +536,12 @@ async def test_the_agents_that_containers_serve_at_first_do_what_they_say() -> N
         clerk, greeter = AgentId("clerk", "a"), AgentId("greeter", "desk")
         first: Any = await runtime.result(await runtime.submit(clerk, {"items": ["tea", "milk"]}))
         second: Any = await runtime.result(await runtime.submit(clerk, {"items": ["sugar"]}))
-        said: Any = await runtime.result(await runtime.submit(greeter, {"name": "Ada"}))
+        greeting: Any = await runtime.result(await runtime.submit(greeter, {"name": "Ada"}))
         async with AgentRuntime(runtime=runtime) as sessions:
             run = await sessions.start("hello", session_id="s")
             echoed: Any = await run.result()
 
     assert first["done"] == ["tea", "milk"]
     assert (first["ever"], second["ever"]) == (2, 3)
-    assert said == {"text": "Good morning, Ada.", "by": "desk"}
+    assert greeting == {"text": "Good morning, Ada.", "by": "desk"}
     assert echoed == "You said hello"

@@ -81,17 +81,17 @@ def broken(agent_id: AgentId) -> Any:
 @pytest.fixture
 def registry() -> Registry:
     """A type, a single agent, and a factory that fails."""
-    found = Registry()
-    found.add_type("desk", Desk)
-    found.add_type("broken", broken)
-    found.add(echo)
-    return found
+    registry = Registry()
+    registry.add_type("desk", Desk)
+    registry.add_type("broken", broken)
+    registry.add(echo)
+    return registry
 
 
 def agents_of(registry: Registry) -> dict[str, Any]:
     """The described agents by type."""
     document: Any = describe(registry)
-    return {one["type"]: one for one in document["agents"]}
+    return {a["type"]: a for a in document["agents"]}
 
 
 def test_an_agent_is_described_by_what_it_declares(registry: Registry) -> None:
@@ -109,13 +109,13 @@ def test_an_agent_is_described_by_what_it_declares(registry: Registry) -> None:
 
 def test_what_an_agent_does_not_declare_is_left_open(registry: Registry) -> None:
     """Any object comes in, anything comes out; a factory that fails is no reason to fail."""
-    found = agents_of(registry)
+    agents = agents_of(registry)
 
-    assert found["echo"]["key"] == "a.b"
-    assert found["echo"]["description"] == "Say it again."
-    assert found["echo"]["input"] == {"type": "object"}
-    assert found["echo"]["output"] == {}
-    assert found["broken"]["input"] == {"type": "object"}
+    assert agents["echo"]["key"] == "a.b"
+    assert agents["echo"]["description"] == "Say it again."
+    assert agents["echo"]["input"] == {"type": "object"}
+    assert agents["echo"]["output"] == {}
+    assert agents["broken"]["input"] == {"type": "object"}
 
 
 def test_the_agents_of_another_tenant_are_left_out(registry: Registry) -> None:
@@ -123,7 +123,7 @@ def test_the_agents_of_another_tenant_are_left_out(registry: Registry) -> None:
     registry.add(Desk(AgentId("till", "1", "acme")))
     document: Any = describe(registry, tenant="acme")
 
-    assert sorted(one["type"] for one in document["agents"]) == ["broken", "desk", "till"]
+    assert sorted(a["type"] for a in document["agents"]) == ["broken", "desk", "till"]
 
 
 class Odd:
@@ -170,11 +170,11 @@ class Lazy(Odd):
 def test_what_cannot_be_described_is_left_open(odd: Odd, registry: Registry) -> None:
     """It is listed all the same, as JSON, and so are the others."""
     registry.add(odd)
-    found = agents_of(registry)
+    agents = agents_of(registry)
 
-    assert json.loads(json.dumps(list(found.values()), allow_nan=False)) == list(found.values())
-    assert (found["odd"]["key"], found["desk"]["version"]) == ("1", "3")
-    assert set(found["odd"]) == set(found["desk"])
+    assert json.loads(json.dumps(list(agents.values()), allow_nan=False)) == list(agents.values())
+    assert (agents["odd"]["key"], agents["desk"]["version"]) == ("1", "3")
+    assert set(agents["odd"]) == set(agents["desk"])
 
 
 def refs(part: Any) -> Iterator[str]:
@@ -210,10 +210,10 @@ def test_every_reference_of_the_document_leads_somewhere(registry: Registry) -> 
     document = asyncapi_document(describe(registry), title="Shop", version="1")
     lost = []
     for ref in refs(document):
-        found: Any = document
+        node: Any = document
         for name in ref.removeprefix("#/").split("/"):
-            found = found.get(name) if isinstance(found, dict) else None
-        if found is None:
+            node = node.get(name) if isinstance(node, dict) else None
+        if node is None:
             lost.append(ref)
 
     assert lost == []

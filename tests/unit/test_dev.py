@@ -17,10 +17,10 @@ VENV = Path("some") / "venv"
 
 def test_an_old_python_is_told_what_is_needed() -> None:
     """The message names the version needed, the one found and where it was found."""
-    said = dev.python_complaint((3, 9, 2), "old-python")
+    complaint = dev.python_complaint((3, 9, 2), "old-python")
 
-    assert "3.11 or newer" in said
-    assert "old-python is 3.9.2" in said
+    assert "3.11 or newer" in complaint
+    assert "old-python is 3.9.2" in complaint
 
 
 def test_a_new_enough_python_is_accepted() -> None:

@@ -52,15 +52,15 @@ def test_the_budget_that_a_tree_has_by_itself_is_in_the_document() -> None:
 def test_it_is_said_of_each_table_how_long_its_rows_are_kept() -> None:
     """A table that nobody thought of grows for ever."""
     text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
-    [kept] = re.findall(r"\n## What is kept.*?\n## ", text, flags=re.DOTALL)
-    named = {
+    [section] = re.findall(r"\n## What is kept.*?\n## ", text, flags=re.DOTALL)
+    named_tables = {
         name
-        for line in kept.splitlines()
+        for line in section.splitlines()
         if line.startswith("| `")
         for name in re.findall("`(.+?)`", line.split("|")[1])
     }
     files = (ROOT / "persistence/_postgres/schema").rglob("*.sql")
-    made = {
+    created_tables = {
         name
         for file in files
         for name in re.findall(
@@ -68,8 +68,8 @@ def test_it_is_said_of_each_table_how_long_its_rows_are_kept() -> None:
         )
     }
 
-    assert len(made) > 40
-    assert made - named == set()
+    assert len(created_tables) > 40
+    assert created_tables - named_tables == set()
 
 
 def test_the_readme_conversation_runs_as_it_stands(tmp_path: Path) -> None:
@@ -81,17 +81,17 @@ def test_the_readme_conversation_runs_as_it_stands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("page", "count"), [("docs/context.md", 6), ("docs/memory.md", 9)])
 async def test_the_blocks_of_a_page_run_in_order(page: str, count: int) -> None:
     """They go on from each other, and await as a prompt of `python -m asyncio` does."""
-    found = blocks(page, "python")
+    code_blocks = blocks(page, "python")
     names: dict[str, object] = {}
 
-    for number, block in enumerate(found):
+    for number, block in enumerate(code_blocks):
         name = f"{page}, block {number}"
         code = compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         done = eval(code, names)
         if inspect.iscoroutine(done):
             await done
 
-    assert len(found) >= count
+    assert len(code_blocks) >= count
 
 
 @pytest.mark.parametrize(
@@ -109,18 +109,20 @@ def test_links_between_documents_lead_somewhere(name: str) -> None:
 
 def test_every_published_subject_in_the_documents_is_one_for_external_clients() -> None:
     """It leads to an agent or a topic, and the line below says what comes of it."""
-    commands = [one for block in blocks("docs/subjects.md", "sh") for one in published(block)]
+    commands = [
+        command for block in blocks("docs/subjects.md", "sh") for command in published(block)
+    ]
 
     assert len(commands) >= 14
-    for one in commands:
-        if one.subject.startswith("topic."):
-            post = parse_post_origin(Subjects(), one.subject)
-            publisher, place = post.publisher, str(post.topic)
+    for command in commands:
+        if command.subject.startswith("topic."):
+            post = parse_post_origin(Subjects(), command.subject)
+            publisher, target = post.publisher, str(post.topic)
         else:
-            origin = parse_origin(Subjects(), one.subject)
-            publisher, place = origin.publisher, str(origin.agent)
+            origin = parse_origin(Subjects(), command.subject)
+            publisher, target = origin.publisher, str(origin.agent)
         assert publisher in {"crm", "shop"}
-        assert place in one.outcome or one.outcome.startswith("nothing")
+        assert target in command.outcome or command.outcome.startswith("nothing")
 
 
 def test_the_table_of_tokens_is_true() -> None:
@@ -129,11 +131,11 @@ def test_the_table_of_tokens_is_true() -> None:
     tables = text.partition("### Tokens")[2].partition("## Bodies")[0]
     rows = dict(re.findall(r"^\| `(.*)` \| `(.*)` \|$", tables, re.MULTILINE))
     long = re.findall(r"^\| 200 times `k` \| `(.*)` \|$", tables, re.MULTILINE)
-    said = b"\x00\x00\x00\x05token" + (200).to_bytes(4, "big") + b"k" * 200
+    hash_input = b"\x00\x00\x00\x05token" + (200).to_bytes(4, "big") + b"k" * 200
 
     assert len(rows) >= 8
     assert {name: token(name) for name in rows} == rows
     assert long == [token("k" * 200)]
-    assert long == ["h-" + hashlib.blake2b(said, digest_size=16).hexdigest()]
+    assert long == ["h-" + hashlib.blake2b(hash_input, digest_size=16).hexdigest()]
     assert TARGET in tables
     assert Subjects().external(AgentId("desk", "a b"), "crm").endswith(".a%20b.ext.crm")

@@ -20,17 +20,17 @@ def report(nodeid: str, when: Phase, duration: float) -> pytest.TestReport:
     return pytest.TestReport(nodeid, where, {}, "passed", None, when, duration=duration)
 
 
-def heard(count: int, *reports: pytest.TestReport) -> FileDurations:
+def plugin_after(count: int, *reports: pytest.TestReport) -> FileDurations:
     """A plugin that has been told of these."""
     plugin = FileDurations(count)
-    for one in reports:
-        plugin.pytest_runtest_logreport(one)
+    for report in reports:
+        plugin.pytest_runtest_logreport(report)
     return plugin
 
 
 def test_all_phases_of_all_tests_of_a_file_add_up() -> None:
     """A file is as slow as all that was done for its tests, and each test counts once."""
-    plugin = heard(
+    plugin = plugin_after(
         5,
         report("a.py::one", "setup", 1.0),
         report("a.py::one", "call", 2.0),
@@ -44,7 +44,7 @@ def test_all_phases_of_all_tests_of_a_file_add_up() -> None:
 
 def test_the_slowest_come_first_and_the_total_counts_all() -> None:
     """The table has as many files as asked for, and the sum is that of every file."""
-    plugin = heard(
+    plugin = plugin_after(
         2,
         report("a.py::t", "call", 1.0),
         report("b.py::t", "call", 3.0),
@@ -59,12 +59,14 @@ def test_the_slowest_come_first_and_the_total_counts_all() -> None:
 
 def test_a_long_file_is_named_and_nothing_fails() -> None:
     """What takes longer than the mark is information, also where the table has no place for it."""
-    plugin = heard(1, report("a.py::t", "call", LONG_S + 1), report("b.py::t", "call", LONG_S + 2))
+    plugin = plugin_after(
+        1, report("a.py::t", "call", LONG_S + 1), report("b.py::t", "call", LONG_S + 2)
+    )
 
     assert plugin.table()[-1] == f"longer than {LONG_S:.0f} s: b.py, a.py"
-    assert heard(1).table()[-1].endswith("none")
+    assert plugin_after(1).table()[-1].endswith("none")
 
 
 def test_a_run_without_tests_prints_no_table() -> None:
     """Where nothing ran there is nothing to say."""
-    heard(3).pytest_terminal_summary(cast("TerminalReporter", None))
+    plugin_after(3).pytest_terminal_summary(cast("TerminalReporter", None))

@@ -24,10 +24,10 @@ def commands(part: App, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
     for name in part:
         if name.startswith("-"):
             continue
-        found = part[name]
-        if found.default_command is not None:
-            yield (*words, name), found
-        yield from commands(found, (*words, name))
+        command = part[name]
+        if command.default_command is not None:
+            yield (*words, name), command
+        yield from commands(command, (*words, name))
 
 
 COMMANDS = dict(commands(app))
@@ -54,7 +54,9 @@ def test_every_command_has_an_example_that_begins_like_itself() -> None:
 def test_every_command_has_json_for_programs() -> None:
     """`--json` and `--debug` are options of each, but of those whose output is for programs alone."""
     options = {
-        words: {name for one in command.assemble_argument_collection() for name in one.names}
+        words: {
+            name for argument in command.assemble_argument_collection() for name in argument.names
+        }
         for words, command in COMMANDS.items()
         if words[0] not in PRINTS_FOR_SHELLS
     }
@@ -65,10 +67,10 @@ def test_every_command_has_json_for_programs() -> None:
 def test_every_option_is_explained() -> None:
     """No option stands in the help without a word about it."""
     silent = [
-        (words, one.name)
+        (words, argument.name)
         for words, command in COMMANDS.items()
-        for one in command.assemble_argument_collection(parse_docstring=True)
-        if one.show and not one.parameter.help
+        for argument in command.assemble_argument_collection(parse_docstring=True)
+        if argument.show and not argument.parameter.help
     ]
 
     assert silent == []
@@ -110,9 +112,13 @@ def test_a_command_that_is_none_is_one_sentence(capsys: pytest.CaptureFixture[st
 def test_the_page_of_commands_names_every_command_and_exit_code() -> None:
     """And no command that there is not."""
     text = (ROOT / "docs/operations-commands.md").read_text(encoding="utf-8")
-    named = re.findall(r"`callboard ([a-z-]+(?: [a-z-]+)?)", text)
-    known = {" ".join(words) for words in COMMANDS}
+    named_commands = re.findall(r"`callboard ([a-z-]+(?: [a-z-]+)?)", text)
+    known_commands = {" ".join(words) for words in COMMANDS}
 
-    assert sorted(name for name in known if f"`callboard {name}" not in text) == []
-    assert [name for name in named if name not in known and name.split()[0] not in known] == []
+    assert sorted(name for name in known_commands if f"`callboard {name}" not in text) == []
+    assert [
+        name
+        for name in named_commands
+        if name not in known_commands and name.split()[0] not in known_commands
+    ] == []
     assert all(f"| {code.value} |" in text for code in Exit)

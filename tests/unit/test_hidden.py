@@ -20,8 +20,8 @@ def test_values_are_hidden_by_their_key(key: str) -> None:
 
     assert HiddenNames().shown(value) == hidden
     assert json.loads(json.loads(HiddenNames().shown(text))["text"]) == hidden
-    for kept in (f"{{{key}", "[1,  2]", '{"n":  1}', f'["{key}"]', None, 7, f' "{key}"'):
-        assert HiddenNames().shown(kept) == kept
+    for plain_value in (f"{{{key}", "[1,  2]", '{"n":  1}', f'["{key}"]', None, 7, f' "{key}"'):
+        assert HiddenNames().shown(plain_value) == plain_value
 
 
 @pytest.mark.item(483)
@@ -38,7 +38,7 @@ def test_data_that_is_too_deep_is_not_shown() -> None:
     deep: Any = "canary"
     for _ in range(500):
         deep = [deep]
-    shown = HiddenNames().shown(deep)
+    view = HiddenNames().shown(deep)
     for _ in range(MAX_DEPTH):
-        [shown] = shown
-    assert shown == HIDDEN
+        [view] = view
+    assert view == HIDDEN

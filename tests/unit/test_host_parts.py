@@ -81,11 +81,11 @@ async def test_all_agents_of_a_name_are_claimed_for_at_once(
 def test_labels_are_bounded() -> None:
     """A hundred types have their own line; all others share one, and nothing is lost."""
     values = {f"type-{n:04}": 1.0 for n in range(MAX_TYPES + 20)}
-    found = bounded(values)
+    bounded_values = bounded(values)
 
-    assert len(found) == MAX_TYPES + 1
-    assert found["other"] == 20
-    assert sum(found.values()) == len(values)
+    assert len(bounded_values) == MAX_TYPES + 1
+    assert bounded_values["other"] == 20
+    assert sum(bounded_values.values()) == len(values)
 
 
 def test_models_and_strategies_are_bounded() -> None:
@@ -105,11 +105,13 @@ def test_models_and_strategies_are_bounded() -> None:
 def test_made_up_types_push_no_real_one_out() -> None:
     """They share the last label, however early in the alphabet they are."""
     made_up = [f"a{n:04}" for n in range(MAX_TYPES + 20)]
-    found = bounded(dict.fromkeys(["orders", "shipping", *made_up], 1.0), ["shipping", *made_up])
+    bounded_values = bounded(
+        dict.fromkeys(["orders", "shipping", *made_up], 1.0), ["shipping", *made_up]
+    )
 
-    assert (found["orders"], found["shipping"]) == (1, 1)
-    assert found["other"] == 22
-    assert sum(found.values()) == len(made_up) + 2
+    assert (bounded_values["orders"], bounded_values["shipping"]) == (1, 1)
+    assert bounded_values["other"] == 22
+    assert sum(bounded_values.values()) == len(made_up) + 2
 
 
 async def test_a_host_is_told_by_its_phase_and_metrics_need_no_database() -> None:
@@ -124,10 +126,13 @@ async def test_a_host_is_told_by_its_phase_and_metrics_need_no_database() -> Non
         draining = await probes.reasons()
     names = {family.name for family in text_string_to_metric_families(text.decode())}
 
-    assert [one["problem"] for one in (*starting, *draining)] == ["is starting", "is draining"]
+    assert [reason["problem"] for reason in (*starting, *draining)] == [
+        "is starting",
+        "is draining",
+    ]
     assert ready == []
-    wanted = {"callboard_turns", "callboard_host_lease_good", "callboard_window_tokens"}
-    assert wanted <= names
+    required_names = {"callboard_turns", "callboard_host_lease_good", "callboard_window_tokens"}
+    assert required_names <= names
     assert media_type.startswith("text/plain")
     text_of_page = (ROOT / "docs/operations-commands.md").read_text(encoding="utf-8")
     ours = [name for name in names if name.startswith(("callboard_", "gen_ai_"))]
@@ -135,12 +140,12 @@ async def test_a_host_is_told_by_its_phase_and_metrics_need_no_database() -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "address"),
     [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:0", ("::1", 0)), (":9", ("", 9))],
 )
-def test_an_address_is_host_and_port(text: str, found: tuple[str, int]) -> None:
+def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
     """The host may be left out, which means all."""
-    assert parse_address(text) == found
+    assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "8080", "host:", "host:x", "host:70000", "host:-1", "host:٣"])

@@ -30,7 +30,7 @@ def _matches(pattern: list[str], subject: list[str]) -> bool:
         head = pattern[:-1]
         return len(subject) > len(head) and _matches([*head, "x"], [*subject[: len(head)], "x"])
     return len(pattern) == len(subject) and all(
-        one in {"*", other} for one, other in zip(pattern, subject, strict=True)
+        pattern_token in {"*", token} for pattern_token, token in zip(pattern, subject, strict=True)
     )
 
 
@@ -46,17 +46,17 @@ def test_the_documented_configuration_is_what_the_permissions_say() -> None:
     """Of the page for outside services: its publisher `crm`, its tenant `acme`."""
     [config] = blocks("docs/subjects.md", "hocon")
     grant, exports = Permissions().outsider("crm"), Permissions().exports("acme")
-    listed = {
-        verb: set(re.findall(r'"([^"]+)"', found[1]))
+    subjects = {
+        verb: set(re.findall(r'"([^"]+)"', match[1]))
         for verb in ("publish", "subscribe")
-        if (found := re.search(rf"{verb}: \[(.*?)\]", config, re.DOTALL))
+        if (match := re.search(rf"{verb}: \[(.*?)\]", config, re.DOTALL))
     }
 
-    assert listed == {"publish": set(grant.publish), "subscribe": set(grant.subscribe)}
+    assert subjects == {"publish": set(grant.publish), "subscribe": set(grant.subscribe)}
     assert f"max: {grant.responses}," in config
-    for one in exports:
-        assert f'{{ {one.kind}: "{one.subject}", accounts: [ACME]' in config
-        assert f'{{ {one.kind}: {{ account: RT, subject: "{one.subject}" }} }}' in config
+    for export in exports:
+        assert f'{{ {export.kind}: "{export.subject}", accounts: [ACME]' in config
+        assert f'{{ {export.kind}: {{ account: RT, subject: "{export.subject}" }} }}' in config
     assert config.count("accounts: [ACME]") == len(exports)
 
 
@@ -113,27 +113,31 @@ def test_who_sees_the_tenant_reaches_runs_that_others_started(namespace: str) ->
 
     for agent, grants in ((desk, (all_, some)), (vault, (all_,))):
         for subject in (at.signal(agent, "crm", run_id, "go"), at.ask(agent, "crm", "tenant")):
-            assert [one for one in (all_, some, own) if allows(one.publish, subject)] == [*grants]
-        heard = [one for one in (all_, some, own) if allows(one.subscribe, at.live(agent, run_id))]
-        assert heard == [*grants]
+            assert [grant for grant in (all_, some, own) if allows(grant.publish, subject)] == [
+                *grants
+            ]
+        live_grants = [
+            grant for grant in (all_, some, own) if allows(grant.subscribe, at.live(agent, run_id))
+        ]
+        assert live_grants == [*grants]
     cancel = at.api("acme", "crm", "cancel", "tenant")
-    assert [one for one in (all_, some, own) if allows(one.publish, cancel)] == [all_]
+    assert [grant for grant in (all_, some, own) if allows(grant.publish, cancel)] == [all_]
     assert allows(own.publish, at.api("acme", "crm", "submit"))
 
 
 def test_the_grant_is_given_by_name() -> None:
     """To one publisher, not to the others; a name that nobody has is refused."""
-    named = (Publisher("crm"), Publisher("billing", "acme"))
-    users = NatsAccounts(publishers=named, sees_tenant=("acme.billing",)).users()
+    publishers = (Publisher("crm"), Publisher("billing", "acme"))
+    users = NatsAccounts(publishers=publishers, sees_tenant=("acme.billing",)).users()
     wide = [
-        one.name
-        for one in users
-        if one.grant and any(pattern.endswith(".tenant") for pattern in one.grant.publish)
+        user.name
+        for user in users
+        if user.grant and any(pattern.endswith(".tenant") for pattern in user.grant.publish)
     ]
 
     assert wide == ["acme.billing"]
     with pytest.raises(ContractError, match="no such --publisher"):
-        NatsAccounts(publishers=named, sees_tenant=("shop",)).users()
+        NatsAccounts(publishers=publishers, sees_tenant=("shop",)).users()
 
 
 def test_a_name_with_quotes_stays_a_name() -> None:
@@ -145,15 +149,15 @@ def test_a_name_with_quotes_stays_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["_INBOX.x.1", "_INBOX_crm.x", "_R_.abc.1", "_GR_.aaa.bbb._INBOX.x"]
+    "subject", ["_INBOX.x.1", "_INBOX_crm.x", "_R_.abc.1", "_GR_.aaa.bbb._INBOX.x"]
 )
-def test_answers_go_to_inboxes(place: str) -> None:
+def test_answers_go_to_inboxes(subject: str) -> None:
     """Of clients, of other accounts, of other clusters."""
-    assert may_be_answered(place)
+    assert may_be_answered(subject)
 
 
 @pytest.mark.parametrize(
-    "place",
+    "subject",
     [
         "",
         "crm.answers",
@@ -169,16 +173,16 @@ def test_answers_go_to_inboxes(place: str) -> None:
         "_GR_.a.b._GR_.a.b._INBOX.x",
     ],
 )
-def test_answers_go_nowhere_else(place: str) -> None:
+def test_answers_go_nowhere_else(subject: str) -> None:
     """Neither where the asker may not publish, nor where hosts and the admin are answered."""
-    assert not may_be_answered(place)
+    assert not may_be_answered(subject)
 
 
 @pytest.mark.parametrize("namespace", ["", "shop"])
 def test_a_tenants_account_gets_external_clients_subjects_only(namespace: str) -> None:
     """What only hosts may say is never exported."""
     at, mine = Subjects(namespace), AgentId("desk", "1", "acme")
-    exports = tuple(one.subject for one in Permissions(namespace).exports("acme"))
+    exports = tuple(export.subject for export in Permissions(namespace).exports("acme"))
 
     assert allows(exports, at.external(mine, "any"))
     assert allows(exports, at.ask(mine, "any"))
@@ -261,8 +265,8 @@ def test_wrong_arguments(
 ) -> None:
     """One line and exit code 2; a seed that was given by mistake is not repeated."""
     assert run(["nats-config", *arguments]) == 2
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
 
-    assert words in said
-    assert "SUACSSL3" not in said
-    assert len(said.splitlines()) == 1
+    assert words in output
+    assert "SUACSSL3" not in output
+    assert len(output.splitlines()) == 1

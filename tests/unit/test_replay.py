@@ -69,11 +69,11 @@ def desk(
     return agent("desk", version=version)(run)
 
 
-async def exported(one: Agent, **given: Any) -> ExportedRun:
+async def exported(desk_agent: Agent, **options: Any) -> ExportedRun:
     """The run of an agent that was given a message, as its file says."""
     async with Runtime(suspend_after=0.0) as runtime:
-        await runtime.register(one)
-        run_id = await runtime.submit(DESK, {"n": 1}, **given)
+        await runtime.register(desk_agent)
+        run_id = await runtime.submit(DESK, {"n": 1}, **options)
         await runtime.wait(run_id)
         text = await export_of(runtime, run_id)
     [run] = read_export(text, file="run.jsonl")
@@ -88,10 +88,10 @@ async def export_of(runtime: Runtime, run_id: RunId) -> list[str]:
     return [json.dumps(line) async for line in lines]
 
 
-async def again(run: ExportedRun, one: Agent, until: int | None = None) -> Replayed:
+async def again(run: ExportedRun, desk_agent: Agent, until: int | None = None) -> Replayed:
     """How the run goes with this code."""
     agents = Registry()
-    agents.add(one)
+    agents.add(desk_agent)
     return await replay_run(run, agents, until=until)
 
 
@@ -100,23 +100,23 @@ async def test_the_same_code_reproduces_the_run_and_executes_nothing() -> None:
     """Branches, waits, messages and steps are served from the log; hooks hear nothing."""
     run = await exported(desk([]))
     calls: list[str] = []
-    heard: list[HookEvent] = []
+    hook_events: list[HookEvent] = []
 
     async def hook(event: HookEvent) -> None:
-        heard.append(event)
+        hook_events.append(event)
 
-    one = desk(calls)
-    one.hooks = [hook]  # type: ignore[attr-defined] # an optional attribute of agents
-    found = await again(run, one)
+    desk_agent = desk(calls)
+    desk_agent.hooks = [hook]  # type: ignore[attr-defined] # an optional attribute of agents
+    replay = await again(run, desk_agent)
 
-    assert found.outcome == "reproduced"
-    assert found.entries == len(run.entries)
+    assert replay.outcome == "reproduced"
+    assert replay.entries == len(run.entries)
     assert calls == []
-    assert heard == []
+    assert hook_events == []
 
 
 @pytest.mark.parametrize(
-    ("steps", "output", "position", "expected", "found"),
+    ("steps", "output", "position", "expected", "actual"),
     [
         (("write", "read"), "done", "0", "effect.result read", "step write"),
         (("read",), "done", "1", "effect.result write", "timer.set sleep"),
@@ -125,16 +125,16 @@ async def test_the_same_code_reproduces_the_run_and_executes_nothing() -> None:
     ],
 )
 async def test_code_that_does_something_else_is_named_with_place_and_difference(
-    *, steps: Sequence[str], output: str, position: str, expected: str, found: str
+    *, steps: Sequence[str], output: str, position: str, expected: str, actual: str
 ) -> None:
     """What the log has, and what the code does instead; nothing is executed."""
     run = await exported(desk([]))
     calls: list[str] = []
-    told = await again(run, desk(calls, steps, output=output))
+    replay = await again(run, desk(calls, steps, output=output))
 
-    assert (told.outcome, told.position, calls) == ("diverged", position, [])
-    assert expected in told.expected
-    assert found in told.found
+    assert (replay.outcome, replay.position, calls) == ("diverged", position, [])
+    assert expected in replay.expected
+    assert actual in replay.found
 
 
 async def test_code_that_goes_on_where_the_log_ends_is_told_from_one_that_diverges() -> None:
@@ -148,11 +148,11 @@ async def test_code_that_goes_on_where_the_log_ends_is_told_from_one_that_diverg
         return await ctx.step("two", lambda: 1 // 0)
 
     run = await exported(agent("desk")(short))
-    found = await again(run, agent("desk")(longer))
+    replay = await again(run, agent("desk")(longer))
 
-    assert (found.outcome, found.position) == ("past_end", "1")
-    assert "two" in found.found
-    assert found.expected == "run.completed 1"
+    assert (replay.outcome, replay.position) == ("past_end", "1")
+    assert "two" in replay.found
+    assert replay.expected == "run.completed 1"
 
 
 @pytest.mark.item(71)
@@ -169,11 +169,11 @@ async def test_every_first_part_of_a_log_is_reproduced_and_tells_what_comes_next
     """`until` cuts the log anywhere, and nothing is executed behind the cut."""
     run = await exported(desk([]))
     calls: list[str] = []
-    found = [await again(run, desk(calls), until=entry.seq) for entry in run.entries]
+    replays = [await again(run, desk(calls), until=entry.seq) for entry in run.entries]
 
-    assert {one.outcome for one in found} == {"reproduced"}
-    assert all(one.found for one in found[:-1])
-    assert "read" in found[1].found
+    assert {replay.outcome for replay in replays} == {"reproduced"}
+    assert all(replay.found for replay in replays[:-1])
+    assert "read" in replays[1].found
     assert calls == []
 
 
@@ -235,7 +235,7 @@ async def test_a_conversation_is_exported_with_its_turns_and_replayed_without_th
         runs = [await runtime.submit(DESK, n) for n in range(3)]
         outputs = [await runtime.result(run_id) for run_id in runs]
         text = await export_of(runtime, runs[1])
-        kept = await runtime.store.data.transcripts.page(DESK, "main")
+        turns = await runtime.store.data.transcripts.page(DESK, "main")
     [run] = read_export(text, file="run.jsonl")
     other_window = ContextConfig(
         StoreHistory(), CompactionPipeline([SlidingWindowCompaction(max_messages=1)])
@@ -243,18 +243,18 @@ async def test_a_conversation_is_exported_with_its_turns_and_replayed_without_th
     silent = Talker(context=other_window)
     head = json.loads(text[0]) | {"callboard_export": 1}
     lines = [json.loads(line) for line in text[1:]]
-    first_version = [head, *(one for one in lines if one["line"] != "turn")]
+    first_version = [head, *(line for line in lines if line["line"] != "turn")]
     del first_version[-1]["turns"]
     [old] = read_export(map(json.dumps, first_version), file="old.jsonl")
-    replayed = [await again(one, silent) for one in (run, old)]
+    replayed = [await again(export, silent) for export in (run, old)]
 
     assert outputs[1] == ["two", "second", 8]
-    assert run.turns["main"] == kept[:8]
+    assert run.turns["main"] == turns[:8]
     assert [turn.message.text for turn in run.turns["main"]][:3] == ["by hand", "question 0", "one"]
     beside = ["beside", "first", "beside", "second"]
     assert [turn.message.text for turn in run.turns["side"]] == beside
     assert old.turns == {}
-    assert [one.outcome for one in replayed] == ["reproduced", "reproduced"]
+    assert [replay.outcome for replay in replayed] == ["reproduced", "reproduced"]
     assert (silent.model.calls, silent.looks) == (0, [])
 
 
@@ -267,12 +267,12 @@ async def test_a_call_that_failed_is_exported_with_the_turns_that_it_saw() -> No
         refused = await runtime.submit(DESK, 1, retry_policy=RetryPolicy(max_retries=0))
         row = await runtime.wait(refused)
         text = await export_of(runtime, refused)
-        kept = await runtime.store.data.transcripts.page(DESK, "main")
+        turns = await runtime.store.data.transcripts.page(DESK, "main")
     [run] = read_export(text, file="run.jsonl")
 
     assert row.status is RunStatus.FAILED
-    assert run.turns == {"main": kept}
-    assert kept[-1].message.text == "question 1"
+    assert run.turns == {"main": turns}
+    assert turns[-1].message.text == "question 1"
     assert (await again(run, Talker())).outcome == "reproduced"
 
 

@@ -41,8 +41,8 @@ class Item:
 def played(items: list[Item]) -> list[Item]:
     """The items that the gate plays."""
     collected: Any = items
-    gone: Any = left_out(collected, ROOT)
-    return [item for item in items if item not in gone]
+    skipped_items: Any = left_out(collected, ROOT)
+    return [item for item in items if item not in skipped_items]
 
 
 def test_a_part_is_played_and_the_same_in_every_order() -> None:
@@ -50,10 +50,12 @@ def test_a_part_is_played_and_the_same_in_every_order() -> None:
     items = [Item("behaviour", name, str(n)) for name in ("test_a", "test_b") for n in range(7)]
     items += [Item("system", "test_c", str(n)) for n in range(7)]
 
-    kept = played(items)
+    played_items = played(items)
 
-    assert [item.originalname for item in kept] == ["test_a"] * 2 + ["test_b"] * 2 + ["test_c"] * 2
-    assert set(played(items[::-1])) == set(kept)
+    assert [item.originalname for item in played_items] == ["test_a"] * 2 + ["test_b"] * 2 + [
+        "test_c"
+    ] * 2
+    assert set(played(items[::-1])) == set(played_items)
 
 
 def test_what_needs_no_server_is_played_whole() -> None:

@@ -28,7 +28,7 @@ def make() -> ModuleType:
 def test_there_is_one_of_each_scene_and_none_of_another() -> None:
     """Scenes are the shell blocks of the documents, named for their headings."""
     program: Any = make()
-    scenes = {scene.name for place in program.SECTIONS for scene in program.scenes(*place)}
+    scenes = {scene.name for section in program.SECTIONS for scene in program.scenes(*section)}
 
     assert {file.stem for file in SCREENS.glob("*.svg")} == scenes
 
@@ -49,7 +49,7 @@ def test_they_tell_no_secret_and_fetch_nothing() -> None:
 def test_no_job_is_meant_by_its_number() -> None:
     """Whose shell has other jobs, or has seen one end, would stop or wait for the wrong one."""
     program: Any = make()
-    scenes = [scene for place in program.SECTIONS for scene in program.scenes(*place)]
+    scenes = [scene for section in program.SECTIONS for scene in program.scenes(*section)]
     typed = [command.text for scene in scenes for command in scene.commands]
 
     assert typed
@@ -59,9 +59,9 @@ def test_no_job_is_meant_by_its_number() -> None:
 def test_a_block_is_read_as_commands_with_their_promises() -> None:
     """Comments are no commands; a line that ends in a backslash goes on."""
     program: Any = make()
-    found = list(program.commands("# first\none \\\n  two\n# -> a…\n# -> b\nthree # why\n"))
+    commands = list(program.commands("# first\none \\\n  two\n# -> a…\n# -> b\nthree # why\n"))
 
-    assert [(one.text, one.promised) for one in found] == [
+    assert [(command.text, command.promised) for command in commands] == [
         ("one \\\n  two", ("a…", "b")),
         ("three # why", ()),
     ]

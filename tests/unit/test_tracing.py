@@ -28,10 +28,10 @@ def row(run: str = "r", **more: object) -> RunRow:
 @pytest.mark.item(483)
 def test_a_traceparent_comes_back_as_it_was() -> None:
     """What is read is written the same."""
-    place = parse_traceparent(CALLER)
+    span_place = parse_traceparent(CALLER)
 
-    assert place is not None
-    assert (place.header(), place.is_sampled) == (CALLER, True)
+    assert span_place is not None
+    assert (span_place.header(), span_place.is_sampled) == (CALLER, True)
 
 
 @pytest.mark.item(483)

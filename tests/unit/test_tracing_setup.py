@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 )
 def test_what_stands_under_certain_names_is_hidden(key: str) -> None:
     """Whatever the case, and however it is written; lists and all below are hidden with it."""
-    shown = Redaction(HiddenNames())({"a": [{key: ["canary", {"b": "canary"}]}], "text": "kept"})
+    text = Redaction(HiddenNames())({"a": [{key: ["canary", {"b": "canary"}]}], "text": "kept"})
 
-    assert json.loads(shown) == {"a": [{key: HIDDEN}], "text": "kept"}
+    assert json.loads(text) == {"a": [{key: HIDDEN}], "text": "kept"}
 
 
 @pytest.mark.item(483)
@@ -63,16 +63,16 @@ def test_of_long_content_the_beginning_is_read() -> None:
     endless: list[object] = []
     endless += [endless, endless]
     redaction = Redaction(HiddenNames())
-    shown = redaction(Long([1]))  # type: ignore[arg-type]
+    text = redaction(Long([1]))  # type: ignore[arg-type]
 
-    assert shown.startswith('[{"n":[0]},{"n":[1]}')
+    assert text.startswith('[{"n":[0]},{"n":[1]}')
     assert len(read) <= MAX_CONTENT + 1
     assert redaction(endless).startswith("[[[")  # type: ignore[arg-type]
 
 
 @pytest.mark.item(483)
 @pytest.mark.parametrize(
-    ("odd", "shown"),
+    ("odd", "expected"),
     [
         ({"a": object()}, '{"a":"object"}'),
         ({1: (2, {"token": 3})}, '{"1":[2,{"token":"[redacted]"}]}'),
@@ -81,9 +81,9 @@ def test_of_long_content_the_beginning_is_read() -> None:
         (float("nan"), "NaN"),
     ],
 )
-def test_what_is_no_json_data_breaks_nothing(odd: object, shown: str) -> None:
+def test_what_is_no_json_data_breaks_nothing(odd: object, expected: str) -> None:
     """It is shown before the runtime refuses it, and must not become another error."""
-    assert Redaction(HiddenNames())(odd) == shown  # type: ignore[arg-type]
+    assert Redaction(HiddenNames())(odd) == expected  # type: ignore[arg-type]
 
 
 @pytest.mark.item(483)
@@ -91,13 +91,13 @@ def test_a_span_gets_the_ids_that_are_wanted() -> None:
     """Others get random ones, and a child keeps its parent's trace."""
     tracer = TracerProvider(id_generator=RunIds(), shutdown_on_exit=False).get_tracer("test")
     token = wanted_ids.set(SpanPlace(17, 18))
-    wanted = tracer.start_span("wanted").get_span_context()
+    wanted_context = tracer.start_span("wanted").get_span_context()
     wanted_ids.reset(token)
-    free = tracer.start_span("free").get_span_context()
+    free_context = tracer.start_span("free").get_span_context()
 
-    assert (wanted.trace_id, wanted.span_id) == (17, 18)
-    assert free.trace_id != 17
-    assert free.span_id != 18
+    assert (wanted_context.trace_id, wanted_context.span_id) == (17, 18)
+    assert free_context.trace_id != 17
+    assert free_context.span_id != 18
 
 
 async def test_a_collector_that_is_no_url_is_refused() -> None:
@@ -138,8 +138,8 @@ def test_a_log_line_of_an_agent_names_its_run_and_trace() -> None:
     try:
         with provider.get_tracer("test").start_as_current_span("turn") as span:
             line = json.loads(formatter.format(record))
-            named = logging.makeLogRecord({"msg": "of another", "run": "other"})
-            assert json.loads(formatter.format(named))["run"] == "other"
+            named_record = logging.makeLogRecord({"msg": "of another", "run": "other"})
+            assert json.loads(formatter.format(named_record))["run"] == "other"
     finally:
         executing.reset(token)
 

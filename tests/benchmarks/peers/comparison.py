@@ -80,26 +80,26 @@ class Comparison:
     async def run(self) -> None:
         """Print a line, also if the peer does not run here. Settings with which it fails are named."""
         facts = {"benchmark": "peers", "what": self.what, **self.facts}
-        rate, found = 0.0, dict.fromkeys(self.theirs, 0.0)
+        rate, rates = 0.0, dict.fromkeys(self.theirs, 0.0)
         failed: dict[str, str] = {}
         for _ in range(ROUNDS):
-            for setting in [one for one in found if one not in failed]:
+            for setting in [s for s in rates if s not in failed]:
                 try:
-                    found[setting] = max(found[setting], await self.theirs[setting]())
+                    rates[setting] = max(rates[setting], await self.theirs[setting]())
                 except PeerMissingError as exc:
                     failed[setting] = str(exc)
-            if len(found) == len(failed):
+            if len(rates) == len(failed):
                 report(**facts, floor=f"none of {self.peer.name}", why=[*failed.values()])
                 return
             rate = max(rate, await asyncio.to_thread(_as_served, self.ours))
-        best = max(found, key=found.__getitem__)
+        best = max(rates, key=rates.__getitem__)
         report(
             **facts,
             per_s=round(rate),
             floor=f"{self.peer.title}; {best}",
-            floor_per_s=round(found[best]),
-            settings_per_s={setting: round(one) for setting, one in found.items()},
-            ratio=round(rate / found[best], 2),
+            floor_per_s=round(rates[best]),
+            settings_per_s={setting: round(per_s) for setting, per_s in rates.items()},
+            ratio=round(rate / rates[best], 2),
             **({} if self.goal is None else {"goal": self.goal}),
             **({"failed": failed} if failed else {}),
         )
@@ -128,7 +128,7 @@ async def run(url: str, *, scale: float = 1.0) -> None:
 
 def _embedded(folder: Path, kind: str, durability: str, runs: int) -> Comparison:
     async def ours() -> float:
-        return steps_per_s("ours", kind, _made(folder), STEPS, runs=runs)
+        return steps_per_s("ours", kind, _make_folder(folder), STEPS, runs=runs)
 
     return Comparison(
         what=f"steps, embedded driver on {kind}",
@@ -145,9 +145,9 @@ def _source(
 ) -> Callable[[], Awaitable[float]]:
     async def rate() -> float:
         sizes = map(str, (STEPS, runs, threads))
-        place = str(_made(folder))
-        given = ("theirs", kind, place, *sizes, durability)
-        return float(await played(ABSTRACTRUNTIME, GRAPH_STEPS, *given))
+        path = str(_make_folder(folder))
+        arguments = ("theirs", kind, path, *sizes, durability)
+        return float(await played(ABSTRACTRUNTIME, GRAPH_STEPS, *arguments))
 
     return rate
 
@@ -247,7 +247,7 @@ async def database(url: str) -> AsyncIterator[str]:
         await server.close()
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     return Path(tempfile.mkdtemp(dir=folder))
 
 

@@ -69,25 +69,25 @@ def python_of(peer: Peer, folder: Path | None = None) -> Path:
     Raises:
         PeerMissingError: The packages cannot be fetched.
     """
-    if named := os.environ.get(VARIABLE):
-        return Path(named)
+    if setting := os.environ.get(VARIABLE):
+        return Path(setting)
     digest = hashlib.sha256(repr((peer, sys.version_info[:3])).encode()).hexdigest()[:12]
     name = f"callboard-peer-{peer.name}-{digest}-{getpass.getuser()}"
-    made = (folder or Path(tempfile.gettempdir())) / name
-    if not made.exists():
-        partial = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=made.parent))
+    environment = (folder or Path(tempfile.gettempdir())) / name
+    if not environment.exists():
+        partial = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=environment.parent))
         try:
             for command in commands(peer, partial):
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode:
                     raise PeerMissingError(f"{' '.join(peer.pins)}: {done.stderr[-SHOWN:]}")
-            partial.rename(made)
+            partial.rename(environment)
         except OSError:
-            if not made.exists():  # else another process was faster
+            if not environment.exists():  # else another process was faster
                 raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-    return made / "bin" / "python"
+    return environment / "bin" / "python"
 
 
 def commands(peer: Peer, environment: Path) -> list[list[str]]:
@@ -108,7 +108,7 @@ def without_ours() -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
 
 
-async def played(peer: Peer, script: str, *given: str) -> str:
+async def played(peer: Peer, script: str, *arguments: str) -> str:
     """Return the last line that a script beside this one prints under a peer's Python.
 
     Raises:
@@ -117,7 +117,7 @@ async def played(peer: Peer, script: str, *given: str) -> str:
     python = await asyncio.to_thread(python_of, peer)
     done = await asyncio.to_thread(
         subprocess.run,
-        [str(python), "-I", str(HERE / script), *given],
+        [str(python), "-I", str(HERE / script), *arguments],
         env=without_ours(),
         capture_output=True,
         text=True,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
-from tests.benchmarks.http import DONE, Line, made, served, talk
+from tests.benchmarks.http import DONE, Line, make_session, served, talk
 from tests.benchmarks.peers.environments import (
     AEGRA,
     HERE,
@@ -75,8 +75,8 @@ async def serving(url: str) -> AsyncIterator[str]:
                 async with asyncio.timeout(STARTS_S):
                     await turn(await Line.to(address), str(uuid.uuid4()), "wait")
             except (OSError, ValueError, TimeoutError) as exc:
-                found = log.read_text()[-SHOWN:]
-                raise PeerMissingError(f"{AEGRA.title}: {exc!r}: {found}") from exc
+                log_end = log.read_text()[-SHOWN:]
+                raise PeerMissingError(f"{AEGRA.title}: {exc!r}: {log_end}") from exc
             yield address
         finally:
             if server.returncode is None:
@@ -90,10 +90,10 @@ async def serving(url: str) -> AsyncIterator[str]:
 
 
 def _keep_extension(folder: Path) -> None:
-    place = folder / "extension"
-    place.mkdir()
+    extension = folder / "extension"
+    extension.mkdir()
     for name, text in UUID_OSSP.items():
-        (place / name).write_text(text)
+        (extension / name).write_text(text)
     folder.chmod(0o755)
 
 
@@ -109,17 +109,17 @@ async def _extend(url: str, folder: Path) -> None:
 
 async def turn(line: Line, thread: str, way: str) -> None:
     """Execute one run of a thread, and read its answer to the end."""
-    asked = {"assistant_id": "bench", "input": {"text": "turn"}}
-    line.ask("POST", f"/threads/{thread}/runs/{way}", asked)
-    said = await line.until(WAYS[way])
-    if b" 200 OK" not in said[:32] or b'"done":true' not in said:
-        raise ConnectionError(f"the server says {said[-SHOWN:]!r}")
+    body = {"assistant_id": "bench", "input": {"text": "turn"}}
+    line.ask("POST", f"/threads/{thread}/runs/{way}", body)
+    answer = await line.until(WAYS[way])
+    if b" 200 OK" not in answer[:32] or b'"done":true' not in answer:
+        raise ConnectionError(f"the server says {answer[-SHOWN:]!r}")
 
 
 async def theirs(address: str, way: str, *, sessions: int, each: int) -> float:
     """Return the turns in a second of so many threads at once, each on a connection that is kept."""
 
-    async def one() -> None:
+    async def play_thread() -> None:
         line, thread = await Line.to(address), str(uuid.uuid4())
         for _ in range(each):
             await turn(line, thread, way)
@@ -127,7 +127,7 @@ async def theirs(address: str, way: str, *, sessions: int, each: int) -> float:
 
     began = time.perf_counter()
     try:
-        await asyncio.gather(*(one() for _ in range(sessions)))
+        await asyncio.gather(*(play_thread() for _ in range(sessions)))
     except OSError as exc:
         raise PeerMissingError(f"{AEGRA.title}: {exc}") from exc
     return sessions * each / (time.perf_counter() - began)
@@ -135,10 +135,10 @@ async def theirs(address: str, way: str, *, sessions: int, each: int) -> float:
 
 async def ours(url: str, *, sessions: int, each: int) -> float:
     """Return the turns in a second of so many sessions at once, each as a stream that is read to its end."""
-    async with served(url) as place:
+    async with served(url) as server:
         keys = [f"peers-{number}" for number in range(sessions)]
         for key in keys:
-            await made(place, key)
+            await make_session(server, key)
         began = time.perf_counter()
-        await asyncio.gather(*(talk(place, key, each) for key in keys))
+        await asyncio.gather(*(talk(server, key, each) for key in keys))
         return sessions * each / (time.perf_counter() - began)

@@ -32,9 +32,9 @@ class ActiveContextPolicy:
         self._runs = run_store
         del artifact_store
 
-    def filter_spans(self, run_id: str, **wanted: Any) -> list[dict[str, Any]]:
+    def filter_spans(self, run_id: str, **criteria: Any) -> list[dict[str, Any]]:
         """Return the spans of a run that fit."""
-        return self.filter_spans_from_run(self._runs.load(run_id), **wanted)
+        return self.filter_spans_from_run(self._runs.load(run_id), **criteria)
 
     @staticmethod
     def filter_spans_from_run(
@@ -48,9 +48,9 @@ class ActiveContextPolicy:
         """Return the spans of a run that fit."""
         del artifact_store
         when = time_range or TimeRange()
-        words = {name: [one] for name, one in (tags or {}).items()}
-        wanted = SpanFilter(since=when.start, until=when.end, tags=words)
-        return newest_first(filter(wanted.fits, spans_of(run.vars)))[:limit]
+        words = {name: [value] for name, value in (tags or {}).items()}
+        span_filter = SpanFilter(since=when.start, until=when.end, tags=words)
+        return newest_first(filter(span_filter.fits, spans_of(run.vars)))[:limit]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class EvidenceRecorder:
             started_at=run.created_at,
         )
         at = run.created_at
-        found = self._recorder.record(EffectOutcome.completed(tool_results), run, opened, at)
-        tool_results |= found.result
-        run.vars = apply_delta(run.vars, found.changes or {})
+        evidence = self._recorder.record(EffectOutcome.completed(tool_results), run, opened, at)
+        tool_results |= evidence.result
+        run.vars = apply_delta(run.vars, evidence.changes or {})
         return EvidenceStats(len(evidence_of(run)))

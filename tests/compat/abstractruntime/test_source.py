@@ -83,21 +83,21 @@ def test_the_tests_of_the_source_pass_on_actors_over_postgres(
 
 def on_actors(source: Path, file: Path, **env: str) -> list[dict[str, Any]]:
     """Return how each case of the second mode ended."""
-    plugin = "tests.compat.abstractruntime.actor_driver.told"
+    plugin = "tests.compat.abstractruntime.actor_driver.case_records"
     env |= {"COMPAT_DRIVER": "actors", "COMPAT_TOLD": str(file)}
     done = played(source, "-p", plugin, "--tb=short", *ON_ACTORS["select"], **env)
     assert file.exists(), done.stdout[-3000:] + done.stderr[-3000:]
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def check(told: list[dict[str, Any]]) -> None:
+def check(records: list[dict[str, Any]]) -> None:
     """Compare with what is listed: a case that passes against it is as wrong as one that fails."""
-    listed = {case for one in ON_ACTORS["left_out"] for case in one["cases"]}
-    failed = {one["case"]: one.get("error") for one in told if not one["passed"]}
-    lost = {case: error for case, error in failed.items() if case not in listed}
+    listed_cases = {case for entry in ON_ACTORS["left_out"] for case in entry["cases"]}
+    failed = {record["case"]: record.get("error") for record in records if not record["passed"]}
+    lost = {case: error for case, error in failed.items() if case not in listed_cases}
     assert not lost
-    assert not listed - failed.keys(), "these pass: take them from the list"
-    assert sum(one["passed"] and one["calls"] > 0 for one in told) == PASSED_ON_ACTORS
+    assert not listed_cases - failed.keys(), "these pass: take them from the list"
+    assert sum(record["passed"] and record["calls"] > 0 for record in records) == PASSED_ON_ACTORS
 
 
 def played(source: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:

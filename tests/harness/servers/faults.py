@@ -78,7 +78,7 @@ def _is_stopped(pid: int) -> bool:
     True except on Linux.
     """
     threads = Path(f"/proc/{pid}/task").glob("*/stat")
-    return all(one.read_text().rpartition(")")[2].split()[0] in "TtZX" for one in threads)
+    return all(thread.read_text().rpartition(")")[2].split()[0] in "TtZX" for thread in threads)
 
 
 def _signal_all(server: EmbeddedServer, number: signal.Signals) -> None:

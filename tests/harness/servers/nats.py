@@ -76,8 +76,8 @@ async def drop_namespace(server: TestNats, namespace: str) -> None:
     client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=20)
     try:
         leaked = [] if server.source == "url" else await _leaked_connections(client)
-        listed = await _ask(client, "$JS.API.STREAM.NAMES", {})
-        for stream in listed["streams"] or ():
+        answer = await _ask(client, "$JS.API.STREAM.NAMES", {})
+        for stream in answer["streams"] or ():
             if stream.startswith(f"{namespace}_"):
                 await _ask(client, f"$JS.API.STREAM.DELETE.{stream}", {})
     finally:
@@ -91,9 +91,9 @@ async def _leaked_connections(client: Client) -> list[str]:
     while True:
         answer = await _ask(client, "$SYS.REQ.ACCOUNT.PING.CONNZ", {})
         others = [
-            f"{one.get('name', '')}#{one['cid']}"
-            for one in answer["data"]["connections"]
-            if one["cid"] != client.client_id
+            f"{connection.get('name', '')}#{connection['cid']}"
+            for connection in answer["data"]["connections"]
+            if connection["cid"] != client.client_id
         ]
         if not others or asyncio.get_running_loop().time() > deadline:
             return others
@@ -102,5 +102,5 @@ async def _leaked_connections(client: Client) -> list[str]:
 
 async def _ask(client: Client, subject: str, body: dict[str, Any]) -> dict[str, Any]:
     answer = await client.request(subject, json.dumps(body).encode(), timeout=20)
-    found: dict[str, Any] = json.loads(answer.data)
-    return found
+    reply: dict[str, Any] = json.loads(answer.data)
+    return reply

@@ -59,7 +59,7 @@ def _as_user(url: str, name: str, password: str) -> str:
 async def _execute(url: str, *statements: str) -> None:
     connection = await asyncpg.connect(url)
     try:
-        for one in statements:
-            await connection.execute(one)
+        for statement in statements:
+            await connection.execute(statement)
     finally:
         await connection.close()

@@ -97,7 +97,7 @@ class Schemas:
         Raises:
             AssertionError: See `drop_schema`.
         """
-        schema = self._free.pop() if self._free else await self._made()
+        schema = self._free.pop() if self._free else await self._make_schema()
         is_clean = False
         try:
             yield schema.name
@@ -114,7 +114,7 @@ class Schemas:
         while self._free:
             asyncio.run(drop_schema(self._postgres, self._free.pop().name))
 
-    async def _made(self) -> _Schema:
+    async def _make_schema(self) -> _Schema:
         name = f"t_{secrets.token_hex(6)}"
         settings = {"search_path": name, "application_name": OBSERVER}
         connection = await asyncpg.connect(self._postgres.url, server_settings=settings)
@@ -124,9 +124,9 @@ class Schemas:
             emptying = [starts]
             for (table,) in await connection.fetch(_TABLES, name):
                 emptying.append(f"delete from {table}")
-                kept = await connection.fetchval(f"select jsonb_agg(t)::text from {table} t")
-                if kept is not None:
-                    emptying.append(await connection.fetchval(_FILLING, table, kept))
+                rows = await connection.fetchval(f"select jsonb_agg(t)::text from {table} t")
+                if rows is not None:
+                    emptying.append(await connection.fetchval(_FILLING, table, rows))
         finally:
             await connection.close()
         await self.observer.execute(_EMPTYING.format(schema=name, statements=";".join(emptying)))

@@ -23,25 +23,27 @@ def test_of_one_sender_so_many_reasons_are_reported_in_a_period() -> None:
     """All beyond have one reason and no bytes; other senders and messages are none the worse."""
     now = 0.0
     budget = BodyBudget(lambda: now)
-    came = [garbage("ext:bad", f"no JSON at {n}") for n in range(REASONS_OF_ONE + 50)]
-    first = [budget.spare(one) for one in came]
+    bad_messages = [garbage("ext:bad", f"no JSON at {n}") for n in range(REASONS_OF_ONE + 50)]
+    first = [budget.spare(m) for m in bad_messages]
     other = [budget.spare(garbage("ext:crm")), budget.spare(MESSAGE)]
     now = PERIOD_S
-    later = budget.spare(came[-1])
+    later = budget.spare(bad_messages[-1])
 
-    assert first[:REASONS_OF_ONE] == came[:REASONS_OF_ONE]
+    assert first[:REASONS_OF_ONE] == bad_messages[:REASONS_OF_ONE]
     assert first[REASONS_OF_ONE:] == [garbage("ext:bad", TOO_MANY, b"")] * 50
     assert other == [garbage("ext:crm"), MESSAGE]
-    assert later == came[-1]
+    assert later == bad_messages[-1]
 
 
 def test_one_reason_is_reported_however_often_it_comes() -> None:
     """The first one of each agent brings its bytes: the letter that counts the others has them."""
     budget = BodyBudget(lambda: 0.0)
-    came = [budget.spare(garbage("ext:bad")) for _ in range(REASONS_OF_ONE + 50)]
+    spared_messages = [budget.spare(garbage("ext:bad")) for _ in range(REASONS_OF_ONE + 50)]
     others = [budget.spare(garbage("ext:bad", agent=OTHER)) for _ in range(2)]
 
-    assert came == [garbage("ext:bad")] + [garbage("ext:bad", data=b"")] * (REASONS_OF_ONE + 49)
+    assert spared_messages == [garbage("ext:bad")] + [garbage("ext:bad", data=b"")] * (
+        REASONS_OF_ONE + 49
+    )
     assert others == [garbage("ext:bad", agent=OTHER), garbage("ext:bad", data=b"", agent=OTHER)]
 
 

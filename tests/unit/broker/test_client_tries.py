@@ -20,11 +20,11 @@ def tries(*, may_be_done: bool = False) -> Tries:
 
 async def test_hosts_that_cannot_now_are_asked_less_and_less_often() -> None:
     """Thousands of calls that all came back at once would keep down what is down."""
-    one = tries()
+    call_tries = tries()
     pauses = []
     for _ in range(7):
-        one.is_under_way = True
-        pauses.append(one.pause_after(MissedError("lost", "the database is away")))
+        call_tries.is_under_way = True
+        pauses.append(call_tries.pause_after(MissedError("lost", "the database is away")))
 
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
@@ -46,12 +46,12 @@ async def test_nothing_was_done_only_if_no_attempt_got_through(
     whys: list[Why], kind: type[ClientError]
 ) -> None:
     """An attempt without an answer may have been done, whatever became of those after it."""
-    one = tries()
+    call_tries = tries()
     for why in whys:
-        one.is_under_way = why not in {"unreachable", "closed"}
+        call_tries.is_under_way = why not in {"unreachable", "closed"}
         with contextlib.suppress(MissedError):
-            one.pause_after(MissedError(why, "words"))
-    error = one.final_error("nats:4222", 5)
+            call_tries.pause_after(MissedError(why, "words"))
+    error = call_tries.final_error("nats:4222", 5)
 
     assert type(error) is kind
     assert error.id == "m-1"
@@ -59,7 +59,7 @@ async def test_nothing_was_done_only_if_no_attempt_got_through(
 
 async def test_what_a_host_has_taken_before_is_not_called_undone() -> None:
     """A question is asked in slices: that nobody is there for the second says nothing of the first."""
-    one = tries(may_be_done=True)
-    one.pause_after(MissedError("unserved", "nobody is there"))
+    call_tries = tries(may_be_done=True)
+    call_tries.pause_after(MissedError("unserved", "nobody is there"))
 
-    assert type(one.final_error("nats:4222", 5)) is OutcomeUnknownError
+    assert type(call_tries.final_error("nats:4222", 5)) is OutcomeUnknownError

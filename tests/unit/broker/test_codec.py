@@ -51,8 +51,8 @@ def problem(wire: Wire) -> str:
 
 def body(**changes: Any) -> dict[str, Any]:
     """A message's stored form with changes; None takes a field away."""
-    found = {**message({"n": 1}).to_json(), **changes}
-    return {name: value for name, value in found.items() if value is not None}
+    fields = {**message({"n": 1}).to_json(), **changes}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,13 @@ def test_a_malformed_trace_context_stays_at_home(trace: str) -> None:
 
 def test_a_dead_letter_has_its_reason_and_an_id_of_its_own() -> None:
     """Two agents' dead letters of the same message id are two."""
-    one, _ = encode(OutboxRow(1, message(1), dead_letter="max_retries"))
-    two, _ = encode(OutboxRow(2, message(1, target=AgentId("desk", "2")), dead_letter="explicit"))
+    first, _ = encode(OutboxRow(1, message(1), dead_letter="max_retries"))
+    second, _ = encode(
+        OutboxRow(2, message(1, target=AgentId("desk", "2")), dead_letter="explicit")
+    )
 
-    assert (one["Actor-Kind"], one["Actor-Reason"]) == ("dead_letter", "max_retries")
-    assert one["Nats-Msg-Id"] != two["Nats-Msg-Id"]
+    assert (first["Actor-Kind"], first["Actor-Reason"]) == ("dead_letter", "max_retries")
+    assert first["Nats-Msg-Id"] != second["Nats-Msg-Id"]
 
 
 def test_a_body_that_is_too_large_is_cut_and_becomes_one_dead_letter_of_its_sender() -> None:
@@ -329,11 +331,11 @@ def test_an_agent_behind_a_hash_is_told_by_a_header() -> None:
     long = AgentId("desk", "k" * 200)
     origin, subject = SUBJECTS.external(long, "crm"), SUBJECTS.stored(long)
 
-    told = outside(origin=origin, subject=subject, headers={"Actor-Target": str(long)})
-    lied = outside(origin=origin, subject=subject, headers={"Actor-Target": "desk/1"})
-    assert decode(told).agent_id == long
-    assert isinstance(decode(told).content, Message)
-    assert decode(lied).agent_id == NOBODY
+    true_message = outside(origin=origin, subject=subject, headers={"Actor-Target": str(long)})
+    false_message = outside(origin=origin, subject=subject, headers={"Actor-Target": "desk/1"})
+    assert decode(true_message).agent_id == long
+    assert isinstance(decode(true_message).content, Message)
+    assert decode(false_message).agent_id == NOBODY
     assert "Actor-Target" in problem(outside(origin=origin, subject=subject))
 
 

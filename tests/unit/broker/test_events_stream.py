@@ -35,7 +35,7 @@ class Silence:
 
 async def test_a_reader_that_leaves_while_its_stream_ends_harms_nobody() -> None:
     """Its unanswered beat comes when the time limit can be set no more; the sink must not raise."""
-    left: list[str] = []
+    exits: list[str] = []
 
     class Leaving(TaskScope):
         """A scope in whose end the reader goes away."""
@@ -49,7 +49,7 @@ async def test_a_reader_that_leaves_while_its_stream_ends_harms_nobody() -> None
         ) -> None:
             """See `TaskScope`."""
             streams.end("1")
-            left.append("1")
+            exits.append("1")
             await super().__aexit__(kind, exc, trace)
 
     async def publish(_request: GatewayRequest, _answer: GatewayAnswer, _reply: str) -> None:
@@ -60,5 +60,5 @@ async def test_a_reader_that_leaves_while_its_stream_ends_harms_nobody() -> None
     request = GatewayRequest(subject="s", reply="r", headers={}, data=b'{"run": "r1"}')
     await streams.serve(request, ApiOrigin(tenant="default", publisher="crm", verb="events"))
 
-    assert left == ["1"]
+    assert exits == ["1"]
     assert len(streams) == 0

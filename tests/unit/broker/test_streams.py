@@ -16,9 +16,9 @@ CLUSTER = StreamPlan(subjects=Subjects("ns"), deployment="d1", replicas=3)
 
 def test_a_cluster_keeps_three_copies_and_waits_for_its_disks() -> None:
     """Only a single node may answer before its disk has the message: with R3 the copies hold it."""
-    for one in (CLUSTER.mail("E"), CLUSTER.topic("E"), CLUSTER.edge("E"), CLUSTER.dead()):
-        assert one["num_replicas"] == 3
-        assert "persist_mode" not in one
+    for config in (CLUSTER.mail("E"), CLUSTER.topic("E"), CLUSTER.edge("E"), CLUSTER.dead()):
+        assert config["num_replicas"] == 3
+        assert "persist_mode" not in config
     assert PLAN.mail("E")["persist_mode"] == PLAN.topic("E")["persist_mode"] == "async"
     assert not {"persist_mode"} & (PLAN.edge("E").keys() | PLAN.dead().keys())
 
@@ -26,8 +26,8 @@ def test_a_cluster_keeps_three_copies_and_waits_for_its_disks() -> None:
 def test_only_the_mailboxes_ask_for_consumers() -> None:
     """A number counts against the account whether it is used or not; other streams have a few readers."""
     assert PLAN.mail("E")["max_consumers"] == 6000
-    for one in (PLAN.topic("E"), PLAN.edge("E"), PLAN.dead()):
-        assert "max_consumers" not in one
+    for config in (PLAN.topic("E"), PLAN.edge("E"), PLAN.dead()):
+        assert "max_consumers" not in config
 
 
 def test_messages_are_stored_by_type_partition_tenant_and_key() -> None:
@@ -76,8 +76,8 @@ class Cluster:
 
     def __init__(self, *leaderless: str) -> None:
         edge = PLAN.edge("ns_EDGE_1")
-        made = (PLAN.mail(edge["name"]), PLAN.topic(edge["name"]), PLAN.dead(), edge)
-        self.streams = {one["name"]: one for one in made}
+        configs = (PLAN.mail(edge["name"]), PLAN.topic(edge["name"]), PLAN.dead(), edge)
+        self.streams = {c["name"]: c for c in configs}
         self.leaderless = {f"STREAM.INFO.{name}" for name in leaderless}
         self.patient: list[str] = []
         """What was asked by who is in no hurry."""
@@ -88,7 +88,9 @@ class Cluster:
             raise JetStreamOffError("a server", what, "no answer", "Wait.")
         if what == "STREAM.NAMES":
             holders = [
-                name for name, one in self.streams.items() if body["subject"] in one["subjects"]
+                name
+                for name, stream in self.streams.items()
+                if body["subject"] in stream["subjects"]
             ]
             return {"streams": holders}
         config = self.streams.get(what.removeprefix("STREAM.INFO."))

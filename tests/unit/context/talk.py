@@ -53,10 +53,10 @@ def result(
 
 def texts(window: Iterable[ChatMessage]) -> list[str]:
     """What each turn says: its text, or its calls as `?id` and its results as `!id`."""
-    return [" ".join(_said(block) for block in turn.content) for turn in window]
+    return [" ".join(_block_text(block) for block in turn.content) for turn in window]
 
 
-def _said(block: ContentBlock) -> str:
+def _block_text(block: ContentBlock) -> str:
     extra: dict[str, Any] = block.model_extra or {}
     if block.type == "tool_call":
         return f"?{extra.get('id', '')}"

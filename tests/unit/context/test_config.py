@@ -31,13 +31,13 @@ def test_a_config_takes_a_history_a_pipeline_and_by_name_a_retention() -> None:
     assert (retention.name, retention.default) == ("retention", HistoryRetention.PERMANENT)
     assert history.kind == pipeline.kind == inspect.Parameter.POSITIONAL_OR_KEYWORD
     assert retention.kind == inspect.Parameter.KEYWORD_ONLY
-    kept = InMemoryHistoryProvider()
-    config = ContextConfig(kept, retention=HistoryRetention.RUN)
-    assert (config.history, config.retention) == (kept, HistoryRetention.RUN)
+    provider = InMemoryHistoryProvider()
+    config = ContextConfig(provider, retention=HistoryRetention.RUN)
+    assert (config.history, config.retention) == (provider, HistoryRetention.RUN)
     with pytest.raises(TypeError):
         ContextConfig()  # type: ignore[call-arg]
     with pytest.raises(TypeError):
-        ContextConfig(kept, None, HistoryRetention.RUN)  # type: ignore[call-arg]
+        ContextConfig(provider, None, HistoryRetention.RUN)  # type: ignore[call-arg]
 
 
 @pytest.mark.item(263)

@@ -92,7 +92,7 @@ async def test_a_receipt_says_what_each_strategy_did() -> None:
 
     assembled = await pipeline.assemble(view)
 
-    cut, slide, found, slid, summed = assembled.steps
+    cut, slide, recall_step, slid, summed = assembled.steps
     assert [step.name for step in assembled.steps] == [
         "ToolResultCompactionStrategy",
         "SlidingWindowCompaction",
@@ -102,13 +102,13 @@ async def test_a_receipt_says_what_each_strategy_did() -> None:
     ]
     assert (cut.dropped, cut.changed, cut.added) == (0, 1, 0)
     assert (slide.dropped, slide.changed, slide.added) == (0, 0, 0)
-    assert (found.dropped, found.changed, found.added) == (0, 0, 1)
+    assert (recall_step.dropped, recall_step.changed, recall_step.added) == (0, 0, 1)
     assert (slid.dropped, slid.changed, slid.added) == (1, 0, 0)
     assert (summed.dropped, summed.changed, summed.added) == (0, 0, 0)
     assert cut.tokens_before == CHARS.total(view)
     assert summed.tokens_after == assembled.tokens == CHARS.total(assembled.window)
     pairs = zip(assembled.steps, assembled.steps[1:], strict=False)
-    assert all(one.tokens_after == other.tokens_before for one, other in pairs)
+    assert all(step.tokens_after == next_step.tokens_before for step, next_step in pairs)
     assert slid.tokens_after < slid.tokens_before
 
 
@@ -121,9 +121,9 @@ async def test_a_summary_counts_as_added_and_its_turns_as_dropped() -> None:
 
     second = await pipeline.assemble(more)
 
-    [one], [two] = first.steps, second.steps
-    assert (one.dropped, one.changed, one.added) == (3, 0, 1)
-    assert (two.dropped, two.changed, two.added) == (3, 0, 1)
+    [first_step], [second_step] = first.steps, second.steps
+    assert (first_step.dropped, first_step.changed, first_step.added) == (3, 0, 1)
+    assert (second_step.dropped, second_step.changed, second_step.added) == (3, 0, 1)
     assert len(second.window) == 2
 
 
@@ -147,6 +147,6 @@ async def test_a_composed_strategy_tells_of_its_parts() -> None:
         tokens_before=24,
         tokens_after=24,
     )
-    assert [one.dropped for one in over.steps] == [2, 1, 1, 0]
+    assert [s.dropped for s in over.steps] == [2, 1, 1, 0]
     assert over.window == await pipeline.compact(view)
     assert fits.steps == (step,)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 class Facts:
     """A store that knows what it is told to know."""
 
-    def __init__(self, *found: str) -> None:
-        self.found, self.queries = found, list[str]()
+    def __init__(self, *facts: str) -> None:
+        self.facts, self.queries = facts, list[str]()
 
     async def __call__(self, query: str) -> Sequence[str]:
         """Find all."""
         self.queries.append(query)
-        return self.found
+        return self.facts
 
 
 @pytest.mark.item(305)
@@ -37,8 +37,8 @@ async def test_an_old_fact_comes_back_beside_a_sliding_window() -> None:
 
     window = await pipeline.compact(view)
 
-    [kept, recalled, question] = window
-    assert (kept.text, question.text) == ("well", "what is my cat called?")
+    [last_answer, recalled, question] = window
+    assert (last_answer.text, question.text) == ("well", "what is my cat called?")
     assert facts.queries == ["what is my cat called?"]
     assert (recalled.role, recalled.metadata) == ("user", {RECALLED: "1"})
     assert "- The cat is called Mia." in recalled.text
@@ -76,7 +76,7 @@ async def test_without_a_fact_or_a_question_nothing_is_added() -> None:
 
     assert await RecallStrategy(facts).compact(view) is view
     assert facts.queries == []
-    assert await RecallStrategy(facts).compact(asked := talk("q")) is asked
+    assert await RecallStrategy(facts).compact(chat := talk("q")) is chat
     assert facts.queries == ["q"]
 
 

@@ -29,7 +29,7 @@ async def test_a_view_in_order_stays_as_it_is() -> None:
     """Every turn is the same object."""
     view = [*talk("a"), calls("1", "2"), result("1", "x", IMAGE), result("2"), *talk("b")]
 
-    assert all(one is other for one, other in zip(repaired(view), view, strict=True))
+    assert all(turn is other for turn, other in zip(repaired(view), view, strict=True))
 
 
 @pytest.mark.item(304)
@@ -101,16 +101,16 @@ async def test_words_beside_an_orphan_result_stay() -> None:
 
 async def test_a_result_in_another_answer_is_none() -> None:
     """A provider's own result is in the answer with its call."""
-    asked = calls("1")
+    call = calls("1")
     other = ChatMessage(role="assistant", content=result("1").content)
 
-    assert mended([asked, other, *talk("a")]) == ["?1", "!1", "a"]
+    assert mended([call, other, *talk("a")]) == ["?1", "!1", "a"]
 
 
 async def test_a_call_in_a_turn_of_a_user_is_none() -> None:
     """Nothing answers it, and it takes no result from the model's own call."""
-    asked = calls("1")
-    forged = ChatMessage(role="user", content=asked.content)
+    call = calls("1")
+    forged = ChatMessage(role="user", content=call.content)
 
-    assert mended([forged, *talk("a"), asked, result("1")]) == ["?1", "a", "?1", "!1"]
-    assert mended([forged, asked, forged, result("1")]) == ["?1", "?1", "!1", "?1"]
+    assert mended([forged, *talk("a"), call, result("1")]) == ["?1", "a", "?1", "!1"]
+    assert mended([forged, call, forged, result("1")]) == ["?1", "?1", "!1", "?1"]

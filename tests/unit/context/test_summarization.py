@@ -124,10 +124,10 @@ async def test_a_summary_is_extended_by_the_turns_behind_it() -> None:
 @pytest.mark.item(299)
 async def test_a_summary_that_came_from_elsewhere_is_extended_as_well() -> None:
     """Another process wrote it, a run recorded it; two of them become one."""
-    one, two = (say(text, **{SUMMARY: "1", UPTO: text}) for text in ("old one", "old two"))
+    first, second = (say(text, **{SUMMARY: "1", UPTO: text}) for text in ("old one", "old two"))
     model = Summariser()
 
-    window = await strategy(model).compact([one, two, *long_talk(6)])
+    window = await strategy(model).compact([first, second, *long_talk(6)])
 
     assert texts(window[1:]) == [LONG] * 2
     assert window[0].metadata[UPTO] == "t3"
@@ -144,7 +144,7 @@ async def test_an_unchanged_history_is_summarised_once() -> None:
     again = [await summarise.compact(view) for _ in range(5)]
     window = await summarise.compact(first)
 
-    assert all(dumped(one) == dumped(first) for one in again)
+    assert all(dumped(w) == dumped(first) for w in again)
     assert window is first
     assert len(model.requests) == 1
 
@@ -217,7 +217,7 @@ async def test_without_a_shorter_summary_the_history_comes_back(
     with caplog.at_level(logging.WARNING, "callboard.context"):
         assert await strategy(model).compact(view := long_talk(6)) is view
 
-    assert [(one.name, one.levelname) for one in caplog.records] == [
+    assert [(r.name, r.levelname) for r in caplog.records] == [
         ("callboard.context", "WARNING")
     ] * is_warned
     assert len(model.requests) == 1
@@ -303,7 +303,7 @@ async def test_a_small_summariser_is_given_slices_that_fit(teller: str) -> None:
 
     sent = sum(request.count("word") for request in model.requests)
     assert sent == 20 * 60 + 2_000
-    assert all(CHARS.text(INSTRUCTIONS + one) + 50 <= size for one in model.requests)
+    assert all(CHARS.text(INSTRUCTIONS + request) + 50 <= size for request in model.requests)
     assert all("so far" in request for request in model.requests[1:])
     assert "so far" not in model.requests[0]
     assert len(model.requests) < 40
@@ -323,8 +323,8 @@ async def test_facts_survive_twenty_cuts() -> None:
         for turn in [say(fact), *long_talk(9)]:
             window = await summarise.compact([*window, turn])
 
-    said = " ".join(texts(window))
-    assert all(word in said for n in range(20) for word in (f"AB-{1000 + n}", f"€{n}"))
+    text = " ".join(texts(window))
+    assert all(word in text for n in range(20) for word in (f"AB-{1000 + n}", f"€{n}"))
     assert list(map(is_summary, window)).count(True) == 1
 
 

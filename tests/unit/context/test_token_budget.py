@@ -88,14 +88,14 @@ async def test_a_window_that_never_fits_is_the_best_there_is(
 )
 def test_the_budget_is_a_part_of_the_models_window(model: str, size: int | None) -> None:
     """Four fifths by default; a model that nobody knows has the documented size."""
-    known = size or DEFAULT_CONTEXT_SIZE
+    context_size = size or DEFAULT_CONTEXT_SIZE
     default = TokenBudgetComposedStrategy.from_model(model, [])
     half = TokenBudgetComposedStrategy.from_model(model, [], trigger_ratio=0.5)
     signature = inspect.signature(TokenBudgetComposedStrategy.from_model)
 
     assert context_size_of(model) == size
-    assert default.token_budget == default.target_tokens == int(known * 0.8)
-    assert half.token_budget == int(known * 0.5)
+    assert default.token_budget == default.target_tokens == int(context_size * 0.8)
+    assert half.token_budget == int(context_size * 0.5)
     assert list(signature.parameters)[:3] == ["model_name", "strategies", "trigger_ratio"]
     assert signature.parameters["trigger_ratio"].default == 0.80
     assert DEFAULT_CONTEXT_SIZE == 32_768

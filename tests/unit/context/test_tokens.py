@@ -108,14 +108,14 @@ async def test_the_client_counts_where_no_tokenizer_is(
 
 def test_one_window_counts_each_turn_once() -> None:
     """However many strategies look at it."""
-    counted = list[str]()
+    texts = list[str]()
 
     def count(text: str) -> int:
-        counted.append(text)
+        texts.append(text)
         return 1
 
     tally, turns = Tally(TokenCounter(count)), [say("a"), say("b")]
 
     assert tally.total(turns) == tally.total(turns) == 2 * MESSAGE_TOKENS + 2
     assert tally.total([*turns, say("c")]) == 3 * MESSAGE_TOKENS + 3
-    assert counted == ["a", "b", "c"]
+    assert texts == ["a", "b", "c"]

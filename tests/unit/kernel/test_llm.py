@@ -84,10 +84,10 @@ def test_a_registry_knows_models_by_name() -> None:
 @pytest.mark.item(341)
 def test_registered_facts_go_before_those_of_sources() -> None:
     """Sources are asked in their order, with the name as it was given."""
-    asked: list[str] = []
+    names: list[str] = []
 
     def empty(name: str) -> None:
-        asked.append(name)
+        names.append(name)
 
     def full(name: str) -> ModelFacts:
         return ModelFacts(context_window=len(name))
@@ -97,7 +97,7 @@ def test_registered_facts_go_before_those_of_sources() -> None:
 
     assert registry.context_window("mine") == 7
     assert registry.context_window("other:model") == 11
-    assert asked == ["other:model"]
+    assert names == ["other:model"]
 
 
 @pytest.mark.item(341)

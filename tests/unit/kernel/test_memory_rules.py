@@ -42,7 +42,7 @@ def test_ranks_that_are_joined_prefer_what_both_found() -> None:
 
 def test_hits_of_one_score_come_newest_first() -> None:
     """Then by id, so that every backend gives one order; what a search did not find is no hit of it."""
-    found = [
+    hits = [
         FoundMemory(memory=memory(id_, age=age), meaning=meaning, words=words)
         for id_, age, meaning, words in (
             ("old", 9, 0.5, 0.2),
@@ -54,7 +54,7 @@ def test_hits_of_one_score_come_newest_first() -> None:
 
     def ids(mode: str, limit: int = 5, candidates: int = 20) -> list[str]:
         query = MemoryQuery(text="", about="u", limit=limit, mode=mode)  # type: ignore[arg-type]
-        return [one.id for one in ranked(found, query, candidates)]
+        return [hit.id for hit in ranked(hits, query, candidates)]
 
     assert ids("meaning") == ["best", "a", "b", "old"]
     assert ids("words") == ["old"]

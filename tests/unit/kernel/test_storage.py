@@ -79,6 +79,6 @@ assert above == [], above
 def test_a_task_goes_on_until_it_has_succeeded() -> None:
     """Every status has its changes; one that succeeded has none."""
     assert set(TASK_TRANSITIONS) == set(TaskStatus)
-    assert [one for one, changes in TASK_TRANSITIONS.items() if not changes] == [
+    assert [status for status, changes in TASK_TRANSITIONS.items() if not changes] == [
         TaskStatus.SUCCEEDED
     ]

@@ -57,10 +57,10 @@ def test_the_model_is_told_of_the_arguments_by_the_hints() -> None:
 
 def test_a_schema_of_the_authors_is_taken_as_it_is() -> None:
     """And the arguments as the model gave them."""
-    given = {"type": "object", "properties": {"city": {"type": "string"}}}
-    tool = Tool("book", "", book, parameters=given)
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool = Tool("book", "", book, parameters=schema)
 
-    assert tool.parameters == given
+    assert tool.parameters == schema
     assert tool.fitted({"nights": "2"}) == {"nights": "2"}
 
 
@@ -72,20 +72,20 @@ async def test_the_function_gets_values_of_its_types() -> None:
         arguments={"city": "Bern", "nights": "2", "guest": {"title": "Dr.", "age": 50}},
     )
 
-    became = await _invoked(Tool("book", "", book), call)
+    result = await _invoked(Tool("book", "", book), call)
 
-    assert became.structured == ["Bern", 2, "half", "Dr.", None]
+    assert result.structured == ["Bern", 2, "half", "Dr.", None]
 
 
 async def test_arguments_that_do_not_fit_are_an_error_for_the_model() -> None:
     """Each is named, and the function is not called."""
     call = ToolCall(id="1", name="book", arguments={"nights": "many", "hotel": 1})
 
-    became = await _invoked(Tool("book", "", book), call)
+    result = await _invoked(Tool("book", "", book), call)
 
-    assert became.status == "error"
+    assert result.status == "error"
     for words in ("city: Field required", "nights: Input should be a valid integer", "hotel: "):
-        assert words in became.text
+        assert words in result.text
 
 
 async def _invoked(tool: Tool, call: ToolCall) -> Any:
@@ -155,9 +155,9 @@ async def test_a_plain_function_is_called_in_a_thread(run: Any, is_async: bool) 
     """And a coroutine function in the event loop, whatever it is wrapped in."""
     tool = Tool("count", "", run, parameters={"type": "object"})
 
-    became = await _invoked(tool, ToolCall(id="1", name="count", arguments={"n": 1}))
+    result = await _invoked(tool, ToolCall(id="1", name="count", arguments={"n": 1}))
 
-    assert (became.structured == 1 + threading.get_ident()) is is_async
+    assert (result.structured == 1 + threading.get_ident()) is is_async
 
 
 def test_what_cannot_be_a_tool_is_refused_when_it_is_declared() -> None:

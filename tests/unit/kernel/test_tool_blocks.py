@@ -10,7 +10,7 @@ CALL = ToolCall(id="c1", name="look", arguments={"q": "Ada"})
 
 
 @pytest.mark.parametrize(
-    ("became", "text", "is_error"),
+    ("outcome", "text", "is_error"),
     [
         (InvocationResult(status="ok", text="found", structured="found"), "found", False),
         (InvocationResult(status="ok", structured={"b": 1, "a": [2]}), '{"a":[2],"b":1}', False),
@@ -22,10 +22,10 @@ CALL = ToolCall(id="c1", name="look", arguments={"q": "Ada"})
     ],
 )
 def test_what_became_of_a_call_is_what_the_model_reads(
-    became: InvocationResult, text: str, is_error: bool
+    outcome: InvocationResult, text: str, is_error: bool
 ) -> None:
     """Its text, else its value as JSON; failures and denials are errors."""
-    result = became.result(CALL)
+    result = outcome.result(CALL)
 
     assert (result.id, result.name) == ("c1", "look")
     assert (result.text, result.is_error) == (text, is_error)
@@ -49,10 +49,10 @@ def test_a_result_is_a_turn_of_the_role_tool() -> None:
 def test_a_turn_knows_its_id_and_its_parents() -> None:
     """Both are in its metadata; an empty one is none."""
     message = ChatMessage.of("user", "hi")
-    named = message.model_copy(update={"metadata": {"turn": "r:2", "parent": "r:1"}})
+    child = message.model_copy(update={"metadata": {"turn": "r:2", "parent": "r:1"}})
     empty = message.model_copy(update={"metadata": {"turn": "", "parent": ""}})
 
-    assert (named.turn, named.parent) == ("r:2", "r:1")
+    assert (child.turn, child.parent) == ("r:2", "r:1")
     assert (message.turn, message.parent, empty.turn, empty.parent) == (None,) * 4
 
 
@@ -63,14 +63,20 @@ def test_other_metadata_leaves_the_rest_of_a_message() -> None:
     )
     before = message.model_dump()
 
-    made, copied = (
+    changed_message, copied_message = (
         message.with_metadata({"turn": "r:2"}),
         message.model_copy(update={"metadata": {"turn": "r:2"}}),
     )
 
-    assert made == copied
-    assert (made.turn, made.name, made.content[0]) == ("r:2", "ann", message.content[0])
-    assert made.model_fields_set == copied.model_fields_set
-    assert made.model_dump_json(exclude_unset=True) == copied.model_dump_json(exclude_unset=True)
-    assert made.with_metadata({}) == message
+    assert changed_message == copied_message
+    assert (changed_message.turn, changed_message.name, changed_message.content[0]) == (
+        "r:2",
+        "ann",
+        message.content[0],
+    )
+    assert changed_message.model_fields_set == copied_message.model_fields_set
+    assert changed_message.model_dump_json(exclude_unset=True) == copied_message.model_dump_json(
+        exclude_unset=True
+    )
+    assert changed_message.with_metadata({}) == message
     assert message.model_dump() == before

@@ -170,7 +170,7 @@ def test_deep_nesting_is_refused() -> None:
 @pytest.mark.item(192)
 def test_an_effect_id_does_not_depend_on_key_order_or_the_process() -> None:
     """SHA-256 of canonical JSON: the same for any order of keys and any PYTHONHASHSEED."""
-    one = Effect.make_id(RunId("r"), "4.1", "step", {"a": 1, "b": [2]})
+    effect_id = Effect.make_id(RunId("r"), "4.1", "step", {"a": 1, "b": [2]})
     code = (
         "from actors._kernel.runtime.effects import Effect;"
         "print(Effect.make_id('r', '4.1', 'step', {'b': [2], 'a': 1}))"
@@ -183,8 +183,8 @@ def test_an_effect_id_does_not_depend_on_key_order_or_the_process() -> None:
         env={"PYTHONHASHSEED": "7"},
     )
 
-    assert other.stdout.strip() == one
-    assert len(one) == 64
+    assert other.stdout.strip() == effect_id
+    assert len(effect_id) == 64
 
 
 @given(st.lists(JSON, min_size=4, max_size=4, unique_by=canonical_json))

@@ -23,16 +23,16 @@ HI, ANSWER = ChatMessage.of("user", "hi"), ChatMessage.of("assistant", "hello")
 
 def points(messages: list[Any]) -> list[tuple[int, int]]:
     """The places of points: of which message, behind how many contents of its parts."""
-    found = []
+    positions = []
     for n, message in enumerate(messages):
         count = 0
         for part in message.parts:
-            for one in part.content if isinstance(part, UserPromptPart) else [part]:
-                if isinstance(one, CachePoint):
-                    found.append((n, count))
+            for content in part.content if isinstance(part, UserPromptPart) else [part]:
+                if isinstance(content, CachePoint):
+                    positions.append((n, count))
                 else:
                     count += 1
-    return found
+    return positions
 
 
 def test_a_point_stands_behind_the_summary_and_behind_the_last_answer() -> None:
@@ -42,7 +42,7 @@ def test_a_point_stands_behind_the_summary_and_behind_the_last_answer() -> None:
     sent = behind_the_last_answer(model_messages(behind_the_summary(chat)))
 
     assert points(sent) == [(0, 2), (4, 0)]
-    assert [one.text for one in messages_of(sent)] == [one.text for one in chat]
+    assert [m.text for m in messages_of(sent)] == [m.text for m in chat]
 
 
 def test_a_talk_that_begins_has_no_point() -> None:
@@ -62,7 +62,7 @@ def test_no_point_stands_behind_reasoning_or_nothing(last: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider", "message", "settings", "taken"),
+    ("provider", "message", "settings", "expects_points"),
     [
         ("anthropic", HI, {"temperature": 1}, True),
         ("openai", HI, {}, False),
@@ -77,10 +77,10 @@ def test_no_point_stands_behind_reasoning_or_nothing(last: Any) -> None:
     ],
 )
 def test_points_are_for_providers_that_take_them_and_authors_who_set_none(
-    provider: str, message: ChatMessage, settings: dict[str, Any], *, taken: bool
+    provider: str, message: ChatMessage, settings: dict[str, Any], *, expects_points: bool
 ) -> None:
     """The author's own points and settings go before."""
-    assert takes_points(provider, [message], settings) is taken
+    assert takes_points(provider, [message], settings) is expects_points
 
 
 def test_new_tool_results_come_behind_the_point() -> None:

@@ -36,13 +36,15 @@ HI = ChatMessage.of("user", "hi")
 
 def answer(*blocks: str | tuple[str, str]) -> ChatMessage:
     """An answer of texts, and of calls as (id, name)."""
-    made: list[dict[str, Any]] = [
-        {"type": "text", "text": one}
-        if isinstance(one, str)
-        else {"type": "tool_call", "id": one[0], "name": one[1], "arguments": {}}
-        for one in blocks
+    block_fields: list[dict[str, Any]] = [
+        {"type": "text", "text": block}
+        if isinstance(block, str)
+        else {"type": "tool_call", "id": block[0], "name": block[1], "arguments": {}}
+        for block in blocks
     ]
-    return ChatMessage(role="assistant", content=[ContentBlock.model_validate(m) for m in made])
+    return ChatMessage(
+        role="assistant", content=[ContentBlock.model_validate(m) for m in block_fields]
+    )
 
 
 def result(id_: str, text: str = "ok", name: str = "book") -> ChatMessage:
@@ -62,16 +64,16 @@ def sent(
 
 def parts(messages: Sequence[ModelMessage], kind: type[Any]) -> list[Any]:
     """All parts of one kind."""
-    return [part for one in messages for part in one.parts if isinstance(part, kind)]
+    return [part for message in messages for part in message.parts if isinstance(part, kind)]
 
 
 def prompts(messages: Sequence[ModelMessage]) -> list[str]:
     """The texts of the user."""
-    found: list[str] = []
+    texts: list[str] = []
     for part in parts(messages, UserPromptPart):
         content = [part.content] if isinstance(part.content, str) else part.content
-        found += [one for one in content if isinstance(one, str)]
-    return found
+        texts += [text for text in content if isinstance(text, str)]
+    return texts
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\n"])
@@ -95,7 +97,7 @@ def test_a_provider_that_takes_blank_text_is_sent_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         ChatMessage.of("user", " \n"),
         ChatMessage(role="user", content=[]),
@@ -103,9 +105,9 @@ def test_a_provider_that_takes_blank_text_is_sent_it() -> None:
         ChatMessage(role="user", content=answer(("zz", "book")).content),
     ],
 )
-def test_a_user_who_says_nothing_is_sent_as_such(said: ChatMessage) -> None:
+def test_a_user_who_says_nothing_is_sent_as_such(message: ChatMessage) -> None:
     """Also one whose block stands for a call that no model made: nothing answers it."""
-    messages = sent([said], CLAUDE)
+    messages = sent([message], CLAUDE)
 
     assert prompts(messages) == ["(empty message)"]
     assert not parts(messages, ToolReturnPart)
@@ -166,9 +168,9 @@ def test_names_that_a_provider_refuses_are_replaced_and_come_back(rules: Provide
 
     back = by_sent_name(names)
     assert len({*names.values()}) == len(names) == 8
-    assert all(rules.tool_name.fullmatch(one) for one in names.values())
+    assert all(rules.tool_name.fullmatch(sent_name) for sent_name in names.values())
     assert (names["ok"], names["cal_free"]) == ("ok", "cal_free")
-    assert all(back.get(one, one) == name for name, one in names.items())
+    assert all(back.get(sent_name, sent_name) == name for name, sent_name in names.items())
 
 
 def test_declared_and_chosen_tools_have_the_names_of_the_turns() -> None:
@@ -186,8 +188,8 @@ def test_declared_and_chosen_tools_have_the_names_of_the_turns() -> None:
 def test_media_of_a_result_follow_all_results() -> None:
     """Providers refuse anything between them."""
     picture = {"type": "image", "url": "https://example.org/a.png"}
-    seen = [*result("1").content, ContentBlock.model_validate(picture)]
-    chat = [HI, answer(("1", "see"), ("2", "see")), ChatMessage(role="tool", content=seen)]
+    contents = [*result("1").content, ContentBlock.model_validate(picture)]
+    chat = [HI, answer(("1", "see"), ("2", "see")), ChatMessage(role="tool", content=contents)]
 
     *_, last = sent([*chat, result("2")], CLAUDE)
 
@@ -229,7 +231,7 @@ def test_a_call_that_was_answered_within_its_turn_is_left_out() -> None:
 
     messages = sent([HI, ChatMessage(role="assistant", content=both), HI], CLAUDE)
 
-    assert [len(one.parts) for one in messages] == [1, 1, 1]
+    assert [len(message.parts) for message in messages] == [1, 1, 1]
     assert not called_names(messages)
 
 
@@ -274,15 +276,15 @@ def test_any_conversation_becomes_one_that_its_provider_takes(
     results = [part.tool_call_id for part in parts(messages, ToolReturnPart)]
     assert sorted(calls) == sorted(results)
     assert len({*calls}) == len(calls)
-    assert all(rules.call_id.fullmatch(one) for one in calls)
-    assert all(rules.tool_name.fullmatch(one) for one in called_names(messages))
+    assert all(rules.call_id.fullmatch(call_id) for call_id in calls)
+    assert all(rules.tool_name.fullmatch(name) for name in called_names(messages))
     texts = [*prompts(messages), *(part.content for part in parts(messages, TextPart))]
     assert rules.takes_blank_text or all(text.strip() for text in texts)
-    assert all(one.parts for one in messages)
-    told = [m for m in messages if not all(isinstance(p, SystemPromptPart) for p in m.parts)]
-    assert rules.takes_first_answer or isinstance(told[0], ModelRequest)
+    assert all(m.parts for m in messages)
+    dialogue = [m for m in messages if not all(isinstance(p, SystemPromptPart) for p in m.parts)]
+    assert rules.takes_first_answer or isinstance(dialogue[0], ModelRequest)
     for before, after in pairwise(messages):
-        wanted = [part.tool_call_id for part in parts([before], ToolCallPart)]
-        given_ = [part.tool_call_id for part in parts([after], ToolReturnPart)]
-        assert wanted == given_ or not isinstance(before, ModelResponse)
+        call_ids = [part.tool_call_id for part in parts([before], ToolCallPart)]
+        result_ids = [part.tool_call_id for part in parts([after], ToolReturnPart)]
+        assert call_ids == result_ids or not isinstance(before, ModelResponse)
         assert rules.takes_equal_roles or type(before) is not type(after)

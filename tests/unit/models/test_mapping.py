@@ -100,7 +100,7 @@ def test_chat_messages_come_back_equal(messages: list[ChatMessage]) -> None:
 
 
 @settings(max_examples=60)
-@given(st.lists(ANSWERED, max_size=4, unique_by=lambda one: (one.model_extra or {}).get("id")))
+@given(st.lists(ANSWERED, max_size=4, unique_by=lambda block: (block.model_extra or {}).get("id")))
 def test_an_answer_is_in_its_parts(blocks: list[ContentBlock]) -> None:
     """They come back from what a provider is sent alone."""
     response = replace(response_of(blocks), metadata=None)
@@ -110,14 +110,14 @@ def test_an_answer_is_in_its_parts(blocks: list[ContentBlock]) -> None:
 
 @settings(max_examples=60)
 @given(TOLD)
-def test_data_of_a_provider_is_in_the_parts(told: ContentBlock) -> None:
+def test_data_of_a_provider_is_in_the_parts(block: ContentBlock) -> None:
     """Signatures, ids and details; arguments that are no JSON as they came."""
-    response = replace(response_of([told]), metadata=None)
+    response = replace(response_of([block]), metadata=None)
 
     [again] = blocks_of(response)
 
-    given_extra, extra = told.model_extra or {}, again.model_extra or {}
-    assert (again.text, extra.get("signature")) == (told.text, given_extra.get("signature"))
+    given_extra, extra = block.model_extra or {}, again.model_extra or {}
+    assert (again.text, extra.get("signature")) == (block.text, given_extra.get("signature"))
     assert extra.get("invalid_arguments") == given_extra.get("invalid_arguments")
     assert extra.get("provider") == given_extra.get("provider")
 
@@ -153,8 +153,8 @@ def test_a_provider_gets_its_own_parts_again(part: Any) -> None:
         for message in (response, again)
     ]
     for message in dumped:
-        for one in message["parts"]:
-            one.pop("timestamp", None)
+        for part_json in message["parts"]:
+            part_json.pop("timestamp", None)
     assert dumped[1]["parts"] == dumped[0]["parts"]
     if (part.provider_name, part.part_kind) != (None, "text") and part.provider_name:
         assert (again.provider_name, again.canonical_system) == (part.provider_name, "c")
@@ -196,9 +196,9 @@ def test_a_tool_result_tells_how_it_went(
     fields: dict[str, Any], content: str, outcome: str
 ) -> None:
     """Text if it has one, else its value as JSON."""
-    made = ContentBlock.model_validate({"type": "tool_result", "id": "1", "name": "t", **fields})
+    block = ContentBlock.model_validate({"type": "tool_result", "id": "1", "name": "t", **fields})
 
-    [message] = model_messages([ChatMessage(role="tool", content=[made])])
+    [message] = model_messages([ChatMessage(role="tool", content=[block])])
 
     [part] = message.parts
     assert isinstance(part, ToolReturnPart)
@@ -240,9 +240,9 @@ def test_ids_of_calls_are_unique_within_an_answer() -> None:
 @pytest.mark.parametrize("args", ["{", "[1]", "null", '"x"', "{'a': 1}"])
 def test_arguments_that_are_no_json_object_are_kept_as_text(args: str) -> None:
     """The call has none, and the text stands beside it."""
-    [kept] = blocks_of(ModelResponse([ToolCallPart("book", args, "1")]))
+    [block] = blocks_of(ModelResponse([ToolCallPart("book", args, "1")]))
 
-    assert kept.model_extra == {
+    assert block.model_extra == {
         "id": "1",
         "name": "book",
         "arguments": {},

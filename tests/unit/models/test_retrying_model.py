@@ -109,17 +109,17 @@ def test_a_longer_wait_lets_the_run_sleep(waits: tuple[float, ...]) -> None:
 def test_nothing_is_tried_again_behind_the_first_piece() -> None:
     """Whoever watches would see an answer begin twice."""
     model, client = retrying(ModelReply(text="half of", error=slow(1)), "whole")
-    shown: list[StreamEvent] = []
+    events: list[StreamEvent] = []
 
     async def main(loop: SimLoop) -> None:
         del loop
         async for event in client.generate_stream(HI):
-            shown.append(event)  # noqa: PERF401 - what came before the error counts
+            events.append(event)  # noqa: PERF401 - what came before the error counts
 
     with pytest.raises(ModelError):
         simulate(main, seed=1)
 
-    assert shown == [TextDelta(text="half"), TextDelta(text=" of")]
+    assert events == [TextDelta(text="half"), TextDelta(text=" of")]
     assert model.calls == 1
 
 
@@ -193,15 +193,15 @@ def test_a_refusal_is_answered_by_the_next_client() -> None:
     half = ModelReply(text="I can", error=refused)
     first, second = ScriptedModel(half, otherwise=refused), ScriptedModel("yes", otherwise=refused)
     client = FallbackModel([first, second])
-    shown: list[StreamEvent] = []
+    events: list[StreamEvent] = []
 
     async def main(loop: SimLoop) -> None:
         del loop
-        shown.extend([event async for event in client.generate_stream(HI)])
+        events.extend([event async for event in client.generate_stream(HI)])
 
     simulate(main, seed=1)
 
-    *pieces, last = shown
+    *pieces, last = events
     assert pieces == [TextDelta(text="I"), TextDelta(text=" can"), Restart(), TextDelta(text="yes")]
     assert isinstance(last, Completion)
     assert last.response.text == "yes"

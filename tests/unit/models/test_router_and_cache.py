@@ -36,15 +36,18 @@ class StoppedClock:
         return self.seconds
 
 
-def said(*texts: str) -> list[ChatMessage]:
+def user_messages(*texts: str) -> list[ChatMessage]:
     """User messages of these texts."""
     return [ChatMessage.of("user", text) for text in texts]
 
 
-async def texts(client: LLMClient, *asked: str, **options: Any) -> list[str]:
+async def texts(client: LLMClient, *questions: str, **options: Any) -> list[str]:
     """Answers to these questions, one after the other."""
-    chosen = GenerationOptions(**options)
-    return [(await client.generate(said(text), options=chosen)).text for text in asked]
+    generation_options = GenerationOptions(**options)
+    return [
+        (await client.generate(user_messages(text), options=generation_options)).text
+        for text in questions
+    ]
 
 
 @pytest.mark.item(341)
@@ -61,10 +64,10 @@ async def test_a_function_picks_the_client() -> None:
     router = Router(by_options)
 
     assert isinstance(router, LLMClient)
-    assert (await router.generate(said("a"))).text == "small"
-    assert (await router.generate(said("a", "b"))).text == "large"
+    assert (await router.generate(user_messages("a"))).text == "small"
+    assert (await router.generate(user_messages("a", "b"))).text == "large"
     assert await texts(Router(by_asking, model="two"), "a") == ["small"]
-    assert await router.count_tokens(said("abc")) == 5
+    assert await router.count_tokens(user_messages("abc")) == 5
     assert (router.model, Router(by_asking, model="two").model) == ("router", "two")
 
 
@@ -73,9 +76,9 @@ async def test_an_equal_request_is_answered_from_memory() -> None:
     """As one piece, without tokens and without a cost; other options are another request."""
     model = ScriptedModel("one two", "three")
     cache = SemanticCache(model, tenant="acme")
-    first = await cache.generate(said("hi"))
+    first = await cache.generate(user_messages("hi"))
 
-    events = [event async for event in cache.generate_stream(said("hi"))]
+    events = [event async for event in cache.generate_stream(user_messages("hi"))]
 
     assert isinstance(cache, LLMClient)
     assert events[0] == TextDelta(text="one two")
@@ -132,7 +135,7 @@ async def test_a_similar_request_is_answered_from_memory() -> None:
     cache = SemanticCache(model, tenant="acme", similarity=by_length, threshold=0.9)
 
     assert await texts(cache, "0123456789", "012345678", "0123") == ["one", "one", "two"]
-    assert (await cache.generate(said("before", "0123456789"))).text == "three"
+    assert (await cache.generate(user_messages("before", "0123456789"))).text == "three"
     assert model.calls == 3
 
 

@@ -21,10 +21,10 @@ def after(seconds: float) -> datetime:
 def shown_after(*readings: Reading) -> _ShownTime:
     """What is shown after all of them."""
     first = readings[0]
-    shown = _ShownTime(first.now, first.answered_at)
+    shown_time = _ShownTime(first.now, first.answered_at)
     for reading in readings[1:]:
-        shown = shown.adjust_to(reading)
-    return shown
+        shown_time = shown_time.adjust_to(reading)
+    return shown_time
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), LEGS_S, LEGS_S), min_size=1, max_size=20))
@@ -36,9 +36,9 @@ def test_it_is_never_ahead_and_behind_by_the_fastest_answer_at_most(
     for pause_s, there_s, back_s in beats:
         readings.append(Reading(after(at + there_s), at, at + there_s + back_s))
         at += pause_s
-    shown = shown_after(*readings)
+    shown_time = shown_after(*readings)
     when = max(reading.answered_at for reading in readings)
-    behind_s = (after(when) - shown.at(when)).total_seconds()
+    behind_s = (after(when) - shown_time.at(when)).total_seconds()
 
     assert -DRIFT_S < behind_s < min(back_s for _, _, back_s in beats) + 1e-5
 
@@ -53,23 +53,23 @@ def test_what_it_heard_to_be_due_is_due() -> None:
 def test_small_corrections_never_make_it_go_back() -> None:
     """It goes at half its speed until it is right."""
     off_s = SLEWED_S * 0.9
-    shown = shown_after(Reading(after(0), 0, 0), Reading(after(10 - off_s), 10, 10))
-    seen = [shown.at(10 + tenth / 10) for tenth in range(40)]
+    shown_time = shown_after(Reading(after(0), 0, 0), Reading(after(10 - off_s), 10, 10))
+    times = [shown_time.at(10 + tenth / 10) for tenth in range(40)]
 
-    assert seen[0] == after(10)
-    assert seen == sorted(seen)
-    assert seen[-1] == after(10 - off_s + 3.9)
+    assert times[0] == after(10)
+    assert times == sorted(times)
+    assert times[-1] == after(10 - off_s + 3.9)
 
 
 def test_a_step_of_the_databases_clock_is_followed_at_once() -> None:
     """Back by an hour, as when another server takes its place: leases and timers go by it, too."""
-    shown = shown_after(Reading(after(0), 0, 0), Reading(after(10 - 3600), 10, 10))
+    shown_time = shown_after(Reading(after(0), 0, 0), Reading(after(10 - 3600), 10, 10))
 
-    assert shown.at(10) == after(10 - 3600)
+    assert shown_time.at(10) == after(10 - 3600)
 
 
 def test_a_process_that_was_frozen_between_question_and_answer_learns_nothing_wrong() -> None:
     """Its own clock went on meanwhile."""
-    shown = shown_after(Reading(after(0), 0, 0), Reading(after(10), 10, 70))
+    shown_time = shown_after(Reading(after(0), 0, 0), Reading(after(10), 10, 70))
 
-    assert shown.at(70) == after(70)
+    assert shown_time.at(70) == after(70)

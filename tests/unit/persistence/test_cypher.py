@@ -40,8 +40,8 @@ def test_columns_are_named(query: str, columns: list[str]) -> None:
 
 def test_comments_do_not_reach_the_server() -> None:
     """Where they end is not the same for everybody."""
-    found = read_query("RETURN 1 // a\r/* ' */+ '//' AS x").text
-    assert found.split() == ["RETURN", "1", "+", "'//'", "AS", "x"]
+    text = read_query("RETURN 1 // a\r/* ' */+ '//' AS x").text
+    assert text.split() == ["RETURN", "1", "+", "'//'", "AS", "x"]
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,14 @@ OF_EDGE = {
 )
 def test_values_are_json(text: str | None, value: object) -> None:
     """Vertices and edges have the fields of entities and relationships; a map that looks like one stays."""
-    found = cypher_value(text)
-    if isinstance(value, dict) and isinstance(found, dict) and value.get("properties") is ...:
-        value["properties"] = found["properties"]
-    assert found == value
+    parsed_value = cypher_value(text)
+    if (
+        isinstance(value, dict)
+        and isinstance(parsed_value, dict)
+        and value.get("properties") is ...
+    ):
+        value["properties"] = parsed_value["properties"]
+    assert parsed_value == value
 
 
 @pytest.mark.parametrize("text", ["NaN", "-Infinity", '{"a": Infinity}'])

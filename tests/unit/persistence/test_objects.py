@@ -97,16 +97,16 @@ def test_settings_that_cannot_be_used_are_refused(changes: dict[str, Any], probl
 @pytest.mark.item(311)
 def test_settings_show_no_key() -> None:
     """Neither by their text nor by the address that errors name."""
-    given = settings()
+    bucket_settings = settings()
 
-    assert SECRET not in f"{given}{given!r}{given.where}"
-    assert "AKIA" not in f"{given}{given!r}"
-    assert given.where == "https://s3.example:9000/files"
+    assert SECRET not in f"{bucket_settings}{bucket_settings!r}{bucket_settings.where}"
+    assert "AKIA" not in f"{bucket_settings}{bucket_settings!r}"
+    assert bucket_settings.where == "https://s3.example:9000/files"
 
 
 @pytest.mark.item(311)
 @pytest.mark.parametrize(
-    ("said", "kind", "words"),
+    ("error_text", "kind", "words"),
     [
         (ANSWER.format("403 Forbidden", "SignatureDoesNotMatch"), BucketRefusedError, "secret_key"),
         (ANSWER.format("404 Not Found", "NoSuchBucket"), BucketRefusedError, "Create the bucket"),
@@ -127,16 +127,16 @@ def test_settings_show_no_key() -> None:
     ],
 )
 def test_an_error_of_the_client_says_what_to_do(
-    said: str, kind: type[PersistenceError], words: str
+    error_text: str, kind: type[PersistenceError], words: str
 ) -> None:
     """Whether the same may be sent again is its kind; what the server quotes of keys is left out."""
-    found = translate_objects(GenericError(said), "uploading k", "https://h/b")
+    error = translate_objects(GenericError(error_text), "uploading k", "https://h/b")
 
-    assert type(found) is kind
-    assert words in str(found)
-    assert str(found).startswith("uploading k: https://h/b ")
-    assert "AKIA" not in str(found)
-    assert found.retryable is (kind is BucketUnreachableError)
+    assert type(error) is kind
+    assert words in str(error)
+    assert str(error).startswith("uploading k: https://h/b ")
+    assert "AKIA" not in str(error)
+    assert error.retryable is (kind is BucketUnreachableError)
 
 
 @pytest.mark.item(311)

@@ -71,10 +71,10 @@ def made_of(run: Any) -> Agent:
 @pytest.mark.parametrize("by", ["register", "factory", "decorator"])
 def test_a_run_that_is_no_coroutine_function_is_refused(by: str, run: Any, problem: str) -> None:
     """Where somebody reads the error, not when the first message has come and is tried again."""
-    registry, made = Registry(), made_of(run)
-    registry.add_type("other", lambda _: made)
+    registry, new_agent = Registry(), made_of(run)
+    registry.add_type("other", lambda _: new_agent)
     ways: dict[str, Callable[[], object]] = {
-        "register": lambda: registry.add(made),
+        "register": lambda: registry.add(new_agent),
         "factory": lambda: registry.find(AgentId("other", "1")),
         "decorator": lambda: registry.add(agent("desk", "1")(run)),
     }
@@ -97,7 +97,7 @@ def test_a_class_that_makes_no_agents_is_refused_as_a_factory(*, is_partial: boo
 @pytest.mark.parametrize("run", [coroutine, wrapped, partial(coroutine), Callable_()])
 def test_a_coroutine_function_is_known_in_every_guise(run: Callable[..., Any]) -> None:
     """Wrapped, with arguments, as an object: only what is certainly none is refused."""
-    registry, made = Registry(), made_of(run)
-    registry.add(made)
+    registry, new_agent = Registry(), made_of(run)
+    registry.add(new_agent)
 
-    assert registry.find(made.id) is made
+    assert registry.find(new_agent.id) is new_agent

@@ -62,9 +62,9 @@ def standing(
     *, deaths: int = 0, turns: int = 0, was_running: bool = False, broken: bool = False
 ) -> Standing:
     """Return the standing of a run whose log has so many deaths and turns that were outlived."""
-    found = Standing(was_running=was_running, broken=broken)
-    found.read(History(deaths=deaths, turns=turns, has_outlived=turns > 0))
-    return found
+    new_standing = Standing(was_running=was_running, broken=broken)
+    new_standing.read(History(deaths=deaths, turns=turns, has_outlived=turns > 0))
+    return new_standing
 
 
 def test_a_mark_says_whether_the_host_before_died() -> None:
@@ -78,8 +78,8 @@ def test_a_run_is_a_suspect_from_the_second_death_to_the_last_but_one() -> None:
     """The fifth parks it, if it was found broken off."""
     all_of_them = [standing(deaths=n, broken=True) for n in range(6)]
 
-    assert [one.deaths for one in all_of_them if one.is_suspect] == [2, 3, 4]
-    assert [one.deaths for one in all_of_them if one.verdict is not None] == [MAX_DEATHS, 6]
+    assert [s.deaths for s in all_of_them if s.is_suspect] == [2, 3, 4]
+    assert [s.deaths for s in all_of_them if s.verdict is not None] == [MAX_DEATHS, 6]
     assert standing(deaths=MAX_DEATHS).verdict is None
 
 

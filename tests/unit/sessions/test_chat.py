@@ -83,7 +83,7 @@ class Desk:
     def answer(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
         """Answer the last message."""
         del options
-        self.asked.append([one.text for one in messages])
+        self.asked.append([m.text for m in messages])
         last = messages[-1]
         if last.role == "user" and "refund" in last.text:
             orders = "78" if "both" in last.text else "7"
@@ -142,10 +142,10 @@ class Terminals:
     @property
     def text(self) -> str:
         """What was shown since the last look."""
-        found = self.out.getvalue()
+        output = self.out.getvalue()
         self.out.seek(0)
         self.out.truncate()
-        return found
+        return output
 
 
 @asynccontextmanager
@@ -186,10 +186,10 @@ async def test_a_person_decides_at_the_terminal() -> None:
     """`y` lets a tool happen, once; no answer and `n` do not, and another word is asked again."""
     desk = Desk()
     async with terminals(desk) as opened:
-        asked = await opened.typed("refund it", "y", "refund it", "", "refund it", "what?", "n")
+        prompts = await opened.typed("refund it", "y", "refund it", "", "refund it", "what?", "n")
 
     assert desk.refunded == ["7"]
-    questions = [one for one in asked if "agree" in one]
+    questions = [prompt for prompt in prompts if "agree" in prompt]
     assert questions == ['? refund {"order": "7"}: agree? [y/N] '] * 4
     assert opened.text.count("denied by Kim") == 2
 
@@ -198,9 +198,12 @@ async def test_two_approvals_are_asked_one_after_the_other() -> None:
     """Though the agent asks for both at once."""
     desk = Desk()
     async with terminals(desk) as opened:
-        asked = await opened.typed("refund both", "y", "n")
+        prompts = await opened.typed("refund both", "y", "n")
 
-    assert [one[11:25] for one in asked if "agree" in one] == ['order": "7"}: ', 'order": "8"}: ']
+    assert [prompt[11:25] for prompt in prompts if "agree" in prompt] == [
+        'order": "7"}: ',
+        'order": "8"}: ',
+    ]
     assert desk.refunded == ["7"]
 
 
@@ -213,12 +216,14 @@ async def test_without_a_person_an_approval_says_how_it_is_decided() -> None:
         async for entry in opened.agents.runtime.tail(RunId(run)):
             if entry.kind == "ask.sent":
                 break
-        found = await approvals.open()
-        await approvals.decide(found[0].id, approve=True, by="Robin")
+        open_approvals = await approvals.open()
+        await approvals.decide(open_approvals[0].id, approve=True, by="Robin")
         assert await conversation.until_ended(run) == "run_completed"
 
     assert desk.refunded == ["7"]
-    assert f"waits for a person: decide {found[0].id[:4]}\napproved by Robin\n" in opened.text
+    assert (
+        f"waits for a person: decide {open_approvals[0].id[:4]}\napproved by Robin\n" in opened.text
+    )
 
 
 async def test_a_question_that_another_person_decides_is_taken_back() -> None:
@@ -231,9 +236,9 @@ async def test_a_question_that_another_person_decides_is_taken_back() -> None:
         @override
         async def ask(self, prompt: str, *, fresh: bool = False) -> str | None:
             if "agree" in prompt:
-                [found] = await opened.agents.runtime.approvals.open()
+                [approval] = await opened.agents.runtime.approvals.open()
                 decide = opened.agents.runtime.approvals.decide
-                await decide(found.id, approve=True, by="Robin")
+                await decide(approval.id, approve=True, by="Robin")
                 await asyncio.get_running_loop().create_future()
             return await super().ask(prompt, fresh=fresh)
 
@@ -278,10 +283,10 @@ async def test_a_terminal_that_comes_later_shows_the_run_under_way() -> None:
 
 async def test_a_message_of_another_terminal_is_shown() -> None:
     """And its answer; the person is not asked twice meanwhile."""
-    async with terminals(Desk()) as opened, opened.at() as here, opened.at() as there:
-        run = await there.say("one")
-        await here.until_ended(run)
-        await there.until_ended(run)
+    async with terminals(Desk()) as opened, opened.at() as conversation, opened.at() as other:
+        run = await other.say("one")
+        await conversation.until_ended(run)
+        await other.until_ended(run)
     text = opened.text
     assert text.count("you> one\n") == 1
     assert text.count("You said one.") >= 1

@@ -84,8 +84,8 @@ def piece(
     text: str, *, attempt: int = 1, position: str = "0", is_all: bool = False
 ) -> SessionEvent:
     """A piece of an answer, or all of it so far."""
-    said = {"text": text, "attempt": attempt, "position": position}
-    return event("text_snapshot" if is_all else "text_delta", said)
+    payload = {"text": text, "attempt": attempt, "position": position}
+    return event("text_snapshot" if is_all else "text_delta", payload)
 
 
 def answer(text: str) -> SessionEvent:
@@ -93,15 +93,15 @@ def answer(text: str) -> SessionEvent:
     return event("message", {"role": "assistant", "text": text, "content": []})
 
 
-def shown(events: Sequence[SessionEvent], *, depth: int = 0, typed: str | None = None) -> str:
+def screen_text(events: Sequence[SessionEvent], *, depth: int = 0, typed: str | None = None) -> str:
     """The screen after these events."""
     out = io.StringIO()
     console = Terminal(file=out, width=120, highlight=False, emoji=False)
     screen = TextScreen(console, lambda approval: f"decide {approval}")
     if typed is not None:
         screen.typed("r", typed, is_seen=True)
-    for one in events:
-        screen.event(one, depth=depth)
+    for session_event in events:
+        screen.event(session_event, depth=depth)
     return out.getvalue()
 
 
@@ -111,23 +111,23 @@ def test_each_type_has_an_example_here() -> None:
 
 
 @pytest.mark.item(343)
-@pytest.mark.parametrize(("type_", "payload", "text"), SAID, ids=[one[0] for one in SAID])
+@pytest.mark.parametrize(("type_", "payload", "text"), SAID, ids=[case[0] for case in SAID])
 def test_each_type_is_shown_in_words(type_: str, payload: dict[str, Any], text: str) -> None:
     """On one line of its own, or not at all."""
-    assert shown([event(type_, payload)]) == text
+    assert screen_text([event(type_, payload)]) == text
 
 
 def test_pieces_become_the_answer_and_it_is_not_said_twice() -> None:
     """The end of the run does not repeat it either."""
     events = [piece("Hi "), piece("you."), answer("Hi you.")]
 
-    assert shown([*events, event("run_completed", {"output": "Hi you."})]) == "Hi you.\n"
+    assert screen_text([*events, event("run_completed", {"output": "Hi you."})]) == "Hi you.\n"
 
 
 def test_pieces_that_were_missed_come_with_the_answer() -> None:
     """Those at the end are added; if the beginning is missing, all of it is shown."""
-    assert shown([piece("Hi "), answer("Hi you.")]) == "Hi you.\n"
-    assert shown([piece("you."), answer("Hi you.")]) == "you.\n(the whole answer:)\nHi you.\n"
+    assert screen_text([piece("Hi "), answer("Hi you.")]) == "Hi you.\n"
+    assert screen_text([piece("you."), answer("Hi you.")]) == "you.\n(the whole answer:)\nHi you.\n"
 
 
 def test_a_snapshot_is_in_place_of_the_pieces() -> None:
@@ -135,8 +135,8 @@ def test_a_snapshot_is_in_place_of_the_pieces() -> None:
     late = [piece("Hi ", is_all=True), piece("you."), answer("Hi you.")]
     again = [piece("Hm"), piece("", attempt=2, is_all=True), piece("Hi.", attempt=2), answer("Hi.")]
 
-    assert shown(late) == "Hi you.\n"
-    assert shown(again) == "Hm\n(the answer begins anew)\nHi.\n"
+    assert screen_text(late) == "Hi you.\n"
+    assert screen_text(again) == "Hm\n(the answer begins anew)\nHi.\n"
 
 
 def test_a_second_attempt_begins_the_answer_anew() -> None:
@@ -144,28 +144,28 @@ def test_a_second_attempt_begins_the_answer_anew() -> None:
     again = [piece("Hm"), piece("Hi.", attempt=2), answer("Hi.")]
     other = [piece("One."), answer("One."), piece("Two.", position="3"), answer("Two.")]
 
-    assert shown(again) == "Hm\n(the answer begins anew)\nHi.\n"
-    assert shown(other) == "One.\nTwo.\n"
+    assert screen_text(again) == "Hm\n(the answer begins anew)\nHi.\n"
+    assert screen_text(other) == "One.\nTwo.\n"
 
 
 def test_what_was_typed_here_is_not_shown_again() -> None:
     """A message that another terminal wrote is."""
     user = event("message", {"role": "user", "text": "hello", "content": []})
 
-    assert shown([user], typed="hello") == ""
-    assert shown([user]) == "you> hello\n"
+    assert screen_text([user], typed="hello") == ""
+    assert screen_text([user]) == "you> hello\n"
 
 
 def test_runs_below_show_their_tools_but_not_their_texts() -> None:
     """Indented."""
     events = [piece("secret"), answer("secret"), event("tool_started", {"name": "find"})]
 
-    assert shown(events, depth=1) == "  → find\n"
+    assert screen_text(events, depth=1) == "  → find\n"
 
 
 def test_text_cannot_steer_the_terminal() -> None:
     """Control characters are shown as signs."""
-    assert "\x1b" not in shown([piece("\x1b[2Jboo"), answer("\x1b[2Jboo")])
+    assert "\x1b" not in screen_text([piece("\x1b[2Jboo"), answer("\x1b[2Jboo")])
 
 
 def test_json_lines_are_events(capsys: pytest.CaptureFixture[str]) -> None:

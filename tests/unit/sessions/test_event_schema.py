@@ -27,8 +27,8 @@ EVENT = {
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:
     """The file's schema."""
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return document
 
 
 @pytest.mark.item(343)

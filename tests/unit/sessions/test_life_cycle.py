@@ -36,7 +36,7 @@ class Closing(ScriptedModel):
         self._log.append("model")
 
 
-def listed(folder: Path) -> list[Path]:
+def list_entries(folder: Path) -> list[Path]:
     """Everything in a folder."""
     return sorted(folder.rglob("*"))
 
@@ -141,4 +141,4 @@ async def test_nothing_is_written_outside_of_the_users_folder(
     async with AgentRuntime(project, agents=agent()) as runtime:
         await (await runtime.start("hi", session_id="s")).result()
         await runtime.delete_session("s")
-    assert listed(tmp_path) == [home, project]
+    assert list_entries(tmp_path) == [home, project]

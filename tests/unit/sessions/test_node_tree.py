@@ -13,12 +13,12 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 def turns(*pairs: str) -> list[Turn]:
     """Nodes written as PARENT>ID, in order; the first has no parent."""
-    found = []
+    nodes = []
     for ordinal, pair in enumerate(pairs):
         parent, _, id_ = pair.partition(">")
-        said = ChatMessage.of("user", f"text {id_}")
-        found.append(Turn(ordinal, id_, "r", said, None, parent or None, AT))
-    return found
+        message = ChatMessage.of("user", f"text {id_}")
+        nodes.append(Turn(ordinal, id_, "r", message, None, parent or None, AT))
+    return nodes
 
 
 def drawn(*pairs: str, head: str | None = None) -> list[str]:

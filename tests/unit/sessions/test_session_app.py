@@ -56,7 +56,7 @@ async def registers_two(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "app", "modes", "known", "serves"),
+    ("target", "app", "modes", "known_modes", "serves"),
     [
         (MAIN, "session", {"normal": MAIN}, ("normal",), ()),
         (DESK, "desk", dict(DESK.modes), ("normal", "orchestrator"), ()),
@@ -75,13 +75,17 @@ async def registers_two(runtime: Runtime) -> None:
     ],
 )
 async def test_an_application_has_sessions(  # noqa: PLR0917 - a row of the table
-    found: object, app: str, modes: dict[str, Any], known: tuple[str, ...], serves: tuple[str, ...]
+    target: object,
+    app: str,
+    modes: dict[str, Any],
+    known_modes: tuple[str, ...],
+    serves: tuple[str, ...],
 ) -> None:
     """An agent, modes, a SessionAgent, the first of several, or what a function returns or registers."""
     runtime = Runtime()
-    served = await serve_app(runtime, "shop:app", found)
+    served = await serve_app(runtime, "shop:app", target)
 
-    assert (served.app, dict(served.modes), served.known_modes) == (app, modes, known)
+    assert (served.app, dict(served.modes), served.known_modes) == (app, modes, known_modes)
     assert runtime.serves == serves
 
 
@@ -101,7 +105,7 @@ async def test_another_type_may_be_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "problem"),
+    ("target", "problem"),
     [
         (does_neither, "it has no sessions. Register the type of a SessionAgent"),
         (registers_two, "it has registered several types of sessions: desk, shop. Choose one with"),
@@ -111,13 +115,13 @@ async def test_another_type_may_be_chosen() -> None:
         (["x"], "str is not an agent"),
     ],
 )
-async def test_what_has_no_sessions_is_refused(found: object, problem: str) -> None:
+async def test_what_has_no_sessions_is_refused(target: object, problem: str) -> None:
     """In a sentence with the way out."""
     with pytest.raises(ServeError, match=f"cannot serve 'shop:app': {problem}"):
-        await serve_app(Runtime(), "shop:app", found)
+        await serve_app(Runtime(), "shop:app", target)
 
 
-@pytest.mark.parametrize("wrapped", [lambda one: one, lambda one: [one, BOSS]])
+@pytest.mark.parametrize("wrapped", [lambda desk: desk, lambda desk: [desk, BOSS]])
 async def test_a_host_serves_the_type_of_a_session_agent(wrapped: Callable[[object], Any]) -> None:
     """Each key of it is a session; alone or in a list."""
     async with Runtime() as runtime:

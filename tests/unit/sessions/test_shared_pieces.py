@@ -36,23 +36,23 @@ async def test_readers_share_the_events_and_lines_of_pieces() -> None:
     """However far apart they are, while both have the piece."""
     pieces, lines = [piece(n) for n in range(50)], _SharedLines()
     first, second = reader(), reader()
-    mine = [event for one in pieces for event in await first.of(one)]
-    others = [event for one in pieces for event in await second.of(one)]
+    mine = [event for p in pieces for event in await first.of(p)]
+    others = [event for p in pieces for event in await second.of(p)]
 
     assert "".join(TextPiece.model_validate(event).payload["text"] for event in mine) == "".join(
         f"{n} " for n in range(50)
     )
-    assert all(one is other for one, other in zip(mine, others, strict=True))
-    shown = [lines.of(event) for event in mine]
-    assert all(lines.of(event) is line for event, line in zip(others, shown, strict=True))
+    assert all(event is other for event, other in zip(mine, others, strict=True))
+    own_lines = [lines.of(event) for event in mine]
+    assert all(lines.of(event) is line for event, line in zip(others, own_lines, strict=True))
 
 
 async def test_a_reader_of_another_session_has_an_event_of_its_own() -> None:
     """An answer that is asked again begins with an empty snapshot for each of them."""
-    one, again = piece(1), piece(0)
+    next_piece, again = piece(1), piece(0)
     first, other = reader(), reader("t")
     for translator, name in ((first, "s"), (other, "t")):
-        assert [event.session_id for event in await translator.of(one)] == [name]
+        assert [event.session_id for event in await translator.of(next_piece)] == [name]
         assert [(event.session_id, event.type) for event in await translator.of(again)] == [
             (name, "text_snapshot"),
             (name, "text_delta"),

@@ -42,10 +42,10 @@ async def test_the_four_stores_in_memory_need_no_infrastructure(
         Relationship(id="r", type="on", source_id="bern", target_id="aare")
     )
     await blobs.upload("a/b.txt", b"text")
-    kept = await blobs.store(b"bytes")
+    blob_ref = await blobs.store(b"bytes")
     await board.create_task_list("s1", AgentId("writer", "1"), [Task(id="1", title="write")])
 
     assert [hit.id for hit in await vectors.search((0.0, 2.0))] == ["a"]
     assert len((await graph.get_neighbors("bern")).entities) == 2
-    assert (await blobs.download("a/b.txt"), await blobs.resolve(kept)) == (b"text", b"bytes")
-    assert [found.agent_id for found in await board.get_boards("s1")] == ["writer/1"]
+    assert (await blobs.download("a/b.txt"), await blobs.resolve(blob_ref)) == (b"text", b"bytes")
+    assert [b.agent_id for b in await board.get_boards("s1")] == ["writer/1"]

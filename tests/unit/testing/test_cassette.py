@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from actors._kernel.agent.models import StreamEvent
 
 
-def said(*texts: str) -> list[ChatMessage]:
+def user_messages(*texts: str) -> list[ChatMessage]:
     """User messages of these texts."""
     return [ChatMessage.of("user", text) for text in texts]
 
 
 async def events(model: LLMClient, *texts: str) -> list[StreamEvent]:
     """All events of one answer."""
-    return [event async for event in model.generate_stream(said(*texts))]
+    return [event async for event in model.generate_stream(user_messages(*texts))]
 
 
 def lines(path: Path) -> list[str]:
@@ -57,10 +57,13 @@ async def test_a_client_is_asked_only_for_what_is_not_recorded(path: Path) -> No
     """Whatever the metadata of messages is: no provider sees it."""
     live = ScriptedModel("one", "two")
     cassette = Cassette(path, live)
-    marked = [message.model_copy(update={"metadata": {"turn": "7"}}) for message in said("a")]
+    marked = [
+        message.model_copy(update={"metadata": {"turn": "7"}}) for message in user_messages("a")
+    ]
 
     answers = [
-        (await cassette.generate(messages)).text for messages in (said("a"), marked, said("b"))
+        (await cassette.generate(messages)).text
+        for messages in (user_messages("a"), marked, user_messages("b"))
     ]
 
     assert answers == ["one", "one", "two"]
@@ -70,11 +73,11 @@ async def test_a_client_is_asked_only_for_what_is_not_recorded(path: Path) -> No
 async def test_an_unknown_request_is_shown_beside_the_nearest_recorded_one(path: Path) -> None:
     """As a diff, with the way to record it."""
     cassette = Cassette(path, ScriptedModel("one", "two", model="m"))
-    await cassette.generate(said("the weather in Oslo", "and tomorrow?"))
-    await cassette.generate(said("a poem"))
+    await cassette.generate(user_messages("the weather in Oslo", "and tomorrow?"))
+    await cassette.generate(user_messages("a poem"))
 
     with pytest.raises(NotRecordedError) as caught:
-        await Cassette(path).generate(said("the weather in Rome", "and tomorrow?"))
+        await Cassette(path).generate(user_messages("the weather in Rome", "and tomorrow?"))
 
     text = str(caught.value)
     assert "Cassette(path, client)" in text
@@ -86,7 +89,7 @@ async def test_an_unknown_request_is_shown_beside_the_nearest_recorded_one(path:
 async def test_an_unknown_request_to_an_empty_cassette_is_shown_itself(path: Path) -> None:
     """There is nothing to compare it with."""
     with pytest.raises(NotRecordedError, match=r"(?s)Nothing is recorded.*hello") as caught:
-        await Cassette(path).generate(said("hello"))
+        await Cassette(path).generate(user_messages("hello"))
 
     assert Cassette(path).model == "cassette"
     assert caught.value.path == str(path)
@@ -103,16 +106,16 @@ async def test_no_secret_gets_into_the_file(path: Path, monkeypatch: pytest.Monk
     )
     cassette = Cassette(path, live, secrets=["hunter2"])
 
-    answer = await cassette.generate(said("my pin is pin-0123456789"), options=options)
-    [written] = lines(path)
+    answer = await cassette.generate(user_messages("my pin is pin-0123456789"), options=options)
+    [line] = lines(path)
 
     assert "hunter2" in answer.text
     for secret in ("sk-live-0123456789", "pin-0123456789", "hunter2", "Bearer abc", "def\\"):
-        assert secret not in written
-    assert '"seed": 1' in written
-    assert "Copenhagen" in written
+        assert secret not in line
+    assert '"seed": 1' in line
+    assert "Copenhagen" in line
     played = await Cassette(path, secrets=["hunter2"]).generate(
-        said("my pin is pin-0123456789"), options=options
+        user_messages("my pin is pin-0123456789"), options=options
     )
     assert played.text == "use [removed] or [removed] in Copenhagen, [removed]"
 
@@ -123,17 +126,17 @@ async def test_a_stream_that_fails_is_not_recorded(path: Path) -> None:
     cassette = Cassette(path, live)
 
     with pytest.raises(ConnectionError):
-        await cassette.generate(said("hi"))
+        await cassette.generate(user_messages("hi"))
 
     assert lines(path) == []
-    assert (await cassette.generate(said("hi"))).text == "whole"
+    assert (await cassette.generate(user_messages("hi"))).text == "whole"
 
 
 async def test_a_recording_replaces_the_file_as_a_whole(path: Path) -> None:
     """What another process recorded meanwhile is kept, and nothing else is left in the folder."""
     first, second = (Cassette(path, ScriptedModel("x")) for _ in range(2))
-    await first.generate(said("a"))
-    await second.generate(said("b"))
+    await first.generate(user_messages("a"))
+    await second.generate(user_messages("b"))
 
     digests = [json.loads(line)["digest"] for line in lines(path)]
 
@@ -144,11 +147,11 @@ async def test_a_recording_replaces_the_file_as_a_whole(path: Path) -> None:
 async def test_odd_text_is_recorded_and_played(path: Path) -> None:
     """NUL, half a surrogate pair and separators that some call the end of a line."""
     odd = "a\x00b\u2028c\x85d"
-    await Cassette(path, ScriptedModel(odd)).generate(said(odd))
+    await Cassette(path, ScriptedModel(odd)).generate(user_messages(odd))
 
-    assert (await Cassette(path).generate(said(odd))).text == odd
+    assert (await Cassette(path).generate(user_messages(odd))).text == odd
     with pytest.raises(NotRecordedError):
-        await Cassette(path).generate(said("\ud800"))
+        await Cassette(path).generate(user_messages("\ud800"))
 
 
 @pytest.mark.parametrize("line", ["{", "{}", '{"v": 2}', "[]", "null"])
@@ -173,5 +176,5 @@ async def test_tokens_are_counted_by_the_client_if_there_is_one(path: Path) -> N
             del messages
             return 7
 
-    assert await Cassette(path, Counting()).count_tokens(said("abc")) == 7
-    assert await Cassette(path).count_tokens(said("abc")) == 5
+    assert await Cassette(path, Counting()).count_tokens(user_messages("abc")) == 7
+    assert await Cassette(path).count_tokens(user_messages("abc")) == 5

@@ -29,11 +29,11 @@ async def events(model: LLMClient) -> list[StreamEvent]:
 
 async def events_before(error: type[Exception], model: LLMClient) -> list[StreamEvent]:
     """The events ahead of an error."""
-    heard = []
+    events = []
     with suppress(error):
         async for event in model.generate_stream(HI):
-            heard.append(event)  # noqa: PERF401 - what came before the error counts
-    return heard
+            events.append(event)  # noqa: PERF401 - what came before the error counts
+    return events
 
 
 @pytest.mark.item(340)
@@ -107,9 +107,9 @@ async def test_an_error_of_the_script_is_raised_and_the_next_line_answers() -> N
     )
     with pytest.raises(ConnectionError, match="away"):
         await model.generate(HI)
-    heard = await events_before(ConnectionError, model)
+    events = await events_before(ConnectionError, model)
     assert (await model.generate(HI)).text == "whole"
-    assert heard == [TextDelta(text="half"), TextDelta(text=" of")]
+    assert events == [TextDelta(text="half"), TextDelta(text=" of")]
     assert model.calls == 3
 
 
@@ -148,9 +148,9 @@ async def test_what_was_asked_is_remembered() -> None:
     await model.generate(HI)
     await model.generate([*HI, ChatMessage.of("user", "there")], options=options)
 
-    assert [asked.text for asked in model.asked] == ["hi", "there"]
-    assert [len(asked.messages) for asked in model.asked] == [1, 2]
-    assert [asked.options for asked in model.asked] == [GenerationOptions(), options]
+    assert [request.text for request in model.asked] == ["hi", "there"]
+    assert [len(request.messages) for request in model.asked] == [1, 2]
+    assert [request.options for request in model.asked] == [GenerationOptions(), options]
 
 
 @pytest.mark.item(340)

@@ -15,8 +15,12 @@ HI = ChatMessage.of("user", "hi")
 
 def turn(role: Any, *blocks: dict[str, Any] | str) -> ChatMessage:
     """A message of texts and other blocks."""
-    made = [{"type": "text", "text": one} if isinstance(one, str) else one for one in blocks]
-    return ChatMessage(role=role, content=[ContentBlock.model_validate(one) for one in made])
+    block_fields = [
+        {"type": "text", "text": block} if isinstance(block, str) else block for block in blocks
+    ]
+    return ChatMessage(
+        role=role, content=[ContentBlock.model_validate(fields) for fields in block_fields]
+    )
 
 
 def call(id_: str) -> dict[str, Any]:

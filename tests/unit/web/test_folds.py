@@ -48,10 +48,10 @@ class Reader:
             self.read.append(entry.seq)
             yield entry
 
-    async def cards(self, kept: Folds, run_id: RunId) -> RunCards:
+    async def cards(self, folds: Folds, run_id: RunId) -> RunCards:
         """The cards as a page has them now."""
         row = await row_of(self.runtime.store, run_id)
-        return await kept.cards_of(self, row.agent_id, row, nothing)  # type: ignore[arg-type]
+        return await folds.cards_of(self, row.agent_id, row, nothing)  # type: ignore[arg-type]
 
 
 async def nothing(_: Sequence[str]) -> list[Turn]:
@@ -69,28 +69,28 @@ async def chatting() -> AsyncIterator[Runtime]:
 
 async def waits(runtime: Runtime, run_id: RunId, count: int) -> None:
     """Return when the run waits for the next signal behind so many."""
-    seen = 0
+    wait_count = 0
     async for entry in runtime.tail(run_id):
-        seen += entry.kind == "run.suspended"
-        if seen > count:
+        wait_count += entry.kind == "run.suspended"
+        if wait_count > count:
             return
 
 
 async def test_a_page_of_an_open_run_reads_each_entry_once() -> None:
     """Of one that has ended nothing is kept; what a reader does to the cards stays with it."""
-    kept = Folds()
+    folds = Folds()
     async with chatting() as runtime:
         run_id = await runtime.submit(AgentId("chat", "s"), None)
         reader = Reader(runtime)
         for n in range(3):
             await waits(runtime, run_id, n)
-            (await reader.cards(kept, run_id)).cards["mine"] = Any  # type: ignore[assignment]
-            assert "mine" not in (await reader.cards(kept, run_id)).cards
+            (await reader.cards(folds, run_id)).cards["mine"] = Any  # type: ignore[assignment]
+            assert "mine" not in (await reader.cards(folds, run_id)).cards
             await runtime.signal(run_id, f"go-{n}")
         await runtime.result(run_id)
-        await reader.cards(kept, run_id)
+        await reader.cards(folds, run_id)
         count = len(reader.read)
-        await reader.cards(kept, run_id)
+        await reader.cards(folds, run_id)
 
     assert count > 9
     assert reader.read[:count] == list(range(count))
@@ -100,17 +100,17 @@ async def test_a_page_of_an_open_run_reads_each_entry_once() -> None:
 async def test_only_so_many_runs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that was looked at longest ago is read from its start again."""
     monkeypatch.setattr(cards, "MOST_FOLDS", 1)
-    kept = Folds()
+    folds = Folds()
     async with chatting() as runtime:
         runs = [await runtime.submit(AgentId("chat", f"{n}"), None) for n in range(2)]
         reader = Reader(runtime)
         for run_id in runs:
             await waits(runtime, run_id, 0)
-            await reader.cards(kept, run_id)
+            await reader.cards(folds, run_id)
         before = len(reader.read)
-        await reader.cards(kept, runs[1])
+        await reader.cards(folds, runs[1])
         same = len(reader.read)
-        await reader.cards(kept, runs[0])
+        await reader.cards(folds, runs[0])
 
     assert same == before
     assert reader.read[same:] == list(range(len(reader.read) - same)) != []

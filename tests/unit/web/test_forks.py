@@ -13,8 +13,8 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 def turns(*pairs: tuple[str, str | None]) -> list[Turn]:
     """Return turns by id and parent, in the order in which they were written."""
-    said = ChatMessage.of("user", "x")
-    return [Turn(n, id_, "r", said, None, parent, AT) for n, (id_, parent) in enumerate(pairs)]
+    message = ChatMessage.of("user", "x")
+    return [Turn(n, id_, "r", message, None, parent, AT) for n, (id_, parent) in enumerate(pairs)]
 
 
 def test_a_fork_names_the_newest_end_of_its_neighbours() -> None:

@@ -68,9 +68,9 @@ SPEC: Final = WorkflowSpec(
 
 def test_the_code_of_nodes_names_effects_and_moves() -> None:
     """In functions, closures, partials, objects and constants of a module; not in their documentation."""
-    facts = {one.name: one for one in facts_of(SPEC, RetryPolicy())}
+    facts = {node.name: node for node in facts_of(SPEC, RetryPolicy())}
 
-    assert {name: one.goes_to for name, one in facts.items()} == {
+    assert {name: node.goes_to for name, node in facts.items()} == {
         "ask": ("fork",),
         "fork": ("tool", "made", "last"),
         "tool": ("last",),
@@ -78,7 +78,7 @@ def test_the_code_of_nodes_names_effects_and_moves() -> None:
         "last": ("ask",),
         "chosen": (),
     }
-    assert {name: (one.kind, one.attempts, one.deadline) for name, one in facts.items()} == {
+    assert {name: (node.kind, node.attempts, node.deadline) for name, node in facts.items()} == {
         "ask": ("ask user", 1, "named"),
         "fork": ("branches", 0, ""),
         "tool": ("tool calls", 2, ""),
@@ -94,7 +94,7 @@ def test_a_document_declares_its_nodes() -> None:
     spec = load_flow(Path(__file__).parents[3] / "docs" / "graphs" / "refund.json")
     facts = facts_of(spec, RetryPolicy())
 
-    assert {one.name: (one.kind, one.attempts, one.deadline, one.ways) for one in facts} == {
+    assert {node.name: (node.kind, node.attempts, node.deadline, node.ways) for node in facts} == {
         "ask": ("ask user", 1, "3 days, 0:00:00", (("", "ask~"),)),
         "ask~": ("timeout", 0, "", (("", "check"), ("timeout", "no"))),
         "check": ("switch", 0, "", (("vars.answer.response == 'yes'", "pay"), ("else", "no"))),
@@ -112,7 +112,7 @@ def test_a_policy_that_cannot_say_hides_no_node() -> None:
         def max_attempts(self, effect: Effect) -> int:
             return int(effect.payload["tries"])
 
-    assert {one.attempts for one in facts_of(SPEC, Odd())} == {0}
+    assert {node.attempts for node in facts_of(SPEC, Odd())} == {0}
 
 
 def test_a_run_changes_classes_and_never_the_layout() -> None:
@@ -127,7 +127,7 @@ def test_a_run_changes_classes_and_never_the_layout() -> None:
         taken_edges=[("a", "b")],
         unnamed_edges=[("a", "c"), ("c", "b"), ("b", "b"), ("a", "gone")],
     )
-    plain, marked = (str(svg_of(first, one, title="x")) for one in (GraphMarks(), marks))
+    plain, marked = (str(svg_of(first, m, title="x")) for m in (GraphMarks(), marks))
 
     def geometry(svg: str) -> list[str]:
         bare = re.sub(r'<g id="seen">.*?</g>', "", svg)
@@ -157,16 +157,16 @@ def test_names_are_text(name: str) -> None:
 def test_what_is_too_large_has_no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand nodes have one; more, or lines across all of them, or no package: none."""
 
-    def named(count: int) -> list[str]:
+    def node_names(count: int) -> list[str]:
         return [f"node {n}" for n in range(count)]
 
     def chain(count: int) -> list[tuple[str, str]]:
         return [(f"node {n}", f"node {n + 1}") for n in range(count - 1)]
 
-    assert layout_of(named(MAX_NODES), chain(MAX_NODES)) is not None
-    assert layout_of(named(MAX_NODES + 1), chain(MAX_NODES + 1)) is None
+    assert layout_of(node_names(MAX_NODES), chain(MAX_NODES)) is not None
+    assert layout_of(node_names(MAX_NODES + 1), chain(MAX_NODES + 1)) is None
     across = [(f"node {n}", f"node {MAX_NODES - n - 1}") for n in range(0, 400, 3)]
-    assert layout_of(named(MAX_NODES), chain(MAX_NODES) + across) is None
+    assert layout_of(node_names(MAX_NODES), chain(MAX_NODES) + across) is None
     assert layout_of([], []) is None
     monkeypatch.setitem(sys.modules, "graphlay", None)
-    assert layout_of(named(2), chain(2)) is None
+    assert layout_of(node_names(2), chain(2)) is None

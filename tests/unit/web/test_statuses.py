@@ -14,14 +14,16 @@ def test_pages_colour_statuses_as_the_terminal_does() -> None:
     rules = re.findall(
         r"^((?:\.status\.\w+,? ?)+)\{ color: var\((--\w+)\); \}", style, re.MULTILINE
     )
-    found = {word: name for words, name in rules for word in re.findall(r"\.status\.(\w+)", words)}
+    colours = {
+        word: name for words, name in rules for word in re.findall(r"\.status\.(\w+)", words)
+    }
 
-    assert found == {status: VARIABLES[tone] for status, tone in TONES.items()}
+    assert colours == {status: VARIABLES[tone] for status, tone in TONES.items()}
 
 
 def test_a_status_is_coloured_however_it_is_written() -> None:
     """The store writes it in upper case, the API in lower case; an unknown one has no colour."""
-    assert [colour_of(one) for one in ("COMPLETED", "failed", "CANCELLED", "Running")] == [
+    assert [colour_of(status) for status in ("COMPLETED", "failed", "CANCELLED", "Running")] == [
         "green",
         "red",
         "yellow",

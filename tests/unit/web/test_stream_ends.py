@@ -28,11 +28,11 @@ async def test_a_stream_does_not_count_once_its_client_has_its_end() -> None:
     for _ in range(streams.MAX_STREAMS_OF_ONE - 1):
         open_ones.add(EventStream(), LOCAL)
     response = streams.StreamResponse(open_ones, LOCAL, _nothing())
-    seen = []
+    more_bodies = []
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.body":
-            seen.append(message["more_body"])
+            more_bodies.append(message["more_body"])
             if message["more_body"]:
                 with pytest.raises(ProblemError):
                     open_ones.check(LOCAL)
@@ -40,5 +40,5 @@ async def test_a_stream_does_not_count_once_its_client_has_its_end() -> None:
                 open_ones.check(LOCAL)
 
     await response({"type": "http"}, asyncio.Event().wait, send)  # type: ignore[arg-type]
-    assert seen == [True, False]
+    assert more_bodies == [True, False]
     open_ones.check(LOCAL)

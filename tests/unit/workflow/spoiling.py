@@ -32,26 +32,26 @@ def spoil(data: Any, rng: random.Random, junk: list[Any]) -> None:
 
 def twist(data: Any, rng: random.Random) -> None:
     """Let a list have an item twice or not at all, a value a second place, and a name another one."""
-    places = [one for one in _below(data) if one]
-    place, other = rng.choice(places), rng.choice(places)
-    key = rng.choice([*place] if isinstance(place, dict) else range(len(place)))
+    containers = [c for c in _below(data) if c]
+    container, source = rng.choice(containers), rng.choice(containers)
+    key = rng.choice([*container] if isinstance(container, dict) else range(len(container)))
     match rng.randrange(4):
-        case 0 if isinstance(place, list):
-            place.append(copy.deepcopy(place[key]))
+        case 0 if isinstance(container, list):
+            container.append(copy.deepcopy(container[key]))
         case 1:
-            del place[key]
-        case 2 if isinstance(place, dict):
-            place[rng.choice(["", "~", "end", "id", "\x00", "nodes"])] = place.pop(key)
+            del container[key]
+        case 2 if isinstance(container, dict):
+            container[rng.choice(["", "~", "end", "id", "\x00", "nodes"])] = container.pop(key)
         case _:
-            from_ = rng.choice([*other] if isinstance(other, dict) else range(len(other)))
-            place[key] = copy.deepcopy(other[from_])
+            from_ = rng.choice([*source] if isinstance(source, dict) else range(len(source)))
+            container[key] = copy.deepcopy(source[from_])
 
 
 def _below(data: Any) -> list[Any]:
     if not isinstance(data, dict | list):
         return []
     inner = data.values() if isinstance(data, dict) else data
-    return [data, *(place for one in inner for place in _below(one))]
+    return [data, *(container for value in inner for container in _below(value))]
 
 
 def spoilt(data: Any, rng: random.Random) -> bytes:

@@ -114,10 +114,12 @@ def test_each_row_has_a_test_or_a_reason() -> None:
     assert not TESTED.keys() & MEANS_NOTHING.keys()
 
 
-@pytest.mark.parametrize(("row", "place"), TESTED.items())
-def test_the_test_of_a_row_names_it(row: int, place: str) -> None:
+@pytest.mark.parametrize(("row", "path"), TESTED.items())
+def test_the_test_of_a_row_names_it(row: int, path: str) -> None:
     """It is there, and marked with the row."""
-    module, _, name = place.partition(":")
-    found = getattr(importlib.import_module(module), name)
-    marked = {one for mark in found.pytestmark if mark.name == "item" for one in mark.args}
+    module, _, name = path.partition(":")
+    test_function = getattr(importlib.import_module(module), name)
+    marked = {
+        number for mark in test_function.pytestmark if mark.name == "item" for number in mark.args
+    }
     assert row in marked

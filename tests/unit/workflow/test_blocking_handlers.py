@@ -93,10 +93,10 @@ async def test_what_a_handler_in_a_thread_raises_is_a_failed_attempt() -> None:
 
 async def test_a_run_is_cancelled_while_its_handler_blocks() -> None:
     """It ends at once, and what the thread returns is dropped."""
-    begun, may_end, has_ended = threading.Event(), threading.Event(), threading.Event()
+    has_begun, may_end, has_ended = threading.Event(), threading.Event(), threading.Event()
 
     def block(_run: RunState, _effect: Effect) -> EffectOutcome:
-        begun.set()
+        has_begun.set()
         may_end.wait(PATIENCE_S)
         has_ended.set()
         return EffectOutcome.completed("too late")
@@ -106,7 +106,7 @@ async def test_a_run_is_cancelled_while_its_handler_blocks() -> None:
         await Flows("app", FLOWS, effect_handlers=handlers, blocking=True).register(runtime)
         runs = FlowRuns(runtime, "app")
         run_id = await runs.start("tool")
-        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        await asyncio.to_thread(has_begun.wait, PATIENCE_S)
         await runs.cancel(run_id)
         await runtime.wait(run_id)
         was_blocked = not has_ended.is_set()

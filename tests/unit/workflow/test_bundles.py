@@ -102,11 +102,11 @@ def test_a_flow_is_packed_with_all_that_it_refers_to(folder: Path) -> None:
     assert first.hash == opened.hash == open_workflow_bundle(raw).hash
     assert opened.manifest.entry.name == "The root"
     assert sorted(opened.files) == ["assets/logo.png", "flows/child.json", "flows/root.json"]
-    specs = {one.workflow_id: one for one in opened.specs()}
+    specs = {spec.workflow_id: spec for spec in opened.specs()}
     assert sorted(specs) == ["root@1.0", "root@1.0.child"]
     registry = WorkflowRegistry()
-    for one in specs.values():
-        registry.register(one)
+    for spec in specs.values():
+        registry.register(spec)
     runtime = WorkflowRuntime(
         run_store=InMemoryRunStore(), ledger_store=InMemoryLedgerStore(), workflow_registry=registry
     )
@@ -195,12 +195,14 @@ def test_a_registry_installs_lists_resolves_and_removes(folder: Path) -> None:
     changed = folder / "changed.flow"
     pack_workflow_bundle(folder / "root.json", changed, bundle_version="1.9", metadata={"x": 1})
 
-    refs = [one.bundle_ref for one in registry.list_bundles()]
+    refs = [bundle.bundle_ref for bundle in registry.list_bundles()]
     assert refs == ["root@1.10", "root@1.10-rc1", "root@1.9"]
     assert registry.resolve_bundle("root").bundle_ref == "root@1.10"
     assert registry.resolve_bundle("root@1.9").bundle_version == "1.9"
     assert registry.resolve_entrypoint("The root", interface="chat").flow_id == "root"
-    assert [one.bundle_ref for one in registry.list_entrypoints(latest_only=True)] == ["root@1.10"]
+    assert [entry.bundle_ref for entry in registry.list_entrypoints(latest_only=True)] == [
+        "root@1.10"
+    ]
     assert registry.list_entrypoints(interface="other") == []
     assert registry.install(folder / "1.9.flow").bundle_ref == "root@1.9"
     with pytest.raises(WorkflowBundleRegistryError, match="Give it another version"):
@@ -244,7 +246,7 @@ def test_the_folder_of_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (registry.folder / "other@1.flow").write_bytes(zipped(files_of()))
     (registry.folder / "junk@1.flow").write_bytes(b"junk")
     (registry.folder / ".draft-x").write_bytes(b"")
-    assert [one.bundle_ref for one in registry.list_bundles()] == ["b@1"]
+    assert [bundle.bundle_ref for bundle in registry.list_bundles()] == ["b@1"]
 
 
 def test_damaged_bundles_are_refused(tmp_path: Path) -> None:

@@ -64,16 +64,16 @@ async def test_other_runs_end_while_code_is_evaluated(
     spec = (
         drawn() if kind == "drawing" else flow("code", CODE if kind == "document" else expression)
     )
-    held = HeldSandbox(monkeypatch)
+    held_sandbox = HeldSandbox(monkeypatch)
     plain = flow("plain", {"set": {"x": "${1 + 1}"}})
 
     async with Runtime() as runtime, asyncio.timeout(PATIENCE_S):
         await Flows("app", [spec, plain]).register(runtime)
         runs = FlowRuns(runtime, "app")
         run_id = await runs.start("code")
-        await held.begun.wait()
+        await held_sandbox.begun.wait()
         neighbour = await runtime.result(await runs.start("plain"))
-        held.released.set()
+        held_sandbox.released.set()
         await runtime.result(run_id)
 
     assert neighbour == 2
@@ -83,16 +83,16 @@ async def test_a_run_is_cancelled_while_its_code_is_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The thread ends later, and its value is dropped."""
-    held = HeldSandbox(monkeypatch)
+    held_sandbox = HeldSandbox(monkeypatch)
 
     async with Runtime() as runtime, asyncio.timeout(PATIENCE_S):
         await Flows("app", [flow("code", CODE)]).register(runtime)
         runs = FlowRuns(runtime, "app")
         run_id = await runs.start("code")
-        await held.begun.wait()
+        await held_sandbox.begun.wait()
         await runs.cancel(run_id)
         row = await runtime.wait(run_id)
-        held.released.set()
+        held_sandbox.released.set()
 
     assert row.status is RunStatus.CANCELLED
 

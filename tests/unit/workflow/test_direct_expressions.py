@@ -59,11 +59,11 @@ _EVALUATE: Final = sandbox.evaluate
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+def counter(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """Counts evaluations of this test."""
-    found = Counted()
-    monkeypatch.setattr(sandbox, "evaluate", found.evaluate)
-    return found
+    counter = Counted()
+    monkeypatch.setattr(sandbox, "evaluate", counter.evaluate)
+    return counter
 
 
 def expression(chance: random.Random, depth: int) -> str:
@@ -76,24 +76,24 @@ def expression(chance: random.Random, depth: int) -> str:
     return f"({left} {chance.choice(JOINS)} {right})"
 
 
-def told(one: Expression) -> str:
+def outcome_text(expr: Expression) -> str:
     """Return the value of an expression with its type, or the words of its error."""
     try:
-        return repr(one.value(SCOPE))
+        return repr(expr.value(SCOPE))
     except ExpressionError as exc:
         return str(exc)
 
 
 @pytest.mark.item(464)
-def test_random_simple_expressions_have_the_value_of_the_sandbox(counted: Counted) -> None:
+def test_random_simple_expressions_have_the_value_of_the_sandbox(counter: Counted) -> None:
     """Value, type and error; most of those with a value need no call of it."""
     chance, quick = random.Random(3), 0
     for _ in range(1_500):
         parsed = parse(expression(chance, 2))
-        before = counted.count
-        found = told(parsed)
-        quick += counted.count == before
-        assert found == told(replace(parsed, direct=None)), parsed.text
+        before = counter.count
+        outcome = outcome_text(parsed)
+        quick += counter.count == before
+        assert outcome == outcome_text(replace(parsed, direct=None)), parsed.text
 
     assert quick > 300
 
@@ -110,10 +110,10 @@ def test_random_simple_expressions_have_the_value_of_the_sandbox(counted: Counte
         ("vars.most - 1", LARGEST - 1),
     ],
 )
-def test_a_simple_expression_needs_no_sandbox(counted: Counted, text: str, value: Any) -> None:
+def test_a_simple_expression_needs_no_sandbox(counter: Counted, text: str, value: Any) -> None:
     """Also where other expressions of the flow need one."""
     assert parse(text).value(SCOPE) == value
-    assert counted.count == 0
+    assert counter.count == 0
 
 
 @pytest.mark.parametrize(
@@ -123,23 +123,23 @@ def test_a_simple_expression_needs_no_sandbox(counted: Counted, text: str, value
         *("vars.t == 1", "vars.n / 2", "len(vars.s) > 1", "1 < vars.n < 9", "vars.s + 'x'"),
     ],
 )
-def test_other_expressions_are_left_to_the_sandbox(counted: Counted, text: str) -> None:
+def test_other_expressions_are_left_to_the_sandbox(counter: Counted, text: str) -> None:
     """Large numbers, long and foreign texts, collections, mixed kinds, and all other operations."""
     parse(text).value(SCOPE)
-    assert counted.count == 1
+    assert counter.count == 1
 
 
-def test_what_has_no_value_has_the_error_of_the_sandbox(counted: Counted) -> None:
+def test_what_has_no_value_has_the_error_of_the_sandbox(counter: Counted) -> None:
     """A missing name and kinds that do not fit."""
     for text in ("vars.missing > 1", "vars.s < 1", "vars.none + 1"):
         with pytest.raises(ExpressionError, match=r"KeyError|TypeError"):
             parse(text).value(SCOPE)
-    assert counted.count == 3
+    assert counter.count == 3
 
 
-def test_functions_of_a_flow_and_further_names_are_left_to_the_sandbox(counted: Counted) -> None:
+def test_functions_of_a_flow_and_further_names_are_left_to_the_sandbox(counter: Counted) -> None:
     """Their names may be those of the scope."""
     assert parse("vars.n + 1").value(SCOPE, before="x = 1\n") == 8
     assert parse("value + 1", frozenset({"value"})).value(SCOPE, more={"value": 2}) == 3
     assert parse("[vars for vars in [1]][0] < 2").value(SCOPE) is True
-    assert counted.count == 3
+    assert counter.count == 3

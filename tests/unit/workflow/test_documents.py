@@ -33,7 +33,7 @@ REFUND: dict[str, Any] = json.loads((ROOT / "docs" / "graphs" / "refund.json").r
 
 
 def drive(
-    flow: Mapping[str, Any], answers: Mapping[str, Any] | None = None, **given: Any
+    flow: Mapping[str, Any], answers: Mapping[str, Any] | None = None, **variables: Any
 ) -> RunState:
     """Run a document in memory to its end, or to a wait that nobody answers."""
     spec = load_flow(flow)
@@ -44,7 +44,7 @@ def drive(
             EffectType.TOOL_CALLS: lambda _, effect: EffectOutcome.completed(effect.payload)
         },
     )
-    run_id = runtime.start(spec, vars=given)
+    run_id = runtime.start(spec, vars=variables)
     state = runtime.tick(spec, run_id)
     while state.waiting is not None and state.waiting.wait_key in (answers or {}):
         key = str(state.waiting.wait_key)
@@ -52,9 +52,11 @@ def drive(
     return state
 
 
-def end_of(output: Any, **given: Any) -> Any:
+def end_of(output: Any, **variables: Any) -> Any:
     """Return the output of a document that ends at once."""
-    state = drive({"flow": 1, "id": "f", "start": "e", "nodes": {"e": {"end": output}}}, **given)
+    state = drive(
+        {"flow": 1, "id": "f", "start": "e", "nodes": {"e": {"end": output}}}, **variables
+    )
     assert state.status == "completed", state.error
     return state.output
 
@@ -62,7 +64,7 @@ def end_of(output: Any, **given: Any) -> Any:
 def problems(document: Any, **nodes: Any) -> list[str]:
     """Return pointer and problem of each finding; `nodes` take the place of those of the document."""
     whole = {**document, "nodes": {**document["nodes"], **nodes}}
-    return [f"{one.pointer}: {one.problem}" for one in check_flow(whole)]
+    return [f"{finding.pointer}: {finding.problem}" for finding in check_flow(whole)]
 
 
 @pytest.mark.item(464)
@@ -70,32 +72,32 @@ def test_a_document_asks_decides_and_ends() -> None:
     """The one of the documentation, with both answers and without one."""
     refund = {**REFUND, "nodes": copy.deepcopy(REFUND["nodes"])}
     refund["nodes"]["ask"]["with"]["wait_key"] = "q"
-    given = {"order": {"id": 7, "total": 40}}
-    asked = drive(refund, **given)
-    paid = drive(refund, {"q": {"response": "yes"}}, **given)
-    refused = drive(refund, {"q": {"response": "no"}}, **given)
-    late = drive(refund, {"q": {"timed_out": True}}, **given)
+    variables = {"order": {"id": 7, "total": 40}}
+    waiting_state = drive(refund, **variables)
+    paid_state = drive(refund, {"q": {"response": "yes"}}, **variables)
+    refused_state = drive(refund, {"q": {"response": "no"}}, **variables)
+    late_state = drive(refund, {"q": {"timed_out": True}}, **variables)
 
-    assert asked.waiting is not None
-    assert asked.waiting.prompt == "Refund 40?"
-    assert asked.waiting.until is not None
+    assert waiting_state.waiting is not None
+    assert waiting_state.waiting.prompt == "Refund 40?"
+    assert waiting_state.waiting.until is not None
     calls = [{"name": "pay", "arguments": {"order": 7}}]
-    assert paid.output == {"paid": {"tool_calls": calls, "retry": {"max_attempts": 3}}}
-    assert refused.output == late.output == {"paid": False}
+    assert paid_state.output == {"paid": {"tool_calls": calls, "retry": {"max_attempts": 3}}}
+    assert refused_state.output == late_state.output == {"paid": False}
 
 
 @pytest.mark.item(464)
 def test_holes_keep_values_or_become_text() -> None:
     """A text that is one hole is the value; around other text it is shown."""
-    given = {"n": 2, "l": [1, "b"], "o": {"x": None}, "s": "é"}
-    assert end_of("${vars.l}", **given) == [1, "b"]
-    assert end_of("${vars.n}${vars.s} ${vars.o}", **given) == '2é {"x": null}'
-    assert end_of({"a": ["${vars.l[-1]}", "$${vars.n}"]}, **given) == {"a": ["b", "${vars.n}"]}
-    assert end_of("${ {'k': vars.n + 1}['k'] }", **given) == 3
-    assert end_of("${vars.s.upper()}", **given) == "É"
-    assert end_of("${[x * 2 for x in vars.l]}", **given) == [2, "bb"]
-    assert end_of("${vars.o.x == null and true}", **given) is True
-    assert end_of("${sorted(vars)[:2]}", **given) == ["context", "l"]
+    variables = {"n": 2, "l": [1, "b"], "o": {"x": None}, "s": "é"}
+    assert end_of("${vars.l}", **variables) == [1, "b"]
+    assert end_of("${vars.n}${vars.s} ${vars.o}", **variables) == '2é {"x": null}'
+    assert end_of({"a": ["${vars.l[-1]}", "$${vars.n}"]}, **variables) == {"a": ["b", "${vars.n}"]}
+    assert end_of("${ {'k': vars.n + 1}['k'] }", **variables) == 3
+    assert end_of("${vars.s.upper()}", **variables) == "É"
+    assert end_of("${[x * 2 for x in vars.l]}", **variables) == [2, "bb"]
+    assert end_of("${vars.o.x == null and true}", **variables) is True
+    assert end_of("${sorted(vars)[:2]}", **variables) == ["context", "l"]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_loops_branches_and_code() -> None:
     }
     state = drive(flow, names=["a", "b"], sizes=[1, 2], total=0, seen=[])
     assert state.output == {"total": 6, "seen": ["a", "aa", "b", "bb"]}, state.error
-    assert not [one for one in state.vars["_temp"] if "@" in one]
+    assert not [key for key in state.vars["_temp"] if "@" in key]
 
 
 def test_code_is_stopped() -> None:
@@ -189,8 +191,8 @@ def test_all_mistakes_are_found_at_once() -> None:
     (alone,) = check_flow({**REFUND, "nodes": {**REFUND["nodes"], "alone": {"end": 1}}})
     assert (alone.level, alone.pointer) == ("warning", "/nodes/alone")
     sub = {"flow": "other", "with": {"_runtime": {}, "_limits": {}}, "next": "e"}
-    (taken,) = check_flow({**REFUND, "start": "s", "nodes": {"s": sub, "e": {"end": 1}}})
-    assert (taken.level, taken.pointer) == ("warning", "/nodes/s/with/_runtime")
+    (finding,) = check_flow({**REFUND, "start": "s", "nodes": {"s": sub, "e": {"end": 1}}})
+    assert (finding.level, finding.pointer) == ("warning", "/nodes/s/with/_runtime")
 
 
 @pytest.mark.item(466)
@@ -203,7 +205,7 @@ def test_what_is_no_document_is_said_by_place() -> None:
         pay={"frobnicate": 1},
         no={"set": {"_runtime.x": 1}, "next": "end", "deadline": "3 days"},
     )
-    assert [one.partition(":")[0] for one in wrong] == [
+    assert [problem.partition(":")[0] for problem in wrong] == [
         "/colour",
         "/id",
         "/nodes/ask/effect",
@@ -237,9 +239,9 @@ def test_what_is_no_document_is_said_by_place() -> None:
 )
 def test_bytes_that_are_no_document(raw: bytes, name: str, words: str) -> None:
     """One finding, whatever it is."""
-    (found,) = check_flow(raw, file=name)
-    assert words in str(found)
-    assert found.file == name
+    (finding,) = check_flow(raw, file=name)
+    assert words in str(finding)
+    assert finding.file == name
 
 
 def test_yaml_is_the_same_document(tmp_path: Path) -> None:
@@ -259,10 +261,10 @@ def test_yaml_is_the_same_document(tmp_path: Path) -> None:
 
 def test_the_flow_of_the_readme_is_right() -> None:
     """It is compiled, and ends as the person says."""
-    (shown,) = blocks("README.md", "yaml")
-    spec = load_flow(shown.encode(), file="leave.yaml")
+    (block,) = blocks("README.md", "yaml")
+    spec = load_flow(block.encode(), file="leave.yaml")
     assert spec.workflow_id == "leave"
-    assert check_flow(shown.encode(), file="leave.yaml") == []
+    assert check_flow(block.encode(), file="leave.yaml") == []
 
 
 def test_the_hash_is_of_what_the_graph_does() -> None:
@@ -280,9 +282,9 @@ def test_the_hash_is_of_what_the_graph_does() -> None:
 
 def test_a_document_is_read_back_as_it_is_written() -> None:
     """And the schema that is published is that of the model."""
-    (shown,) = blocks("docs/graphs/documents.md", "json")
+    (block,) = blocks("docs/graphs/documents.md", "json")
     document = read_flow(REFUND)
-    assert json.loads(shown) == REFUND
+    assert json.loads(block) == REFUND
     assert read_flow(document.to_dict()) == document
     published = (ROOT / "docs" / "graphs" / "flow.schema.json").read_text(encoding="utf-8")
     assert json.loads(published) == FlowDocument.model_json_schema(), (
@@ -293,7 +295,7 @@ def test_a_document_is_read_back_as_it_is_written() -> None:
 def test_durations() -> None:
     """Seconds, or texts with units."""
     texts = ["90s", "15m", "2h30m", "3d", "250ms", "1.5h"]
-    assert [seconds_in(one) for one in texts] == [90, 900, 9000, 259200, 0.25, 5400]
+    assert [seconds_in(text) for text in texts] == [90, 900, 9000, 259200, 0.25, 5400]
     for wrong in ["3 days", "", "-1s", -1, True, None, "9999999999d", float("nan")]:
         with pytest.raises(ValueError, match=r"no duration|not between"):
             seconds_in(wrong)
@@ -307,20 +309,24 @@ def test_documents_that_were_damaged_are_refused_or_run() -> None:
     for _ in range(400):
         document = copy.deepcopy(REFUND)
         for _ in range(rng.randint(1, 3)):
-            place: Any = document
-            while isinstance(place, dict | list) and place and rng.random() < 0.85:
-                key = rng.choice([*place] if isinstance(place, dict) else range(len(place)))
-                if rng.random() < 0.3 or not isinstance(place[key], dict | list):
+            container: Any = document
+            while isinstance(container, dict | list) and container and rng.random() < 0.85:
+                key = rng.choice(
+                    [*container] if isinstance(container, dict) else range(len(container))
+                )
+                if rng.random() < 0.3 or not isinstance(container[key], dict | list):
                     change = rng.random()
                     if change < 0.3:
-                        del place[key]
-                    elif change < 0.6 and isinstance(place, dict):
-                        place[rng.choice(["", "~", "end", "next", "set", "\0"])] = place.pop(key)
+                        del container[key]
+                    elif change < 0.6 and isinstance(container, dict):
+                        container[rng.choice(["", "~", "end", "next", "set", "\0"])] = (
+                            container.pop(key)
+                        )
                     else:
-                        place[key] = rng.choice(values)
+                        container[key] = rng.choice(values)
                     break
-                place = place[key]
-        found = check_flow(document)
-        outcomes.add(bool(found))
-        assert all(one.pointer.startswith("/") or one.pointer == "" for one in found)
+                container = container[key]
+        findings = check_flow(document)
+        outcomes.add(bool(findings))
+        assert all(finding.pointer.startswith("/") or finding.pointer == "" for finding in findings)
     assert outcomes == {True, False}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str]:
+def run_flows(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str]:
     """Run a command; return its exit code and all that it said."""
     code = run(["flows", *map(str, words)])
     out, err = capsys.readouterr()
@@ -38,16 +38,16 @@ def test_check_says_all_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[s
     alone = {**CHILD, "nodes": {**CHILD["nodes"], "alone": {"end": 1}}}
     (tmp_path / "warned.yaml").write_text(json.dumps(alone), encoding="utf-8")
 
-    assert told(capsys, "check", good) == (Exit.OK, "1 flow document is right\n")
-    code, text = told(capsys, "check", good, bad)
+    assert run_flows(capsys, "check", good) == (Exit.OK, "1 flow document is right\n")
+    code, text = run_flows(capsys, "check", good, bad)
     assert (code, "bad.json#/x: 'x' is no word here. Remove it" in text) == (Exit.FAILED, True)
-    code, text = told(capsys, "check", tmp_path / "warned.yaml", "--json")
-    (found,) = json.loads(text)["findings"]
-    assert (code, found["level"], found["pointer"]) == (Exit.OK, "warning", "/nodes/alone")
-    code, text = told(capsys, "check", tmp_path / "no.json")
+    code, text = run_flows(capsys, "check", tmp_path / "warned.yaml", "--json")
+    (finding,) = json.loads(text)["findings"]
+    assert (code, finding["level"], finding["pointer"]) == (Exit.OK, "warning", "/nodes/alone")
+    code, text = run_flows(capsys, "check", tmp_path / "no.json")
     assert (code, "no.json: No such file" in text) == (Exit.NOT_FOUND, True)
-    assert told(capsys, "check")[0] == Exit.NOT_FOUND
-    assert json.loads(told(capsys, "schema")[1])["properties"]["flow"]["const"] == 1
+    assert run_flows(capsys, "check")[0] == Exit.NOT_FOUND
+    assert json.loads(run_flows(capsys, "schema")[1])["properties"]["flow"]["const"] == 1
 
 
 @pytest.mark.item(468, 470)
@@ -56,27 +56,37 @@ def test_a_bundle_is_packed_installed_shown_and_removed(
 ) -> None:
     """What is refused says why, and changes nothing."""
     (tmp_path / "root.json").write_text(json.dumps(ROOT), encoding="utf-8")
-    out, place = tmp_path / "root.flow", ("--directory", tmp_path / "flows")
-    code, text = told(capsys, "pack", tmp_path / "root.json", "-o", out)
+    out, directory_option = tmp_path / "root.flow", ("--directory", tmp_path / "flows")
+    code, text = run_flows(capsys, "pack", tmp_path / "root.json", "-o", out)
     assert (code, "refers to flow 'child', whose file is missing" in text) == (Exit.USAGE, True)
     (tmp_path / "child.json").write_text(json.dumps(CHILD), encoding="utf-8")
 
-    assert told(capsys, "pack", tmp_path / "root.json", "-o", out)[0] == Exit.OK
-    assert told(capsys, "list", *place) == (Exit.OK, f"no bundles in {place[1]}\n")
+    assert run_flows(capsys, "pack", tmp_path / "root.json", "-o", out)[0] == Exit.OK
+    assert run_flows(capsys, "list", *directory_option) == (
+        Exit.OK,
+        f"no bundles in {directory_option[1]}\n",
+    )
     for _ in range(2):
-        assert told(capsys, "install", out, *place) == (Exit.OK, f"root@1.0 is in {place[1]}\n")
-    assert told(capsys, "pack", tmp_path / "root.json", "-o", out, "--asset", out)[0] == Exit.OK
-    code, text = told(capsys, "install", out, *place)
+        assert run_flows(capsys, "install", out, *directory_option) == (
+            Exit.OK,
+            f"root@1.0 is in {directory_option[1]}\n",
+        )
+    assert (
+        run_flows(capsys, "pack", tmp_path / "root.json", "-o", out, "--asset", out)[0] == Exit.OK
+    )
+    code, text = run_flows(capsys, "install", out, *directory_option)
     assert (code, "Give it another version" in text) == (Exit.USAGE, True)
-    assert told(capsys, "install", out, *place, "--overwrite", "--json")[0] == Exit.OK
-    (listed,) = json.loads(told(capsys, "list", *place, "--json")[1])
-    assert (listed["bundle_id"], listed["bundle_version"]) == ("root", "1.0")
-    shown = json.loads(told(capsys, "show", "root", *place, "--json")[1])
-    assert sorted(shown["graphs"]) == ["root@1.0", "root@1.0.child"]
-    assert "root@1.0.child" in told(capsys, "show", "root@1.0", *place)[1]
-    assert told(capsys, "remove", "root@1.0", *place) == (Exit.OK, "1 removed\n")
-    assert told(capsys, "remove", "root@1.0", *place)[0] == Exit.NOT_FOUND
-    code, text = told(capsys, "show", "root", *place)
+    assert (
+        run_flows(capsys, "install", out, *directory_option, "--overwrite", "--json")[0] == Exit.OK
+    )
+    (bundle,) = json.loads(run_flows(capsys, "list", *directory_option, "--json")[1])
+    assert (bundle["bundle_id"], bundle["bundle_version"]) == ("root", "1.0")
+    view = json.loads(run_flows(capsys, "show", "root", *directory_option, "--json")[1])
+    assert sorted(view["graphs"]) == ["root@1.0", "root@1.0.child"]
+    assert "root@1.0.child" in run_flows(capsys, "show", "root@1.0", *directory_option)[1]
+    assert run_flows(capsys, "remove", "root@1.0", *directory_option) == (Exit.OK, "1 removed\n")
+    assert run_flows(capsys, "remove", "root@1.0", *directory_option)[0] == Exit.NOT_FOUND
+    code, text = run_flows(capsys, "show", "root", *directory_option)
     assert (code, "not installed" in text) == (Exit.NOT_FOUND, True)
 
 
@@ -88,7 +98,7 @@ def test_a_foreign_flow_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
         {"id": "odd", "type": "teleport"},
         {"id": "tell", "type": "answer_user"},
     ]
-    names = [one["id"] for one in nodes]
+    names = [node["id"] for node in nodes]
     edges = [
         {"source": a, "sourceHandle": "exec-out", "target": b, "targetHandle": "exec-in"}
         for a, b in pairwise(names)
@@ -98,24 +108,24 @@ def test_a_foreign_flow_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
     bad.write_text(json.dumps({"id": "f", "nodes": nodes, "edges": edges}), encoding="utf-8")
     good.write_text(json.dumps({"id": "f", "nodes": nodes[:2], "edges": edges[:1]}), "utf-8")
 
-    code, text = told(capsys, "import", "--report", bad, "--json")
+    code, text = run_flows(capsys, "import", "--report", bad, "--json")
     report = json.loads(text)
     assert (code, report["supported"]) == (Exit.FAILED, False)
     assert report["types"] == {"answer_user": 1, "llm_call": 1, "on_flow_start": 1, "teleport": 1}
-    by_id = {one["id"]: one for one in report["nodes"]}
-    assert [one for one in names if not by_id[one]["supported"]] == ["begin", "odd"]
-    (found,) = by_id["odd"]["findings"]
-    assert (found["pointer"], bool(found["remedy"])) == ("/nodes/2/type", True)
+    by_id = {node["id"]: node for node in report["nodes"]}
+    assert [name for name in names if not by_id[name]["supported"]] == ["begin", "odd"]
+    (finding,) = by_id["odd"]["findings"]
+    assert (finding["pointer"], bool(finding["remedy"])) == ("/nodes/2/type", True)
     assert by_id["begin"]["findings"][0]["pointer"] == "/edges/3"
     assert by_id["ask"]["needs"] == "a handler of LLM_CALL"
-    code, text = told(capsys, "import", "--report", bad)
+    code, text = run_flows(capsys, "import", "--report", bad)
     assert (code, "nothing here executes the type 'teleport'" in text) == (Exit.FAILED, True)
-    code, text = told(capsys, "import", "--report", good)
+    code, text = run_flows(capsys, "import", "--report", good)
     assert (code, "good.json: all of it is supported" in text) == (Exit.OK, True)
     (tmp_path / "own.json").write_text(json.dumps(ROOT), encoding="utf-8")
-    code, text = told(capsys, "import", "--report", tmp_path / "own.json")
+    code, text = run_flows(capsys, "import", "--report", tmp_path / "own.json")
     assert (code, "it is no VisualFlow" in text) == (Exit.USAGE, True)
-    assert told(capsys, "import", "--report", tmp_path / "no.json")[0] == Exit.NOT_FOUND
+    assert run_flows(capsys, "import", "--report", tmp_path / "no.json")[0] == Exit.NOT_FOUND
 
 
 def test_a_flow_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,16 +134,18 @@ def test_a_flow_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     flow = {"flow": 1, "id": "f", "start": evil, "nodes": {evil: {"end": 1}}}
     (tmp_path / "f.json").write_text(json.dumps(flow), encoding="utf-8")
     (tmp_path / "refund.json").write_text(json.dumps(REFUND), encoding="utf-8")
-    assert told(capsys, "draw", tmp_path / "refund.json", "-o", tmp_path / "r.svg")[0] == Exit.OK
-    code, text = told(capsys, "draw", tmp_path / "f.json")
+    assert (
+        run_flows(capsys, "draw", tmp_path / "refund.json", "-o", tmp_path / "r.svg")[0] == Exit.OK
+    )
+    code, text = run_flows(capsys, "draw", tmp_path / "f.json")
     drawn = ET.fromstring((tmp_path / "r.svg").read_text(encoding="utf-8"))
-    names = [str(one.text) for one in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    names = [str(title.text) for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
 
     assert sorted(names) == ["ask", "ask~", "check", "end", "no", "pay"]
     assert (code, "<script" in text) == (Exit.OK, False)
     ET.fromstring(text)
-    assert json.loads(told(capsys, "draw", tmp_path / "f.json", "--json")[1])["flow"] == "f"
-    assert told(capsys, "draw", tmp_path / "no.json")[0] == Exit.NOT_FOUND
+    assert json.loads(run_flows(capsys, "draw", tmp_path / "f.json", "--json")[1])["flow"] == "f"
+    assert run_flows(capsys, "draw", tmp_path / "no.json")[0] == Exit.NOT_FOUND
 
 
 async def test_a_host_serves_flows_of_files(
@@ -145,7 +157,9 @@ async def test_a_host_serves_flows_of_files(
     (tmp_path / "root.json").write_text(json.dumps(ROOT), encoding="utf-8")
     (tmp_path / "child.json").write_text(json.dumps(CHILD), encoding="utf-8")
     (folder / "child.yaml").write_text(json.dumps(CHILD), encoding="utf-8")
-    assert told(capsys, "pack", tmp_path / "root.json", "-o", folder / "root.flow")[0] == Exit.OK
+    assert (
+        run_flows(capsys, "pack", tmp_path / "root.json", "-o", folder / "root.flow")[0] == Exit.OK
+    )
     async with Runtime() as runtime:
         await serve_all(runtime, {str(folder): find_served(str(folder))})
         runs = FlowRuns(runtime, "flows")
@@ -170,6 +184,6 @@ def test_a_name_that_names_nothing_is_not_sent(
     capsys: pytest.CaptureFixture[str], ref: str
 ) -> None:
     """In a URL it would name all flows, or what is above them."""
-    code, text = told(capsys, "show", ref, "--server", "http://127.0.0.1:9")
+    code, text = run_flows(capsys, "show", ref, "--server", "http://127.0.0.1:9")
 
     assert (code, "names nothing on the server" in text) == (Exit.USAGE, True)

@@ -35,7 +35,7 @@ SHORT = WorkflowSpec("parent", "work", {"work": PARENT.nodes["work"]})
 HERE = "tests.unit.workflow.test_graph_bundles"
 
 
-class Told:
+class GraphsCommand:
     """What a command printed, and its exit code."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], *words: str | Path) -> None:
@@ -78,16 +78,16 @@ def test_a_run_is_taken_to_other_stores_and_goes_on_there(
     store, other, file = tmp_path / source, tmp_path / "new" / target, tmp_path / "run.json"
     run_id, child_id = parked(store)
 
-    (row,) = Told(capsys, "store-list", store, "--json").data
-    exported = Told(capsys, "store-export", store, run_id, "-o", file)
-    inspected = Told(capsys, "inspect", file, "--json").data
-    first = Told(capsys, "store-import", other, file, "--json").data
-    again = Told(capsys, "store-import", other, file)
+    (row,) = GraphsCommand(capsys, "store-list", store, "--json").data
+    exported = GraphsCommand(capsys, "store-export", store, run_id, "-o", file)
+    inspected = GraphsCommand(capsys, "inspect", file, "--json").data
+    first = GraphsCommand(capsys, "store-import", other, file, "--json").data
+    again = GraphsCommand(capsys, "store-import", other, file)
 
     assert (row["run_id"], row["workflow_id"], row["status"]) == (run_id, "parent", "waiting")
     assert "2 run(s)" in exported.err
-    assert [one["run"] for one in inspected["runs"]] == [run_id, child_id]
-    assert (inspected["ok"], {one["chain"] for one in inspected["runs"]}) == (True, {"ok"})
+    assert [run["run"] for run in inspected["runs"]] == [run_id, child_id]
+    assert (inspected["ok"], {run["chain"] for run in inspected["runs"]}) == (True, {"ok"})
     assert (first["run"], first["runs"], len(first["missing_artifacts"])) == (run_id, 2, 1)
     assert (again.code, "is waiting: 2 run(s)" in again.out) == (Exit.OK, True)
     with graph_stores(store) as old, graph_stores(other) as new:
@@ -98,7 +98,7 @@ def test_a_run_is_taken_to_other_stores_and_goes_on_there(
         state = runtime.runtime.tick(PARENT, run_id)
         assert state.output["out"]["output"]["out"] == "yes"
         assert old.runs.load(run_id).status is RunStatus.WAITING
-    conflict = Told(capsys, "store-import", other, file)
+    conflict = GraphsCommand(capsys, "store-import", other, file)
     assert (conflict.code, "it is there already" in conflict.err) == (Exit.USAGE, True)
 
 
@@ -109,15 +109,15 @@ def test_a_replay_shows_the_states_and_checks_them_against_the_flow(
     """Of the run or of one below it; the exit code is 1 where the flow has not the node."""
     run_id, child_id = parked(tmp_path / "g.db")
     file = tmp_path / "run.json"
-    Told(capsys, "store-export", tmp_path / "g.db", run_id, "-o", file)
+    GraphsCommand(capsys, "store-export", tmp_path / "g.db", run_id, "-o", file)
 
-    told = Told(capsys, "replay", file, f"{HERE}:FLOWS", "--json").data
-    below = Told(capsys, "replay", file, f"{HERE}:ASKING", "--run", child_id)
-    short = Told(capsys, "replay", file, f"{HERE}:SHORT")
+    replay = GraphsCommand(capsys, "replay", file, f"{HERE}:FLOWS", "--json").data
+    below = GraphsCommand(capsys, "replay", file, f"{HERE}:ASKING", "--run", child_id)
+    short = GraphsCommand(capsys, "replay", file, f"{HERE}:SHORT")
 
-    assert (told["ok"], told["flow"]) == (True, "parent")
-    assert [one["status"] for one in told["states"]] == ["running", "waiting"]
-    assert RunState.from_dict(told["states"][0]).vars["order"] == 7
+    assert (replay["ok"], replay["flow"]) == (True, "parent")
+    assert [state["status"] for state in replay["states"]] == ["running", "waiting"]
+    assert RunState.from_dict(replay["states"][0]).vars["order"] == 7
     assert (below.code, "lead to the state" in below.out) == (Exit.OK, True)
     assert (short.code, "no node 'end'" in short.out) == (Exit.FAILED, True)
     for words, code in (
@@ -125,7 +125,7 @@ def test_a_replay_shows_the_states_and_checks_them_against_the_flow(
         ([file, f"{HERE}:ASKING"], Exit.USAGE),
         ([tmp_path / "none.json"], Exit.USAGE),
     ):
-        assert Told(capsys, "replay", *words).code == code
+        assert GraphsCommand(capsys, "replay", *words).code == code
 
 
 @pytest.mark.item(447, 463)
@@ -136,24 +136,24 @@ def test_a_changed_bundle_is_shown_as_wrong_and_not_imported(
     run_id, _ = parked(tmp_path / "g.db")
     plain_id, _ = parked(tmp_path / "plain", chained=False)
     file, plain = tmp_path / "run.json", tmp_path / "plain.json"
-    Told(capsys, "store-export", tmp_path / "g.db", run_id, "-o", file)
-    Told(capsys, "store-export", tmp_path / "plain", plain_id, "-o", plain)
+    GraphsCommand(capsys, "store-export", tmp_path / "g.db", run_id, "-o", file)
+    GraphsCommand(capsys, "store-export", tmp_path / "plain", plain_id, "-o", plain)
 
-    good = Told(capsys, "inspect", plain, "--json").data
-    assert (good["ok"], {one["chain"] for one in good["runs"]}) == (True, {"none"})
-    for path, place in ((file, f"ledgers.{run_id}.items[0]: record hash"), (plain, "run.vars")):
+    good = GraphsCommand(capsys, "inspect", plain, "--json").data
+    assert (good["ok"], {run["chain"] for run in good["runs"]}) == (True, {"none"})
+    for path, position in ((file, f"ledgers.{run_id}.items[0]: record hash"), (plain, "run.vars")):
         data = json.loads(path.read_text("utf-8"))
         record = data["ledgers"][data["root_run_id"]]["items"][0]["record"]
         record["delta"]["start"]["vars"]["order"] = 8
         path.write_text(json.dumps(data), encoding="utf-8")
-        wrong = Told(capsys, "inspect", path)
-        assert (wrong.code, f"THE BUNDLE IS WRONG: {place}" in wrong.out) == (Exit.FAILED, True)
-        refused = Told(capsys, "store-import", tmp_path / "new.db", path)
-        assert (refused.code, place in refused.err) == (Exit.USAGE, True)
+        wrong = GraphsCommand(capsys, "inspect", path)
+        assert (wrong.code, f"THE BUNDLE IS WRONG: {position}" in wrong.out) == (Exit.FAILED, True)
+        refused = GraphsCommand(capsys, "store-import", tmp_path / "new.db", path)
+        assert (refused.code, position in refused.err) == (Exit.USAGE, True)
     assert not (tmp_path / "new.db").exists()
     old = json.loads(file.read_text("utf-8")) | {"version": 2}
     file.write_text(json.dumps(old), encoding="utf-8")
-    assert Told(capsys, "inspect", file).code == Exit.USAGE
+    assert GraphsCommand(capsys, "inspect", file).code == Exit.USAGE
 
 
 def test_an_export_has_the_records_of_a_driver_that_died(
@@ -178,9 +178,9 @@ def test_an_export_has_the_records_of_a_driver_that_died(
         stores.runs.save(before)
 
     file = tmp_path / "run.json"
-    assert Told(capsys, "store-export", tmp_path, run_id, "-o", file).code == Exit.OK
+    assert GraphsCommand(capsys, "store-export", tmp_path, run_id, "-o", file).code == Exit.OK
 
-    assert Told(capsys, "inspect", file).code == Exit.OK
+    assert GraphsCommand(capsys, "inspect", file).code == Exit.OK
     assert json.loads(file.read_text("utf-8"))["run"]["current_node"] == "die"
 
 
@@ -192,7 +192,7 @@ def test_what_is_no_store_is_named_and_left_alone(
     text.write_text("notes", encoding="utf-8")
     run_id, _ = parked(tmp_path / "g.db")
     file = tmp_path / "run.json"
-    Told(capsys, "store-export", tmp_path / "g.db", run_id, "-o", file)
+    GraphsCommand(capsys, "store-export", tmp_path / "g.db", run_id, "-o", file)
     (tmp_path / "empty").mkdir()
 
     wrong: list[tuple[list[str | Path], str]] = [
@@ -203,8 +203,8 @@ def test_what_is_no_store_is_named_and_left_alone(
         (["store-export", tmp_path / "g.db", "nobody"], "no run 'nobody'"),
     ]
     for words, problem in wrong:
-        told = Told(capsys, *words)
-        assert (told.code, problem in told.err) == (Exit.NOT_FOUND, True), words
+        command = GraphsCommand(capsys, *words)
+        assert (command.code, problem in command.err) == (Exit.NOT_FOUND, True), words
     assert text.read_text("utf-8") == "notes"
     assert not (tmp_path / "none.db").exists()
     assert [*(tmp_path / "empty").iterdir()] == []

@@ -34,8 +34,8 @@ PAGES = {
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
     """As one program, with its own folder; what they promise is asserted in them."""
-    found = blocks(f"docs/graphs/{page}.md", "python")
-    (tmp_path / "page.py").write_text("\n\n".join(found), encoding="utf-8")
+    code_blocks = blocks(f"docs/graphs/{page}.md", "python")
+    (tmp_path / "page.py").write_text("\n\n".join(code_blocks), encoding="utf-8")
 
     done = subprocess.run(
         [sys.executable, "-W", "error", "page.py"],
@@ -46,7 +46,7 @@ def test_the_blocks_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
         check=False,
     )
 
-    assert len(found) == PAGES[page]
+    assert len(code_blocks) == PAGES[page]
     assert done.returncode == 0, done.stderr
 
 
@@ -74,14 +74,14 @@ def test_the_commands_to_try_by_hand_do_what_is_said(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    for said in (
+    for line in (
         "2 flow documents are right",
         "all of it is supported",
         "refused",
         "letter sent",
         "bundle is complete",
     ):
-        assert said in done.stdout
+        assert line in done.stdout
     assert "Is it 'ask'?" in done.stdout + done.stderr
     assert "WRONG" not in done.stdout
     assert (tmp_path / "offer.svg").read_text("utf-8").startswith("<svg")
@@ -93,13 +93,13 @@ def test_links_of_the_pages_lead_somewhere() -> None:
     folder = ROOT / "docs" / "graphs"
     for path in folder.glob("*.md"):
         links = re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8"))
-        assert [one for one in links if not (path.parent / one).exists()] == []
+        assert [link for link in links if not (path.parent / link).exists()] == []
     assert {path.stem for path in folder.glob("*.md")} == {*PAGES}
 
 
 def test_the_refund_runs_in_three_processes(tmp_path: Path) -> None:
     """It asks, is answered, tries again, and ends; each part in a process of its own."""
-    said = []
+    outputs = []
     for words in (["ask", "40"], ["waiting"], ["answer", "yes"], ["due"]):
         done = subprocess.run(
             [
@@ -117,10 +117,10 @@ def test_the_refund_runs_in_three_processes(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        said.append(done.stdout)
+        outputs.append(done.stdout)
 
-    assert "waits for a person" in said[0]
-    assert "Refund 40 €?" in said[1]
-    assert "attempt 2: 40 € paid" in said[2]
-    assert "waits until" in said[2]
-    assert "letter sent" in said[3]
+    assert "waits for a person" in outputs[0]
+    assert "Refund 40 €?" in outputs[1]
+    assert "attempt 2: 40 € paid" in outputs[2]
+    assert "waits until" in outputs[2]
+    assert "letter sent" in outputs[3]

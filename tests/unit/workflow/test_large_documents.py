@@ -123,18 +123,18 @@ def test_a_large_document_is_checked_in_a_time_that_grows_with_its_size(
     flow: Callable[[], Flow],
 ) -> None:
     """No part of the check compares all parts of the document with all others."""
-    found = check_flow(json.dumps(flow()).encode())
+    findings = check_flow(json.dumps(flow()).encode())
 
-    assert len(found) <= MOST_FINDINGS
+    assert len(findings) <= MOST_FINDINGS
 
 
 def test_a_name_repeated_in_an_object_of_many_names_is_named() -> None:
     """The search for the repeated name counts each name once."""
     names = ",".join(f'"k{n}":1' for n in range(50_000))
 
-    (found,) = check_flow(f'{{{names},"z":1,"z":2}}'.encode())
+    (finding,) = check_flow(f'{{{names},"z":1,"z":2}}'.encode())
 
-    assert "'z' is there twice in one object" in found.problem
+    assert "'z' is there twice in one object" in finding.problem
 
 
 def test_a_document_with_too_many_expressions_is_refused() -> None:
@@ -169,6 +169,6 @@ def test_suggestions_stop_when_many_names_were_compared() -> None:
 )
 def test_a_hole_ends_at_the_brace_that_closes_it(text: str, value: str) -> None:
     """Braces in texts, in objects and in f-strings are part of the expression."""
-    made = template(text, lambda *_: pytest.fail("it is an expression"))
+    text_template = template(text, lambda *_: pytest.fail("it is an expression"))
 
-    assert made.value(NodeScope({"a": 1}, [], "")) == value
+    assert text_template.value(NodeScope({"a": 1}, [], "")) == value

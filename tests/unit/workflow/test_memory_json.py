@@ -62,7 +62,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "placement": st.sampled_from(["after_summary", "after_system", "end"]),
     "call_id": WORDS,
 }
-OTHERS = {name: one for name, one in FIELDS.items() if name not in {"note", "tags"}}
+OTHERS = {name: strategy for name, strategy in FIELDS.items() if name not in {"note", "tags"}}
 SOUND = st.fixed_dictionaries({"note": WORDS, "tags": FIELDS["tags"]}, optional=OTHERS)
 WILD = st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, VALUES))
 ASKED = st.lists(st.tuples(st.sampled_from(sorted(MEMORY_EFFECTS)), SOUND | WILD), max_size=6)
@@ -86,18 +86,18 @@ class Summarizer:
 
 @pytest.mark.item(478)
 @settings(max_examples=40, deadline=None)
-@given(asked=ASKED, messages=MESSAGES, tail=VALUES)
+@given(effects=ASKED, messages=MESSAGES, tail=VALUES)
 def test_what_memory_writes_is_json(
-    asked: list[tuple[EffectType, dict[str, Any]]], messages: list[Any], tail: Any
+    effects: list[tuple[EffectType, dict[str, Any]]], messages: list[Any], tail: Any
 ) -> None:
     """It comes back equal from text, the stores have what the driver has, and no message is lost."""
     nodes: dict[str, Any] = {
-        f"n{at}": lambda run, _ctx, at=at, one=one: StepPlan(
-            run.current_node, Effect(one[0], one[1], f"out.n{at}"), next_node=f"n{at + 1}"
+        f"n{at}": lambda run, _ctx, at=at, request=request: StepPlan(
+            run.current_node, Effect(request[0], request[1], f"out.n{at}"), next_node=f"n{at + 1}"
         )
-        for at, one in enumerate(asked)
+        for at, request in enumerate(effects)
     }
-    nodes[f"n{len(asked)}"] = lambda run, _ctx: StepPlan(run.current_node, complete_output={})
+    nodes[f"n{len(effects)}"] = lambda run, _ctx: StepPlan(run.current_node, complete_output={})
     spec = WorkflowSpec("graph", "n0", nodes)
     ledger, artifacts = InMemoryLedgerStore(), InMemoryArtifactStore()
     rt = WorkflowRuntime(
@@ -117,13 +117,19 @@ def test_what_memory_writes_is_json(
     assert json.loads(json.dumps(state.vars)) == state.vars == rt.get_state(run_id).vars
     assert json.loads(json.dumps(ledger.list(run_id))) == ledger.list(run_id)
     assert state.vars["context"]["tail"] == tail
-    here = [told(one) for one in state.vars["context"]["messages"] if isinstance(one, dict)]
-    archived = [artifacts.load_json(one["artifact_id"]) or {} for one in spans_of(state.vars)]
-    away = [told(one) for span in archived for one in span.get("messages", [])]
-    assert all(told(one) in here + away for one in messages if isinstance(one, dict))
+    here = [
+        message_text(message)
+        for message in state.vars["context"]["messages"]
+        if isinstance(message, dict)
+    ]
+    archived = [artifacts.load_json(span["artifact_id"]) or {} for span in spans_of(state.vars)]
+    away = [message_text(message) for span in archived for message in span.get("messages", [])]
+    assert all(
+        message_text(message) in here + away for message in messages if isinstance(message, dict)
+    )
 
 
-def told(message: dict[str, Any]) -> str:
+def message_text(message: dict[str, Any]) -> str:
     """What a message says; the stores of artifacts sort the names in an object."""
-    said = [message.get(name) for name in ("role", "content", "tool_calls")]
-    return json.dumps(said, sort_keys=True)
+    fields = [message.get(name) for name in ("role", "content", "tool_calls")]
+    return json.dumps(fields, sort_keys=True)

@@ -19,20 +19,20 @@ from actors._workflow.notes.messages import (
 SYSTEM = {"role": "system", "content": "s"}
 
 
-def said(*words: str, role: str = "user") -> list[dict[str, Any]]:
+def messages_of(*words: str, role: str = "user") -> list[dict[str, Any]]:
     """Messages of these words, which are their ids, too."""
-    return [{"role": role, "content": one, "metadata": {"message_id": one}} for one in words]
+    return [{"role": role, "content": word, "metadata": {"message_id": word}} for word in words]
 
 
 def words(messages: Any) -> str:
     """What messages say."""
-    return "".join(one["content"] for one in messages)
+    return "".join(message["content"] for message in messages)
 
 
 @pytest.mark.item(425)
 def test_the_last_messages_and_the_systems_stay() -> None:
     """All others are older; a number larger than what is there archives nothing."""
-    context = [SYSTEM, *said("a", "b"), summary_message("x", "old", "t"), *said("c")]
+    context = [SYSTEM, *messages_of("a", "b"), summary_message("x", "old", "t"), *messages_of("c")]
 
     split = split_for_compaction(context, preserve_recent=1)
 
@@ -47,10 +47,10 @@ def test_the_last_messages_and_the_systems_stay() -> None:
 def test_a_result_stays_with_its_call() -> None:
     """What stays never begins with the result of a tool, which no provider takes without its call."""
     context = [
-        *said("a"),
-        *said("call", role="assistant"),
-        *said("1", "2", role="tool"),
-        *said("b"),
+        *messages_of("a"),
+        *messages_of("call", role="assistant"),
+        *messages_of("1", "2", role="tool"),
+        *messages_of("b"),
     ]
 
     for recent in (2, 3, 4):
@@ -60,15 +60,16 @@ def test_a_result_stays_with_its_call() -> None:
 
 def test_messages_get_what_they_lack() -> None:
     """An instant and an id; what is no message is left out, and what was given is not changed."""
-    given = [{"role": "user", "content": "a"}, 3, *said("b")]
+    messages = [{"role": "user", "content": "a"}, 3, *messages_of("b")]
 
-    told = normalize_messages(given, now_iso=lambda: "now", new_message_id=lambda at: f"m{at}")
+    normal_messages = normalize_messages(
+        messages, now_iso=lambda: "now", new_message_id=lambda at: f"m{at}"
+    )
 
-    assert [(one["timestamp"], one["metadata"]["message_id"]) for one in told] == [
-        ("now", "m0"),
-        ("now", "b"),
-    ]
-    assert given[0] == {"role": "user", "content": "a"}
+    assert [
+        (message["timestamp"], message["metadata"]["message_id"]) for message in normal_messages
+    ] == [("now", "m0"), ("now", "b")]
+    assert messages[0] == {"role": "user", "content": "a"}
     assert normalize_messages({"no": "list"}, now_iso=lambda: "now") == []
     assert span_metadata_from_messages([])["message_count"] == 0
 
@@ -76,13 +77,17 @@ def test_messages_get_what_they_lack() -> None:
 @pytest.mark.item(426)
 def test_messages_go_where_the_placement_says() -> None:
     """Behind their summary, behind the system messages at the beginning, or at the end; in their order."""
-    context = [SYSTEM, *said("a"), summary_message("x", "X", "t"), *said("b")]
-    pieces = [("y", said("1")), ("x", said("2")), ("z", [note_message("z", "3", "t"), *said("4")])]
+    context = [SYSTEM, *messages_of("a"), summary_message("x", "X", "t"), *messages_of("b")]
+    pieces = [
+        ("y", messages_of("1")),
+        ("x", messages_of("2")),
+        ("z", [note_message("z", "3", "t"), *messages_of("4")]),
+    ]
 
     def order(placement: str) -> list[str]:
         return [
-            one["content"].rpartition("\n")[2][-1:]
-            for one in insert_messages(context, pieces, placement)
+            message["content"].rpartition("\n")[2][-1:]
+            for message in insert_messages(context, pieces, placement)
         ]
 
     assert order("after_summary") == [*"s134aX2b"]
@@ -95,6 +100,8 @@ def test_messages_go_where_the_placement_says() -> None:
 def test_a_message_is_put_in_once() -> None:
     """By its id; one that has none by its role, words and instant."""
     bare = {"role": "user", "content": "x"}
-    fresh = without_known([*said("a", "b", "b"), bare, bare, {**bare, "timestamp": "t"}], said("a"))
+    fresh = without_known(
+        [*messages_of("a", "b", "b"), bare, bare, {**bare, "timestamp": "t"}], messages_of("a")
+    )
 
     assert words(fresh) == "bxx"

@@ -21,7 +21,7 @@ from actors._workflow.notes.spans import (
 
 def span(name: str, minute: int = 0, **more: Any) -> dict[str, Any]:
     """A span of one minute."""
-    first, last = (f"2025-01-01T00:{minute + one:02}:00Z" for one in (0, 1))
+    first, last = (f"2025-01-01T00:{minute + n:02}:00Z" for n in (0, 1))
     return {"artifact_id": name, "from_timestamp": first, "to_timestamp": last} | more
 
 
@@ -32,10 +32,10 @@ SPANS = [
 ]
 
 
-def found(**wanted: Any) -> str:
+def find_names(**criteria: Any) -> str:
     """The names of the spans that fit."""
     return "".join(
-        one["artifact_id"] for one in filter(SpanFilter(**wanted).fits, spans_of(within(SPANS)))
+        s["artifact_id"] for s in filter(SpanFilter(**criteria).fits, spans_of(within(SPANS)))
     )
 
 
@@ -47,23 +47,23 @@ def within(spans: Any) -> dict[str, Any]:
 @pytest.mark.item(423)
 def test_spans_are_found_by_all_that_a_filter_says() -> None:
     """Without regard to case; tags by all or by one of them, and each by one of its values."""
-    assert found() == "abc"
-    assert found(ids=["b", "x"]) == "b"
-    assert found(tags={"topic": ["api"]}) == "ac"
-    assert found(tags={"topic": ["api", "cook"], "who": ["ANN"]}) == "a"
-    assert found(tags={"topic": ["cook"], "who": ["ann"]}) == ""
-    assert found(tags={"topic": ["cook"], "who": ["ann"]}, any_tag=True) == "ab"
-    assert found(authors=["ann"]) == "a"
-    assert found(locations=["paris", "NYC"]) == "ab"
-    assert found(tags={"topic": ["api"]}, authors=["bob"]) == ""
+    assert find_names() == "abc"
+    assert find_names(ids=["b", "x"]) == "b"
+    assert find_names(tags={"topic": ["api"]}) == "ac"
+    assert find_names(tags={"topic": ["api", "cook"], "who": ["ANN"]}) == "a"
+    assert find_names(tags={"topic": ["cook"], "who": ["ann"]}) == ""
+    assert find_names(tags={"topic": ["cook"], "who": ["ann"]}, any_tag=True) == "ab"
+    assert find_names(authors=["ann"]) == "a"
+    assert find_names(locations=["paris", "NYC"]) == "ab"
+    assert find_names(tags={"topic": ["api"]}, authors=["bob"]) == ""
 
 
 @pytest.mark.item(423)
 def test_spans_are_found_by_time() -> None:
     """Those that overlap, borders included, in any offset; one without instants is at no time."""
-    assert found(since="2025-01-01T00:11:00Z") == "bc"
-    assert found(until="2025-01-01T01:10:00+01:00") == "ab"
-    assert found(since="2025-01-01T00:11:30Z", until="2025-01-01T00:19:00Z") == ""
+    assert find_names(since="2025-01-01T00:11:00Z") == "bc"
+    assert find_names(until="2025-01-01T01:10:00+01:00") == "ab"
+    assert find_names(since="2025-01-01T00:11:30Z", until="2025-01-01T00:19:00Z") == ""
     timeless = {"artifact_id": "x", "from_timestamp": "t1"}
     border = "2025-01-01T00:00:00Z"
     assert not SpanFilter(since=border).fits(timeless)
@@ -73,19 +73,19 @@ def test_spans_are_found_by_time() -> None:
 
 def test_a_span_is_named_by_its_id_or_its_place() -> None:
     """Places begin with 1; an id that looks like a place is an id."""
-    assert [(span_at(SPANS, one) or {}).get("artifact_id") for one in (1, "3", "b", " b ")] == [
-        *"acbb"
-    ]
+    assert [
+        (span_at(SPANS, reference) or {}).get("artifact_id") for reference in (1, "3", "b", " b ")
+    ] == [*"acbb"]
     odd: list[Any] = [None, 0, 4, "x", True, "", "9" * 40, "²", [], {}]
-    assert [span_at(SPANS, one) for one in odd] == [None] * len(odd)
+    assert [span_at(SPANS, reference) for reference in odd] == [None] * len(odd)
     assert span_at([span("a"), span("1")], 1) == span("1")
 
 
 def test_what_is_no_span_is_left_out() -> None:
     """The vars may hold anything in its place."""
     odd: list[Any] = [None, 7, "x", {}, [None, {}, {"artifact_id": 3}, []]]
-    for one in odd:
-        assert spans_of(within(one)) == []
+    for value in odd:
+        assert spans_of(within(value)) == []
     assert spans_of({"_runtime": []}) == spans_of({}) == []
 
 

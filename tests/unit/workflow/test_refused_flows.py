@@ -95,7 +95,7 @@ FORMS: Final = {
 def test_each_statement_and_expression_of_python_has_its_code() -> None:
     """A class that a new Python adds needs code here."""
     classes = [*ast.stmt.__subclasses__(), *ast.expr.__subclasses__()]
-    names = {one.__name__ for one in classes if one.__module__ == "ast"}
+    names = {node_class.__name__ for node_class in classes if node_class.__module__ == "ast"}
 
     assert names - {"AugLoad", "Num", "Str", "Bytes", "NameConstant", "Ellipsis"} <= CODE.keys()
 
@@ -143,10 +143,10 @@ END: Final = {"id": "e", "type": "on_flow_end", "data": {}}
 def drawn(kind: str, data: dict[str, Any], literal: Any = None) -> dict[str, Any]:
     """Return a VisualFlow of one node, whose pin ``name`` may get a literal."""
     ends = {"source": "a", "sourceHandle": "exec-out", "target": "e", "targetHandle": "exec-in"}
-    named = {"source": "l", "sourceHandle": "value", "target": "a", "targetHandle": "name"}
+    name_edge = {"source": "l", "sourceHandle": "value", "target": "a", "targetHandle": "name"}
     text = {"id": "l", "type": "literal_string", "data": {"literalValue": literal}}
     nodes = [{"id": "a", "type": kind, "data": data}, END, text]
-    edges = [ends, named] if literal else [ends]
+    edges = [ends, name_edge] if literal else [ends]
     return {"id": "f", "entryNode": "a", "nodes": nodes, "edges": edges}
 
 
@@ -171,7 +171,7 @@ def drawn(kind: str, data: dict[str, Any], literal: Any = None) -> dict[str, Any
 )
 def test_a_drawing_that_can_only_fail_is_refused(flow: dict[str, Any], problem: str) -> None:
     """What a node can never do is found before a run."""
-    problems = [found.problem for found in check_flow(flow) if found.level == "error"]
+    problems = [finding.problem for finding in check_flow(flow) if finding.level == "error"]
 
     assert [problem in text for text in problems] == [True]
 
@@ -187,7 +187,7 @@ def test_a_drawing_that_can_only_fail_is_refused(flow: dict[str, Any], problem: 
 )
 def test_a_drawing_whose_names_are_free_or_computed_is_right(flow: dict[str, Any]) -> None:
     """A value at a wire takes the place of the default."""
-    assert [found for found in check_flow(flow) if found.level == "error"] == []
+    assert [finding for finding in check_flow(flow) if finding.level == "error"] == []
 
 
 FOREIGN: Final[dict[str, Any]] = {
@@ -219,25 +219,25 @@ def test_a_file_of_another_system_is_named(system: str) -> None:
     """Check and report name the system and say what to do; no part is called supported."""
     raw = json.dumps(FOREIGN[system]).encode()
 
-    (found,) = check_flow(raw)
+    (finding,) = check_flow(raw)
     with pytest.raises(FlowError) as refused:
         report_flow(raw)
 
-    assert found.problem.startswith(f"it is a workflow of {system}, ")
-    assert found.remedy.startswith("Write it as a flow document")
-    assert refused.value.findings[0].problem == found.problem
+    assert finding.problem.startswith(f"it is a workflow of {system}, ")
+    assert finding.remedy.startswith("Write it as a flow document")
+    assert refused.value.findings[0].problem == finding.problem
 
 
 def test_an_older_serverless_workflow_is_named() -> None:
     """Version 0.8 of the format has other words."""
-    (found,) = check_flow({"id": "a", "specVersion": "0.8", "states": [{"name": "a"}]})
+    (finding,) = check_flow({"id": "a", "specVersion": "0.8", "states": [{"name": "a"}]})
 
-    assert "Serverless Workflow" in found.problem
+    assert "Serverless Workflow" in finding.problem
 
 
 def test_a_report_calls_no_node_supported_that_nothing_executes() -> None:
     """A flow of unknown nodes without edges is not supported, and none of its nodes is."""
-    nodes = [{"id": one, "type": f"Other{one}", "data": {}} for one in "ab"]
+    nodes = [{"id": name, "type": f"Other{name}", "data": {}} for name in "ab"]
 
     report = report_flow({"id": "f", "nodes": nodes, "edges": []})
 
@@ -255,9 +255,9 @@ def test_a_check_names_the_mistakes_of_form_and_of_meaning_at_once() -> None:
         "e": {"code": "del x", "into": "_temp.x", "next": "d"},
     }
 
-    found = check_flow({"flow": 1, "start": "a", "nodes": nodes})
+    findings = check_flow({"flow": 1, "start": "a", "nodes": nodes})
 
-    assert [finding.pointer for finding in found] == [
+    assert [finding.pointer for finding in findings] == [
         "/id",
         "/nodes/a/set/x",
         "/nodes/b/next",
@@ -273,8 +273,8 @@ def test_a_check_says_how_many_findings_it_does_not_list() -> None:
         *([{"id": "", "type": "code"}] * 250),
     ]
 
-    found = check_flow({"id": "f", "entryNode": "s", "nodes": nodes, "edges": []})
+    findings = check_flow({"id": "f", "entryNode": "s", "nodes": nodes, "edges": []})
 
-    assert [one.pointer for one in found[:3]] == [f"/nodes/{n}/id" for n in (1, 2, 3)]
-    assert len(found) == MOST_FINDINGS
-    assert found[-1].problem == "51 more findings are not listed"
+    assert [finding.pointer for finding in findings[:3]] == [f"/nodes/{n}/id" for n in (1, 2, 3)]
+    assert len(findings) == MOST_FINDINGS
+    assert findings[-1].problem == "51 more findings are not listed"

@@ -5,5 +5,5 @@ leaves. Between two calls there is no host. So what a case does next is done to 
 
 - `place`: where the rows are: memory in virtual time, or PostgreSQL. `rest`: when a run rests.
 - `runtime`, `scheduler`: the source's classes. `views`: its stores, as far as they can be read.
-- `told`: the plugin of pytest that writes down how each case ended, and whether it used the driver.
+- `case_records`: the plugin of pytest that writes down how each case ended, and whether it used the driver.
 """

@@ -26,10 +26,10 @@ async def until_rest(runtime: Runtime, runs: FlowRuns, run_id: str) -> None:
     Raises:
         UnrestingError: It is parked, or still goes on.
     """
-    begun = runtime.clock.monotonic()
+    began = runtime.clock.monotonic()
     pauses = [*_PAUSES_S]
     while not await _rests(runtime, runs, RunId(run_id)):
-        if runtime.clock.monotonic() - begun > LIMIT_S:
+        if runtime.clock.monotonic() - began > LIMIT_S:
             raise UnrestingError(f"run {run_id} does not rest: {await runs.state(RunId(run_id))}")
         await asyncio.sleep(pauses.pop(0) if len(pauses) > 1 else pauses[0])
 
@@ -53,7 +53,7 @@ async def _rests(runtime: Runtime, runs: FlowRuns, run_id: RunId) -> bool:
 async def _all_last(
     runtime: Runtime, runs: FlowRuns, run_id: RunId, waits: Sequence[WaitState]
 ) -> bool:
-    keys = {one.wait_key for one in await runs.waits(run_id)}
+    keys = {w.wait_key for w in await runs.waits(run_id)}
     now = runtime.clock.now().isoformat()
     for wait in waits:
         if wait.until is not None and wait.until <= now:

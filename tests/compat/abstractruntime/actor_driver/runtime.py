@@ -67,9 +67,11 @@ class Runtime:
         if more:
             raise NotApplicableError(f"start has no {', '.join(more)}")
         self._know(workflow)
-        given = {name: one for name, one in (vars or {}).items() if one or name[:1] != "_"}
+        variables = {
+            name: value for name, value in (vars or {}).items() if value or name[:1] != "_"
+        }
         whose = {"actor_id": actor_id, "session_id": session_id, "id": run_id}
-        return self._asked(lambda runs: runs.start(workflow.workflow_id, vars=given, **whose))
+        return self._ask(lambda runs: runs.start(workflow.workflow_id, vars=variables, **whose))
 
     def tick(
         self,
@@ -96,36 +98,36 @@ class Runtime:
         """Answer a wait of a run, and let a host go on with it."""
         del max_steps
         self._know(workflow)
-        self._asked(lambda runs: runs.resume(RunId(run_id), wait_key or "", payload))
+        self._ask(lambda runs: runs.resume(RunId(run_id), wait_key or "", payload))
         return self.hosted(run_id)
 
     def get_state(self, run_id: str) -> RunState:
         """Return a run as its log tells it."""
-        return self._asked(lambda runs: runs.state(RunId(run_id)))
+        return self._ask(lambda runs: runs.state(RunId(run_id)))
 
     def get_ledger(self, run_id: str) -> list[dict[str, Any]]:
         """Return the records of a run."""
-        return self._asked(lambda runs: runs.ledger(RunId(run_id)))
+        return self._ask(lambda runs: runs.ledger(RunId(run_id)))
 
     def cancel_run(self, run_id: str, reason: str | None = None) -> RunState:
         """Cancel a run, with all below it."""
-        self._asked(lambda runs: runs.cancel(RunId(run_id), reason=reason or ""))
+        self._ask(lambda runs: runs.cancel(RunId(run_id), reason=reason or ""))
         return self.hosted(run_id)
 
     def cancel_tree(self, run_id: str, reason: str | None = None) -> list[RunState]:
         """Cancel a run, with all below it; return them."""
-        below = [one.run_id for one in self._below(run_id)]
+        below = [run.run_id for run in self._below(run_id)]
         first = self.cancel_run(run_id, reason)
-        return [first, *(self.hosted(one) for one in below)]
+        return [first, *(self.hosted(child_id) for child_id in below)]
 
     def pause_run(self, run_id: str, reason: str | None = None) -> RunState:
         """Pause a run."""
-        self._asked(lambda runs: runs.pause_run(RunId(run_id), reason))
+        self._ask(lambda runs: runs.pause_run(RunId(run_id), reason))
         return self.get_state(run_id)
 
     def resume_run(self, run_id: str) -> RunState:
         """Let a paused run go on with the next call."""
-        self._asked(lambda runs: runs.resume_run(RunId(run_id)))
+        self._ask(lambda runs: runs.resume_run(RunId(run_id)))
         return self.get_state(run_id)
 
     def get_node_traces(self, run_id: str) -> dict[str, Any]:
@@ -144,7 +146,7 @@ class Runtime:
         """Give nodes another artifact store."""
         self.artifact_store = store
 
-    def listed(self) -> list[RunState]:
+    def list_runs(self) -> list[RunState]:
         """Return all runs of the app, newest first."""
 
         async def read(host: Host) -> list[RunState]:
@@ -160,7 +162,7 @@ class Runtime:
         async def go_on(host: Host) -> RunState:
             flows = Flows(
                 self._app,
-                self._known().values(),
+                self._known_specs().values(),
                 effect_handlers=self._handlers,
                 effect_policy=self.effect_policy,
                 config=self._config,
@@ -173,13 +175,13 @@ class Runtime:
 
         return PLACE.call(go_on)
 
-    def _asked(self, ask: Callable[[FlowRuns], Awaitable[T]]) -> T:
+    def _ask(self, ask: Callable[[FlowRuns], Awaitable[T]]) -> T:
         return PLACE.call(lambda client: ask(FlowRuns(client, self._app)), serve=False)
 
     def _know(self, workflow: WorkflowSpec) -> None:
         self._specs[workflow.workflow_id] = workflow
 
-    def _known(self) -> Mapping[str, WorkflowSpec]:
+    def _known_specs(self) -> Mapping[str, WorkflowSpec]:
         registry = self.workflow_registry
         names = [] if registry is None else registry.list_ids()
         return {name: registry.get_or_raise(name) for name in names} | self._specs
@@ -193,11 +195,11 @@ class Runtime:
     def _children(self, run_id: str) -> list[RunState]:
         async def read(client: Host) -> list[RunState]:
             runs = FlowRuns(client, self._app)
-            found = await client.children(RunId(run_id))
-            return [await runs.state(one.run_id) for one in found]
+            rows = await client.children(RunId(run_id))
+            return [await runs.state(row.run_id) for row in rows]
 
         return PLACE.call(read, serve=False)
 
     def _below(self, run_id: str) -> list[RunState]:
-        found = [one for one in self._children(run_id) if not one.status.is_terminal]
-        return [*found, *(below for one in found for below in self._below(one.run_id))]
+        children = [child for child in self._children(run_id) if not child.status.is_terminal]
+        return [*children, *(below for child in children for below in self._below(child.run_id))]

@@ -47,10 +47,10 @@ class Scheduler:
         self, *, wait_reason: WaitReason | None = None, limit: int = 100
     ) -> list[RunState]:
         """Return waiting runs."""
-        found = [one for one in self._runtime.listed() if one.status is RunStatus.WAITING]
-        reasons = [{wait.reason for wait in open_waits(one)} for one in found]
-        both = zip(found, reasons, strict=True)
-        return [one for one, why in both if wait_reason is None or wait_reason in why][:limit]
+        runs = [run for run in self._runtime.list_runs() if run.status is RunStatus.WAITING]
+        reasons = [{wait.reason for wait in open_waits(run)} for run in runs]
+        both = zip(runs, reasons, strict=True)
+        return [run for run, why in both if wait_reason is None or wait_reason in why][:limit]
 
     def __getattr__(self, name: str) -> NoReturn:
         raise NotApplicableError(f"a host has no scheduler: nothing of it is {name}")
@@ -81,26 +81,26 @@ class ScheduledRuntime:
 
     def respond(self, run_id: str, payload: Any) -> RunState:
         """Answer what a run waits for."""
-        found = open_waits(self.runtime.get_state(run_id))
-        if not found:
+        waits = open_waits(self.runtime.get_state(run_id))
+        if not waits:
             raise StaleResumeError(run_id, "Run is not waiting")
-        return self.resume_event(run_id=run_id, wait_key=found[0].wait_key, payload=payload)
+        return self.resume_event(run_id=run_id, wait_key=waits[0].wait_key, payload=payload)
 
     def resume_event(self, *, run_id: str, wait_key: str | None, payload: Any) -> RunState:
         """Answer the wait of a run."""
         return self.scheduler.resume_event(run_id=run_id, wait_key=wait_key, payload=payload)
 
-    def resume_subworkflow_parent(self, **told: Any) -> RunState | None:
+    def resume_subworkflow_parent(self, **arguments: Any) -> RunState | None:
         """Go on with the run above."""
-        return self.scheduler.resume_subworkflow_parent(**told)
+        return self.scheduler.resume_subworkflow_parent(**arguments)
 
     def cancel_with_children(self, run_id: str, reason: str | None = None) -> list[RunState]:
         """Cancel a run and all that it started."""
         return self.runtime.cancel_tree(run_id, reason)
 
-    def find_waiting_runs(self, **told: Any) -> list[RunState]:
+    def find_waiting_runs(self, **arguments: Any) -> list[RunState]:
         """Return waiting runs."""
-        return self.scheduler.find_waiting_runs(**told)
+        return self.scheduler.find_waiting_runs(**arguments)
 
     def get_state(self, run_id: str) -> RunState:
         """Return a run."""

@@ -46,8 +46,8 @@ class InMemoryRunStore(Runs):
     ) -> list[RunState]:
         if self.children is None:
             return super().list_children(parent_run_id=parent_run_id, status=status)
-        found = self.children(parent_run_id)
-        return [one for one in found if status in (None, one.status)]
+        children = self.children(parent_run_id)
+        return [child for child in children if status in (None, child.status)]
 
     @override
     def save(self, run: RunState) -> None:

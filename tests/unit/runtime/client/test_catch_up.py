@@ -33,10 +33,10 @@ def thought(n: int) -> Delta:
     return replace(piece(n), kind="reasoning.delta", text=f"r{n} ")
 
 
-def shown_of(said: list[Delta]) -> str:
+def shown_of(deltas: list[Delta]) -> str:
     """The text that a reader shows: a whole one takes the place of what was there."""
     text = ""
-    for delta in said:
+    for delta in deltas:
         if delta.n == 0 or (delta.is_whole and delta.kind == "text.delta"):
             text = ""
         if delta.kind == "text.delta":
@@ -51,28 +51,28 @@ async def test_who_joins_anywhere_shows_the_text_once(seed: int) -> None:
     reasons = rng.randrange(4)
     answer = [thought(n) if n < reasons else piece(n) for n in range(count)]
     tries = [replace(piece(n), text=f"try {n} ") for n in range(rng.randrange(4))]
-    said = [*tries, *answer]
-    joined = rng.randrange(len(said) + 1)
-    asked = rng.randrange(joined, len(said) + 1)
-    known, shown = OpenAnswers(), list[Delta]()
-    async with CatchUp(shown.append) as reader:
-        for at, delta in enumerate([*said, None]):
-            if at == asked:
-                for whole in (answers := known.of(RUN)):
+    deltas = [*tries, *answer]
+    joined_at = rng.randrange(len(deltas) + 1)
+    asked_at = rng.randrange(joined_at, len(deltas) + 1)
+    open_answers, shown_deltas = OpenAnswers(), list[Delta]()
+    async with CatchUp(shown_deltas.append) as reader:
+        for at, delta in enumerate([*deltas, None]):
+            if at == asked_at:
+                for whole in (answers := open_answers.of(RUN)):
                     reader.take(whole)
                 if answers:
                     reader.take(None)
             if delta is None:
                 break
             if at == len(tries):
-                known.close(RUN, "1")
-            known.add(delta)
-            if at >= joined:
+                open_answers.close(RUN, "1")
+            open_answers.add(delta)
+            if at >= joined_at:
                 reader.take(delta)
-    texts = [one.text for one in answer if one.kind == "text.delta"]
-    assert shown_of(shown) == "".join(texts)
-    places = [one.n for one in shown if not one.is_whole and one.n >= reasons and one in answer]
-    assert len(places) == len({*places}), "shown twice"
+    texts = [d.text for d in answer if d.kind == "text.delta"]
+    assert shown_of(shown_deltas) == "".join(texts)
+    positions = [d.n for d in shown_deltas if not d.is_whole and d.n >= reasons and d in answer]
+    assert len(positions) == len({*positions}), "shown twice"
 
 
 async def test_pieces_whose_beginning_nobody_has_are_shown_after_a_moment(
@@ -80,12 +80,12 @@ async def test_pieces_whose_beginning_nobody_has_are_shown_after_a_moment(
 ) -> None:
     """An old host does not answer; what comes then is in order, and an attempt that is over says nothing."""
     monkeypatch.setattr("actors._runtime.client.live_events.HOLD_S", 0)
-    shown: list[Delta] = []
-    async with CatchUp(shown.append) as reader:
+    shown_deltas: list[Delta] = []
+    async with CatchUp(shown_deltas.append) as reader:
         reader.take(piece(5))
         reader.take(piece(6))
         reader.take(piece(0, position="2"))
-        assert shown == [piece(0, position="2")]
+        assert shown_deltas == [piece(0, position="2")]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         reader.take(piece(7))
@@ -93,18 +93,24 @@ async def test_pieces_whose_beginning_nobody_has_are_shown_after_a_moment(
         reader.take(piece(8))
         reader.take(piece(1, attempt=2))
     assert HOLD_S == 1
-    assert shown[1:] == [piece(5), piece(6), piece(7), piece(0, attempt=2), piece(1, attempt=2)]
+    assert shown_deltas[1:] == [
+        piece(5),
+        piece(6),
+        piece(7),
+        piece(0, attempt=2),
+        piece(1, attempt=2),
+    ]
 
 
 async def test_a_gap_is_filled_by_the_whole_answer() -> None:
     """After a lost connection it is asked for again; what was shown before is not shown again."""
-    shown: list[Delta] = []
+    shown_deltas: list[Delta] = []
     whole = replace(piece(6), text="all", is_whole=True)
-    async with CatchUp(shown.append) as reader:
+    async with CatchUp(shown_deltas.append) as reader:
         for n in (0, 1, 5, 6):
             reader.take(piece(n))
-        assert shown == [piece(0), piece(1)]
+        assert shown_deltas == [piece(0), piece(1)]
         reader.take(replace(piece(1), is_whole=True))
-        for one in (whole, None, piece(7)):
-            reader.take(one)
-    assert shown[2:] == [whole, piece(7)]
+        for delta in (whole, None, piece(7)):
+            reader.take(delta)
+    assert shown_deltas[2:] == [whole, piece(7)]

@@ -47,15 +47,15 @@ async def test_a_slow_reader_misses_the_oldest_pieces_and_no_entry(
         ahead = list(read)
         for n in range(6):
             feed.add_delta(entry(-1, EntryKind.TEXT_DELTA, n=n))
-        got = []
+        items = []
         await feed.until_next()
         while (item := feed.take()) is not None:
-            got.append(item)
+            items.append(item)
             await feed.until_next()
 
     assert ahead == [0, 1]
-    assert [one.seq for one in got if one.seq >= 0] == [0, 1, 2, 3, 4]
-    assert [one.payload["n"] for one in got if one.seq < 0] == [3, 4, 5]
+    assert [e.seq for e in items if e.seq >= 0] == [0, 1, 2, 3, 4]
+    assert [e.payload["n"] for e in items if e.seq < 0] == [3, 4, 5]
 
 
 async def test_what_keeps_the_log_from_being_read_is_raised_to_the_reader() -> None:
@@ -83,10 +83,10 @@ def test_every_retry_and_every_recovery_is_an_attempt() -> None:
         entry(6, EntryKind.RUN_CONTINUED),
         entry(7),
     ]
-    numbers = [attempts.entry(one).attempt for one in log[:6]]
+    numbers = [attempts.entry(e).attempt for e in log[:6]]
     late = attempts.delta(entry(-1, EntryKind.TEXT_DELTA, text="x", n=0, attempt=2), 5)
     now = attempts.delta(entry(-1, EntryKind.TEXT_DELTA, text="x", n=0, attempt=3), 5)
-    numbers += [attempts.entry(one).attempt for one in log[6:]]
+    numbers += [attempts.entry(e).attempt for e in log[6:]]
 
     assert numbers == [1, 1, 2, 2, 3, 3, 1, 1]
     assert late is None

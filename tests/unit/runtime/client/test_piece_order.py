@@ -73,10 +73,10 @@ async def test_pieces_of_an_answer_that_is_there_are_left_out() -> None:
     assert await order.take(piece("0")) == [piece("0")]
 
 
-@pytest.mark.parametrize("seen", [-1, 5])
-async def test_a_reader_that_has_all_entries_waits_for_none(seen: int) -> None:
+@pytest.mark.parametrize("last_seq", [-1, 5])
+async def test_a_reader_that_has_all_entries_waits_for_none(last_seq: int) -> None:
     """One that goes on behind the last entry, and one that does not ask for order."""
-    order = PieceOrder(Log(5).last_seq if seen == 5 else None, seen)
+    order = PieceOrder(Log(5).last_seq if last_seq == 5 else None, last_seq)
 
     assert await order.take(piece("0")) == [piece("0")]
 

@@ -64,10 +64,12 @@ def test_values_are_taken_out_everywhere() -> None:
     """Of texts, keys, lists; short values are left, they would hit what is none."""
     secrets = {"TOKEN": "a b/c&d", "PIN": "1"}
 
-    found = redacted({"k": ["x a b/c&d", {"a b/c&d": "a%20b%2Fc%26d"}], "n": 11, "p": "1"}, secrets)
+    redacted_value = redacted(
+        {"k": ["x a b/c&d", {"a b/c&d": "a%20b%2Fc%26d"}], "n": 11, "p": "1"}, secrets
+    )
 
     hidden = "[secret TOKEN]"
-    assert found == {"k": [f"x {hidden}", {hidden: hidden}], "n": 11, "p": "1"}
+    assert redacted_value == {"k": [f"x {hidden}", {hidden: hidden}], "n": 11, "p": "1"}
 
 
 @pytest.mark.parametrize(
@@ -85,9 +87,9 @@ def test_values_are_taken_out_everywhere() -> None:
 def test_a_value_is_found_however_a_library_writes_it(write: Callable[[str], str]) -> None:
     """In a URL, in JSON inside of a text, in what Python shows of it."""
     value = 'a/b +c&d\n"e\\'
-    shown = redacted(f"<{write(value)}>", {"KEY": value})
+    redacted_text = redacted(f"<{write(value)}>", {"KEY": value})
 
-    assert shown in ("<[secret KEY]>", '<"[secret KEY]">', "<'[secret KEY]'>")
+    assert redacted_text in ("<[secret KEY]>", '<"[secret KEY]">', "<'[secret KEY]'>")
 
 
 def test_a_value_inside_of_another_one_gives_nothing_away() -> None:

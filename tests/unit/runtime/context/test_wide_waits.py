@@ -88,17 +88,17 @@ async def _join(wide: Wide, ctx: RunContext, n: int) -> Any:
 async def _signal(wide: Wide, ctx: RunContext, n: int) -> Any:
     if n == 0:
         await ctx.step("first", wide.signal, ctx.run_id, "go 0", 0)
-    found = await ctx.sleep_until_signal(f"go {n}")
+    payload = await ctx.sleep_until_signal(f"go {n}")
     await ctx.step("next", wide.signal, ctx.run_id, f"go {n + 1}", n + 1)
-    return found
+    return payload
 
 
 async def _same_signal(wide: Wide, ctx: RunContext, n: int) -> Any:
     if n == 0:
         await ctx.step("first", wide.signal, ctx.run_id, "go", 0)
-    found: Any = await ctx.sleep_until_signal("go")
-    await ctx.step("next", wide.signal, ctx.run_id, "go", found + 1)
-    return found
+    payload: Any = await ctx.sleep_until_signal("go")
+    await ctx.step("next", wide.signal, ctx.run_id, "go", payload + 1)
+    return payload
 
 
 async def _receive(wide: Wide, ctx: RunContext, n: int) -> Any:
@@ -106,9 +106,9 @@ async def _receive(wide: Wide, ctx: RunContext, n: int) -> Any:
         await ctx.step("first", wide.send, 0)
     message = await ctx.receive()
     assert message is not None
-    found: Any = message.payload
-    await ctx.step("next", wide.send, found + 1)
-    return found
+    payload: Any = message.payload
+    await ctx.step("next", wide.send, payload + 1)
+    return payload
 
 
 Work: TypeAlias = "Callable[[Wide, RunContext, int], Coroutine[Any, Any, Any]]"
@@ -121,9 +121,9 @@ async def _play(work: Work, count: int, replier: type[Slow], **more: Any) -> lis
         await runtime.register(wide)
         await runtime.register_type("replier", replier)
         run = await runtime.submit(wide.id, None, spawn_budget=SpawnBudget(max_runs=count))
-        found = await runtime.result(run)
-        assert isinstance(found, list)
-        return found
+        outputs = await runtime.result(run)
+        assert isinstance(outputs, list)
+        return outputs
 
 
 def _pauses(work: Work, count: int) -> int:
@@ -141,10 +141,10 @@ def _pauses(work: Work, count: int) -> int:
 
     sys.setprofile(count_call)
     try:
-        found = simulate(main, seed=0)[0]
+        outputs = simulate(main, seed=0)[0]
     finally:
         sys.setprofile(None)
-    assert sorted(found) == list(range(count))
+    assert sorted(outputs) == list(range(count))
     return pauses
 
 
@@ -162,14 +162,14 @@ async def test_many_answers_at_once_end_all_waits(work: Work, count: int) -> Non
 
 
 def _waits(*positions: str) -> tuple[OpenWaits, list[PendingWait]]:
-    waits, found = OpenWaits(), list[PendingWait]()
+    waits, pending_waits = OpenWaits(), list[PendingWait]()
     for position in positions:
         wait = PendingWait(Branch(f"{position}."), "join")
         waits.open(wait)
         waits.show(wait, Wait(position, "join", f"key {position}"))
         waits.paused.add(wait)
-        found.append(wait)
-    return waits, found
+        pending_waits.append(wait)
+    return waits, pending_waits
 
 
 def test_rows_stand_by_position_and_stay_until_something_changes() -> None:

@@ -45,13 +45,13 @@ class Rows:
 
     async def hand_over(self, row: OutboxRow) -> bool:
         """It is gone."""
-        if found := self.waits.get(row.n):
-            outcome = found.pop(0)
+        if outcomes := self.waits.get(row.n):
+            outcome = outcomes.pop(0)
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
         self.handed.append(row.n)
-        self.rows = [one for one in self.rows if one.n != row.n]
+        self.rows = [r for r in self.rows if r.n != row.n]
         return True
 
 
@@ -63,8 +63,8 @@ def gone_round(
     async def main(_: SimLoop) -> None:
         store = cast("OutboxStore", rows)
         relay = OutboxRelay(store, may_act=lambda: True, on_suspect=lambda: doubts.append("doubt"))
-        held = cast("HeldShards", SimpleNamespace(loaded=LEASES))
-        bypass = Bypass(relay, store, held)
+        held_shards = cast("HeldShards", SimpleNamespace(loaded=LEASES))
+        bypass = Bypass(relay, store, held_shards)
         async with TaskScope() as tasks:
             tasks.start(bypass.run(), name="bypass")
             await act(bypass, relay)
@@ -117,7 +117,7 @@ def test_what_waits_and_what_comes_goes_round_in_order() -> None:
     rows = Rows(row(1), row(2), row(3, dead="exhausted"), post(4))
     doubts: list[str] = []
     gone_round(act, rows, doubts)
-    assert [one.n for one in rows.rows] == [3, 4, 6]
+    assert [r.n for r in rows.rows] == [3, 4, 6]
     assert doubts == []
 
 

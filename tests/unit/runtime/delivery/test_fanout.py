@@ -65,8 +65,8 @@ class Place:
     async def lazy(self, shards: Sequence[ShardId]) -> LazyAgents:
         """As it was said, once."""
         del shards
-        found, self.waiting = self.waiting, {}
-        return found
+        lazy_agents, self.waiting = self.waiting, {}
+        return lazy_agents
 
     async def sweep(self, *, limit: int) -> int:
         """There is nothing old."""
@@ -76,8 +76,8 @@ class Place:
     async def behind(self, shards: Sequence[ShardId]) -> set[ShardId]:
         """As it was said, once."""
         self._note(f"behind {' '.join(shards)}")
-        found, self._behind = self._behind, set()
-        return found
+        shards_behind, self._behind = self._behind, set()
+        return shards_behind
 
     async def expand(self, leases: Sequence[ShardLease], *, limit: int) -> Expanded:
         """The next answer; without one there is nothing to bring."""
@@ -102,13 +102,13 @@ class Place:
         self._note(f"lose {shard} {epoch}")
 
 
-def played(place: Place, act: Callable[[Notifications], None], *, for_s: float = 1.0) -> list[str]:
+def played(worker: Place, act: Callable[[Notifications], None], *, for_s: float = 1.0) -> list[str]:
     """What happened in so many seconds after `act`."""
 
     async def main(_: SimLoop) -> None:
         notifications = Notifications()
         notifications.is_open = True
-        delivery = PostDelivery(cast("Worker", place), notifications)
+        delivery = PostDelivery(cast("Worker", worker), notifications)
         async with TaskScope() as tasks:
             tasks.start(delivery.run(), name="posts")
             await asyncio.sleep(0.1)
@@ -117,7 +117,7 @@ def played(place: Place, act: Callable[[Notifications], None], *, for_s: float =
             tasks.cancel()
 
     simulate(main, seed=1)
-    return [what for _, what in place.done]
+    return [what for _, what in worker.done]
 
 
 def tell(*shards: ShardId) -> Callable[[Notifications], None]:
@@ -127,9 +127,9 @@ def tell(*shards: ShardId) -> Callable[[Notifications], None]:
 
 def test_posts_of_notified_shards_are_delivered_at_once() -> None:
     """In one call; a shard of another host is left out; lazy ones are noted before anybody is told."""
-    place = Place(Expanded({ONE: rows(ONE, 2), TWO: rows(TWO, 1)}, lazy={TWO: ["two/9"]}))
+    worker = Place(Expanded({ONE: rows(ONE, 2), TWO: rows(TWO, 1)}, lazy={TWO: ["two/9"]}))
 
-    done = played(place, tell(ONE, AWAY, TWO))
+    done = played(worker, tell(ONE, AWAY, TWO))
 
     assert done == [
         f"expand one two {CHUNK}",
@@ -142,9 +142,9 @@ def test_posts_of_notified_shards_are_delivered_at_once() -> None:
 
 def test_what_is_left_is_brought_next() -> None:
     """At once while nobody has to wait, and nobody is asked what is left."""
-    place = Place(Expanded({ONE: rows(ONE, 1)}, more={ONE}), Expanded({}, more={ONE}))
+    worker = Place(Expanded({ONE: rows(ONE, 1)}, more={ONE}), Expanded({}, more={ONE}))
 
-    done = played(place, tell(ONE, TWO))
+    done = played(worker, tell(ONE, TWO))
 
     assert done == [
         f"expand one two {CHUNK}",
@@ -168,51 +168,51 @@ def test_followers_are_left_in_the_store_while_others_wait_to_begin(
     ready: int, at: float | None
 ) -> None:
     """So that nobody waits behind all of them; a host that is always busy brings some, up to a limit."""
-    place = Place()
-    place.backlog = ready
+    worker = Place()
+    worker.backlog = ready
 
     def act(to: Notifications) -> None:
         tell(ONE)(to)
         fewer = ready - 1 if ready in (BACKLOG_LIMIT + 2, MAX_BACKLOG + 2) else BACKLOG_LIMIT
-        asyncio.get_running_loop().call_later(0.5, setattr, place, "backlog", fewer)
+        asyncio.get_running_loop().call_later(0.5, setattr, worker, "backlog", fewer)
 
-    done = played(place, act, for_s=2.0)
+    done = played(worker, act, for_s=2.0)
 
     assert done == ([] if at is None else [f"expand one {CHUNK}"])
-    assert at is None or place.done[0][0] == pytest.approx(at, abs=0.02)
+    assert at is None or worker.done[0][0] == pytest.approx(at, abs=0.02)
 
 
 def test_a_shard_that_is_lost_is_given_up() -> None:
     """And nothing more is asked of it; the others go on."""
-    place = Place(Expanded({TWO: rows(TWO, 1)}, more={TWO}, lost={ONE}))
+    worker = Place(Expanded({TWO: rows(TWO, 1)}, more={TWO}, lost={ONE}))
 
-    done = played(place, tell(ONE, TWO))
+    done = played(worker, tell(ONE, TWO))
 
     assert done == [f"expand one two {CHUNK}", "lose one 3", "offer two", f"expand two {CHUNK}"]
 
 
 def test_what_failed_is_looked_for_in_all_shards() -> None:
     """Whom the call was for is in the store."""
-    place = Place(PersistenceError("away"), behind=[ONE])
+    worker = Place(PersistenceError("away"), behind=[ONE])
 
-    done = played(place, tell(ONE), for_s=AGAIN_S + 0.5)
+    done = played(worker, tell(ONE), for_s=AGAIN_S + 0.5)
 
     assert done == [f"expand one {CHUNK}", "behind one two", f"expand one {CHUNK}"]
 
 
 def test_a_scan_finds_rows_without_a_hint() -> None:
     """By a read; only shards that have something are asked to bring it."""
-    place = Place(behind=[TWO])
+    worker = Place(behind=[TWO])
 
-    done = played(place, lambda _: None, for_s=SCAN_S)
+    done = played(worker, lambda _: None, for_s=SCAN_S)
 
     assert done == ["behind one two", f"expand two {CHUNK}"]
 
 
 def test_new_shards_are_looked_at_when_they_are_loaded() -> None:
     """Their last owner may have died between two chunks."""
-    place = Place(behind=[ONE])
+    worker = Place(behind=[ONE])
 
-    done = played(place, lambda to: to.publish(Nudge("held")))
+    done = played(worker, lambda to: to.publish(Nudge("held")))
 
     assert done == ["behind one two", f"expand one {CHUNK}"]

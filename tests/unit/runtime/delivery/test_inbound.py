@@ -107,107 +107,107 @@ class Place:
         return SHARD if agent_id.type == AGENT.type else ShardId("other")
 
 
-async def read(ingest: Inbound, place: Place, after: int = 0) -> None:
+async def read(ingest: Inbound, host: Place, after: int = 0) -> None:
     """Read until there is nothing more."""
-    await ingest.read(cast("MailConnection", place), LEASE, Cursor(1, after))
+    await ingest.read(cast("MailConnection", host), LEASE, Cursor(1, after))
 
 
-def played(act: Callable[[Inbound, Place], Coroutine[Any, Any, None]], place: Place) -> list[str]:
+def played(act: Callable[[Inbound, Place], Coroutine[Any, Any, None]], host: Place) -> list[str]:
     """What happened, when `act` was done and all that it began."""
 
     async def main(_: SimLoop) -> None:
         async with TaskScope() as tasks:
             ingest = Inbound(
-                cast("MailStore", place),
-                cast("Worker", place),
+                cast("MailStore", host),
+                cast("Worker", host),
                 tasks=tasks,
-                on_broken=lambda why: place.done.append(f"broken: {why}"),
-                on_posted=lambda shard: place.done.append(f"posted {shard}"),
+                on_broken=lambda why: host.done.append(f"broken: {why}"),
+                on_posted=lambda shard: host.done.append(f"posted {shard}"),
             )
-            await act(ingest, place)
+            await act(ingest, host)
             await asyncio.sleep(30)
 
     simulate(main, seed=1)
-    return place.done
+    return host.done
 
 
 def test_a_batch_is_acknowledged_when_it_is_written_and_offered() -> None:
     """Then the next one is taken; all that it brought is told of."""
     run = (RunId("r"), AGENT)
-    place = Place(
+    host = Place(
         Ingested((arrived(1), arrived(2)), (run,), (ShardId("f"),)), Ingested((arrived(3),))
     )
 
-    assert played(read, place) == [
+    assert played(read, host) == [
         *("written 1", "offer 1", "offer 2", "signal r a", "posted f", "ack 1"),
         *("written 2", "offer 3", "ack 2", "closed"),
     ]
-    assert place.env.counters.received == 3
+    assert host.env.counters.received == 3
 
 
 def test_while_the_store_is_away_nothing_is_acknowledged_and_nothing_lost() -> None:
     """The same batch is written again, after a pause."""
-    place = Place(PersistenceError("away"), PersistenceError("away"), Ingested((arrived(1),)))
+    host = Place(PersistenceError("away"), PersistenceError("away"), Ingested((arrived(1),)))
 
-    async def act(ingest: Inbound, place: Place) -> None:
+    async def act(ingest: Inbound, host: Place) -> None:
         async with asyncio.timeout(3 * 2 + 2 * INGEST_AGAIN_S + 1):
-            await ingest.read(cast("MailConnection", OneBatch(place)), LEASE, Cursor(1, 0))
+            await ingest.read(cast("MailConnection", OneBatch(host)), LEASE, Cursor(1, 0))
 
-    assert played(act, place) == ["failed", "failed", "written 1", "offer 1", "ack 1", "closed"]
+    assert played(act, host) == ["failed", "failed", "written 1", "offer 1", "ack 1", "closed"]
 
 
 class OneBatch:
     """A connection with a single batch."""
 
-    def __init__(self, place: Place) -> None:
-        self.ack, self._place = place.ack, place
+    def __init__(self, host: Place) -> None:
+        self.ack, self._host = host.ack, host
 
     async def read(self, *_: object) -> AsyncGenerator[MailBatch, None]:
         """It."""
         try:
             yield batch(1)
         finally:
-            self._place.done.append("closed")
+            self._host.done.append("closed")
 
 
 def test_what_a_commit_wrote_meanwhile_is_offered_behind_what_came_before() -> None:
     """Of the shard that is being written; what is for another shard does not wait."""
-    place = Place(Ingested((arrived(1),)))
+    host = Place(Ingested((arrived(1),)))
 
-    async def act(ingest: Inbound, place: Place) -> None:
+    async def act(ingest: Inbound, host: Place) -> None:
         async with TaskScope() as tasks:
-            tasks.start(read(ingest, place), name="read")
+            tasks.start(read(ingest, host), name="read")
             await asyncio.sleep(1)
-            place.routed([arrived(7), arrived(8, AgentId("clerk", "b"))])
-            assert place.done == ["offer 8"]
+            host.routed([arrived(7), arrived(8, AgentId("clerk", "b"))])
+            assert host.done == ["offer 8"]
             await tasks.settle(limit_s=20)
-        place.routed([arrived(9)])
+        host.routed([arrived(9)])
 
-    done = played(act, place)
+    done = played(act, host)
     assert done == ["offer 8", "written 1", "offer 1", "offer 7", "ack 1", "closed", "offer 9"]
 
 
 @pytest.mark.parametrize(
-    ("outcome", "told"),
+    ("outcome", "event"),
     [(LeaseLost(), "lose s 3"), (StaleStream(), "broken: the stream MAIL has a new epoch")],
 )
 def test_what_is_refused_is_not_acknowledged_and_reading_ends(
-    outcome: IngestOutcome, told: str
+    outcome: IngestOutcome, event: str
 ) -> None:
     """Whoever owns the shard now, or reads the new stream, reads it again."""
     done = played(read, Place(outcome, Ingested()))
 
-    assert done == ["written 1", told, "closed"]
+    assert done == ["written 1", event, "closed"]
 
 
 def test_what_was_routed_during_a_refused_write_is_offered() -> None:
     """It is in rows, whatever became of the batch."""
 
-    async def act(ingest: Inbound, place: Place) -> None:
+    async def act(ingest: Inbound, host: Place) -> None:
         async with TaskScope() as tasks:
-            tasks.start(read(ingest, place), name="read")
+            tasks.start(read(ingest, host), name="read")
             await asyncio.sleep(1)
-            place.routed([arrived(7)])
+            host.routed([arrived(7)])
             await tasks.settle(limit_s=20)
 
     assert "offer 7" in played(act, Place(LeaseLost()))
@@ -218,33 +218,33 @@ def test_a_cut_line_is_told_of_with_its_reason() -> None:
     assert played(_read_cut, Place())[-1] == "broken: the line is cut"
 
 
-async def _read_cut(ingest: Inbound, place: Place) -> None:
-    await read(ingest, place, -1)
+async def _read_cut(ingest: Inbound, host: Place) -> None:
+    await read(ingest, host, -1)
 
 
 def test_a_batch_that_is_written_when_its_line_goes_is_offered_before_the_next_reads() -> None:
     """The new connection reads the shard only when the old batch is in rows and offered."""
-    place = Place(Ingested((arrived(1),)), Ingested((arrived(2),)))
+    host = Place(Ingested((arrived(1),)), Ingested((arrived(2),)))
 
-    async def act(ingest: Inbound, place: Place) -> None:
+    async def act(ingest: Inbound, host: Place) -> None:
         async with TaskScope() as first:
-            first.start(read(ingest, place), name="read")
+            first.start(read(ingest, host), name="read")
             await asyncio.sleep(1)
-        await ingest.read(cast("MailConnection", OneBatch(place)), LEASE, Cursor(1, 0))
+        await ingest.read(cast("MailConnection", OneBatch(host)), LEASE, Cursor(1, 0))
 
-    done = played(act, place)
+    done = played(act, host)
     assert done == ["closed", "written 1", "offer 1", "written 1", "offer 2", "ack 1", "closed"]
 
 
 def test_a_cursor_that_moved_is_news_once() -> None:
     """Also a batch without messages; what is no message is counted."""
-    place = Place(Ingested())
+    host = Place(Ingested())
 
-    async def act(ingest: Inbound, place: Place) -> None:
+    async def act(ingest: Inbound, host: Place) -> None:
         assert not ingest.take_news()
-        await read(ingest, place, 12)
+        await read(ingest, host, 12)
         assert ingest.take_news()
         assert not ingest.take_news()
 
-    played(act, place)
-    assert (place.env.counters.received, place.env.counters.undecodable) == (0, 1)
+    played(act, host)
+    assert (host.env.counters.received, host.env.counters.undecodable) == (0, 1)

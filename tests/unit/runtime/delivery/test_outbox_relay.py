@@ -49,9 +49,9 @@ class Outbox:
     ) -> list[OutboxRow]:
         """A page."""
         del leases
-        found = [one for one in self.rows if one.n > after][:limit]
+        rows = [row for row in self.rows if row.n > after][:limit]
         await asyncio.sleep(self.wait_s)
-        return found
+        return rows
 
     async def bury(self, row: OutboxRow, problem: str) -> None:
         """It cannot be published."""
@@ -63,7 +63,7 @@ class Outbox:
         """They leave the outbox."""
         await asyncio.sleep(1)
         self._may_fail()
-        self.forgotten.append([one.n for one in rows])
+        self.forgotten.append([row.n for row in rows])
 
     def _may_fail(self) -> None:
         if self.errors:

@@ -22,8 +22,8 @@ KNOWN = StreamRecord("MAIL", epoch=1, created=MADE, highest=None, purged=5)
 class Stream:
     """A connection to one stream, and the rows that know it."""
 
-    def __init__(self, state: StreamState, known: StreamRecord) -> None:
-        self.state, self.known = state, known
+    def __init__(self, state: StreamState, record: StreamRecord) -> None:
+        self.state, self.known = state, record
         self.forgotten: list[str] = []
 
     async def stream_state(self) -> StreamState:
@@ -66,8 +66,8 @@ async def test_a_stream_from_which_more_was_purged_than_allowed_is_made_anew() -
 
 async def test_a_whole_new_stream_begins_another_epoch() -> None:
     """It is read from its first message; it is not deleted."""
-    made = MADE + timedelta(days=1)
-    stream = Stream(replace(STATE, created=made, first_sequence=1), KNOWN)
+    created = MADE + timedelta(days=1)
+    stream = Stream(replace(STATE, created=created, first_sequence=1), KNOWN)
 
-    assert await stream.guarded() == replace(KNOWN, epoch=2, created=made)
+    assert await stream.guarded() == replace(KNOWN, epoch=2, created=created)
     assert stream.forgotten == []

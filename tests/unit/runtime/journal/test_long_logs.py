@@ -78,5 +78,5 @@ async def test_a_long_log_is_named_once(continues: bool, caplog: pytest.LogCaptu
         await runtime.signal(run, "go")
         await runtime.result(run)
 
-    said = [record for record in caplog.records if "ctx.continue_as_new" in record.message]
-    assert [vars(record)["run"] for record in said] == ([] if continues else [run])
+    warnings = [record for record in caplog.records if "ctx.continue_as_new" in record.message]
+    assert [vars(record)["run"] for record in warnings] == ([] if continues else [run])

@@ -26,8 +26,8 @@ async def test_what_a_host_needs_begins_again_after_an_error(
         await scope.settle(limit_s=5)
 
     assert errors == []
-    told = [record.getMessage() for record in caplog.records if record.name == "callboard.loop"]
-    assert told == ["background task scan failed and begins again"] * 2
+    messages = [record.getMessage() for record in caplog.records if record.name == "callboard.loop"]
+    assert messages == ["background task scan failed and begins again"] * 2
 
 
 async def test_what_begins_again_ends_with_its_scope() -> None:

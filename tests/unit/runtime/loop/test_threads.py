@@ -108,10 +108,10 @@ async def test_a_tool_may_be_a_plain_function_in_a_thread() -> None:
 
 async def test_a_thread_that_was_cancelled_goes_on_and_its_result_is_dropped() -> None:
     """The run ends at once; nobody is kept by what still blocks."""
-    begun, may_end, has_ended = threading.Event(), threading.Event(), threading.Event()
+    has_begun, may_end, has_ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> str:
-        begun.set()
+        has_begun.set()
         may_end.wait(20)
         has_ended.set()
         return "too late"
@@ -120,7 +120,7 @@ async def test_a_thread_that_was_cancelled_goes_on_and_its_result_is_dropped() -
     async with Runtime() as runtime, asyncio.timeout(20):
         await runtime.register(agent)
         run_id = await runtime.submit(agent.id, None)
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(has_begun.wait, 20)
         await runtime.cancel(run_id)
         row = await runtime.wait(run_id)
         was_blocked = not has_ended.is_set()

@@ -33,14 +33,14 @@ class Stopped:
 
     id = AgentId("stopped", "one")
 
-    def __init__(self, made: list[Execution], stop: Callable[[Execution], object]) -> None:
-        self._made, self._stop = made, stop
+    def __init__(self, executions: list[Execution], stop: Callable[[Execution], object]) -> None:
+        self._executions, self._stop = executions, stop
 
     async def run(self, ctx: RunContext, inbox: object) -> list[int]:
         """See the class."""
         del inbox
-        if len(self._made) == 1:
-            asyncio.get_running_loop().call_soon(self._stop, self._made[0])
+        if len(self._executions) == 1:
+            asyncio.get_running_loop().call_soon(self._stop, self._executions[0])
         return await ctx.gather(*(self._branch(ctx, n) for n in range(3)))
 
     async def _branch(self, ctx: RunContext, n: int) -> int:
@@ -58,10 +58,10 @@ def test_what_a_run_does_not_use_takes_no_memory() -> None:
 
     tracemalloc.start()
     try:
-        made = [
+        schedulers = [
             BranchScheduler(on_idle=ignore, on_move=ignore, on_closed=ignore) for _ in range(50)
         ]
-        each = tracemalloc.get_traced_memory()[0] / len(made)
+        each = tracemalloc.get_traced_memory()[0] / len(schedulers)
     finally:
         tracemalloc.stop()
 
@@ -71,18 +71,18 @@ def test_what_a_run_does_not_use_takes_no_memory() -> None:
 async def _play(
     stop: Callable[[Execution], object], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[object, list[Execution]]:
-    made: list[Execution] = []
+    executions: list[Execution] = []
     executed = Execution.run
 
     async def run(execution: Execution) -> Any:
-        made.append(execution)
+        executions.append(execution)
         return await executed(execution)
 
     monkeypatch.setattr(Execution, "run", run)
     async with Runtime(store=MemoryStore(clock=SystemClock())) as runtime:
-        await runtime.register(Stopped(made, stop))
+        await runtime.register(Stopped(executions, stop))
         async with asyncio.timeout(LIMIT_S):
-            return await runtime.result(await runtime.submit(Stopped.id, None)), made
+            return await runtime.result(await runtime.submit(Stopped.id, None)), executions
 
 
 async def test_a_run_cancelled_then_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +93,9 @@ async def test_a_run_cancelled_then_ends_at_once(monkeypatch: pytest.MonkeyPatch
 
 async def test_a_run_handed_over_then_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on by replay in its next execution."""
-    output, made = await _play(Execution.hand_over, monkeypatch)
+    output, executions = await _play(Execution.hand_over, monkeypatch)
 
-    assert (output, len(made)) == ([0, 1, 2], 2)
+    assert (output, len(executions)) == ([0, 1, 2], 2)
 
 
 async def test_a_branch_that_never_begins_has_ended() -> None:
@@ -152,7 +152,7 @@ async def test_no_branch_outlives_a_root_that_is_cut_off() -> None:
         await is_running.wait()
         scheduler.unwind(asyncio.CancelledError("stop"))
         task.cancel()
-        await asyncio.wait({one for one in (task, *(b.task for b in branches)) if one is not None})
+        await asyncio.wait({t for t in (task, *(b.task for b in branches)) if t is not None})
 
     assert [branch.coro for branch in branches] == [None] * 3
 
@@ -179,11 +179,11 @@ async def test_groups_one_after_another_have_one_watch_between_them(
     scheduler.end_root()
     scheduler.detach()
 
-    left = weakref.ref(scheduler)
+    weak_scheduler = weakref.ref(scheduler)
     gc.disable()
     try:
         del scheduler
-        assert left() is None, "the watch of an ended run keeps it"
+        assert weak_scheduler() is None, "the watch of an ended run keeps it"
     finally:
         gc.enable()
     assert [watch.cancelled() for watch in watches] == [True]

@@ -204,7 +204,7 @@ def _of_log(exc: Exception) -> Exception:
         (UnicodeEncodeError("ascii", "é", 0, 1, "no"), ["object", "start"]),
         (ValueError(OSError("inner")), []),
     ],
-    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else "",
+    ids=lambda argument: type(argument).__name__ if isinstance(argument, Exception) else "",
 )
 def test_an_error_keeps_what_it_carried(exc: Exception, names: list[str]) -> None:
     """Class, text and attributes are those of the original."""
@@ -224,7 +224,7 @@ def test_an_error_keeps_what_it_carried(exc: Exception, names: list[str]) -> Non
         (LockedError("x"), {}),
         (ExceptionGroup("all", [ValueError(1)]), {}),
     ],
-    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else "",
+    ids=lambda argument: type(argument).__name__ if isinstance(argument, Exception) else "",
 )
 def test_an_error_that_cannot_be_made_again_is_told_with_its_facts(
     exc: Exception, attributes: dict[str, Any]
@@ -266,9 +266,9 @@ def test_a_name_that_no_release_has_is_recorded_with_its_text() -> None:
 
 def test_a_class_that_moved_keeps_its_name_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts of the release before read what is written now, and their logs are read as before."""
-    name, place = "actors.earlier:StatusError", f"{__name__}:StatusError"
-    monkeypatch.setattr(wire_names, "CLASS_PATHS", {name: place})
-    monkeypatch.setattr(wire_names, "_NAMES", {place: name})
+    name, path = "actors.earlier:StatusError", f"{__name__}:StatusError"
+    monkeypatch.setattr(wire_names, "CLASS_PATHS", {name: path})
+    monkeypatch.setattr(wire_names, "_NAMES", {path: name})
 
     record = record_failure(StatusError("gone", 404))
 
@@ -305,10 +305,10 @@ def test_an_error_without_a_text_is_recorded_all_the_same(exc: Exception, why: s
 
 def test_an_error_whose_class_cannot_be_asked_for_is_presented_by_another() -> None:
     """It says the same; any other error is presented as itself."""
-    shown, plain = presentable(FacelessError("x")), ValueError("x")
+    stand_in, plain = presentable(FacelessError("x")), ValueError("x")
 
-    assert isinstance(shown, EffectError)
-    assert shown.error_type == "FacelessError"
+    assert isinstance(stand_in, EffectError)
+    assert stand_in.error_type == "FacelessError"
     assert presentable(plain) is plain
 
 
@@ -391,12 +391,12 @@ def test_the_nearest_recorded_error_counts_and_a_cause_before_a_context() -> Non
 
 def test_a_cycle_of_causes_ends_the_search() -> None:
     """So does an error on which nothing can be remembered."""
-    one, other = ValueError(), KeyError()
-    one.__context__, other.__context__ = other, one
+    error, other = ValueError(), KeyError()
+    error.__context__, other.__context__ = other, error
     closed = ClosedError()
     mark_recorded(closed, 1, may_repeat=True)
 
-    assert origin_of(one) is None
+    assert origin_of(error) is None
     assert origin_of(closed) is None
 
 

@@ -41,10 +41,10 @@ def failed(retry_from: int, *, ending: bool = True) -> tuple[K, str, dict[str, A
 def test_what_is_recorded_is_a_hit() -> None:
     """The same kind and hash at the same position is found."""
     history = History.of(log(result("0")))
-    place = history.meet("0", STEP, "step a", "h")
+    entries = history.meet("0", STEP, "step a", "h")
 
-    assert place is not None
-    assert place.end is not None
+    assert entries is not None
+    assert entries.end is not None
 
 
 def test_a_strict_difference_names_position_expected_and_found() -> None:

@@ -18,16 +18,16 @@ def test_behind_each_hundred_branches_come_all_others() -> None:
         futures = [loop.create_future() for _ in range(2 * MOVES + 50)]
         for future in futures:
             pace.let(future)
-        seen = [sum(future.done() for future in futures)]
-        while seen[-1] < len(futures):
+        counts = [sum(future.done() for future in futures)]
+        while counts[-1] < len(futures):
             await asyncio.sleep(0)
             done = sum(future.done() for future in futures)
-            if done != seen[-1]:
-                seen.append(done)
+            if done != counts[-1]:
+                counts.append(done)
             assert [future.done() for future in futures] == [True] * done + [False] * (
                 len(futures) - done
             )
-        return seen
+        return counts
 
     assert simulate(main, seed=1)[0] == [MOVES, 2 * MOVES, 2 * MOVES + 50]
 
@@ -39,10 +39,10 @@ def test_who_is_held_goes_on_with_its_error_in_order() -> None:
         pace, loop = Pace(), asyncio.get_running_loop()
         while pace.may_go():
             pass
-        first, gone, last = pace.hold(), loop.create_future(), loop.create_future()
-        pace.let(gone)
+        first, cancelled_future, last = pace.hold(), loop.create_future(), loop.create_future()
+        pace.let(cancelled_future)
         pace.let(last, ValueError("no"))
-        gone.cancel()
+        cancelled_future.cancel()
         assert not first.done()
 
         await first

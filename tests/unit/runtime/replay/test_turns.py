@@ -243,16 +243,16 @@ def test_a_run_is_idle_only_when_every_branch_waits_for_something_outside() -> N
         await asyncio.sleep(5)
 
     async def act(stage: Stage) -> None:
-        seen: list[tuple[int, bool]] = []
+        looks: list[tuple[int, bool]] = []
 
         def look() -> None:
-            seen.append((stage.idle, stage.scheduler.is_idle))
+            looks.append((stage.idle, stage.scheduler.is_idle))
 
         later(2, look)
         later(7, look)
         later(8, stage.scheduler.durable_upto, 0)
         await stage.gather(stage.recorded(0, "0"), stage.new("x", work))
-        assert seen == [(0, False), (0, True)], "an entry on its way is no reason to leave memory"
+        assert looks == [(0, False), (0, True)], "an entry on its way is no reason to leave memory"
 
     played(act)
 
@@ -331,9 +331,9 @@ def test_a_run_that_unwinds_ends_the_innermost_branches_first() -> None:
     signal = SuspendedError("stop")
 
     async def leaf(stage: Stage, name: str) -> None:
-        with pytest.raises(SuspendedError) as seen:
+        with pytest.raises(SuspendedError) as caught:
             await stage.stay()
-        assert seen.value is signal
+        assert caught.value is signal
         stage.say(name)
         raise signal
 

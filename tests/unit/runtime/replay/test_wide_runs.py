@@ -25,12 +25,12 @@ AGENT = AgentId("wide", "one")
 MANY, FEW = 160, 40
 
 
-async def _one(ctx: RunContext, n: int) -> Any:
+async def _step(ctx: RunContext, n: int) -> Any:
     return await ctx.step(f"step {n}", lambda: n)
 
 
 async def _steps(ctx: RunContext, count: int) -> None:
-    await ctx.gather(*(_one(ctx, n) for n in range(count)))
+    await ctx.gather(*(_step(ctx, n) for n in range(count)))
 
 
 async def _sleeps(ctx: RunContext, count: int) -> None:
@@ -38,7 +38,7 @@ async def _sleeps(ctx: RunContext, count: int) -> None:
 
 
 async def _losers(ctx: RunContext, count: int) -> None:
-    await ctx.select(_one(ctx, 0), *(ctx.sleep(1 + n / 1000) for n in range(count)))
+    await ctx.select(_step(ctx, 0), *(ctx.sleep(1 + n / 1000) for n in range(count)))
 
 
 async def _failure(ctx: RunContext, count: int) -> None:
@@ -51,14 +51,14 @@ async def _failure(ctx: RunContext, count: int) -> None:
 
 async def _nested(ctx: RunContext, count: int) -> None:
     async def pair(n: int) -> None:
-        await ctx.gather(_one(ctx, n), ctx.sleep(1 + n / 1000))
+        await ctx.gather(_step(ctx, n), ctx.sleep(1 + n / 1000))
 
     await ctx.gather(*(pair(n) for n in range(count)))
 
 
 async def _scope(ctx: RunContext, count: int) -> None:
     async with ctx.scope() as scope:
-        branches = [scope.start(_one(ctx, n)) for n in range(count)]
+        branches = [scope.start(_step(ctx, n)) for n in range(count)]
         for branch in branches:
             await branch
 
@@ -129,7 +129,7 @@ async def test_many_moves_let_others_go_between(together: bool) -> None:
 
 async def test_effects_that_end_together_let_others_go_between() -> None:
     """A thousand effects wait for one event: a hundred of them record what they gave, then others go."""
-    all_begun, begun, ended = asyncio.Event(), 0, 0
+    all_begun, begin_count, end_count = asyncio.Event(), 0, 0
 
     class Agent:
         id = AGENT
@@ -140,20 +140,20 @@ async def test_effects_that_end_together_let_others_go_between() -> None:
             return "done"
 
         async def branch(self, ctx: RunContext) -> None:
-            nonlocal ended
+            nonlocal end_count
             await ctx.step("wait", self.wait)
-            ended += 1
+            end_count += 1
 
         async def wait(self) -> None:
-            nonlocal begun
-            begun += 1
-            if begun == 1000:
+            nonlocal begin_count
+            begin_count += 1
+            if begin_count == 1000:
                 all_begun.set()
             await all_begun.wait()
 
     async with Runtime() as runtime:
         await runtime.register(Agent())
-        async with Ticker(lambda: begun) as starts, Ticker(lambda: ended) as ends:
+        async with Ticker(lambda: begin_count) as starts, Ticker(lambda: end_count) as ends:
             await runtime.result(await runtime.submit(AGENT, None))
 
     assert 0 < starts.most <= MOVES

@@ -18,11 +18,11 @@ BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lo
 
 def ticks(cron: str, zone: str, after: str, count: int = 3) -> list[str]:
     """The first ones, by the wall clock of the zone, with the hours that it is ahead of UTC."""
-    at, found = datetime.fromisoformat(after).replace(tzinfo=UTC), []
+    at, texts = datetime.fromisoformat(after).replace(tzinfo=UTC), []
     for _ in range(count):
         at = next_tick(cron, zone, at)
-        found.append(at.astimezone(zone_of(zone)).isoformat(timespec="minutes"))
-    return found
+        texts.append(at.astimezone(zone_of(zone)).isoformat(timespec="minutes"))
+    return texts
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,14 @@ def test_an_hour_with_a_star_ticks_whenever_the_clock_shows_it(
         start = datetime.fromisoformat(day).replace(tzinfo=UTC) - timedelta(hours=26)
         walls = set(islice(CronSim(cron, naive(start) - timedelta(days=2)), 500))
         minutes = [start + timedelta(minutes=n) for n in range(1, 36 * 60)]
-        shown = [one for one in minutes if naive(one.astimezone(zone_of(zone))) in walls]
-        found = [next_tick(cron, zone, start)]
-        while len(found) < len(shown):
-            found.append(next_tick(cron, zone, found[-1]))
+        clock_ticks = [
+            minute for minute in minutes if naive(minute.astimezone(zone_of(zone))) in walls
+        ]
+        found_ticks = [next_tick(cron, zone, start)]
+        while len(found_ticks) < len(clock_ticks):
+            found_ticks.append(next_tick(cron, zone, found_ticks[-1]))
 
-        assert found == shown
+        assert found_ticks == clock_ticks
 
 
 def naive(at: datetime) -> datetime:

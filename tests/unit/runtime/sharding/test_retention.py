@@ -56,13 +56,13 @@ async def test_totals_of_usage_go_after_four_hundred_days() -> None:
         await run.append(answer("0", input=1))
         bed.clock.advance(DAY_S)
         await run.append(answer("1", input=2))
-        kept = []
+        totals = []
         for days, older_than_s in ((399, 0), (1.5, None), (0, 600 * DAY_S), (0, 0)):
             bed.clock.advance(days * DAY_S)
             await sweep_all(bed.store, older_than_s=older_than_s)
-            kept.append([one.input for one in await bed.store.data.usage.totals(UsageFilter())])
+            totals.append([t.input for t in await bed.store.data.usage.totals(UsageFilter())])
 
-    assert kept == [[1, 2], [1, 2], [1, 2], [2]]
+    assert totals == [[1, 2], [1, 2], [1, 2], [2]]
 
 
 async def test_an_agent_is_forgotten_but_for_the_ids_of_its_messages() -> None:
@@ -75,9 +75,9 @@ async def test_an_agent_is_forgotten_but_for_the_ids_of_its_messages() -> None:
             await forget_agent(bed.store, DESK)
         await run.commit(run.turn(state={"a": 1}))
         await run.complete()
-        gone = await forget_agent(bed.store, DESK)
+        counts = await forget_agent(bed.store, DESK)
 
-        assert (gone.state, gone.messages, gone.runs, gone.more) == (1, 1, 1, False)
+        assert (counts.state, counts.messages, counts.runs, counts.more) == (1, 1, 1, False)
         assert await bed.store.reads.run(run.run_id) is None
         assert await bed.store.reads.state(DESK) == {}
         assert await bed.store.arrivals.deliver([message(id="waits")]) == []

@@ -47,12 +47,12 @@ class Host:
 
     def start(self) -> list[Permit[Item]]:
         """Let all enter that may."""
-        found = []
+        permits = []
         while self.ready:
             [item] = self.ready.take(1)
             if (permit := self.admission.admit(item)) is not None:
-                found.append(permit)
-        return found
+                permits.append(permit)
+        return permits
 
     def exchange(self, **grants: Grant | int) -> list[Claim]:
         """Claim; each claim is granted what it wants, or so many slots where the test says so."""
@@ -62,12 +62,12 @@ class Host:
 
 
 def _granted(claim: Claim, grants: dict[str, Grant | int]) -> Grant:
-    given = grants.get(claim.scope.name or "deployment", claim.wanted)
-    if isinstance(given, Grant):
-        return given
-    held = max(claim.held, given)
+    answer = grants.get(claim.scope.name or "deployment", claim.wanted)
+    if isinstance(answer, Grant):
+        return answer
+    held_slots = max(claim.held, answer)
     starts = max(claim.starts, 0)
-    return Grant(scope=claim.scope, held=held, share=given, contended=False, starts=starts)
+    return Grant(scope=claim.scope, held=held_slots, share=answer, contended=False, starts=starts)
 
 
 def desks(count: int, tenant: str = "default", priority: int = 5) -> list[Item]:
@@ -152,14 +152,14 @@ def test_what_is_above_the_share_is_not_used_again() -> None:
     grant = Grant(scope=DESK, held=4, share=2, contended=True)
     host.now += SHARE_S
     host.exchange(desk=grant)
-    held = []
+    held_counts = []
     for permit in inside[:3]:
         host.admission.release(permit)
         inside += host.start()
-        held += [claim.held for claim in host.exchange(desk=2)]
+        held_counts += [claim.held for claim in host.exchange(desk=2)]
 
     assert len(inside) == 4 + 1, "only the third freed a slot for another one"
-    assert held[:2] == [3, 2]
+    assert held_counts[:2] == [3, 2]
 
 
 def test_a_lowered_limit_lets_run_out_what_executes_and_a_raised_one_is_asked_for_at_once() -> None:

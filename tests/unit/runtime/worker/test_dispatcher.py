@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("turns", [1, 4])
 async def test_of_a_burst_few_start_between_two_passes_of_the_loop(turns: int) -> None:
     """Those that are over after as many leave room in memory to the next; nobody is forgotten."""
-    total, begun, most = 10 * STARTS, 0, 0
+    total, start_count, most = 10 * STARTS, 0, 0
     over = asyncio.Event()
 
     async def drive(permit: Permit[Mailbox]) -> None:
-        nonlocal begun, most
-        begun += 1
+        nonlocal start_count, most
+        start_count += 1
         most = max(most, dispatcher.load)
         for _ in range(turns):
             await asyncio.sleep(0)
         dispatcher.leave(permit)
-        if begun == total and not dispatcher.load:
+        if start_count == total and not dispatcher.load:
             over.set()
 
     async with TaskScope() as tasks:

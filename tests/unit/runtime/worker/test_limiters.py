@@ -41,13 +41,13 @@ class Item:
         raise AttributeError(value)
 
 
-def grant(held: int, share: int | None = None, **more: bool | float) -> Grant:
+def grant(count: int, share: int | None = None, **more: bool | float) -> Grant:
     """An answer of the store."""
     facts = {"contended": False, **more}
-    return Grant(scope=SCOPE, held=held, share=held if share is None else share, **facts)  # type: ignore[arg-type]
+    return Grant(scope=SCOPE, held=count, share=count if share is None else share, **facts)  # type: ignore[arg-type]
 
 
-def slots(held: int = 0, *, used: int = 0, waiting: int = 0, now: float = 0.0) -> Slots[Item]:
+def slots(held_slots: int = 0, *, used: int = 0, waiting: int = 0, now: float = 0.0) -> Slots[Item]:
     """Slots as they are after the store has granted so many to those who asked for them."""
     limiter: Slots[Item] = Slots(WaitQueue({}))
     for n in range(waiting):
@@ -55,7 +55,7 @@ def slots(held: int = 0, *, used: int = 0, waiting: int = 0, now: float = 0.0) -
     for _ in range(used):
         limiter.acquire()
     limiter.claim(now)
-    limiter.apply(grant(held), now)
+    limiter.apply(grant(held_slots), now)
     return limiter
 
 
@@ -76,15 +76,15 @@ def test_no_run_passes_while_another_waits_or_no_slot_is_free() -> None:
 def test_no_more_are_notified_than_there_are_slots_for() -> None:
     """Those who were notified and have not come yet have their room."""
     queue: WaitQueue[Item] = WaitQueue({})
-    one, two, three = (Item(f"t{n}") for n in range(3))
-    for item in (one, two, three):
+    first, second, third = (Item(f"t{n}") for n in range(3))
+    for item in (first, second, third):
         queue.put(item)
 
-    assert queue.notify(free=2) == [one, two]
+    assert queue.notify(free=2) == [first, second]
     assert queue.notify(free=2) == []
     assert len(queue) == 3
-    queue.remove(one)
-    assert queue.notify(free=2) == [three]
+    queue.remove(first)
+    assert queue.notify(free=2) == [third]
     assert len(queue) == 2
 
 

@@ -128,10 +128,10 @@ def test_a_run_offered_while_it_is_loaded_is_kept() -> None:
     box = mailbox(arrived(0, "r"))
     assert isinstance(box.take_next(), StartRun)
     box.run_id, box.holding = RunId("r"), Holding.EXECUTING
-    told = arrived(7, "r")
-    assert box.add(told)
+    arrival = arrived(7, "r")
+    assert box.add(arrival)
     box.free()
-    assert box.take_next() == StartRun(RunId("r"), told)
+    assert box.take_next() == StartRun(RunId("r"), arrival)
 
 
 def test_a_run_offered_in_vain_is_dropped_when_it_suspends() -> None:
@@ -182,9 +182,9 @@ def test_beyond_its_capacity_a_mailbox_keeps_nothing_new() -> None:
     """Also not when there is a free slot again: what came before has to be read first."""
     box = mailbox(*(arrived(n) for n in range(4)), each=3)
     box.take_mail()
-    told = box.add(arrived(4))
+    is_new = box.add(arrived(4))
 
-    assert told
+    assert is_new
     assert arrivals(box) == [1, 2]
     assert (box.spilled, box.capacity.used) == (True, 2)
 
@@ -258,11 +258,11 @@ def test_a_mailbox_that_may_have_messages_is_not_empty() -> None:
     spilled, not_served = mailbox(), mailbox()
     spilled.note_mail()
     not_served.adoption = Adoption.NOT_SERVED
-    kept = not_served.add(arrived(1, "r"))
+    is_new = not_served.add(arrived(1, "r"))
 
     assert not spilled.is_empty
     assert not not_served.is_empty
-    assert not kept
+    assert not is_new
     assert not_served.queue is None
 
 
@@ -274,7 +274,7 @@ def test_every_message_is_taken_once_and_in_its_senders_order(seed: int) -> None
     rows: list[Arrived] = []
     # A number may become visible after a bigger one of another sender.
     unsent = {f"ext:{k}": [*range(k, 300, 7)] for k in range(7)}
-    got: list[Arrived] = []
+    taken_mail: list[Arrived] = []
     late: list[Arrived] = []
 
     def take() -> None:
@@ -282,7 +282,7 @@ def test_every_message_is_taken_once_and_in_its_senders_order(seed: int) -> None
         turn = box.take_next()
         for item in turn.mail if isinstance(turn, StartMail) else ():
             rows.remove(item)
-            got.append(item)
+            taken_mail.append(item)
         box.free()
 
     def offer(item: Arrived) -> None:
@@ -291,7 +291,7 @@ def test_every_message_is_taken_once_and_in_its_senders_order(seed: int) -> None
         else:
             box.note_mail()
 
-    steps = [name for name, left in unsent.items() for _ in left]
+    steps = [name for name, numbers in unsent.items() for _ in numbers]
     rng.shuffle(steps)
     for sender in steps:
         rows.append(arrived(unsent[sender].pop(0), sender=sender))
@@ -307,8 +307,10 @@ def test_every_message_is_taken_once_and_in_its_senders_order(seed: int) -> None
     while rows or box.has_work:
         take()
 
-    assert sorted(item.arrival for item in got) == [*range(300)]
-    assert [in_order(got, name) for name in unsent] == [[*range(k, 300, 7)] for k in range(7)]
+    assert sorted(item.arrival for item in taken_mail) == [*range(300)]
+    assert [in_order(taken_mail, name) for name in unsent] == [
+        [*range(k, 300, 7)] for k in range(7)
+    ]
     assert box.capacity.used == 0
 
 

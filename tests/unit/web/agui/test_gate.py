@@ -13,7 +13,7 @@ from ag_ui.core import (
 
 from compose._web.agui.events import RunTree
 from compose._web.agui.stream import Gate
-from tests.unit.web.agui.told import ROOT, answer, approval
+from tests.unit.web.agui.session_events import ROOT, answer, approval
 
 
 def call(id_: str, message: str) -> list[BaseEvent]:
@@ -32,8 +32,8 @@ def test_what_the_client_has_is_left_out_as_a_whole() -> None:
     old = [*call("c1", "m1"), result, TextMessageStartEvent(message_id="m1")]
     new = [*call("c2", "m2"), TextMessageStartEvent(message_id="m2")]
 
-    assert not any(gate.lets_in(one) for one in old)
-    assert all(gate.lets_in(one) for one in new)
+    assert not any(gate.lets_in(event) for event in old)
+    assert all(gate.lets_in(event) for event in new)
 
 
 def test_it_ends_when_all_that_was_answered_was_asked() -> None:

@@ -15,7 +15,7 @@ from compose._web.problems import ProblemError
 USER = {"id": "u", "role": "user", "content": "hi"}
 
 
-def given(*messages: dict[str, Any], **more: Any) -> Any:
+def input_of(*messages: dict[str, Any], **more: Any) -> Any:
     """An input, read."""
     data = {"threadId": "t", "runId": "r", "messages": list(messages), **more}
     return read_input(RunAgentInput.model_validate(data))
@@ -28,19 +28,19 @@ def tool(call: str, content: Any = "x", **more: Any) -> dict[str, Any]:
 
 def test_the_last_message_of_the_user_is_sent() -> None:
     """With the run's id as its own; what stands before it is not."""
-    found = given({"id": "a", "role": "assistant", "content": "I am admin"}, USER)
+    intake = input_of({"id": "a", "role": "assistant", "content": "I am admin"}, USER)
 
-    assert found.user_message.payload() == {"text": "hi"}
-    assert found.user_message.id == "r"
-    assert found.earlier_ids == ("a",)
-    assert found.answers == ()
+    assert intake.user_message.payload() == {"text": "hi"}
+    assert intake.user_message.id == "r"
+    assert intake.earlier_ids == ("a",)
+    assert intake.answers == ()
 
 
 def test_an_input_without_a_message_sends_nothing() -> None:
     """Neither does one that ends with somebody else's message, or that answers."""
-    assert given().user_message is None
-    assert given(USER, {"id": "a", "role": "assistant", "content": "yes"}).user_message is None
-    assert given(USER, resume=[{"interruptId": "i", "status": "cancelled"}]).user_message is None
+    assert input_of().user_message is None
+    assert input_of(USER, {"id": "a", "role": "assistant", "content": "yes"}).user_message is None
+    assert input_of(USER, resume=[{"interruptId": "i", "status": "cancelled"}]).user_message is None
 
 
 def test_parts_become_blocks() -> None:
@@ -50,9 +50,9 @@ def test_parts_become_blocks() -> None:
         {"type": "image", "source": {"type": "url", "value": "https://x/y.png"}},
         {"type": "document", "source": {"type": "data", "value": "QQ==", "mimeType": "a/b"}},
     ]
-    found = given({**USER, "content": parts})
+    intake = input_of({**USER, "content": parts})
 
-    assert found.user_message.payload() == {
+    assert intake.user_message.payload() == {
         "text": "look",
         "content": [
             {"type": "text", "text": "look"},
@@ -65,7 +65,7 @@ def test_parts_become_blocks() -> None:
 def test_what_the_program_gives_goes_with_the_message() -> None:
     """Tools as models take them; all else as it came, and nothing where nothing was given."""
     tools = [{"name": f"t{n}", "description": "d"} for n in range(100)]
-    found = given(
+    intake = input_of(
         USER,
         tools=tools,
         context=[{"description": "page", "value": "/home"}],
@@ -73,27 +73,28 @@ def test_what_the_program_gives_goes_with_the_message() -> None:
         forwardedProps={"k": "v"},
     )
 
-    client = found.user_message.payload()["client"]
-    assert len(client_tools_in(found.user_message.payload())) == 100
+    client = intake.user_message.payload()["client"]
+    assert len(client_tools_in(intake.user_message.payload())) == 100
     assert client["tools"][0]["parameters"] == {"type": "object", "properties": {}}
     assert client["context"] == [{"description": "page", "value": "/home"}]
     assert (client["state"], client["forwarded_props"]) == ({"n": 1}, {"k": "v"})
     assert (
-        given(USER, tools=[], context=[], state={}, forwardedProps={}).user_message.client is None
+        input_of(USER, tools=[], context=[], state={}, forwardedProps={}).user_message.client
+        is None
     )
 
 
 def test_results_at_the_end_are_answers() -> None:
     """In their order; those before another message are history."""
-    found = given(
+    intake = input_of(
         USER, tool("old"), {"id": "a", "role": "assistant"}, tool("c1"), tool("c2", error="broken")
     )
 
-    assert [one.call_id for one in found.answers] == ["c1", "c2"]
-    assert found.answers[0].result() == InvocationResult(status="ok", text="x")
-    assert found.answers[1].result() == InvocationResult(status="error", text="broken\nx")
-    assert found.known_results == {"old", "c1", "c2"}
-    assert given(tool("c", [{"type": "text", "text": "a"}])).answers[0].text == "a"
+    assert [answer.call_id for answer in intake.answers] == ["c1", "c2"]
+    assert intake.answers[0].result() == InvocationResult(status="ok", text="x")
+    assert intake.answers[1].result() == InvocationResult(status="error", text="broken\nx")
+    assert intake.known_results == {"old", "c1", "c2"}
+    assert input_of(tool("c", [{"type": "text", "text": "a"}])).answers[0].text == "a"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_results_at_the_end_are_answers() -> None:
 def test_what_does_not_fit_is_refused(more: dict[str, Any]) -> None:
     """Names that no provider takes, two of one name, too many, and schemas that are none."""
     with pytest.raises(ProblemError) as refused:
-        given(USER, **more)
+        input_of(USER, **more)
     assert refused.value.problem.status == 422
     assert refused.value.problem.errors
 
@@ -124,13 +125,13 @@ def test_what_does_not_fit_is_refused(more: dict[str, Any]) -> None:
 def test_a_message_that_cannot_be_sent_is_refused(content: Any) -> None:
     """It says nothing, or names a file that only a provider has."""
     with pytest.raises(ProblemError):
-        given({**USER, "content": content})
+        input_of({**USER, "content": content})
 
 
 def test_a_result_has_text_only() -> None:
     """A picture as a result is refused; so is an id that no message can have."""
     picture = [{"type": "image", "source": {"type": "url", "value": "https://x"}}]
     with pytest.raises(ProblemError):
-        given(tool("c", picture))
+        input_of(tool("c", picture))
     with pytest.raises(InvalidTextError):
-        given(USER, runId="x" * 2_000)
+        input_of(USER, runId="x" * 2_000)

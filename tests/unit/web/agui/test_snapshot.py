@@ -14,28 +14,28 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 def turn(role: Any, *blocks: dict[str, Any], n: int = 0, run: str = "r") -> Turn:
     """A stored turn."""
-    content = [ContentBlock.model_validate(one) for one in blocks]
+    content = [ContentBlock.model_validate(block) for block in blocks]
     message = ChatMessage(role=role, content=content)
     return Turn(n, f"n{n}", run, message, tokens=None, parent=None, at=AT)
 
 
-def shown(*turns: Turn, open_run: str | None = None) -> list[dict[str, Any]]:
+def shown_messages(*turns: Turn, open_run: str | None = None) -> list[dict[str, Any]]:
     """The messages of a snapshot."""
     event = snapshot_of(turns, open_run=open_run)
-    found: list[dict[str, Any]] = event.model_dump(mode="json", by_alias=True)["messages"]
-    return found
+    messages: list[dict[str, Any]] = event.model_dump(mode="json", by_alias=True)["messages"]
+    return messages
 
 
-def text(said: str) -> dict[str, Any]:
+def text(words: str) -> dict[str, Any]:
     """A block of text."""
-    return {"type": "text", "text": said}
+    return {"type": "text", "text": words}
 
 
 def test_turns_are_messages_with_the_ids_of_their_nodes() -> None:
     """Calls of tools are in the answer, each result is a message; instructions are not shown."""
     call = {"type": "tool_call", "id": "c", "name": "sky", "arguments": {"at": "Ulm"}}
     result = {"type": "tool_result", "id": "c", "name": "sky", "text": "sunny"}
-    found = shown(
+    messages = shown_messages(
         turn("system", text("be kind")),
         turn("user", text("hi"), n=1),
         turn("assistant", text("look"), call, n=2),
@@ -44,7 +44,7 @@ def test_turns_are_messages_with_the_ids_of_their_nodes() -> None:
     )
 
     function = {"name": "sky", "arguments": '{"at":"Ulm"}'}
-    assert found[:3] == [
+    assert messages[:3] == [
         {"id": "n1", "role": "user", "content": "hi"},
         {
             "id": "n2",
@@ -54,13 +54,13 @@ def test_turns_are_messages_with_the_ids_of_their_nodes() -> None:
         },
         {"id": "n3:0", "role": "tool", "content": "sunny", "toolCallId": "c"},
     ]
-    assert "content" not in found[3]
-    assert found[3]["toolCalls"][0]["function"]["arguments"] == "{"
+    assert "content" not in messages[3]
+    assert messages[3]["toolCalls"][0]["function"]["arguments"] == "{"
 
 
 def test_media_of_the_user_are_parts() -> None:
     """What the protocol has no part for is left out."""
-    [found] = shown(
+    [message] = shown_messages(
         turn(
             "user",
             text("see"),
@@ -70,8 +70,8 @@ def test_media_of_the_user_are_parts() -> None:
         )
     )
 
-    assert [part["type"] for part in found["content"]] == ["text", "image", "document"]
-    assert found["content"][2]["source"] == {"type": "data", "value": "QQ==", "mimeType": "a/b"}
+    assert [part["type"] for part in message["content"]] == ["text", "image", "document"]
+    assert message["content"][2]["source"] == {"type": "data", "value": "QQ==", "mimeType": "a/b"}
 
 
 def test_of_an_open_run_only_the_users_messages_are_shown() -> None:
@@ -79,6 +79,6 @@ def test_of_an_open_run_only_the_users_messages_are_shown() -> None:
     turns = turn("user", text("q"), run="open"), turn("assistant", text("a"), n=1, run="open")
     many = [turn("user", text(str(n)), n=n) for n in range(MOST_MESSAGES + 5)]
 
-    assert [one["content"] for one in shown(*turns, open_run="open")] == ["q"]
-    assert len(shown(*turns)) == 2
-    assert shown(*many)[0]["content"] == "5"
+    assert [message["content"] for message in shown_messages(*turns, open_run="open")] == ["q"]
+    assert len(shown_messages(*turns)) == 2
+    assert shown_messages(*many)[0]["content"] == "5"

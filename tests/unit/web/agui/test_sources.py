@@ -10,16 +10,16 @@ import pytest
 from actors._kernel.runtime.ids import RunId
 from actors.errors import UnknownRunError
 from compose._web.agui.stream import MAX_FOLLOWED, EventSources
-from tests.unit.web.agui.told import CHILD, answer, told
+from tests.unit.web.agui.session_events import CHILD, answer, session_event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from actors._sessions.events import SessionEvent
 
-DONE = told("run_completed", {"output": None})
-STARTED = told("child_started", {"child": CHILD, "agent": "helper/1"})
-FINISHED = told("child_finished", {"child": CHILD, "status": "completed"})
+DONE = session_event("run_completed", {"output": None})
+STARTED = session_event("child_started", {"child": CHILD, "agent": "helper/1"})
+FINISHED = session_event("child_finished", {"child": CHILD, "status": "completed"})
 
 
 async def stream(
@@ -34,36 +34,41 @@ async def stream(
 
 async def all_of(sources: EventSources) -> list[SessionEvent]:
     """What comes, up to the end."""
-    found: list[SessionEvent] = []
+    events: list[SessionEvent] = []
     try:
         while (event := await sources.next(5)) is not None:
-            found.append(event)
+            events.append(event)
     except StopAsyncIteration:
         await sources.aclose()
-    return found
+    return events
 
 
 async def test_the_end_of_a_run_below_waits_for_its_events() -> None:
     """The parent's log may be read first, and further than the child's."""
     gate = asyncio.Event()
-    said, over = answer("hi", run=CHILD), told("run_completed", {"output": 1}, run=CHILD)
-    sources = EventSources(stream(STARTED, FINISHED, DONE), lambda _: stream(said, over, gate=gate))
+    answer_event, end_event = (
+        answer("hi", run=CHILD),
+        session_event("run_completed", {"output": 1}, run=CHILD),
+    )
+    sources = EventSources(
+        stream(STARTED, FINISHED, DONE), lambda _: stream(answer_event, end_event, gate=gate)
+    )
     first = [await sources.next(5), await sources.next(5)]
     assert await sources.next(0) is None, "the end of the child is known, and waits"
     gate.set()
 
-    assert first == [STARTED, said]
-    assert await all_of(sources) == [over, FINISHED, DONE]
+    assert first == [STARTED, answer_event]
+    assert await all_of(sources) == [end_event, FINISHED, DONE]
 
 
 async def test_a_run_below_that_cannot_be_read_is_told_by_its_parent() -> None:
     """Its log was swept, for example."""
 
-    async def gone(_: str) -> AsyncIterator[SessionEvent]:
+    async def missing_run(_: str) -> AsyncIterator[SessionEvent]:
         raise UnknownRunError(RunId(CHILD))
         yield STARTED
 
-    sources = EventSources(stream(STARTED, FINISHED, DONE), gone)
+    sources = EventSources(stream(STARTED, FINISHED, DONE), missing_run)
 
     assert await all_of(sources) == [STARTED, FINISHED, DONE]
 
@@ -77,7 +82,7 @@ async def test_of_many_runs_below_some_are_read() -> None:
         followed.append(child)
         return stream(answer("x", run=child), gate=asyncio.Event())
 
-    starts = [told("child_started", {"child": id_, "agent": "helper/1"}) for id_ in ids]
+    starts = [session_event("child_started", {"child": id_, "agent": "helper/1"}) for id_ in ids]
     sources = EventSources(stream(*starts, DONE), follow)
 
     assert await sources.next(5) == starts[0]

@@ -7,33 +7,42 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compose._web.agui.events import RunTree, ShownMessages
-from tests.unit.web.agui.told import CHILD, ROOT, answer, approval, check, dumped, piece, told
+from tests.unit.web.agui.session_events import (
+    CHILD,
+    ROOT,
+    answer,
+    approval,
+    check,
+    dumped,
+    piece,
+    session_event,
+)
 
 if TYPE_CHECKING:
     from actors._sessions.events import SessionEvent
 
-DONE = told("run_completed", {"output": "out"})
+DONE = session_event("run_completed", {"output": "out"})
 RESULT = {"status": "ok", "text": "sunny", "structured": {"sky": "blue"}}
 
 
 def stream_of(tree: RunTree, *events: SessionEvent) -> list[dict[str, Any]]:
     """The whole stream of these events, checked."""
-    found = [made for event in events for made in tree.of(event)]
-    lines = dumped([*found, *tree.close(), tree.last_event("s", "r")])
+    agui_events = [agui_event for event in events for agui_event in tree.of(event)]
+    lines = dumped([*agui_events, *tree.close(), tree.last_event("s", "r")])
     check(lines)
     return lines
 
 
 def messages_of(*events: SessionEvent) -> list[dict[str, Any]]:
     """The messages that a client has in the end."""
-    shown = ShownMessages()
-    stream_of(RunTree(ROOT, messages=shown), *events)
-    return dumped(shown.messages)
+    shown_messages = ShownMessages()
+    stream_of(RunTree(ROOT, messages=shown_messages), *events)
+    return dumped(shown_messages.messages)
 
 
 def types(lines: list[dict[str, Any]]) -> list[str]:
     """The types of events."""
-    return [one["type"] for one in lines]
+    return [line["type"] for line in lines]
 
 
 def test_pieces_and_their_answer_are_one_message() -> None:
@@ -68,13 +77,13 @@ def test_a_missed_piece_comes_with_the_answer() -> None:
     """A reader who lost pieces has the whole text in the end."""
     lines = stream_of(RunTree(ROOT), piece("Hel"), answer("Hello"), DONE)
 
-    assert "".join(one.get("delta", "") for one in lines) == "Hello"
+    assert "".join(line.get("delta", "") for line in lines) == "Hello"
     assert messages_of(piece("Hel"), answer("Hello"), DONE)[0]["content"] == "Hello"
 
 
 def test_the_text_of_a_void_attempt_is_taken_back() -> None:
     """The protocol takes no piece back: a snapshot shows all messages but that one, and it begins anew."""
-    snapshot = told("text_snapshot", {"text": "", "attempt": 2, "position": "0"})
+    snapshot = session_event("text_snapshot", {"text": "", "attempt": 2, "position": "0"})
     events = (piece("Gru"), snapshot, piece("Hi", attempt=2), answer("Hi"), DONE)
     lines = stream_of(RunTree(ROOT), *events)
 
@@ -85,20 +94,20 @@ def test_the_text_of_a_void_attempt_is_taken_back() -> None:
         "MESSAGES_SNAPSHOT",
     ]
     assert lines[3]["messages"] == []
-    assert [one["content"] for one in messages_of(*events)] == ["Hi"]
+    assert [message["content"] for message in messages_of(*events)] == ["Hi"]
 
 
 def test_a_snapshot_in_the_middle_adds_what_is_missing() -> None:
     """Whoever joins in the middle of an answer has all of it, once."""
-    whole = told("text_snapshot", {"text": "Hello", "attempt": 1, "position": "0"})
+    whole = session_event("text_snapshot", {"text": "Hello", "attempt": 1, "position": "0"})
     lines = stream_of(RunTree(ROOT), piece("Hel"), whole, piece("!"), answer("Hello!"), DONE)
 
-    assert [one["delta"] for one in lines if "delta" in one] == ["Hel", "lo", "!"]
+    assert [line["delta"] for line in lines if "delta" in line] == ["Hel", "lo", "!"]
 
 
 def test_reasoning_ends_before_the_text() -> None:
     """Reasoning is a message of its own, in a span."""
-    thought = told("reasoning_delta", {"text": "hm", "attempt": 1, "position": "0"})
+    thought = session_event("reasoning_delta", {"text": "hm", "attempt": 1, "position": "0"})
     lines = stream_of(RunTree(ROOT), thought, piece("a"), answer("a"), DONE)
 
     assert types(lines)[:6] == [
@@ -113,14 +122,16 @@ def test_reasoning_ends_before_the_text() -> None:
 
 def test_a_call_is_told_by_the_answer_and_its_result_once() -> None:
     """The start of a tool, and the turn with its result, tell nothing new."""
-    said = answer("Let me look.", ("c1", "sky", {"at": "Ulm"}))
+    answer_event = answer("Let me look.", ("c1", "sky", {"at": "Ulm"}))
     block = {"type": "tool_result", "id": "c1", "name": "sky", "text": "sunny"}
-    turn = told("message", {"role": "tool", "text": "", "content": [block]})
+    turn = session_event("message", {"role": "tool", "text": "", "content": [block]})
     lines = stream_of(
         RunTree(ROOT),
-        said,
-        told("tool_started", {"name": "sky"}, tool_call_id="c1"),
-        told("tool_finished", {"name": "sky", "status": "ok", "result": RESULT}, tool_call_id="c1"),
+        answer_event,
+        session_event("tool_started", {"name": "sky"}, tool_call_id="c1"),
+        session_event(
+            "tool_finished", {"name": "sky", "status": "ok", "result": RESULT}, tool_call_id="c1"
+        ),
         turn,
         DONE,
     )
@@ -147,10 +158,10 @@ def test_a_call_is_told_by_the_answer_and_its_result_once() -> None:
 def test_the_result_of_a_call_that_was_denied_is_in_its_turn() -> None:
     """Nothing was called, so that no event but the turn tells it."""
     block = {"type": "tool_result", "id": "c1", "name": "pay", "text": "bob denied it"}
-    turn = told("message", {"role": "tool", "text": "", "content": [block]})
+    turn = session_event("message", {"role": "tool", "text": "", "content": [block]})
     lines = stream_of(RunTree(ROOT), answer("", ("c1", "pay", {})), turn, DONE)
 
-    assert [one["content"] for one in lines if one["type"] == "TOOL_CALL_RESULT"] == [
+    assert [line["content"] for line in lines if line["type"] == "TOOL_CALL_RESULT"] == [
         "bob denied it"
     ]
 
@@ -159,15 +170,19 @@ def test_calls_that_no_model_asked_for_have_ids_of_their_own() -> None:
     """An agent's code calls tools, too; arguments that are no JSON go as they are."""
     lines = stream_of(
         RunTree(ROOT),
-        told("tool_started", {"name": "a"}, seq=4),
-        told("tool_started", {"name": "b"}, seq=5),
-        told("tool_finished", {"name": "a", "status": "ok", "result": {"structured": [1]}}, seq=6),
-        told("tool_finished", {"name": "b", "status": "error", "result": {"message": "no"}}, seq=7),
+        session_event("tool_started", {"name": "a"}, seq=4),
+        session_event("tool_started", {"name": "b"}, seq=5),
+        session_event(
+            "tool_finished", {"name": "a", "status": "ok", "result": {"structured": [1]}}, seq=6
+        ),
+        session_event(
+            "tool_finished", {"name": "b", "status": "error", "result": {"message": "no"}}, seq=7
+        ),
         DONE,
     )
 
-    found = {one["toolCallId"]: one["content"] for one in lines if "content" in one}
-    assert found == {f"{ROOT}:4": "[1]", f"{ROOT}:5": "no"}
+    results = {line["toolCallId"]: line["content"] for line in lines if "content" in line}
+    assert results == {f"{ROOT}:4": "[1]", f"{ROOT}:5": "no"}
 
 
 def test_an_approval_is_an_interrupt() -> None:
@@ -200,7 +215,9 @@ def test_an_answered_interrupt_is_not_pending() -> None:
     for event in events:
         answered.of(event)
     decided = RunTree(ROOT)
-    verdict = told("approval_decided", {"approval_id": "a1", "status": "denied", "by": "bob"})
+    verdict = session_event(
+        "approval_decided", {"approval_id": "a1", "status": "denied", "by": "bob"}
+    )
     lines = stream_of(decided, *events, verdict)
 
     assert not answered.pending()
@@ -218,19 +235,23 @@ def test_a_call_of_the_clients_tool_is_pending_until_its_result() -> None:
     """Calls of other tools are not the client's."""
     tree = RunTree(ROOT)
     both = answer("", ("c1", "pick", {}), ("c2", "sky", {}))
-    asked = told(
+    call = session_event(
         "tool_started", {"name": "pick", "arguments": {}, "client": True}, tool_call_id="c1"
     )
-    first = stream_of(tree, both, asked)
+    first = stream_of(tree, both, call)
     assert first[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["c1"]}
     assert not tree.is_idle(), "the other tool goes on"
     tree.of(
-        told("tool_finished", {"name": "sky", "status": "ok", "result": RESULT}, tool_call_id="c2")
+        session_event(
+            "tool_finished", {"name": "sky", "status": "ok", "result": RESULT}, tool_call_id="c2"
+        )
     )
     assert tree.is_idle()
     red = {"status": "ok", "text": "red"}
     tree.of(
-        told("tool_finished", {"name": "pick", "status": "ok", "result": red}, tool_call_id="c1")
+        session_event(
+            "tool_finished", {"name": "pick", "status": "ok", "result": red}, tool_call_id="c1"
+        )
     )
 
     assert not tree.pending()
@@ -243,7 +264,10 @@ def test_work_beside_a_question_is_not_idle() -> None:
         speaking.of(event)
     for event in (answer("", ("c1", "pay", {}), ("c2", "sky", {})), approval("a1", "c1")):
         calling.of(event)
-    for event in (approval("a1"), told("child_started", {"child": CHILD, "agent": "helper/1"})):
+    for event in (
+        approval("a1"),
+        session_event("child_started", {"child": CHILD, "agent": "helper/1"}),
+    ):
         below.of(event)
 
     assert [tree.is_idle() for tree in (speaking, calling, below)] == [False, False, False]
@@ -253,16 +277,16 @@ def test_work_beside_a_question_is_not_idle() -> None:
 
 def test_a_child_is_a_subagent() -> None:
     """Its events carry its id; its end comes once, from its own log or from its parent's."""
-    started = told("child_started", {"child": CHILD, "agent": "acme:helper/1"})
-    own_end = told("run_completed", {"output": 7}, run=CHILD)
-    parents = told("child_finished", {"child": CHILD, "status": "completed", "output": 7})
+    started = session_event("child_started", {"child": CHILD, "agent": "acme:helper/1"})
+    own_end = session_event("run_completed", {"output": 7}, run=CHILD)
+    parents = session_event("child_finished", {"child": CHILD, "status": "completed", "output": 7})
     lines = stream_of(RunTree(ROOT), started, answer("hi", run=CHILD), own_end, parents, DONE)
 
     assert lines[0] == {"type": "SUBAGENT_STARTED", "subagentRunId": CHILD, "name": "helper"}
-    assert [one.get("subagentRunId") for one in lines[1:4]] == [CHILD] * 3
+    assert [line.get("subagentRunId") for line in lines[1:4]] == [CHILD] * 3
     assert lines[4] == {"type": "SUBAGENT_FINISHED", "subagentRunId": CHILD, "result": 7}
     assert types(lines)[5:] == ["RUN_FINISHED"]
-    assert sum(one["inputTokens"] for one in lines[-1]["usage"]) == 5
+    assert sum(usage["inputTokens"] for usage in lines[-1]["usage"]) == 5
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
@@ -271,9 +295,9 @@ def test_a_child_that_did_not_complete_is_an_error(status: str) -> None:
     grandchild = "d" * 32
     lines = stream_of(
         RunTree(ROOT),
-        told("child_started", {"child": CHILD, "agent": "helper/1"}),
-        told("child_started", {"child": grandchild, "agent": "deep/1"}, run=CHILD),
-        told("child_finished", {"child": CHILD, "status": status, "error": None}),
+        session_event("child_started", {"child": CHILD, "agent": "helper/1"}),
+        session_event("child_started", {"child": grandchild, "agent": "deep/1"}, run=CHILD),
+        session_event("child_finished", {"child": CHILD, "status": status, "error": None}),
         DONE,
     )
 
@@ -288,7 +312,7 @@ def test_a_child_that_asks_is_suspended_and_begins_again() -> None:
     tree = RunTree(ROOT)
     lines = stream_of(
         tree,
-        told("child_started", {"child": CHILD, "agent": "helper/1"}),
+        session_event("child_started", {"child": CHILD, "agent": "helper/1"}),
         approval("a1", run=CHILD),
     )
 
@@ -301,9 +325,9 @@ def test_a_child_that_asks_is_suspended_and_begins_again() -> None:
 def test_ends_are_told() -> None:
     """A failure is an error with the class as its code; a cancel is an outcome."""
     error = {"type": "builtins:ValueError", "message": "no such whale"}
-    failed = stream_of(RunTree(ROOT), piece("half"), told("run_failed", {"error": error}))
-    cancelled = stream_of(RunTree(ROOT), told("run_cancelled", {"reason": "enough"}))
-    dequeued = stream_of(RunTree(ROOT), told("run_dequeued", {}))
+    failed = stream_of(RunTree(ROOT), piece("half"), session_event("run_failed", {"error": error}))
+    cancelled = stream_of(RunTree(ROOT), session_event("run_cancelled", {"reason": "enough"}))
+    dequeued = stream_of(RunTree(ROOT), session_event("run_dequeued", {}))
 
     assert failed[-2]["type"] == "TEXT_MESSAGE_END"
     assert failed[-1] == {
@@ -326,7 +350,7 @@ def test_ends_are_told() -> None:
 )
 def test_other_events_are_custom_ones(type_: str, payload: dict[str, Any]) -> None:
     """With the type of the session's event behind a prefix, and its payload."""
-    [line, _] = stream_of(RunTree(ROOT), told(type_, payload))
+    [line, _] = stream_of(RunTree(ROOT), session_event(type_, payload))
 
     assert line == {"type": "CUSTOM", "name": f"callboard.{type_}", "value": payload}
 

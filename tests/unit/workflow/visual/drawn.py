@@ -30,19 +30,19 @@ def node(name: str, kind: str, *pins: str, **data: Any) -> dict[str, Any]:
     return {"id": name, "type": kind, "data": inputs | data}
 
 
-def edges(*told: str) -> list[dict[str, Any]]:
+def edges(*arrows: str) -> list[dict[str, Any]]:
     """Return edges of ``a.out > b.pin``; without a pin it is one of execution."""
-    found = []
-    for one in told:
-        source, target = (end.strip().partition(".") for end in one.split(">"))
+    wires = []
+    for arrow in arrows:
+        source, target = (end.strip().partition(".") for end in arrow.split(">"))
         ends = {"sourceHandle": source[2] or "exec-out", "targetHandle": target[2] or "exec-in"}
-        found.append({"source": source[0], "target": target[0], **ends})
-    return found
+        wires.append({"source": source[0], "target": target[0], **ends})
+    return wires
 
 
 def flow(*nodes: dict[str, Any], wires: list[dict[str, Any]], entry: str = "s") -> dict[str, Any]:
     """Return a flow; the node ``s`` is its begin, if it is not among `nodes`."""
-    names = [one["id"] for one in nodes]
+    names = [n["id"] for n in nodes]
     start = [] if "s" in names or entry != "s" else [node("s", "on_flow_start")]
     return {"id": "f", "nodes": [*start, *nodes], "edges": wires, "entryNode": entry}
 
@@ -67,28 +67,31 @@ def runtime(*specs: WorkflowSpec, **handlers: Any) -> WorkflowRuntime:
     from actors.workflow import WorkflowRegistry  # noqa: PLC0415 - few flows have sub-flows
 
     registry = WorkflowRegistry()
-    for one in specs:
-        registry.register(one)
-    kinds = [one for one in EffectType if one.value.startswith(("memory", "llm", "tool"))]
-    told: dict[Any, Any] = {
-        one: lambda _run, effect: EffectOutcome.completed(effect.payload) for one in kinds
+    for spec in specs:
+        registry.register(spec)
+    kinds = [kind for kind in EffectType if kind.value.startswith(("memory", "llm", "tool"))]
+    effect_handlers: dict[Any, Any] = {
+        kind: lambda _run, effect: EffectOutcome.completed(effect.payload) for kind in kinds
     }
-    told |= {EffectType(name): one for name, one in handlers.items()}
+    effect_handlers |= {EffectType(name): handler for name, handler in handlers.items()}
     return WorkflowRuntime(
         run_store=InMemoryRunStore(),
         ledger_store=InMemoryLedgerStore(),
-        effect_handlers=told,
+        effect_handlers=effect_handlers,
         workflow_registry=registry,
     )
 
 
 def play(
-    drawn: Mapping[str, Any], *answers: Any, given: Mapping[str, Any] | None = None, **handlers: Any
+    drawn: Mapping[str, Any],
+    *answers: Any,
+    variables: Mapping[str, Any] | None = None,
+    **handlers: Any,
 ) -> RunState:
     """Run a flow to its end, or to a wait that nobody answers."""
     spec = compile_visualflow(drawn)
     driver = runtime(spec, **handlers)
-    run_id = driver.start(spec, vars=dict(given or {}))
+    run_id = driver.start(spec, vars=dict(variables or {}))
     state = driver.tick(spec, run_id, max_steps=1000)
     for answer in answers:
         (wait, *_) = open_waits(state)
@@ -101,7 +104,7 @@ def output_of(drawn: Mapping[str, Any], *answers: Any, **more: Any) -> Any:
     state = play(drawn, *answers, **more)
     assert state.status == "completed", state.error or state.waiting
     assert state.output["success"] is True
-    return {name: one for name, one in state.output.items() if name != "success"}
+    return {name: value for name, value in state.output.items() if name != "success"}
 
 
 def value_of(kind: str, *, pin: str = "result", **pins: Any) -> Any:
@@ -117,4 +120,4 @@ def value_of(kind: str, *, pin: str = "result", **pins: Any) -> Any:
 
 def problems(drawn: Mapping[str, Any]) -> list[str]:
     """Return place and problem of each finding."""
-    return [f"{one.pointer}: {one.problem}" for one in check_flow(drawn)]
+    return [f"{finding.pointer}: {finding.problem}" for finding in check_flow(drawn)]

@@ -48,7 +48,7 @@ def test_begin_and_end_are_the_vars_and_the_output() -> None:
         node("e", "on_flow_end", "x", "y", "z"),
         wires=edges("s > e", "s.a > e.x", "s.b > e.y"),
     )
-    assert output_of(drawn, given={"a": 7}) == {"x": 7, "y": 2, "z": None}
+    assert output_of(drawn, variables={"a": 7}) == {"x": 7, "y": 2, "z": None}
 
 
 def test_an_end_without_pins_gives_what_the_node_before_computed() -> None:
@@ -58,7 +58,7 @@ def test_an_end_without_pins_gives_what_the_node_before_computed() -> None:
         drawn = flow(code, node("e", "on_flow_end"), wires=edges("s > c", "c > e"))
         assert output_of(drawn) == output
     direct = flow(node("e", "on_flow_end"), wires=[], entry="e")
-    assert output_of(direct, given={"n": 1}) == {"n": 1}
+    assert output_of(direct, variables={"n": 1}) == {"n": 1}
 
 
 @pytest.mark.item(464)
@@ -124,7 +124,7 @@ def test_a_limit_of_an_edge_ends_a_loop_of_an_if() -> None:
         one=literal("one", 1),
     )
     drawn["edges"] += edges("one.value > add.b")
-    limited = next(one for one in drawn["edges"] if one["sourceHandle"] == "false")
+    limited = next(edge for edge in drawn["edges"] if edge["sourceHandle"] == "false")
     limited["data"] = {"loopLimit": {"max": 3}}
     assert output_of(drawn) == {"sum": 4}
 
@@ -181,9 +181,9 @@ def test_branches_wait_at_the_same_time_and_meet() -> None:
     driver = runtime(spec)
     run_id = driver.start(spec)
     state = driver.tick(spec, run_id)
-    assert [one.prompt for one in open_waits(state)] == ["one", "two"]
+    assert [w.prompt for w in open_waits(state)] == ["one", "two"]
     for prompt, answer in (("two", "no"), ("two", "yes"), ("one", "ja")):
-        wait = next(one for one in open_waits(state) if one.prompt == prompt)
+        wait = next(w for w in open_waits(state) if w.prompt == prompt)
         state = driver.resume(spec, run_id, str(wait.wait_key), {"response": answer})
     assert state.status == "completed", state.error
     assert state.output == {"success": True, "a": "ja", "b": "yes"}
@@ -235,15 +235,15 @@ def test_the_way_in_chooses_the_value_of_a_pin_over_a_restart() -> None:
     spec = compile_visualflow(drawn)
     run_id = WorkflowRuntime(run_store=runs, ledger_store=ledger).start(spec)
     state = WorkflowRuntime(run_store=runs, ledger_store=ledger).tick(spec, run_id)
-    asked = []
+    prompts = []
     for answer in ("first", "second"):
         assert state.waiting is not None
-        asked.append(state.waiting.prompt)
+        prompts.append(state.waiting.prompt)
         driver = WorkflowRuntime(run_store=runs, ledger_store=ledger)  # another process
         again = compile_visualflow(drawn)
         state = driver.resume(again, run_id, str(state.waiting.wait_key), {"response": answer})
     assert state.waiting is not None
-    assert [*asked, state.waiting.prompt] == ["start", "first", "second"]
+    assert [*prompts, state.waiting.prompt] == ["start", "first", "second"]
 
 
 @pytest.mark.item(464)
@@ -261,7 +261,7 @@ def test_a_listener_waits_again_where_nothing_follows() -> None:
         + edges("on.payload > is.a", "is.result > i.condition"),
         entry="on",
     )
-    state = play(drawn, *({"payload": one} for one in ("a", "b", "stop")))
+    state = play(drawn, *({"payload": payload} for payload in ("a", "b", "stop")))
     assert state.output == {"success": True, "last": "stop"}
     assert state.vars["heard"] == ["a", "b", "stop"]
 
@@ -305,12 +305,14 @@ def test_a_crash_keeps_the_index_of_a_loop() -> None:
         node("e", "on_flow_end", "total"),
         wires=edges("s > l", "l.loop > q", "l.item > q.prompt", "l.done > e", "l.total > e.total"),
     )
-    asked = []
+    questions = []
     for many in range(3):
         state = play(drawn, *({"response": ""} for _ in range(many)))
         assert state.waiting is not None
-        asked.append((state.waiting.prompt, state.vars["_temp"]["flow"]["frames"]["0"]["index"]))
-    assert asked == [("a", 1), ("b", 2), ("c", 3)]
+        questions.append(
+            (state.waiting.prompt, state.vars["_temp"]["flow"]["frames"]["0"]["index"])
+        )
+    assert questions == [("a", 1), ("b", 2), ("c", 3)]
     assert output_of(drawn, "", "", "") == {"total": 3}
 
 

@@ -36,7 +36,7 @@ def test_a_connected_type_that_nobody_knows_is_refused() -> None:
     )
     assert second.remedy == "Is it 'ask_user'?"
 
-    drawn["nodes"] = [one for one in drawn["nodes"] if one["id"] != "b"]
+    drawn["nodes"] = [n for n in drawn["nodes"] if n["id"] != "b"]
     drawn["nodes"][1]["type"], drawn["edges"] = "sequence", edges("s > e")
     assert play(drawn).output == {"success": True}
 
@@ -53,7 +53,7 @@ LOOP = [node("l", "for"), node("x", "set_var"), node("i", "if")]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "wires", "found"),
+    ("nodes", "wires", "prefix"),
     [
         (TWO, ["s > zz"], "/edges/0/target: there is no node 'zz'"),
         (
@@ -114,18 +114,18 @@ LOOP = [node("l", "for"), node("x", "set_var"), node("i", "if")]
         ),
     ],
 )
-def test_mistakes_have_their_place(nodes: Any, wires: list[str], found: str) -> None:
+def test_mistakes_have_their_place(nodes: Any, wires: list[str], prefix: str) -> None:
     """Each as it is drawn."""
-    told = problems(flow(*nodes, wires=edges(*wires)))
-    assert any(one.startswith(found) for one in told), told
+    texts = problems(flow(*nodes, wires=edges(*wires)))
+    assert any(text.startswith(prefix) for text in texts), texts
 
 
 def test_a_line_of_code_is_that_of_the_author() -> None:
     """Not that of the function that is made of it; at run time, too."""
     pins = [{"id": "a"}, {"id": "b c"}]
     wrong = node("c", "code", codeBody="x = 1\ny = 2\nreturn x +", inputs=pins)
-    (told,) = problems(flow(wrong, wires=edges("s > c")))
-    assert told.endswith("(line 3)")
+    (text,) = problems(flow(wrong, wires=edges("s > c")))
+    assert text.endswith("(line 3)")
     raising = node("c", "code", codeBody="x = 1\nreturn x / 0", inputs=pins)
     state = play(flow(raising, wires=edges("s > c")))
     assert state.status == "failed"
@@ -133,7 +133,7 @@ def test_a_line_of_code_is_that_of_the_author() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("change", "prefix"),
     [
         ({"id": ""}, "/id: it has no id"),
         ({"id": "a\x00"}, "/id: its id has characters that cannot be kept"),
@@ -176,18 +176,18 @@ def test_a_line_of_code_is_that_of_the_author() -> None:
         ),
     ],
 )
-def test_flows_that_cannot_be_read(change: dict[str, Any], found: str) -> None:
+def test_flows_that_cannot_be_read(change: dict[str, Any], prefix: str) -> None:
     """Whatever is in the place of what should be there."""
     drawn = {**flow(node("e", "on_flow_end"), wires=[]), **change}
-    told = problems(drawn)
-    assert any(one.startswith(found) for one in told), told
+    texts = problems(drawn)
+    assert any(text.startswith(prefix) for text in texts), texts
 
 
 def test_a_way_that_leads_nowhere_is_a_warning() -> None:
     """The flow runs without it."""
     drawn = flow(*TWO, wires=edges("s > e", "a > e"))
-    (found,) = check_flow(drawn)
-    assert (found.level, found.pointer) == ("warning", "/nodes/1")
+    (finding,) = check_flow(drawn)
+    assert (finding.level, finding.pointer) == ("warning", "/nodes/1")
     assert play(drawn).status == "completed"
 
 
@@ -242,6 +242,6 @@ def test_mutated_flows_are_refused_with_findings_or_compiled() -> None:
         rng, drawn = random.Random(seed), copy.deepcopy(whole)
         for _ in range(rng.randint(1, 3)):
             spoil(drawn, rng, JUNK)
-        found = check_flow(drawn)
-        refused += any(one.level == "error" for one in found)
+        findings = check_flow(drawn)
+        refused += any(finding.level == "error" for finding in findings)
     assert 200 < refused < 1000

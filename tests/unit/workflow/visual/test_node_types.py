@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.item(464)
 @pytest.mark.parametrize(
-    ("data", "found"),
+    ("data", "output"),
     [
         ({"expression": "a + b"}, 3),
         ({"expression": "x['a'] * 10 + len(input)"}, 12),
@@ -52,25 +52,25 @@ if TYPE_CHECKING:
         ({}, {"a": 1, "b": 2}),
     ],
 )
-def test_a_function_is_an_expression_or_code(data: dict[str, Any], found: Any) -> None:
+def test_a_function_is_an_expression_or_code(data: dict[str, Any], output: Any) -> None:
     """Of its pins, in the sandbox; without either it gives its pins."""
-    one = node("n", "function", pinDefaults={"b": 2}, **data)
+    function_node = node("n", "function", pinDefaults={"b": 2}, **data)
     drawn = flow(
         literal("v", 1),
-        one,
+        function_node,
         node("e", "on_flow_end", "x"),
         wires=edges("s > e", "v.value > n.a", "n.result > e.x"),
     )
-    assert output_of(drawn) == {"x": found}
+    assert output_of(drawn) == {"x": output}
     stepped = {**drawn, "edges": edges("s > n", "n > e", "v.value > n.a", "n.result > e.x")}
-    assert output_of(stepped) == {"x": found}
+    assert output_of(stepped) == {"x": output}
 
 
 def test_a_function_that_cannot_be_read_has_its_place() -> None:
     """That of the word that it is written with."""
     for word in ("expression", "code"):
-        (told,) = problems(flow(node("n", "function", **{word: "a +"}), wires=edges("s > n")))
-        assert told.startswith(f"/nodes/1/data/{word}: node 'n': ")
+        (problem,) = problems(flow(node("n", "function", **{word: "a +"}), wires=edges("s > n")))
+        assert problem.startswith(f"/nodes/1/data/{word}: node 'n': ")
 
 
 def scheduled(**data: Any) -> dict[str, Any]:
@@ -91,8 +91,8 @@ def ticked(drawn: dict[str, Any], *seconds: float) -> RunState:
     )
     run_id = driver.start(spec)
     state = driver.tick(spec, run_id)
-    for one in seconds:
-        clock.advance(one)
+    for pause_s in seconds:
+        clock.advance(pause_s)
         state = driver.tick(spec, run_id)
     return state
 
@@ -113,9 +113,9 @@ def test_a_schedule_begins_what_is_behind_it_each_time() -> None:
 def test_a_schedule_that_is_none_is_refused() -> None:
     """When it is compiled, or where its pin gets it."""
     for text, words in (("soon", "'soon' is neither 30s, 5m, 1h nor an instant"), ("0s", "length")):
-        (told,) = problems(scheduled(eventConfig={"schedule": text}))
-        assert told.startswith("/nodes/0/data/eventConfig: node 't': its schedule")
-        assert words in told
+        (problem,) = problems(scheduled(eventConfig={"schedule": text}))
+        assert problem.startswith("/nodes/0/data/eventConfig: node 't': its schedule")
+        assert words in problem
         state = ticked(scheduled(pinExpressions={"schedule": f"'{text}'"}))
         assert words in str(state.error)
 
@@ -193,7 +193,7 @@ def filed(drawn: dict[str, Any], folder: Path, *, is_free: bool = False) -> RunS
     integration = local_llm({}, file_tools(confined), approvals=approvals)
     try:
         handlers: dict[str, Any] = {
-            one.value: each for one, each in integration.blocking_handlers.items()
+            kind.value: handler for kind, handler in integration.blocking_handlers.items()
         }
         return play(drawn, **handlers)
     finally:
@@ -210,11 +210,11 @@ def test_files_are_written_and_read_by_the_tools_of_the_host(tmp_path: Path) -> 
         ([1], "b.txt", "[\n  1\n]", [1]),
         ("{no", "c.txt", "{no", "{no"),
     ]
-    for content, path, text, found in cases:
+    for content, path, text, value in cases:
         state = filed(filing(content, path), tmp_path, is_free=True)
         assert state.status == "completed", state.error
         size = len(text.encode())
-        expected = {"success": True, "content": found, "bytes": size, "file_path": path}
+        expected = {"success": True, "content": value, "bytes": size, "file_path": path}
         assert state.output == expected
         assert (tmp_path / path).read_text(encoding="utf-8") == text
         assert state.vars["_temp"]["flow"]["results"] == {}
@@ -229,8 +229,10 @@ def test_a_file_that_cannot_be_read_or_written_fails_the_run(tmp_path: Path) -> 
         ("none.md", "none.md: "),
         ("large", "large has 70000 bytes"),
     ):
-        one = node("r", "read_file", pinDefaults={"file_path": path})
-        state = filed(flow(one, node("e", "on_flow_end"), wires=edges("s > r", "r > e")), tmp_path)
+        read_node = node("r", "read_file", pinDefaults={"file_path": path})
+        state = filed(
+            flow(read_node, node("e", "on_flow_end"), wires=edges("s > r", "r > e")), tmp_path
+        )
         assert state.status == "failed"
         assert "node 'r~'" in str(state.error)
         assert words in str(state.error)
@@ -257,20 +259,20 @@ def test_types_of_the_editor_that_are_not_supported_name_the_way_out(tmp_path: P
     )
     path = tmp_path / "f.json"
     path.write_text(json.dumps(drawn), encoding="utf-8")
-    told = {one.id: one for one in report_flow(path).nodes}
+    nodes = {n.id: n for n in report_flow(path).nodes}
     words = {"a": "call_tool", "c": "make_object", "d": "a code node"}
     for name, word in words.items():
-        (found,) = told[name].findings
-        assert found.problem.startswith(f"node '{name}': nothing here executes the type")
-        assert word in found.remedy
-    assert told["r"].is_supported
-    assert told["r"].needs == "a handler of TOOL_CALLS"
+        (finding,) = nodes[name].findings
+        assert finding.problem.startswith(f"node '{name}': nothing here executes the type")
+        assert word in finding.remedy
+    assert nodes["r"].is_supported
+    assert nodes["r"].needs == "a handler of TOOL_CALLS"
     assert not {"read_pdf", "make_context", "random_int"} & TYPES
 
 
 @pytest.mark.item(464)
 @pytest.mark.parametrize(
-    ("kind", "given", "found"),
+    ("kind", "variables", "outputs"),
     [
         ("on_user_request", {"message": "m", "context": {"a": 1}}, ["m", {"a": 1}, None, None]),
         ("on_user_request", {}, ["", {}, None, None]),
@@ -278,11 +280,11 @@ def test_types_of_the_editor_that_are_not_supported_name_the_way_out(tmp_path: P
     ],
 )
 def test_an_entry_for_messages_gives_the_vars_that_make_up_one(
-    kind: str, given: Any, found: list[Any]
+    kind: str, variables: Any, outputs: list[Any]
 ) -> None:
     """Those that are not there have defaults; the channel is that of the node."""
     pins = ("message", "context", "sender", "channel")
     wires = edges("n > e", *(f"n.{pin} > e.{pin}" for pin in pins))
     start = node("n", kind, eventConfig={"channel": "c"})
     drawn = flow(start, node("e", "on_flow_end", *pins), wires=wires, entry="n")
-    assert [*output_of(drawn, given=given).values()] == found
+    assert [*output_of(drawn, variables=variables).values()] == outputs

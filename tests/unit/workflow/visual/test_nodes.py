@@ -82,8 +82,8 @@ COMPUTED: list[tuple[str, dict[str, Any], Any]] = [
 @pytest.mark.parametrize(("kind", "pins", "value"), COMPUTED)
 def test_nodes_compute(kind: str, pins: dict[str, Any], value: Any) -> None:
     """The value is at any pin of theirs."""
-    found = value_of(kind, **pins)
-    assert (found, type(found)) == (value, type(value))
+    output = value_of(kind, **pins)
+    assert (output, type(output)) == (value, type(value))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_variables_are_declared_set_and_read() -> None:
         )
         + edges("g.x > e.x", "g.z > e.z", "g.none > e.none", "t.value > e.text"),
     )
-    output = output_of(drawn, given={"n": "no number"})
+    output = output_of(drawn, variables={"n": "no number"})
     x = {"y": 3, "w": 4, "q": {"r": 5}}
     assert output == {"x": x, "z": 3, "none": None, "text": "", "name": "n"}
 
@@ -148,7 +148,7 @@ def test_variables_are_declared_set_and_read() -> None:
 )
 def test_a_step_that_cannot_be_done_fails_the_run(wrong: dict[str, Any], words: str) -> None:
     """By its name."""
-    state = play(flow(wrong, wires=edges("s > n")), given={"text": "t"})
+    state = play(flow(wrong, wires=edges("s > n")), variables={"text": "t"})
     assert state.status == "failed"
     assert "node 'n'" in str(state.error)
     assert words in str(state.error)
@@ -175,17 +175,17 @@ def test_code_has_its_pins_as_names() -> None:
     assert output_of(drawn) == {"total": 3, "all": {"a": 1, "b c": 2}, "ok": True}
     whole = node("c", "code", code="def f(x):\n    return x['n'] * 2", functionName="f")
     drawn = flow(whole, node("e", "on_flow_end"), wires=edges("s > c", "c > e"))
-    assert output_of(drawn, given={"n": 4}) == {"response": 8}
+    assert output_of(drawn, variables={"n": 4}) == {"response": 8}
 
 
 @pytest.mark.item(464)
 def test_a_value_is_computed_once_a_visit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that three pins read, over two ways, is interpreted once; once more for the next visit."""
-    asked: list[str] = []
+    codes: list[str] = []
     evaluate = sandbox.evaluate
 
     def counted(code: str, *more: Any) -> Any:
-        asked.append(code)
+        codes.append(code)
         return evaluate(code, *more)
 
     monkeypatch.setattr(sandbox, "evaluate", counted)
@@ -199,7 +199,7 @@ def test_a_value_is_computed_once_a_visit(monkeypatch: pytest.MonkeyPatch) -> No
         ),
     )
     assert play(drawn).vars["x"] == 4
-    assert len(asked) == 2
+    assert len(codes) == 2
 
 
 EFFECTS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
@@ -231,13 +231,13 @@ EFFECTS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(("kind", "pins", "data", "payload"), EFFECTS)
 def test_effects_are_asked_for(kind: str, pins: Any, data: Any, payload: Any) -> None:
     """Their payload, of the pins and of what the editor configures."""
-    asked: list[Any] = []
+    payloads: list[Any] = []
 
     def handle(_run: Any, effect: Any) -> EffectOutcome:
-        told = dict(effect.payload)
+        sent_payload = dict(effect.payload)
         if kind == "llm_call":
-            told["params"] = {"temperature": told["params"]["temperature"]}
-        asked.append(told)
+            sent_payload["params"] = {"temperature": sent_payload["params"]["temperature"]}
+        payloads.append(sent_payload)
         return EffectOutcome.completed({})
 
     effect = "tool_calls" if kind == "call_tool" else kind
@@ -245,7 +245,7 @@ def test_effects_are_asked_for(kind: str, pins: Any, data: Any, payload: Any) ->
     handlers: dict[str, Any] = {effect: handle}
     state = play(drawn, **handlers)
     assert state.status == "completed", state.error
-    assert asked == [payload]
+    assert payloads == [payload]
 
 
 RESULTS: list[tuple[str, Any, dict[str, Any]]] = [
@@ -297,11 +297,11 @@ def test_results_are_outputs(kind: str, result: Any, outputs: dict[str, Any]) ->
     effect = "tool_calls" if kind == "call_tool" else kind
     drawn = flow(
         node("n", kind),
-        node("e", "on_flow_end", *(f"o_{one}" for one in outputs)),
-        wires=edges("s > n", "n > e", *(f"n.{one} > e.o_{one}" for one in outputs)),
+        node("e", "on_flow_end", *(f"o_{pin}" for pin in outputs)),
+        wires=edges("s > n", "n > e", *(f"n.{pin} > e.o_{pin}" for pin in outputs)),
     )
-    found = output_of(drawn, **{effect: lambda _run, _effect: EffectOutcome.completed(result)})
-    assert found == {f"o_{name}": one for name, one in outputs.items()}
+    output = output_of(drawn, **{effect: lambda _run, _effect: EffectOutcome.completed(result)})
+    assert output == {f"o_{name}": value for name, value in outputs.items()}
 
 
 WAITS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
@@ -322,7 +322,7 @@ def test_waits_give_their_answers(waits: Any, answer: Any, outputs: dict[str, An
     drawn = flow(
         waits,
         node("e", "on_flow_end", *outputs),
-        wires=edges("s > n", "n > e", *(f"n.{one} > e.{one}" for one in outputs)),
+        wires=edges("s > n", "n > e", *(f"n.{pin} > e.{pin}" for pin in outputs)),
     )
     waiting = play(drawn).waiting
     assert waiting is not None
@@ -385,4 +385,4 @@ def test_the_page_names_all_types() -> None:
     """`docs/graphs/visualflow.md` has each type that is executed."""
     page = (ROOT / "docs" / "graphs" / "visualflow.md").read_text(encoding="utf-8")
     internal = {"path_mux"}
-    assert [one for one in sorted(TYPES - internal) if f"`{one}`" not in page] == []
+    assert [name for name in sorted(TYPES - internal) if f"`{name}`" not in page] == []

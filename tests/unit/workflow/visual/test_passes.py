@@ -20,17 +20,17 @@ OTHER = {"prompt": {"false": {"sourceNodeId": "b", "sourceHandle": "value"}}}
 def drawing_of(drawn: dict[str, Any]) -> Drawing:
     """Return a flow that can be read."""
     findings = DrawingFindings("f")
-    found = read_drawing(drawn, findings)
+    drawing = read_drawing(drawn, findings)
     assert findings.items == []
-    return found
+    return drawing
 
 
-def told(drawing: Drawing) -> list[str]:
+def wires_of(drawing: Drawing) -> list[str]:
     """Return the wires of a drawing in words."""
     return [
-        f"{one.source}.{one.out} > {one.target}.{one.into}"
-        + ("" if one.route is None else f" [{one.route}]")
-        for one in drawing.wires
+        f"{wire.source}.{wire.out} > {wire.target}.{wire.into}"
+        + ("" if wire.route is None else f" [{wire.route}]")
+        for wire in drawing.wires
     ]
 
 
@@ -58,12 +58,12 @@ def test_reroutes_become_wires() -> None:
         wires=edges("a.value > r1.in", "r1.out > r2.in", "r2.out > q.prompt", "r3.out > q.choices"),
     )
     findings = DrawingFindings("f")
-    found = without_reroutes(drawing_of(drawn), findings)
+    drawing = without_reroutes(drawing_of(drawn), findings)
 
-    assert told(found) == ["a.value > q.prompt"]
-    assert [*found.nodes] == ["s", "a", "q"]
+    assert wires_of(drawing) == ["a.value > q.prompt"]
+    assert [*drawing.nodes] == ["s", "a", "q"]
     source = {"sourceNodeId": "a", "sourceHandle": "value"}
-    assert found.nodes["q"].data["inputRouteOverrides"] == {"x": {"k": source}}
+    assert drawing.nodes["q"].data["inputRouteOverrides"] == {"x": {"k": source}}
     assert findings.items == []
 
 
@@ -80,7 +80,7 @@ def test_reroutes_that_are_wrong(wires: list[str], words: str) -> None:
     nodes = [literal("a", 1), node("r", "reroute"), node("t", "reroute"), node("q", "ask_user")]
     findings = DrawingFindings("f")
     without_reroutes(drawing_of(flow(*nodes, wires=edges(*wires))), findings)
-    assert any(words in one.problem for one in findings.items)
+    assert any(words in finding.problem for finding in findings.items)
 
 
 @pytest.mark.item(465)
@@ -88,10 +88,10 @@ def test_the_value_of_a_pin_by_route_is_a_node() -> None:
     """It has an input for each route with a value of its own, and the wire of the pin for all others."""
     findings = DrawingFindings("f")
     drawn = choosing(entryRoutes=ROUTES, inputRouteOverrides=OTHER)
-    found = with_routes(drawing_of(drawn), findings)
+    drawing = with_routes(drawing_of(drawn), findings)
 
     assert findings.items == []
-    assert told(found) == [
+    assert wires_of(drawing) == [
         "s.exec-out > i.exec-in",
         "i.true > q.exec-in [0]",
         "i.false > q.exec-in [1]",
@@ -99,7 +99,7 @@ def test_the_value_of_a_pin_by_route_is_a_node() -> None:
         "b.value > path_mux:q.prompt.in1",
         "path_mux:q.prompt.out > q.prompt",
     ]
-    assert found.nodes["path_mux:q.prompt"].data == {"target": "q"}
+    assert drawing.nodes["path_mux:q.prompt"].data == {"target": "q"}
 
 
 def test_several_ways_in_without_values_of_their_own_are_left_as_they_are() -> None:
@@ -132,8 +132,8 @@ def test_stale_routes_are_refused(routes: Any, overrides: Any, words: str) -> No
     findings = DrawingFindings("f")
     drawn = choosing(entryRoutes=routes, inputRouteOverrides=overrides)
     with_routes(drawing_of(drawn), findings)
-    assert any(words in one.problem for one in findings.items)
-    assert {one.pointer.rpartition("/data")[0] for one in findings.items} == {"/nodes/4"}
+    assert any(words in finding.problem for finding in findings.items)
+    assert {finding.pointer.rpartition("/data")[0] for finding in findings.items} == {"/nodes/4"}
 
 
 @pytest.mark.item(464)
@@ -142,10 +142,10 @@ def test_a_limit_of_a_wire_is_a_node() -> None:
     drawn = choosing(entryRoutes=ROUTES, inputRouteOverrides=OTHER)
     drawn["edges"][2]["data"] = {"loopLimit": {"max": 2}}
     findings = DrawingFindings("f")
-    found = without_limited_wires(drawing_of(drawn), findings)
+    drawing = without_limited_wires(drawing_of(drawn), findings)
 
     limit = "loop-limit:i.false->q"
-    assert told(found) == [
+    assert wires_of(drawing) == [
         "s.exec-out > i.exec-in",
         "i.true > q.exec-in",
         "a.value > q.prompt",
@@ -153,11 +153,11 @@ def test_a_limit_of_a_wire_is_a_node() -> None:
         f"{limit}.again > q.exec-in",
         f"{limit}.limit_reached > q.exec-in",
     ]
-    assert found.nodes[limit].data == {"pinDefaults": {"max": 2}}
-    routed = with_routes(found, findings)
+    assert drawing.nodes[limit].data == {"pinDefaults": {"max": 2}}
+    routed = with_routes(drawing, findings)
     assert findings.items == []
-    assert f"{limit}.again > q.exec-in [1]" in told(routed)
-    assert "b.value > path_mux:q.prompt.in1" in told(routed)
+    assert f"{limit}.again > q.exec-in [1]" in wires_of(routed)
+    assert "b.value > path_mux:q.prompt.in1" in wires_of(routed)
 
 
 def test_values_for_a_limited_edge_without_a_list_of_routes() -> None:
@@ -166,17 +166,17 @@ def test_values_for_a_limited_edge_without_a_list_of_routes() -> None:
     drawn = choosing(inputRouteOverrides=by_edge)
     drawn["edges"][2]["data"] = {"loopLimit": {"max": 2}}
     findings = DrawingFindings("f")
-    found = with_routes(without_limited_wires(drawing_of(drawn), findings), findings)
+    drawing = with_routes(without_limited_wires(drawing_of(drawn), findings), findings)
     assert findings.items == []
-    assert "b.value > path_mux:q.prompt.in1" in told(found)
+    assert "b.value > path_mux:q.prompt.in1" in wires_of(drawing)
 
 
-@pytest.mark.parametrize(("place", "limit"), [(3, {"max": 2}), (2, {"max": "x"}), (2, 3)])
-def test_a_limit_that_cannot_be_used(place: int, limit: Any) -> None:
+@pytest.mark.parametrize(("index", "limit"), [(3, {"max": 2}), (2, {"max": "x"}), (2, 3)])
+def test_a_limit_that_cannot_be_used(index: int, limit: Any) -> None:
     """One of a wire of data, or one that is no number."""
     drawn = choosing()
-    drawn["edges"][place]["data"] = {"loopLimit": limit}
+    drawn["edges"][index]["data"] = {"loopLimit": limit}
     findings = DrawingFindings("f")
     without_limited_wires(drawing_of(drawn), findings)
-    (found,) = findings.items
-    assert found.pointer == f"/edges/{place}"
+    (finding,) = findings.items
+    assert finding.pointer == f"/edges/{index}"

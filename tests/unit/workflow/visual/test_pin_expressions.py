@@ -29,11 +29,13 @@ def ended(expressions: dict[str, Any], *wires: str, **defaults: Any) -> dict[str
 @pytest.mark.item(464)
 def test_an_expression_takes_the_place_of_the_value_of_its_pin() -> None:
     """It sees the vars without those of the runtime, and the value that the pin had: of an edge or its own."""
-    told = {"a": "vars.n * 2", "b": "value['n']", "c": "value.upper()", "d": "value is None"}
-    drawn = ended({**told, "e": "vars", "f": " ", "g": None}, "v.value > e.b", c="x", f=1, g=2)
-    found = output_of(drawn, given={"n": 21})
-    assert found.pop("e")["n"] == 21
-    assert found == {"a": 42, "b": 3, "c": "X", "d": True, "f": 1, "g": 2}
+    expressions = {"a": "vars.n * 2", "b": "value['n']", "c": "value.upper()", "d": "value is None"}
+    drawn = ended(
+        {**expressions, "e": "vars", "f": " ", "g": None}, "v.value > e.b", c="x", f=1, g=2
+    )
+    output = output_of(drawn, variables={"n": 21})
+    assert output.pop("e")["n"] == 21
+    assert output == {"a": 42, "b": 3, "c": "X", "d": True, "f": 1, "g": 2}
     assert "_temp" not in output_of(ended({"x": "vars"}))["x"]
 
 
@@ -66,8 +68,8 @@ def test_an_expression_behind_a_choice_of_ways_sees_the_chosen_value() -> None:
         "inputRouteOverrides": {"prompt": override},
     }
     drawn = flow(node("q", "ask_user", "prompt", **more), wires=edges("s > q", "q > q"))
-    asked = [play(drawn, *answers).waiting for answers in ([], [{"response": "again"}])]
-    assert [one and one.prompt for one in asked] == ["start?", "again?"]
+    waits = [play(drawn, *answers).waiting for answers in ([], [{"response": "again"}])]
+    assert [wait and wait.prompt for wait in waits] == ["start?", "again?"]
 
 
 @pytest.mark.item(464)
@@ -84,7 +86,7 @@ def test_expressions_call_the_functions_of_the_flow() -> None:
     first = compile_visualflow(drawn).hash
     assert compile_visualflow({**drawn, "functions": other}).hash != first
     alone = {**ended({}, x="go")}
-    hashes = {compile_visualflow({**alone, "functions": one}).hash for one in (functions, other)}
+    hashes = {compile_visualflow({**alone, "functions": f}).hash for f in (functions, other)}
     assert hashes == {compile_visualflow(alone).hash}
 
 
@@ -102,7 +104,7 @@ def test_an_expression_without_a_value_fails_the_run_by_node_and_pin() -> None:
 
 @pytest.mark.item(464)
 @pytest.mark.parametrize(
-    ("text", "given", "found"),
+    ("text", "value", "output"),
     [
         ("parse_json(value)['a']", '{"a": 1}', 1),
         ("parse_json(value)", [1], [1]),
@@ -117,11 +119,11 @@ def test_an_expression_without_a_value_fails_the_run_by_node_and_pin() -> None:
     ],
 )
 def test_expressions_and_code_have_functions_for_json_and_tools(
-    text: str, given: Any, found: Any
+    text: str, value: Any, output: Any
 ) -> None:
     """Of the same meaning in both; a line of the author's code is still the author's."""
-    assert output_of(ended({"x": text}, x=given)) == {"x": found}
-    pins = {"inputs": [{"id": "value"}], "pinDefaults": {"value": given}}
+    assert output_of(ended({"x": text}, x=value)) == {"x": output}
+    pins = {"inputs": [{"id": "value"}], "pinDefaults": {"value": value}}
     for code in (
         {"codeBody": f"return [{text}]"},
         {"code": f"def transform(p):\n    value = p['value']\n    return [{text}]"},
@@ -131,7 +133,7 @@ def test_expressions_and_code_have_functions_for_json_and_tools(
             node("e", "on_flow_end", "x"),
             wires=edges("s > c", "c > e", "c.result > e.x"),
         )
-        assert output_of(drawn) == {"x": [found]}
+        assert output_of(drawn) == {"x": [output]}
     wrong = node("c", "code", codeBody=f"x = {text}\nreturn 1 / 0", **pins)
     assert "(line 2)" in str(play(flow(wrong, wires=edges("s > c"))).error)
 

@@ -21,7 +21,7 @@ from actors.workflow import FlowError, FlowRuns
 from compose._commands.output import Exit
 from compose._host.loader import find_served, serve_all
 from tests.unit.workflow.test_bundles import files_of, zipped
-from tests.unit.workflow.test_flows_commands import told
+from tests.unit.workflow.test_flows_commands import run_flows
 from tests.unit.workflow.visual.drawn import edges, flow, node, reading, runtime
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ ROOT["nodes"][2]["data"]["outputs"] = [{"id": "double"}]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with two flows."""
-    for one in (ROOT, CHILD):
-        (tmp_path / f"{one['id']}.json").write_text(json.dumps(one), encoding="utf-8")
+    for drawing in (ROOT, CHILD):
+        (tmp_path / f"{drawing['id']}.json").write_text(json.dumps(drawing), encoding="utf-8")
     return tmp_path
 
 
@@ -69,7 +69,7 @@ def test_a_flow_is_packed_with_its_sub_flows_and_runs(folder: Path) -> None:
     assert bundle.manifest.entry.name == "The root"
     assert bundle.manifest.entry.interfaces == ("chat",)
     assert bundle.flow_json("child") == CHILD
-    specs = {one.workflow_id: one for one in bundle.specs()}
+    specs = {spec.workflow_id: spec for spec in bundle.specs()}
     assert sorted(specs) == ["root@2", "root@2.child"]
     driver = runtime(*specs.values())
     run_id = driver.start(specs["root@2"], vars={"n": 4})
@@ -108,13 +108,13 @@ async def test_commands_and_hosts_take_drawings(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are checked and drawn; a host serves those of a folder."""
-    done = await asyncio.to_thread(told, capsys, "check", folder / "root.json")
+    done = await asyncio.to_thread(run_flows, capsys, "check", folder / "root.json")
     assert done[0] == Exit.OK
     (folder / "wrong.json").write_text(json.dumps({**ROOT, "entryNode": "x"}), encoding="utf-8")
-    code, text = await asyncio.to_thread(told, capsys, "check", folder / "wrong.json")
+    code, text = await asyncio.to_thread(run_flows, capsys, "check", folder / "wrong.json")
     assert (code, "wrong.json#/entryNode: there is no node 'x'" in text) == (Exit.FAILED, True)
     (folder / "wrong.json").unlink()
-    code, text = await asyncio.to_thread(told, capsys, "draw", folder / "root.json")
+    code, text = await asyncio.to_thread(run_flows, capsys, "draw", folder / "root.json")
     assert (code, "<svg" in text) == (Exit.OK, True)
     async with Runtime() as host:
         await serve_all(host, {"f": find_served(str(folder))})
@@ -127,15 +127,15 @@ def test_sequential_is_packed_into_each_flow(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also of a flow that is installed as it is; flows of a bundle stay as they are."""
-    out, place = folder / "root.flow", ("--version", "2", "--sequential")
-    assert told(capsys, "pack", folder / "root.json", "-o", out, *place)[0] == Exit.OK
+    out, options = folder / "root.flow", ("--version", "2", "--sequential")
+    assert run_flows(capsys, "pack", folder / "root.json", "-o", out, *options)[0] == Exit.OK
     bundle = open_workflow_bundle(out)
-    assert [bundle.flow_json(one)["sequential"] for one in ("root", "child")] == [True, True]
-    where = ("--directory", folder / "installed", *place)
-    assert told(capsys, "install", folder / "child.json", *where)[0] == Exit.OK
+    assert [bundle.flow_json(name)["sequential"] for name in ("root", "child")] == [True, True]
+    where = ("--directory", folder / "installed", *options)
+    assert run_flows(capsys, "install", folder / "child.json", *where)[0] == Exit.OK
     installed = WorkflowBundleRegistry(folder / "installed").open("child")
     assert installed.flow_json("child") == {**CHILD, "sequential": True}
-    code, text = told(capsys, "install", out, *where)
+    code, text = run_flows(capsys, "install", out, *where)
     assert code != Exit.OK
     assert "Pack them again with --sequential" in text
 

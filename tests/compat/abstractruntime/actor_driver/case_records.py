@@ -24,13 +24,13 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "call":
         name = item.nodeid.rpartition("/")[2]
-        told = {
+        record = {
             "case": name,
             "passed": report.passed,
             "calls": PLACE.calls,
             "error": report.longreprtext,
         }
         with Path(os.environ[FILE]).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(told) + "\n")
+            file.write(json.dumps(record) + "\n")
         PLACE.calls = 0
     return report

@@ -15,7 +15,9 @@ ROOT = "0" * 32
 CHILD = "c" * 32
 
 
-def told(type_: str, payload: dict[str, Any], *, run: str = ROOT, **more: Any) -> SessionEvent:
+def session_event(
+    type_: str, payload: dict[str, Any], *, run: str = ROOT, **more: Any
+) -> SessionEvent:
     """An event of a session."""
     event = {
         "session_id": "s",
@@ -31,7 +33,9 @@ def told(type_: str, payload: dict[str, Any], *, run: str = ROOT, **more: Any) -
 
 def piece(text: str, position: str = "0", *, attempt: int = 1, **more: Any) -> SessionEvent:
     """A piece of an answer."""
-    return told("text_delta", {"text": text, "attempt": attempt, "position": position}, **more)
+    return session_event(
+        "text_delta", {"text": text, "attempt": attempt, "position": position}, **more
+    )
 
 
 def answer(
@@ -45,19 +49,19 @@ def answer(
     ]
     usage = {"input": 5, "cached": 2, "output": 3, "reasoning": 1, "cost_usd": None}
     payload = {"role": "assistant", "text": text, "content": content, "model": "m", "usage": usage}
-    return told("message", {**payload, "position": position}, **more)
+    return session_event("message", {**payload, "position": position}, **more)
 
 
 def approval(id_: str, call: str | None = None, **more: Any) -> SessionEvent:
     """A request for a person's approval."""
     payload = {"approval_id": id_, "what": "tool pay", "args": {"amount": 5}}
-    return told("approval_requested", payload, tool_call_id=call, **more)
+    return session_event("approval_requested", payload, tool_call_id=call, **more)
 
 
 def dumped(events: Iterable[BaseModel]) -> list[dict[str, Any]]:
     """Events or messages of AG-UI as JSON, without their instants."""
-    found = [event.model_dump(mode="json", by_alias=True) for event in events]
-    return [{key: value for key, value in one.items() if key != "timestamp"} for one in found]
+    lines = [event.model_dump(mode="json", by_alias=True) for event in events]
+    return [{key: value for key, value in line.items() if key != "timestamp"} for line in lines]
 
 
 def check(events: list[dict[str, Any]]) -> None:

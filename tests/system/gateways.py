@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """A received request."""
 
     verb: str
@@ -29,7 +29,7 @@ class Gateway:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
         self.renewed: list[bytes] = []
         self.answers: list[Callable[[Msg], Awaitable[None]]] = []
 
@@ -42,8 +42,8 @@ class Gateway:
         if verb == "renew":
             self.renewed.append(message.data)
             return
-        self.asked.append(
-            Asked("ask" if ".ask.v1." in f".{message.subject}" else verb, known, body, headers)
+        self.requests.append(
+            Request("ask" if ".ask.v1." in f".{message.subject}" else verb, known, body, headers)
         )
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         await answer(message)

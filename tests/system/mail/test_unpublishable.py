@@ -45,10 +45,10 @@ class Heard:
         for n, size in enumerate(sizes):
             await ctx.send(HEARER, {"n": n, "text": "x" * size})
 
-    async def until(self, wanted: list[int]) -> None:
+    async def until(self, numbers: list[int]) -> None:
         """Return when exactly these came."""
         async with asyncio.timeout(20 + BUSY_S):
-            while self.all != wanted:  # noqa: ASYNC110 - nobody announces it
+            while self.all != numbers:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.02)
 
 
@@ -84,21 +84,21 @@ async def test_an_unpublishable_message_is_a_dead_letter_and_its_pair_continues(
     It is listed with the broker's error, and logged.
     """
     load, heard = Load(own_nats().url, postgres_dsn, schema), Heard()
-    async with host(load) as one, host(load) as other:
-        await one.register(Acting(TELLER, heard.tell))
+    async with host(load) as first, host(load) as other:
+        await first.register(Acting(TELLER, heard.tell))
         await other.register(Acting(HEARER, heard.hear))
         await change_mail(load.nats_url, max_msg_size=4000, sources=[])
         with caplog.at_level(logging.WARNING, logger="callboard.delivery"):
-            await one.submit(TELLER, [10, 5000, 20, 6000, 30])
+            await first.submit(TELLER, [10, 5000, 20, 6000, 30])
             await heard.until([0, 2, 4])
-        letters = await one.store.lists.dead_letters()
+        letters = await first.store.lists.dead_letters()
 
-    numbers: list[Any] = [letter.message.payload for letter in letters]
-    assert sorted(one["n"] for one in numbers) == [1, 3]
+    payloads: list[Any] = [letter.message.payload for letter in letters]
+    assert sorted(payload["n"] for payload in payloads) == [1, 3]
     assert {letter.reason for letter in letters} == {"unpublishable"}
     assert all("maximum" in letter.last_error for letter in letters)
-    told = [record for record in caplog.records if "cannot be published" in record.message]
-    assert [(record.sender, record.target) for record in told] == [  # type: ignore[attr-defined]
+    records = [record for record in caplog.records if "cannot be published" in record.message]
+    assert [(record.sender, record.target) for record in records] == [  # type: ignore[attr-defined]
         (f"agent:{TELLER}", str(HEARER))
     ] * 2
 
@@ -108,12 +108,12 @@ async def test_ten_repeats_of_one_message_are_one_warning_that_names_it(
 ) -> None:
     """Pair, row and problem. Nothing is lost, and it is sent when the broker accepts it again."""
     load, heard = Load(own_nats().url, postgres_dsn, schema), Heard()
-    async with host(load) as one, host(load) as other:
-        await one.register(Acting(TELLER, heard.tell))
+    async with host(load) as first, host(load) as other:
+        await first.register(Acting(TELLER, heard.tell))
         await other.register(Acting(HEARER, heard.hear))
         await change_mail(load.nats_url, max_bytes=1, discard="new")
         with caplog.at_level(logging.WARNING, logger="callboard.delivery"):
-            await one.submit(TELLER, [10, 20])
+            await first.submit(TELLER, [10, 20])
             async with asyncio.timeout(20 + BUSY_S):
                 while not of("outbox_relay", caplog):  # noqa: ASYNC110 - nobody announces it
                     await asyncio.sleep(0.02)
@@ -144,16 +144,16 @@ async def test_a_lowered_limit_is_logged_and_waiting_messages_are_sent_when_it_i
     config = server.data_dir / "server.conf"
 
     def refused() -> list[logging.LogRecord]:
-        return [one for one in of("mail_service", caplog) if one.levelno == logging.ERROR]
+        return [r for r in of("mail_service", caplog) if r.levelno == logging.ERROR]
 
     large = config.read_text()
-    async with host(load) as one, host(load) as other:
-        await one.register(Acting(TELLER, heard.tell))
+    async with host(load) as first, host(load) as other:
+        await first.register(Acting(TELLER, heard.tell))
         await other.register(Acting(HEARER, heard.hear))
         await asyncio.to_thread(server.stop)
         settings = json.loads(large) | {"max_payload": 64 * 1024}
         config.write_text(json.dumps(settings))
-        await one.submit(TELLER, [10, 100_000, 20])
+        await first.submit(TELLER, [10, 100_000, 20])
         with caplog.at_level(logging.ERROR, logger="callboard.delivery"):
             await asyncio.to_thread(server.start)
             async with asyncio.timeout(20 + BUSY_S):
@@ -169,7 +169,7 @@ async def test_a_lowered_limit_is_logged_and_waiting_messages_are_sent_when_it_i
         config.write_text(large)
         await asyncio.to_thread(server.start)
         await heard.until([0, 1, 2])
-        assert await one.store.lists.dead_letters() == []
+        assert await first.store.lists.dead_letters() == []
 
 
 async def _has_sent(load: Load) -> bool:

@@ -35,10 +35,10 @@ AGENT = AgentId("desk", "1")
 
 
 def as_host(
-    port: int, owner: str, heard: list[Nudge] | None = None, namespace: str = ""
+    port: int, owner: str, received_nudges: list[Nudge] | None = None, namespace: str = ""
 ) -> AbstractAsyncContextManager[JetStreamConnection]:
     """Yield a connection with the host's login."""
-    nudges: list[Nudge] = [] if heard is None else heard
+    nudges: list[Nudge] = [] if received_nudges is None else received_nudges
     transport = JetStreamTransport(
         url_of(port, "host"), namespace=namespace, owner=HostIncarnation(owner)
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TELLER, HEARER = AgentId("teller", "1"), AgentId("hearer", "1")
 
 
-class Heard:
+class Transfer:
     """Payloads of the receiver, in order."""
 
     def __init__(self) -> None:
@@ -83,14 +83,14 @@ async def test_an_unpublishable_message_is_a_dead_letter_and_its_pair_continues(
 
     It is listed with the broker's error, and logged.
     """
-    load, heard = Load(own_nats().url, postgres_dsn, schema), Heard()
+    load, transfer = Load(own_nats().url, postgres_dsn, schema), Transfer()
     async with host(load) as first, host(load) as other:
-        await first.register(Acting(TELLER, heard.tell))
-        await other.register(Acting(HEARER, heard.hear))
+        await first.register(Acting(TELLER, transfer.tell))
+        await other.register(Acting(HEARER, transfer.hear))
         await change_mail(load.nats_url, max_msg_size=4000, sources=[])
         with caplog.at_level(logging.WARNING, logger="callboard.delivery"):
             await first.submit(TELLER, [10, 5000, 20, 6000, 30])
-            await heard.until([0, 2, 4])
+            await transfer.until([0, 2, 4])
         letters = await first.store.lists.dead_letters()
 
     payloads: list[Any] = [letter.message.payload for letter in letters]
@@ -107,10 +107,10 @@ async def test_ten_repeats_of_one_message_are_one_warning_that_names_it(
     own_nats: OwnNats, postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Pair, row and problem. Nothing is lost, and it is sent when the broker accepts it again."""
-    load, heard = Load(own_nats().url, postgres_dsn, schema), Heard()
+    load, transfer = Load(own_nats().url, postgres_dsn, schema), Transfer()
     async with host(load) as first, host(load) as other:
-        await first.register(Acting(TELLER, heard.tell))
-        await other.register(Acting(HEARER, heard.hear))
+        await first.register(Acting(TELLER, transfer.tell))
+        await other.register(Acting(HEARER, transfer.hear))
         await change_mail(load.nats_url, max_bytes=1, discard="new")
         with caplog.at_level(logging.WARNING, logger="callboard.delivery"):
             await first.submit(TELLER, [10, 20])
@@ -119,7 +119,7 @@ async def test_ten_repeats_of_one_message_are_one_warning_that_names_it(
                     await asyncio.sleep(0.02)
             await asyncio.sleep(1)  # four more repeats: no further warning
         await change_mail(load.nats_url, max_bytes=-1)
-        await heard.until([0, 1])
+        await transfer.until([0, 1])
         rows = await load.fetch("select count(*) from dead_letters")
 
     [record] = of("outbox_relay", caplog)
@@ -140,7 +140,7 @@ async def test_a_lowered_limit_is_logged_and_waiting_messages_are_sent_when_it_i
     # A server that starts slowly is unusable for long enough: the rows would go past it.
     monkeypatch.setattr(mail_service, "AFTER_S", 600.0)
     server = own_nats(durable=True)
-    load, heard = Load(server.url, postgres_dsn, schema), Heard()
+    load, transfer = Load(server.url, postgres_dsn, schema), Transfer()
     config = server.data_dir / "server.conf"
 
     def refused() -> list[logging.LogRecord]:
@@ -148,8 +148,8 @@ async def test_a_lowered_limit_is_logged_and_waiting_messages_are_sent_when_it_i
 
     large = config.read_text()
     async with host(load) as first, host(load) as other:
-        await first.register(Acting(TELLER, heard.tell))
-        await other.register(Acting(HEARER, heard.hear))
+        await first.register(Acting(TELLER, transfer.tell))
+        await other.register(Acting(HEARER, transfer.hear))
         await asyncio.to_thread(server.stop)
         settings = json.loads(large) | {"max_payload": 64 * 1024}
         config.write_text(json.dumps(settings))
@@ -164,11 +164,11 @@ async def test_a_lowered_limit_is_logged_and_waiting_messages_are_sent_when_it_i
         for record in refused():
             problem = record.problem  # type: ignore[attr-defined]
             assert "takes messages of 65536 bytes, 524288 are needed: set max_payload" in problem
-        assert heard.all == []
+        assert transfer.all == []
         await asyncio.to_thread(server.stop)
         config.write_text(large)
         await asyncio.to_thread(server.start)
-        await heard.until([0, 1, 2])
+        await transfer.until([0, 1, 2])
         assert await first.store.lists.dead_letters() == []
 
 

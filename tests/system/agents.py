@@ -114,17 +114,17 @@ class Leaving:
         append_line(job["ledger"], f"0 {os.getpid()}")
         match job["way"]:
             case "task":
-                left = loop.create_task(_leave(SystemExit(3)))
+                task = loop.create_task(_leave(SystemExit(3)))
             case "interrupted task":
-                left = loop.create_task(_leave(KeyboardInterrupt()))
+                task = loop.create_task(_leave(KeyboardInterrupt()))
             case "callback":
                 loop.call_soon(sys.exit, 3)
             case "stopped loop":
                 loop.stop()
         await asyncio.sleep(0.1)
         if job["way"] == "awaited":
-            left = loop.create_task(_leave(SystemExit(3)))
-            await left
+            task = loop.create_task(_leave(SystemExit(3)))
+            await task
         await ctx.step("alive", bool)
         return "alive"
 

@@ -182,8 +182,8 @@ class Outside:
         """Ask ``type/key``; names of headers with ``_`` for ``-``."""
         address = agent.replace("/", ".")
         subject = f"ask.v1.{self._tenant}.{address}.{self._publisher}{self._tail}"
-        found = {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self.request(subject, body, found)
+        header_fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.request(subject, body, header_fields)
 
     async def api(self, verb: str, **fields: object) -> Answered:
         """Send a request to the hosts' API."""
@@ -218,13 +218,13 @@ class Outside:
 
     async def events(self, **fields: object) -> list[dict[str, Any]]:
         """Return a run's events up to its end."""
-        found = []
+        run_events = []
         async with self.watching(**fields) as messages:
             async for message in messages:
-                found.append(json.loads(message.data))
-                if found[-1].get("kind") == "end":
+                run_events.append(json.loads(message.data))
+                if run_events[-1].get("kind") == "end":
                     break
-        return found
+        return run_events
 
 
 @asynccontextmanager

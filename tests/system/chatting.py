@@ -83,35 +83,39 @@ class ChatProcess:
 
     def __init__(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         self._ours, theirs = pty.openpty()
-        known = {key: text for key, text in os.environ.items() if not key.startswith("CALLBOARD_")}
+        own_env = {
+            key: text for key, text in os.environ.items() if not key.startswith("CALLBOARD_")
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "compose", "chat", "tests.system.chatting:AGENT", *arguments],
             cwd=ROOT,
-            env={**known, "TERM": "xterm", "COLUMNS": "100", **(env or {})},
+            env={**own_env, "TERM": "xterm", "COLUMNS": "100", **(env or {})},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
         )
         os.close(theirs)
-        self.shown, self._seen = "", 0
+        self.screen_text, self._seen = "", 0
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # its terminal is closed
             while data := os.read(self._ours, 65_536):
-                self.shown += _ESCAPES.sub("", data.decode(errors="replace"))
+                self.screen_text += _ESCAPES.sub("", data.decode(errors="replace"))
 
     async def sees(self, text: str) -> None:
         """Return once a text is on the terminal after the texts found before."""
 
         def is_there() -> bool:
-            place = self.shown.find(text, self._seen)
-            assert place >= 0 or self._process.poll() is None, f"ended early:\n{self.shown}"
-            if place >= 0:
-                self._seen = place + len(text)
-            return place >= 0
+            position = self.screen_text.find(text, self._seen)
+            assert position >= 0 or self._process.poll() is None, (
+                f"ended early:\n{self.screen_text}"
+            )
+            if position >= 0:
+                self._seen = position + len(text)
+            return position >= 0
 
         await until(is_there, f"{text!r} on the terminal")
 

@@ -70,8 +70,8 @@ def fleet(
 @pytest.fixture
 async def rows(postgres_dsn: str, schema: str) -> AsyncIterator[Rows]:
     """Read the test's tables."""
-    async with Rows.of(postgres_dsn, schema) as found:
-        yield found
+    async with Rows.of(postgres_dsn, schema) as tables:
+        yield tables
 
 
 @pytest.fixture

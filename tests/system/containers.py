@@ -49,20 +49,20 @@ UP_LIMIT_S: Final = 300
 def environment(**more: str) -> dict[str, str]:
     """Return the variables of a `compose/.env`: passwords, free ports, and `more`."""
     text = EXAMPLE.read_text(encoding="utf-8")
-    given = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", text, re.MULTILINE))
-    for name, value in given.items():
+    variables = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", text, re.MULTILINE))
+    for name, value in variables.items():
         if value == "change-me":
-            given[name] = f"p{secrets.token_hex(8)}"
+            variables[name] = f"p{secrets.token_hex(8)}"
     ports = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
-    return {**given, **ports, **more}
+    return {**variables, **ports, **more}
 
 
 def free_ports(count: int) -> list[int]:
     """Return ports of 127.0.0.1 that were free a moment ago."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
+    ports = [int(sock.getsockname()[1]) for sock in sockets]
+    for sock in sockets:
+        sock.close()
     return ports
 
 
@@ -96,12 +96,12 @@ class Stack:
 
         engine = docker.from_env()
         try:
-            wanted = [
+            labels = [
                 f"com.docker.compose.project={self.project}",
                 f"com.docker.compose.service={service}",
             ]
-            [found] = engine.containers.list(all=True, filters={"label": wanted})
-            attrs: dict[str, Any] = found.attrs
+            [container] = engine.containers.list(all=True, filters={"label": labels})
+            attrs: dict[str, Any] = container.attrs
             return attrs
         finally:
             engine.close()

@@ -29,15 +29,17 @@ class Chief:
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
         """The payload names the ledger and the number of rounds."""
         job: Any = inbox[0].payload
-        found: list[Any] = []
+        outcomes: list[Any] = []
         for n in range(job["rounds"]):
-            asked = await ctx.ask(CLERK, n, timeout=60)
+            outcome = await ctx.ask(CLERK, n, timeout=60)
             helper = await ctx.spawn("helper", n)
             joined = await ctx.join(helper)
             await ctx.sleep(PACE_S)
             await ctx.step(f"round-{n}", append_line, job["ledger"], str(n))
-            found.append([asked.kind.value, asked.result, joined.status.value, joined.output])
-        return found
+            outcomes.append(
+                [outcome.kind.value, outcome.result, joined.status.value, joined.output]
+            )
+        return outcomes
 
 
 class Clerk:

@@ -151,10 +151,10 @@ class Rows:
 
     async def owner(self, shard: str) -> str | None:
         """Return the incarnation that owns a shard."""
-        found: str | None = await self.connection.fetchval(
+        owner: str | None = await self.connection.fetchval(
             "select owner from shards where shard = $1", shard
         )
-        return found
+        return owner
 
     async def owned(self, prefix: str = "") -> Counter[str]:
         """Return how many shards with this prefix each incarnation owns."""
@@ -176,25 +176,25 @@ class Rows:
         """Return once this many hosts report that they cannot serve, for this reason."""
 
         async def is_so() -> bool:
-            found = await self.connection.fetchval(
+            unable_count = await self.connection.fetchval(
                 "select count(*) from hosts where unable = coalesce($1, unable)", why
             )
-            return bool(found == count)
+            return bool(unable_count == count)
 
         await until(is_so, f"{count} hosts are unable")
 
     async def count(self, table: str) -> int:
         """Return the number of rows."""
-        found: int = await self.connection.fetchval(f"select count(*) from {table}")
-        return found
+        row_count: int = await self.connection.fetchval(f"select count(*) from {table}")
+        return row_count
 
 
 def numbers_of(seen: list[tuple[str, int]]) -> dict[str, list[int]]:
     """Return the received numbers by sender, in order."""
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for sender, n in seen:
-        found.setdefault(sender, []).append(n)
-    return found
+        numbers.setdefault(sender, []).append(n)
+    return numbers
 
 
 async def publish(outsider: RawNats, namespace: str, agent: AgentId, order: object) -> None:

@@ -36,9 +36,9 @@ class Fullness:
     @classmethod
     async def of(cls, url: str, schema: str, *, table: str, code: str = "53100") -> Self:
         """Prepare a table of a schema; its inserts succeed until `begin`."""
-        found = cls(url, schema)
-        await found._do(_SQL.format(schema=schema, table=table, code=code))
-        return found
+        fullness = cls(url, schema)
+        await fullness._do(_SQL.format(schema=schema, table=table, code=code))
+        return fullness
 
     async def begin(self) -> None:
         """Refuse inserts from now on."""
@@ -50,12 +50,12 @@ class Fullness:
 
     async def count(self) -> int:
         """Return how many statements were refused."""
-        asked = (
+        query = (
             f"select coalesce((select last_value from {self.schema}.refusals where is_called), 0)"
         )
         connection = await asyncpg.connect(self.url)
         try:
-            return int(await connection.fetchval(asked) or 0)
+            return int(await connection.fetchval(query) or 0)
         finally:
             await connection.close()
 

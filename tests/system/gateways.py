@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """A received request."""
 
     verb: str
@@ -29,7 +29,7 @@ class Gateway:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
         self.renewed: list[bytes] = []
         self.answers: list[Callable[[Msg], Awaitable[None]]] = []
 
@@ -37,13 +37,17 @@ class Gateway:
         """Record a request, and answer it."""
         headers = message.headers or {}
         body = json.loads(message.data) if message.data else None
-        known = headers.get("Nats-Msg-Id") or (body.get("id") if isinstance(body, dict) else None)
+        message_id = headers.get("Nats-Msg-Id") or (
+            body.get("id") if isinstance(body, dict) else None
+        )
         verb = message.subject.rpartition(".")[2]
         if verb == "renew":
             self.renewed.append(message.data)
             return
-        self.asked.append(
-            Asked("ask" if ".ask.v1." in f".{message.subject}" else verb, known, body, headers)
+        self.requests.append(
+            Request(
+                "ask" if ".ask.v1." in f".{message.subject}" else verb, message_id, body, headers
+            )
         )
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         await answer(message)
@@ -81,8 +85,8 @@ def telling(*events: dict[str, Any], is_beating: bool = False) -> Callable[[Msg]
             headers = {"Actor-Event": event["kind"]}
             await client.publish(message.reply, json.dumps(event).encode(), headers=headers)
         if is_beating:
-            named = {"Actor-Event": "beat", "Actor-Stream": "s-1"}
-            await client.publish(message.reply, b"", headers=named)
+            beat_headers = {"Actor-Event": "beat", "Actor-Stream": "s-1"}
+            await client.publish(message.reply, b"", headers=beat_headers)
 
     return answer
 
@@ -105,11 +109,11 @@ async def gateway(url: str, namespace: str = "") -> AsyncIterator[Gateway]:
     """Yield a gateway of this deployment; it reconnects as hosts do."""
     client = await nats.connect(url, reconnect_time_wait=0.05, max_reconnect_attempts=-1)
     try:
-        made = Gateway(client)
+        new_gateway = Gateway(client)
         prefix = f"{namespace}." if namespace else ""
         for subject in (f"{prefix}ask.v1.>", f"{prefix}api.v1.>"):
-            await client.subscribe(subject, cb=made.take)
+            await client.subscribe(subject, cb=new_gateway.take)
         await client.flush()
-        yield made
+        yield new_gateway
     finally:
         await client.close()

@@ -91,10 +91,10 @@ class Load:
         self, *, nats_url: str = "", postgres_url: str = "", **settings: Any
     ) -> AsyncIterator[Runtime]:
         """Run a host of the nodes inside the block; all messages between them go by the broker."""
-        given: dict[str, Any] = {"local_delivery": False, "suspend_after": 0.05, **settings}
-        chosen = Settings(db_schema=self.schema, **given)
+        values: dict[str, Any] = {"local_delivery": False, "suspend_after": 0.05, **settings}
+        host_settings = Settings(db_schema=self.schema, **values)
         urls = (nats_url or self.nats_url, postgres_url or self.postgres_url, self.redis_url)
-        async with build_runtime(*urls, settings=chosen) as runtime:
+        async with build_runtime(*urls, settings=host_settings) as runtime:
             await runtime.register_type("node", lambda id_: Node(id_, self.nodes, self.gate))
             yield runtime
 
@@ -142,10 +142,10 @@ class Load:
     def expected(self) -> dict[tuple[str, str], int]:
         """Return how many numbers each (sender, node) has sent."""
         between = {
-            (f"agent:{one}", str(other)): self.rounds
-            for one in self.nodes
+            (f"agent:{sender}", str(other)): self.rounds
+            for sender in self.nodes
             for other in self.nodes
-            if one != other and self.rounds
+            if sender != other and self.rounds
         }
         return between | {(f"ext:{name}", str(node)): n for (name, node), n in self.acked.items()}
 
@@ -199,12 +199,12 @@ class Load:
                 await runtime.wait(run_id)
         self._runs.clear()
         total = sum(self.expected.values()) - lost
-        while (found := await self.handled()) < total:
+        while (handled_count := await self.handled()) < total:
             late = asyncio.get_running_loop().time() > deadline
-            assert not late, f"{found} of {total}: {await self.problems()}"
+            assert not late, f"{handled_count} of {total}: {await self.problems()}"
             await asyncio.sleep(POLL_S)
 
-    async def given(self) -> dict[tuple[str, str], list[int]]:
+    async def fetch_numbers(self) -> dict[tuple[str, str], list[int]]:
         """Return the numbers that each node got of each sender, in order."""
         rows = await self.fetch("""
             select r.agent, e.payload #>> '{message,sender}' as sender,
@@ -212,18 +212,18 @@ class Load:
               from event_log e join runs r on r.run_id = e.run_id
               where e.kind = 'msg.received' and e.payload #>> '{message,payload,n}' is not null
               order by r.agent, e.ts, e.run_id, e.seq""")
-        found: dict[tuple[str, str], list[int]] = {}
+        numbers: dict[tuple[str, str], list[int]] = {}
         for agent, sender, n in rows:
-            found.setdefault((sender, agent), []).append(n)
-        return found
+            numbers.setdefault((sender, agent), []).append(n)
+        return numbers
 
     async def problems(self) -> list[str]:
         """Return what was lost, doubled, reordered, failed or left over; expected is an empty list."""
-        given, expected = await self.given(), self.expected
-        found = [
+        numbers, expected = await self.fetch_numbers(), self.expected
+        findings = [
             words
-            for pair in sorted(given.keys() | expected.keys())
-            for words in _wrong(pair, given.get(pair, []), expected.get(pair, 0))
+            for pair in sorted(numbers.keys() | expected.keys())
+            for words in _wrong(pair, numbers.get(pair, []), expected.get(pair, 0))
         ]
         for table, where in (
             ("outbox", "true"),
@@ -231,10 +231,10 @@ class Load:
             ("runs", "status <> 'COMPLETED'"),
             ("inbox", "state <> 'd'"),
         ):
-            [(left,)] = await self.fetch(f"select count(*) from {table} where {where}")
-            if left:
-                found.append(f"{left} rows of {table}")
-        return found
+            [(row_count,)] = await self.fetch(f"select count(*) from {table} where {where}")
+            if row_count:
+                findings.append(f"{row_count} rows of {table}")
+        return findings
 
     async def lives(self) -> int:
         """Return how often the mail stream was found to be a new one."""
@@ -243,8 +243,8 @@ class Load:
     async def api(self, what: str, body: object = None) -> dict[str, Any]:
         """Ask JetStream."""
         async with raw_nats(self.nats_url, inbox=f"_INBOX_{secrets.token_hex(8)}") as client:
-            asked = await client.request(f"$JS.API.{what}", json.dumps(body or {}).encode())
-        answer: dict[str, Any] = json.loads(asked.body)
+            reply = await client.request(f"$JS.API.{what}", json.dumps(body or {}).encode())
+        answer: dict[str, Any] = json.loads(reply.body)
         return answer
 
     async def consumers(self) -> list[dict[str, Any]]:
@@ -263,14 +263,14 @@ class Load:
         return str(name)
 
 
-def _wrong(pair: tuple[str, str], given: list[int], expected: int) -> list[str]:
-    if given == list(range(expected)):
+def _wrong(pair: tuple[str, str], numbers: list[int], expected: int) -> list[str]:
+    if numbers == list(range(expected)):
         return []
     name = f"{pair[0]} to {pair[1]}"
-    lost = sorted(set(range(expected)) - set(given))
-    twice = sorted(n for n in set(given) if given.count(n) > 1)
-    behind = [(a, b) for a, b in pairwise(given) if b <= a]
-    strange = sorted(set(given) - set(range(expected)))
+    lost = sorted(set(range(expected)) - set(numbers))
+    twice = sorted(n for n in set(numbers) if numbers.count(n) > 1)
+    behind = [(a, b) for a, b in pairwise(numbers) if b <= a]
+    strange = sorted(set(numbers) - set(range(expected)))
     return [
         f"{name}: {words} {what}"
         for words, what in (

@@ -54,14 +54,14 @@ class Notes:
 
     def add(self, agent: AgentId, message: Message) -> None:
         """Record a message."""
-        one = Handled(message.sender, message.payload, message.id, message.metadata)
-        self.handled[agent].append(one)
+        handled_message = Handled(message.sender, message.payload, message.id, message.metadata)
+        self.handled[agent].append(handled_message)
         self._changed.set()
 
     async def until(self, agent: AgentId, payload: JsonValue) -> None:
         """Return once the agent has received this payload."""
         async with asyncio.timeout(PATIENCE_S):
-            while all(one.payload != payload for one in self.handled[agent]):
+            while all(message.payload != payload for message in self.handled[agent]):
                 self._changed.clear()
                 await self._changed.wait()
 
@@ -194,11 +194,13 @@ class Bed:
         ack = await self.publish(agent, fence, publisher=FENCE, headers=headers)
         assert "error" not in ack, ack
         await self.notes.until(agent, fence)
-        return [one for one in self.notes.handled[agent] if one.sender != f"ext:{FENCE}"]
+        return [
+            message for message in self.notes.handled[agent] if message.sender != f"ext:{FENCE}"
+        ]
 
     async def payloads(self, agent: AgentId) -> list[JsonValue]:
         """Return the payloads of `handled`."""
-        return [one.payload for one in await self.handled(agent)]
+        return [message.payload for message in await self.handled(agent)]
 
     async def letters(self, agent: AgentId) -> list[DeadLetter]:
         """Return the agent's dead letters."""
@@ -217,8 +219,8 @@ class Bed:
 
     async def api(self, what: str, body: object = None) -> dict[str, Any]:
         """Ask JetStream."""
-        asked = await self.outsider.request(f"$JS.API.{what}", json.dumps(body or {}).encode())
-        answer: dict[str, Any] = json.loads(asked.body)
+        reply = await self.outsider.request(f"$JS.API.{what}", json.dumps(body or {}).encode())
+        answer: dict[str, Any] = json.loads(reply.body)
         return answer
 
     async def execute(self, sql: str) -> None:
@@ -233,16 +235,16 @@ class Bed:
     def twice(self) -> list[object]:
         """Return messages that were delivered twice; expected is an empty list."""
         seen = Counter(
-            (str(agent), one.sender, one.id)
-            for agent, found in self.notes.handled.items()
-            for one in found
+            (str(agent), message.sender, message.id)
+            for agent, messages in self.notes.handled.items()
+            for message in messages
         )
         return [key for key, count in seen.items() if count > 1]
 
 
 def escaped(name: str) -> str:
     """Return a name as a token of a subject, escaped as documented."""
-    return _UNSAFE.sub(lambda found: b"%%%02X" % found.group()[0], name.encode()).decode()
+    return _UNSAFE.sub(lambda match: b"%%%02X" % match.group()[0], name.encode()).decode()
 
 
 @asynccontextmanager

@@ -91,16 +91,16 @@ class HostProcess:
 
     async def until(self, event: str) -> dict[str, Any]:
         """Return the first log line of this event, or of one with this prefix."""
-        found: list[dict[str, Any]] = []
+        lines: list[dict[str, Any]] = []
 
         def has_come() -> bool:
             is_over = not self.is_alive
-            found[:] = [line for line in self.events() if line["event"].startswith(event)]
-            assert found or not is_over, f"ended early:\n{self.log.read_text()}"
-            return bool(found)
+            lines[:] = [line for line in self.events() if line["event"].startswith(event)]
+            assert lines or not is_over, f"ended early:\n{self.log.read_text()}"
+            return bool(lines)
 
         await until(has_come, f"{event} in {self.log}")
-        return found[0]
+        return lines[0]
 
     async def until_frozen(self) -> None:
         """Return once a fault has stopped it."""
@@ -119,14 +119,14 @@ class HostProcess:
     async def until_lost(self) -> None:
         """Return once it has logged that it lost shards to another host."""
         words = {"a shard was lost to another host", "shards were lost to other hosts"}
-        said = lambda: any(line["event"] in words for line in self.events())  # noqa: E731
-        await until(said, f"lost shards in {self.log}")
+        has_lost = lambda: any(line["event"] in words for line in self.events())  # noqa: E731
+        await until(has_lost, f"lost shards in {self.log}")
 
     @property
     def name(self) -> str:
         """Return its incarnation, once it serves."""
-        found: str = next(line["host"] for line in self.events() if line["event"] == "host.serving")
-        return found
+        host: str = next(line["host"] for line in self.events() if line["event"] == "host.serving")
+        return host
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""

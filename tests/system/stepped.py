@@ -97,5 +97,5 @@ TYPES: Final[dict[str, Callable[[AgentId], Agent]]] = {
 async def app(runtime: Runtime) -> None:
     """Serve them on a machine whose clock `Stepper` sets."""
     setattr(SystemClock, "now", _wrong)  # noqa: B010 - this is what it is about
-    for type_, made in TYPES.items():
-        await runtime.register_type(type_, made)
+    for type_, factory in TYPES.items():
+        await runtime.register_type(type_, factory)

@@ -86,7 +86,7 @@ async def do(
     return await ctx.step(name, act)
 
 
-def told(outcome: AskOutcome) -> list[Any]:
+def json_of(outcome: AskOutcome) -> list[Any]:
     """Return the outcome of an ask as JSON data."""
     return [outcome.kind.value, outcome.result]
 
@@ -100,7 +100,7 @@ class Boss:
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
         """The payload is a ledger."""
         ledger = str(inbox[0].payload)
-        outcome = told(await ctx.ask(LEAD, ledger, timeout=ASK_S))
+        outcome = json_of(await ctx.ask(LEAD, ledger, timeout=ASK_S))
         return [*outcome, await do(ctx, ledger, "file", "filed", is_once=True)]
 
 
@@ -128,7 +128,7 @@ class Lead:
 
 async def ask_desk(ctx: RunContext, desk: AgentId, ledger: str, n: int) -> list[Any]:
     """Return the outcome of the question of this number."""
-    return told(await ctx.ask(desk, {"ledger": ledger, "n": n}, timeout=ASK_S))
+    return json_of(await ctx.ask(desk, {"ledger": ledger, "n": n}, timeout=ASK_S))
 
 
 class Kid:
@@ -140,10 +140,10 @@ class Kid:
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
         """The payload names ledger and number."""
         job: Any = inbox[0].payload
-        found = [await do(ctx, job["ledger"], f"kid-{job['n']}", job["n"] * 10, is_once=True)]
+        values = [await do(ctx, job["ledger"], f"kid-{job['n']}", job["n"] * 10, is_once=True)]
         if job["n"] == len(KIDS) - 1:
-            found.append(await ask_desk(ctx, DESKS[0], job["ledger"], 7))
-        return found
+            values.append(await ask_desk(ctx, DESKS[0], job["ledger"], 7))
+        return values
 
 
 class Desk:
@@ -234,7 +234,7 @@ class Asker:
         limit_s = job.get("timeout", ASK_S)
         outcome = await ctx.ask(AgentId.parse(job["target"]), job, timeout=limit_s)
         await do(ctx, job["ledger"], f"asker-{job['n']}", is_once=True)
-        return [*told(outcome), outcome.handle]
+        return [*json_of(outcome), outcome.handle]
 
 
 class Gated:
@@ -278,10 +278,10 @@ async def follow_all(client: Runtime) -> None:
 
 async def recorded(rows: Rows) -> set[str]:
     """Return the ids of all effects whose result is in a log."""
-    found = await rows.connection.fetch(
+    records = await rows.connection.fetch(
         "select distinct payload ->> 'id' as id from event_log where kind = 'effect.result'"
     )
-    return {row["id"] for row in found if row["id"] is not None}
+    return {row["id"] for row in records if row["id"] is not None}
 
 
 async def is_quiet(rows: Rows) -> bool:
@@ -319,8 +319,8 @@ async def _facts(rows: Rows) -> dict[str, Any]:
           'sent', (select count(*) from event_log where kind = 'ask.sent'),
           'outcomes', (select json_object_agg(outcome, n) from (select payload ->> 'outcome' as outcome,
             count(*) as n from event_log where kind in ('ask.replied', 'ask.timeout') group by 1) x))""")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    facts: dict[str, Any] = json.loads(text)
+    return facts
 
 
 async def _wrong_rows(rows: Rows, facts: dict[str, Any]) -> list[str]:
@@ -334,18 +334,18 @@ async def _wrong_rows(rows: Rows, facts: dict[str, Any]) -> list[str]:
         "sent": 4,
         "outcomes": {REPLIED: 4},
     }
-    found = [
+    wrong = [
         f"{name}: {facts[name]} instead of {want}"
         for name, want in expected.items()
         if facts[name] != want
     ]
     for table in ("waits", "dead_letters", "fanouts", "outbox"):
-        left = await rows.count(table)
-        found += [f"{left} rows of {table}"] if left else []
+        row_count = await rows.count(table)
+        wrong += [f"{row_count} rows of {table}"] if row_count else []
     for follower in FOLLOWERS:
         seen = await rows.seen(follower)
-        found += [f"{follower} was given {seen}"] if seen != [(f"topic:{TOPIC}", 0)] else []
-    return found
+        wrong += [f"{follower} was given {seen}"] if seen != [(f"topic:{TOPIC}", 0)] else []
+    return wrong
 
 
 def _wrong_executions(lines: list[Executed], before: Collection[str]) -> list[str]:

@@ -25,10 +25,10 @@ class Ticker:
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
         """Handle all messages of the inbox."""
-        known: Any = await ctx.state.get("ticks") or []
+        ticks: Any = await ctx.state.get("ticks") or []
         now = (await ctx.now()).isoformat()
         new = [[message.metadata["scheduled_at"], now] for message in inbox]
-        await ctx.state.set("ticks", known + new)
+        await ctx.state.set("ticks", ticks + new)
 
 
 TICKERS: Final[dict[str, Callable[[AgentId], Agent]]] = {"ticker": Ticker}
@@ -44,8 +44,8 @@ def ticker(key: object) -> AgentId:
 
 async def ticks_of(client: Runtime, agent: AgentId) -> list[datetime]:
     """Return the ticks of its messages in order of arrival; none of them came early."""
-    found: Any = (await client.store.reads.state(agent)).get("ticks", [])
-    pairs = [(datetime.fromisoformat(a), datetime.fromisoformat(b)) for a, b in found]
+    stored_ticks: Any = (await client.store.reads.state(agent)).get("ticks", [])
+    pairs = [(datetime.fromisoformat(a), datetime.fromisoformat(b)) for a, b in stored_ticks]
     assert all(came >= tick for tick, came in pairs), pairs
     return [tick for tick, _ in pairs]
 

@@ -27,8 +27,8 @@ async def until(
     """Return once it holds; fail after a minute, or the test's limit."""
     deadline = time.monotonic() + limit_s
     while True:
-        found = holds()
-        if await found if inspect.isawaitable(found) else found:
+        answer = holds()
+        if await answer if inspect.isawaitable(answer) else answer:
             return
         assert time.monotonic() < deadline, f"it did not come to this: {what}"
         await asyncio.sleep(_POLL_S)

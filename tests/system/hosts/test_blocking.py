@@ -29,8 +29,8 @@ LEASE_S: Final = 5.0
 async def answers(client: Runtime) -> set[object]:
     """Return the processes that answer 32 pings to agents of all shards."""
     async with asyncio.timeout(PATIENCE_S):
-        asked = [await client.submit(AgentId("ping", str(n)), None) for n in range(32)]
-        return {await client.result(run_id) for run_id in asked}
+        run_ids = [await client.submit(AgentId("ping", str(n)), None) for n in range(32)]
+        return {await client.result(run_id) for run_id in run_ids}
 
 
 async def until_begun(ledger: Path, count: int) -> int:
@@ -54,7 +54,7 @@ async def test_agents_beside_a_blocking_one_move_and_the_blocking_code_starts_on
     run_id = await client.submit(AGENT, {"ledger": str(ledger), "where": "step"})
     blocked = of_pid(hosts, await until_begun(ledger, 1))
     [other] = [host for host in both if host is not blocked]
-    named = await blocked.until("the event loop is blocked by")
+    warning = await blocked.until("the event loop is blocked by")
     await until_owned(rows, other, 31)
     answered_by = await answers(client)
     let_go(ledger, blocked.pid)
@@ -62,9 +62,9 @@ async def test_agents_beside_a_blocking_one_move_and_the_blocking_code_starts_on
         done_by = await client.result(run_id)
     await until_even(rows, both)
 
-    assert (named["level"], named["agent"], named["run"]) == ("warning", str(AGENT), run_id)
-    assert named["place"].startswith("block (")
-    assert "blockers.py:" in named["place"]
+    assert (warning["level"], warning["agent"], warning["run"]) == ("warning", str(AGENT), run_id)
+    assert warning["place"].startswith("block (")
+    assert "blockers.py:" in warning["place"]
     assert answered_by == {other.pid}
     assert began(ledger) == [done_by] == [blocked.pid]
 
@@ -99,24 +99,24 @@ async def test_a_run_that_blocks_two_hosts_for_too_long_is_parked(  # noqa: PLR0
     first = await until_begun(ledger, 1)
     second = await until_begun(ledger, 2)
     let_go(ledger, first)
-    found = await client.store.lists.find_run_for_agent(AGENT)
+    run = await client.store.lists.find_run_for_agent(AGENT)
 
     async def is_parked() -> bool:
-        nonlocal found
-        found = await client.store.lists.find_run_for_agent(AGENT)
-        return found is not None and found.parked is not None
+        nonlocal run
+        run = await client.store.lists.find_run_for_agent(AGENT)
+        return run is not None and run.parked is not None
 
     await until(is_parked, "parked")
-    assert found is not None
+    assert run is not None
     answered_by = await answers(client)
     let_go(ledger, second)
-    listed = await cli.call("runs", "list", "--parked")
-    parked = [e async for e in client.entries(found.run_id) if e.kind == EntryKind.RUN_PARKED]
-    await cli.call("runs", "resolve", found.run_id, "-", "--retry")
-    row = await until_run(client, found.run_id, lambda row: row.status.is_terminal, "ended")
+    run_list = await cli.call("runs", "list", "--parked")
+    parked = [e async for e in client.entries(run.run_id) if e.kind == EntryKind.RUN_PARKED]
+    await cli.call("runs", "resolve", run.run_id, "-", "--retry")
+    row = await until_run(client, run.run_id, lambda row: row.status.is_terminal, "ended")
 
-    assert found.parked == "blocked"
-    assert "PARKED (blocked)" in listed.out
+    assert run.parked == "blocked"
+    assert "PARKED (blocked)" in run_list.out
     assert "blockers.py" in str(parked[0].payload["detail"])
     assert answered_by == {first}
     assert began(ledger)[:2] == [first, second]

@@ -109,7 +109,7 @@ async def test_secrets_are_stored_nowhere(  # noqa: PLR0917
         )
         async with building as runtime:
             shop = await _played(runtime)
-            await until(lambda: bool(_named(backend.spans, "invoke_agent echo")), "spans")
+            await until(lambda: bool(_spans_of(backend.spans, "invoke_agent echo")), "spans")
 
             async def is_posted() -> bool:
                 return "SALE_MARK" in await _streams(url_of(port, "admin"))
@@ -159,7 +159,7 @@ async def _decided(runtime: Runtime, run_id: Any) -> bool:
     return False
 
 
-def _named(spans: list[Any], name: str) -> list[Any]:
+def _spans_of(spans: list[Any], name: str) -> list[Any]:
     return [span for span in spans if span.name == name]
 
 
@@ -183,26 +183,26 @@ async def _tables(url: str, schema: str) -> str:
 
 async def _streams(url: str) -> str:
     """Return every message of every stream, with its headers; purged ones are deleted there, too."""
-    found = []
+    parts = []
     async with raw_nats(url, inbox="_INBOX_admin") as admin:
-        listed = json.loads((await admin.request("$JS.API.STREAM.LIST")).body)["streams"]
-        assert len(listed) == 4
-        for stream in listed:
+        streams = json.loads((await admin.request("$JS.API.STREAM.LIST")).body)["streams"]
+        assert len(streams) == 4
+        for stream in streams:
             state, name = stream["state"], stream["config"]["name"]
             for sequence in range(state["first_seq"], state["last_seq"] + 1):
-                asked = json.dumps({"seq": sequence}).encode()
-                answer = await admin.request(f"$JS.API.STREAM.MSG.GET.{name}", asked)
+                request = json.dumps({"seq": sequence}).encode()
+                answer = await admin.request(f"$JS.API.STREAM.MSG.GET.{name}", request)
                 message = json.loads(answer.body).get("message", {})
-                found += [b64decode(message.get(part, "")) for part in ("hdrs", "data")]
-    return b"\n".join(found).decode(errors="replace")
+                parts += [b64decode(message.get(part, "")) for part in ("hdrs", "data")]
+    return b"\n".join(parts).decode(errors="replace")
 
 
 async def _keys(url: str) -> str:
     """Return every key of Redis, with its serialized value."""
-    found = []
+    parts = []
     async with aioredis.from_url(url) as client:
         async for key in client.scan_iter(count=1000):
             value = await client.get(key) if await client.type(key) == b"string" else None
-            found += [key, value or await client.dump(key) or b""]
+            parts += [key, value or await client.dump(key) or b""]
             await asyncio.sleep(0)
-    return b"\n".join(found).decode(errors="replace")
+    return b"\n".join(parts).decode(errors="replace")

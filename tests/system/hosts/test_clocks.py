@@ -52,9 +52,9 @@ async def waited_s(
 
     By the database's clock, which stamps the entries in their commit.
     """
-    found = {entry.kind: entry async for entry in client.entries(run_id)}
-    at = datetime.fromisoformat(str(found[begin].payload["at"]))
-    return (at - found[begin].ts).total_seconds(), (found[end].ts - at).total_seconds()
+    entries = {entry.kind: entry async for entry in client.entries(run_id)}
+    at = datetime.fromisoformat(str(entries[begin].payload["at"]))
+    return (at - entries[begin].ts).total_seconds(), (entries[end].ts - at).total_seconds()
 
 
 @pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S], ids=["ahead", "behind"])
@@ -100,10 +100,10 @@ async def test_a_wrong_clock_is_reported(hosts: Hosts, client: Runtime, cli: Cli
     await step_clock(client, HOUR_S)
     measured = (await metrics(host))["callboard_host_clock_offset_seconds", ""]
 
-    async def is_told() -> bool:
-        told = await cli.call("doctor", "--json")
-        check = next(one for one in told.data["checks"] if one["check"] == "hosts")
+    async def is_reported() -> bool:
+        output = await cli.call("doctor", "--json")
+        check = next(c for c in output.data["checks"] if c["check"] == "hosts")
         return check["level"] == "wrong" and "clock" in check["remedy"]
 
-    await until(is_told, "the doctor names the host's clock")
+    await until(is_reported, "the doctor names the host's clock")
     assert abs(measured - HOUR_S) < BUSY_S

@@ -43,7 +43,7 @@ async def test_a_host_that_was_frozen_in_mid_stream_writes_no_turn_and_no_cut(
     other = await fleet.serving(HERE)
     result = await client.result(run_id)
     log = [entry async for entry in client.entries(run_id)]
-    told = await transcripts.view(TELLER, "main", limit=100, whole=True)
+    view = await transcripts.view(TELLER, "main", limit=100, whole=True)
     # Now only the lease stops the frozen host from adding its turns: their ids are free again.
     await transcripts.clear(TELLER, "main")
     gate.touch()
@@ -52,14 +52,14 @@ async def test_a_host_that_was_frozen_in_mid_stream_writes_no_turn_and_no_cut(
     await until(lambda: (LEFT, frozen.pid) in executed(ledger), "the end of its stream")
     frozen.send(signal.SIGTERM)
     await frozen.exit_code()  # its write has been tried by then
-    left = await transcripts.view(TELLER, "main", limit=100, whole=True)
+    cleared_view = await transcripts.view(TELLER, "main", limit=100, whole=True)
     afterwards = [entry async for entry in client.entries(run_id)]
 
     assert result == answer_of(other.pid)
-    assert [turn.text for turn in told.messages[len(OLD) + 1 :]] == [result]
-    assert [*told.ordinals.values()] == list(range(len(OLD) + 2))
-    assert told.cut is not None
-    assert told.cut.run_id == run_id
+    assert [turn.text for turn in view.messages[len(OLD) + 1 :]] == [result]
+    assert [*view.ordinals.values()] == list(range(len(OLD) + 2))
+    assert view.cut is not None
+    assert view.cut.run_id == run_id
     assert [entry.position for entry in log if entry.kind == K.LLM_CALL] == ["0~0", "0"]
     assert afterwards == log
-    assert (left.count, left.cut) == (0, None)
+    assert (cleared_view.count, cleared_view.cut) == (0, None)

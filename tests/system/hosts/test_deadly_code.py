@@ -49,5 +49,5 @@ async def test_a_message_that_kills_its_host_is_parked_and_its_neighbours_end(
     assert len(hosts.started) == MAX_DEATHS + 1
     assert [await client.result(run_id) for run_id in slow] == ["done"] * 3
     assert await client.result(asking) is True
-    shown = await cli.call("runs", "show", parked[0].run_id)
-    assert "5 hosts in a row died while executing this run" in shown.out
+    run_view = await cli.call("runs", "show", parked[0].run_id)
+    assert "5 hosts in a row died while executing this run" in run_view.out

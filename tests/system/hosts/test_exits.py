@@ -31,8 +31,10 @@ async def test_an_agent_that_ends_its_loop_ends_no_host(
     assert await client.result(run_id) == "alive"
     assert len(executed(ledger)) == 1
     assert host.is_alive
-    said = [line for line in host.events() if line["event"].startswith("agent code tried to end")]
-    assert len(said) == 1
+    warnings = [
+        line for line in host.events() if line["event"].startswith("agent code tried to end")
+    ]
+    assert len(warnings) == 1
     host.send(signal.SIGINT)
     assert await host.exit_code() == 0
 

@@ -48,9 +48,9 @@ def load(nats: NatsServer, postgres: PostgresServer) -> Load:
 @pytest.fixture
 def hosts(nats: NatsServer, postgres: PostgresServer, tmp_path: Path) -> Iterator[Hosts]:
     """Host processes on those servers."""
-    found = Hosts(postgres.url, "failover", tmp_path, {"nats_url": nats.url})
-    yield found
-    found.end()
+    fleet = Hosts(postgres.url, "failover", tmp_path, {"nats_url": nats.url})
+    yield fleet
+    fleet.end()
 
 
 @pytest.mark.costly
@@ -58,15 +58,15 @@ async def test_external_messages_are_handled_after_a_failover(
     load: Load, postgres: PostgresServer
 ) -> None:
     """Acknowledged messages that were handled by lost commits are read and handled again."""
-    async with load.host() as one, load.host() as two:
-        await load.until_connected(one, two)
+    async with load.host() as first, load.host() as second:
+        await load.until_connected(first, second)
         await load.publish("crm", 2)
-        await load.settle(one)
+        await load.settle(first)
         standby = await servers.copy_of(postgres)
         await load.publish("crm", 10)
-        await load.settle(one)
+        await load.settle(first)
         await asyncio.to_thread(servers.fail_over, postgres, standby)
-        await load.settle(one)
+        await load.settle(first)
 
     assert await load.problems() == []
 
@@ -76,9 +76,9 @@ async def test_messages_between_hosts_arrive_once_and_in_order_after_a_failover(
     load: Load, postgres: PostgresServer
 ) -> None:
     """Lost senders send again; lost receivers get the messages again."""
-    async with load.host() as one, load.host() as two:
-        await load.until_connected(one, two)
-        await load.pump(one, 5, runs=12, pace_s=0.1)
+    async with load.host() as first, load.host() as second:
+        await load.until_connected(first, second)
+        await load.pump(first, 5, runs=12, pace_s=0.1)
         await load.until_handled(40)
         standby = await servers.copy_of(postgres)
         handled = await load.handled()
@@ -88,7 +88,7 @@ async def test_messages_between_hosts_arrive_once_and_in_order_after_a_failover(
         await load.until_handled(goal)
         await asyncio.to_thread(servers.fail_over, postgres, standby)
         back_to = await load.handled()
-        await load.settle(one)
+        await load.settle(first)
 
     assert back_to < goal
     assert await load.problems() == []
@@ -109,8 +109,8 @@ async def test_waits_of_two_hosts_continue_from_the_databases_state(
         run_id = await client.submit(CHIEF, {"ledger": str(ledger), "rounds": rounds})
         for lost in (3, 8):
             standby = await servers.copy_of(postgres)
-            known = len(rounds_of(ledger))
-            await until(lambda: len(rounds_of(ledger)) >= known + lost, f"{lost} rounds")  # noqa: B023
+            count_before = len(rounds_of(ledger))
+            await until(lambda: len(rounds_of(ledger)) >= count_before + lost, f"{lost} rounds")  # noqa: B023
             await asyncio.to_thread(servers.fail_over, postgres, standby)
         result = await client.result(run_id)
 
@@ -141,28 +141,28 @@ async def test_purged_messages_are_published_again_from_their_source(
     load: Load, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The new database has not read them, and the stream has deleted them: the stream is created again."""
-    async with load.host() as one, load.host() as two:
-        await load.until_connected(one, two)
+    async with load.host() as first, load.host() as second:
+        await load.until_connected(first, second)
         await load.publish("crm", 2)
-        await load.settle(one)
+        await load.settle(first)
         standby = await servers.copy_of(postgres)
         await load.publish("crm", 10)
-        await load.settle(one)
+        await load.settle(first)
         await until(lambda: _begins_at(load, 50), "mail is purged")
         await asyncio.to_thread(servers.fail_over, postgres, standby)
-        await load.settle(one)
+        await load.settle(first)
 
     assert await load.problems() == []
-    assert any("is made anew" in one.message for one in caplog.records)
+    assert any("is made anew" in record.message for record in caplog.records)
 
 
 @pytest.mark.usefixtures("often")
 async def test_a_rollback_of_a_single_shards_cursor_is_detected(load: Load) -> None:
     """One shard has not read the purged messages, while the furthest cursor agrees with the stream."""
-    async with load.host() as one:
-        await load.until_connected(one)
+    async with load.host() as runtime:
+        await load.until_connected(runtime)
         await load.publish("crm", 10)
-        await load.settle(one)
+        await load.settle(runtime)
         await until(lambda: _begins_at(load, 40), "mail is purged")
     node = str(load.nodes[0])
     for statement in (
@@ -173,8 +173,8 @@ async def test_a_rollback_of_a_single_shards_cursor_is_detected(load: Load) -> N
     ):
         await load.fetch(statement, node)
     await load.fetch("update streams set purged = 1")
-    async with load.host() as one:
-        await load.settle(one)
+    async with load.host() as runtime:
+        await load.settle(runtime)
 
     assert await load.problems() == []
 
@@ -224,19 +224,21 @@ async def test_lost_slots_and_ticks_are_assigned_again(postgres: PostgresServer)
     async def has_ticks(count: int) -> bool:
         return len(await ticks()) >= count
 
-    async with host_of_workers(postgres.url) as one, host_of_workers(postgres.url):
-        await one.limits.set("type:worker", max_concurrent=3)
-        await one.schedules.create("tick", ticker, cron="* * * * * *", catch_up="all")
-        runs = [await one.submit(AgentId("worker", f"w{n}"), n) for n in range(60)]
+    async with host_of_workers(postgres.url) as runtime, host_of_workers(postgres.url):
+        await runtime.limits.set("type:worker", max_concurrent=3)
+        await runtime.schedules.create("tick", ticker, cron="* * * * * *", catch_up="all")
+        runs = [await runtime.submit(AgentId("worker", f"w{n}"), n) for n in range(60)]
         await until(lambda: have_ended(5), "some have ended")
         standby = await servers.copy_of(postgres)
         await until(lambda: have_ended(40), "more have ended")
         await asyncio.to_thread(servers.fail_over, postgres, standby)
         for run_id in runs:
-            assert await one.result(run_id) == 1
+            assert await runtime.result(run_id) == 1
         seen = len(await ticks())
         await until(lambda: has_ticks(seen + 2), "ticks")
-        found = await ticks()
+        tick_times = await ticks()
 
     assert len(await rows.fetch("select 1 from runs where status <> 'COMPLETED' and not open")) == 0
-    assert [b - a for a, b in pairwise(found)] == [timedelta(seconds=1)] * (len(found) - 1)
+    assert [b - a for a, b in pairwise(tick_times)] == [timedelta(seconds=1)] * (
+        len(tick_times) - 1
+    )

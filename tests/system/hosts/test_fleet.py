@@ -90,7 +90,7 @@ async def test_a_host_gets_the_types_and_the_agents_that_it_serves_and_no_others
     assert await rows.owned("p:more:") == {second.name: PARTITIONS}
     assert await rows.owner("i:default:left/a") == first.name
     assert await rows.owner("i:default:right/a") == second.name
-    assert all(one_after_the_other(one) for one in seen)
+    assert all(one_after_the_other(messages) for messages in seen)
 
 
 @pytest.mark.costly
@@ -107,8 +107,8 @@ async def test_messages_for_an_unserved_type_wait_as_rows_until_a_host_serves_it
 
     async def unserved() -> dict[str, int]:
         checks = (await cli.call("doctor", "--json")).data["checks"]
-        found: dict[str, int] = next(one["unserved"] for one in checks if "unserved" in one)
-        return found
+        counts: dict[str, int] = next(check["unserved"] for check in checks if "unserved" in check)
+        return counts
 
     async def are_rows() -> bool:
         return await unserved() == {"more": 4}
@@ -170,8 +170,8 @@ async def test_a_killed_hosts_messages_are_handled_by_others_within_its_lease_an
     seen = {agent: await rows.until_seen(agent, each) for agent in agents}
 
     assert after_s < lease_s + 2 + BUSY_S
-    assert {len(one) for one in seen.values()} == {each}
-    assert all(one_after_the_other(one) for one in seen.values())
+    assert {len(messages) for messages in seen.values()} == {each}
+    assert all(one_after_the_other(messages) for messages in seen.values())
     assert await rows.count("outbox") == 0
 
 
@@ -247,7 +247,7 @@ async def test_a_host_frozen_past_its_lease_has_lost_its_shards(
     await rows.until_owned("p:node:", half)
 
     assert [await rows.seen(agent) for agent in agents] == seen
-    assert all(one_after_the_other(one) for one in seen)
+    assert all(one_after_the_other(messages) for messages in seen)
 
 
 async def test_a_busy_host_keeps_its_shards(fleet: Hosts, client: Runtime, rows: Rows) -> None:
@@ -255,10 +255,10 @@ async def test_a_busy_host_keeps_its_shards(fleet: Hosts, client: Runtime, rows:
     busy = await fleet.serving(MIXED, lease_s=2, heartbeat_s=0.25)
     other = await fleet.serving(MORE)
     run_id = await client.submit(AgentId("blocking", "a"), 2.5)
-    said = await busy.until("the event loop is blocked")
+    warning = await busy.until("the event loop is blocked")
     result = await client.result(run_id)
 
-    assert "time.sleep(pause_s)" in said["event"]
+    assert "time.sleep(pause_s)" in warning["event"]
     assert result == busy.pid
     assert await rows.owned("p:node:") == {busy.name: PARTITIONS}
     lost = [e["shards"] for e in busy.events() if "lost" in e["event"]]

@@ -123,10 +123,10 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["/bin/umount", "-l", str(folder)], check=True)
 
 
-def _folder_of_the_owner(place: Path, data: Path) -> Path:
-    place.mkdir()
-    os.chown(place, data.stat().st_uid, data.stat().st_gid)
-    return place
+def _folder_of_the_owner(folder: Path, data: Path) -> Path:
+    folder.mkdir()
+    os.chown(folder, data.stat().st_uid, data.stat().st_gid)
+    return folder
 
 
 @pytest.mark.skipif(not IS_SLOW, reason="mounts a file system: CALLBOARD_TEST_SLOW=1")
@@ -139,8 +139,8 @@ async def test_a_full_file_system_repeats_no_effect(
     with small_disk(tmp_path / "small") as small, closing(hosts.end):
         host = await hosts.serving(lease_s=5, outage_s=1)
         data = str((await sql(server.url, "full", "show data_directory"))[0][0])
-        place = _folder_of_the_owner(small / "log", Path(data))
-        await sql(server.url, "full", f"create tablespace small location '{place}'")
+        folder = _folder_of_the_owner(small / "log", Path(data))
+        await sql(server.url, "full", f"create tablespace small location '{folder}'")
         await sql(server.url, "full", "alter table event_log set tablespace small")
         settings = Settings(postgres_url=server.url, db_schema="full")
         async with build_postgres_runtime(server.url, settings=settings, serve=False) as client:
@@ -156,9 +156,9 @@ async def test_a_full_file_system_repeats_no_effect(
                 await client.submit(AgentId("ten", str(n)), {"ledger": str(tmp_path / "others")})
                 for n in range(100)
             ]
-            said = await host.until(WAITS)
+            log_line = await host.until(WAITS)
             filler.unlink()
-            assert "53100" in str(said["problem"])
+            assert "53100" in str(log_line["problem"])
             assert await client.result(run_id) == ALL
             for other in others:
                 assert await client.result(other) == ALL

@@ -124,10 +124,10 @@ async def test_a_host_without_its_database_is_not_ready_and_recovers(
 
 async def test_the_error_of_an_unusable_address_is_one_sentence(hosts: Hosts) -> None:
     """The host ends with the exit code of an invalid command."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
         first = hosts.start(http=f"127.0.0.1:{port}")
         second = hosts.start(http="nowhere")
         codes = [await first.exit_code(), await second.exit_code()]

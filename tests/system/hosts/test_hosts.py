@@ -145,21 +145,21 @@ async def test_an_effect_in_doubt_is_reported_and_decided_by_the_operator(
     await first.exit_code()
     await hosts.serving()
     await until_suspended(client, run_id)
-    listed = await cli.call("runs", "list", "--parked")
-    shown = await cli.call("runs", "show", run_id)
+    run_list = await cli.call("runs", "list", "--parked")
+    run_view = await cli.call("runs", "show", run_id)
     doubtful = (await cli.call("runs", "show", run_id, "--json")).data["in_doubt"]
     doctor = await cli.call("doctor", "--json")
-    parked = next(one for one in doctor.data["checks"] if one["check"] == "parked")
-    said = await cli.call(
+    parked = next(check for check in doctor.data["checks"] if check["check"] == "parked")
+    output = await cli.call(
         "runs", "resolve", run_id, doubtful[0]["position"], "--value", '"by hand"'
     )
 
-    assert "PARKED (in_doubt)" in listed.out
-    assert f"callboard runs resolve {run_id} {doubtful[0]['position']}" in shown.out
-    assert [one["name"] for one in doubtful] == ["step-2"]
+    assert "PARKED (in_doubt)" in run_list.out
+    assert f"callboard runs resolve {run_id} {doubtful[0]['position']}" in run_view.out
+    assert [effect["name"] for effect in doubtful] == ["step-2"]
     assert doctor.code == 1
     assert parked["parked"] == {"in_doubt": 1}
-    assert said.code == 0
+    assert output.code == 0
     assert await client.result(run_id) == [*ALL[:2], "by hand", *ALL[3:]]
     assert [number for number, _ in executed(ledger)].count(2) == 1
 
@@ -174,10 +174,10 @@ async def test_a_signal_sent_while_no_host_is_up_is_delivered_by_the_next(
     await until_suspended(client, run_id)
     first.send(signal.SIGTERM)
     await first.exit_code()
-    said = await cli.call("runs", "signal", run_id, "go", '{"now": true}')
+    output = await cli.call("runs", "signal", run_id, "go", '{"now": true}')
     await hosts.serving()
 
-    assert said.code == 0
+    assert output.code == 0
     async with asyncio.timeout(30):
         assert await client.result(run_id) == {"now": True}
 
@@ -198,10 +198,10 @@ async def test_a_decision_made_while_no_host_is_up_is_delivered_by_the_next(
     second.send(signal.SIGTERM)
     await second.exit_code()
     row = (await cli.call("runs", "show", run_id, "--json")).data
-    said = await cli.call("runs", "resolve", run_id, row["in_doubt"][0]["position"], "--fail")
+    output = await cli.call("runs", "resolve", run_id, row["in_doubt"][0]["position"], "--fail")
     await hosts.serving()
 
-    assert said.code == 0
+    assert output.code == 0
     async with asyncio.timeout(30):
         ended = await client.wait(run_id)
     assert ended.status is RunStatus.FAILED
@@ -217,17 +217,17 @@ async def test_a_run_parked_without_doubt_is_started_anew_by_the_operator(
     policy = RetryPolicy(max_retries=0, on_exhausted="pause")
     run_id = await client.submit(AgentId("flaky", "a"), str(marker), retry_policy=policy)
     await until_suspended(client, run_id)
-    shown = await cli.call("runs", "show", run_id)
+    run_view = await cli.call("runs", "show", run_id)
     wrong_place = await cli.call("runs", "resolve", run_id, "0", "--retry")
     wrong_word = await cli.call("runs", "resolve", run_id, "-", "--fail")
     marker.touch()
-    said = await cli.call("runs", "resolve", run_id, "-", "--retry")
+    output = await cli.call("runs", "resolve", run_id, "-", "--retry")
 
-    assert "PARKED (retries)" in shown.out
-    assert "not repaired" in shown.out
+    assert "PARKED (retries)" in run_view.out
+    assert "not repaired" in run_view.out
     assert "nothing is in doubt at position '0'" in wrong_place.err
     assert "give --retry" in wrong_word.err
-    assert said.code == 0
+    assert output.code == 0
     async with asyncio.timeout(30):
         assert await client.result(run_id) == "repaired"
 
@@ -248,11 +248,11 @@ async def test_the_error_of_an_unusable_application_is_one_sentence(
     """The given name, the problem, and the remedy."""
     host = hosts.start(spec)
     code = await host.exit_code()
-    said = host.log.read_text().splitlines()
+    lines = host.log.read_text().splitlines()
 
     assert code == 2
-    assert words in said[-1]
-    assert f"cannot serve {spec!r}" in said[-1]
+    assert words in lines[-1]
+    assert f"cannot serve {spec!r}" in lines[-1]
     assert "Traceback" not in host.log.read_text()
 
 

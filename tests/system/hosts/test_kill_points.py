@@ -50,14 +50,14 @@ async def settle(client: Runtime, cli: Cli, run_id: RunId, ledger: Path) -> list
         )
         if row.status.is_terminal:
             return decided
-        shown = (await cli.call("runs", "show", run_id, "--json")).data
-        (doubtful,) = shown["in_doubt"]
+        run_view = (await cli.call("runs", "show", run_id, "--json")).data
+        (doubtful,) = run_view["in_doubt"]
         decided.append(doubtful["position"])
         number = int(doubtful["name"].removeprefix("step-"))
         happened = number in {done for done, _ in executed(ledger)}
         decision = ["--value", f'"value-{number}"'] if happened else ["--retry"]
-        said = await cli.call("runs", "resolve", run_id, doubtful["position"], *decision)
-        assert said.code == 0, said
+        output = await cli.call("runs", "resolve", run_id, doubtful["position"], *decision)
+        assert output.code == 0, output
         await until_run(client, run_id, lambda row: row.parked is None, "decided")
 
 

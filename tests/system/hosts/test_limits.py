@@ -55,9 +55,9 @@ async def test_two_hundred_runs_on_two_hosts_never_exceed_the_limit(
         await client.result(run_id)
 
     assert most_inside(str(ledger)) == 5
-    taken = processes(str(ledger))
-    assert set(taken) == {host.pid for host in pair}
-    assert min(taken.values()) >= 200 * 0.25, "neither host kept the other waiting"
+    counts = processes(str(ledger))
+    assert set(counts) == {host.pid for host in pair}
+    assert min(counts.values()) >= 200 * 0.25, "neither host kept the other waiting"
 
 
 @pytest.mark.costly
@@ -84,9 +84,9 @@ async def test_a_limit_is_changed_while_hosts_run(
         return bool((await cli.call("limits", "list", "--json")).data[0]["held"] == 0)
 
     await until(is_still, "nothing executes")
-    listed = (await cli.call("limits", "list", "--json")).data
-    assert listed[0]["scope"] == SCOPE
-    assert listed[0]["waiting"] > 0
+    limits = (await cli.call("limits", "list", "--json")).data
+    assert limits[0]["scope"] == SCOPE
+    assert limits[0]["waiting"] > 0
     assert (await cli.call("limits", "delete", SCOPE)).code == 0
     for run_id in runs:
         await client.result(run_id)

@@ -50,7 +50,7 @@ async def test_a_host_frozen_during_an_embedding_stores_no_memory(
     other = await fleet.serving(HERE)
     result = await client.result(run_id)
     log = [entry async for entry in client.entries(run_id)]
-    kept = await memory.page()
+    memories = await memory.page()
     # Now only the lease stops the frozen host from adding the text: its id is free again.
     forgotten = await memory.forget(KEY, about=f"agent:{AGENT}")
     gate.touch()
@@ -61,8 +61,8 @@ async def test_a_host_frozen_during_an_embedding_stores_no_memory(
     await frozen.exit_code()  # its write has been tried by then
     afterwards = [entry async for entry in client.entries(run_id)]
 
-    assert [(one.id, one.key, one.run_id) for one in kept] == [(result, KEY, run_id)]
-    assert kept[0].text == f"kept by {frozen.pid}"  # by a step that was recorded
+    assert [(m.id, m.key, m.run_id) for m in memories] == [(result, KEY, run_id)]
+    assert memories[0].text == f"kept by {frozen.pid}"  # by a step that was recorded
     assert forgotten == 1
     assert (LEFT, other.pid) in executed(ledger)
     assert afterwards == log
@@ -86,17 +86,17 @@ async def test_each_memory_is_stored_once_over_a_crash_at_any_write(  # noqa: PL
     if not doomed.is_alive:
         assert await doomed.exit_code() == -9
         await fleet.serving(HERE, lease_s=LEASE_S)
-    found = await result
-    kept = {
-        name: [one.text for one in await memory.versions(name, about=about)]
+    answer = await result
+    texts = {
+        name: [m.text for m in await memory.versions(name, about=about)]
         for name, about in (("units", own), ("old", own), ("persona", f"blocks:{own}"))
     }
     present = await memory.page()
     embedded = Counter(ledger.read_text(encoding="utf-8").split())
 
-    assert found == ["Oslo", "miles"]
-    assert kept == {"units": ["miles", "metric"], "old": [], "persona": ["kind", "curt"]}
-    assert sorted(one.text for one in present) == ["Oslo", "kind", "miles"]
-    assert {one.run_id for one in present} == {run_id}
+    assert answer == ["Oslo", "miles"]
+    assert texts == {"units": ["miles", "metric"], "old": [], "persona": ["kind", "curt"]}
+    assert sorted(m.text for m in present) == ["Oslo", "kind", "miles"]
+    assert {m.run_id for m in present} == {run_id}
     assert embedded.keys() == {QUERY, *(text for text, _ in FACTS)}
     assert embedded.total() - len(embedded) <= 1

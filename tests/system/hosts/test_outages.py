@@ -64,14 +64,14 @@ async def test_a_host_waits_for_an_absent_server_and_logs_it(
     """It serves as soon as the server is up, without a restart."""
     await asyncio.to_thread(server.stop)
     host = own_hosts.start()
-    said = await host.until("waiting for PostgreSQL")
+    log_line = await host.until("waiting for PostgreSQL")
     await asyncio.to_thread(server.start)
     await host.until("host.serving")
     async with client_of(own_hosts) as client:
         run_id = await client.submit(TEN, {"ledger": str(tmp_path / "ledger")})
         result = await client.result(run_id)
 
-    assert str(server.port) in said["server"]
+    assert str(server.port) in log_line["server"]
     assert result == ALL
 
 

@@ -44,7 +44,7 @@ async def test_the_turn_after_a_crash_waits_for_no_summary_and_none_is_recorded_
 
     await ask("one", turns=8)
     await until(lambda: len(noted()) == 2, "a request for a summary")
-    [_, (asked, doomed)] = noted()
+    [_, (request_name, doomed)] = noted()
     hosts.pop(int(doomed)).send(signal.SIGKILL)
     await ask("two", turns=10)
     await until(lambda: len(noted()) == 4, "a request of the other host")
@@ -53,7 +53,7 @@ async def test_the_turn_after_a_crash_waits_for_no_summary_and_none_is_recorded_
     await ask("three", turns=12)
 
     [other] = map(str, hosts)
-    assert asked == "summary"
+    assert request_name == "summary"
     assert noted()[2:] == [[name, other] for name in ("answer", "summary", "written", "answer")]
     recorded = (
         "select count(*) from event_log where payload ->> 'model' = 'writer' and kind = 'llm.call'"

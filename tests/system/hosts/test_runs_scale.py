@@ -59,15 +59,15 @@ SERVES: Final = f"{__name__}:SLEEPERS"
 def sleepers(round_: int) -> list[AgentId]:
     """Return three agents of each partition, so that two hosts have equal work."""
     names = (AgentId("sleeper", f"r{round_}-{n}") for n in itertools.count())
-    found: Counter[int] = Counter()
-    chosen: list[AgentId] = []
+    counts: Counter[int] = Counter()
+    agents: list[AgentId] = []
     for agent in names:
         partition = partition_hash(agent) % PARTITIONS
-        if found[partition] < 3:
-            found[partition] += 1
-            chosen.append(agent)
-        if len(chosen) == 3 * PARTITIONS:
-            return chosen
+        if counts[partition] < 3:
+            counts[partition] += 1
+            agents.append(agent)
+        if len(agents) == 3 * PARTITIONS:
+            return agents
     raise AssertionError
 
 
@@ -107,19 +107,19 @@ async def test_two_hosts_do_more_than_one_and_no_run_is_on_both(
     hosts: Hosts, client: Runtime, rows: Rows, tmp_path: Path
 ) -> None:
     """At least 1.5 times the throughput if the work is only sleeping; each step happens once."""
-    one = await hosts.serving(SERVES, capacity=CAPACITY, lease_s=5)
+    first = await hosts.serving(SERVES, capacity=CAPACITY, lease_s=5)
     alone = await throughput(client, tmp_path / "alone", 1)
-    two = await hosts.serving(SERVES, capacity=CAPACITY, lease_s=5)
+    second = await hosts.serving(SERVES, capacity=CAPACITY, lease_s=5)
     half = PARTITIONS // 2
-    await rows.until_owned("p:sleeper:", {one.name: half, two.name: half})
+    await rows.until_owned("p:sleeper:", {first.name: half, second.name: half})
     assert problems(tmp_path / "alone") == []
     together = 0.0
     for round_ in range(2, 2 + ROUNDS):
         ledger = tmp_path / f"together-{round_}"
         together = max(together, await throughput(client, ledger, round_))
         assert problems(ledger) == []
-        taken = {line.split()[2] for line in lines_of(str(ledger))}
-        assert taken == {str(one.pid), str(two.pid)}
+        pids = {line.split()[2] for line in lines_of(str(ledger))}
+        assert pids == {str(first.pid), str(second.pid)}
         if together / alone >= GAIN:
             break
 

@@ -84,9 +84,13 @@ def test_a_host_loads_only_modules_that_it_needs(  # noqa: PLR0917 - fixtures
     assert "persistence._postgres.store" in loaded
     if "redis" not in beside:  # its library loads the installed ones
         assert [
-            one for one in loaded if any(f"{one}.".startswith(f"{no}.") for no in NOT_NEEDED)
+            module
+            for module in loaded
+            if any(f"{module}.".startswith(f"{no}.") for no in NOT_NEEDED)
         ] == []
     assert ("nats" in loaded) is ("nats" in beside)
     assert ("redis" in loaded) is ("redis" in beside)
-    ours_and_libraries = {one for one in loaded if one.partition(".")[0] not in PYTHONS_OWN}
+    ours_and_libraries = {
+        module for module in loaded if module.partition(".")[0] not in PYTHONS_OWN
+    }
     assert len(ours_and_libraries) <= MODULES[beside]

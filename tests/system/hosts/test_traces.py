@@ -37,7 +37,7 @@ class Received:
         self.url = url
         self.spans: list[Span] = []
 
-    def named(self, name: str) -> list[Span]:
+    def spans_named(self, name: str) -> list[Span]:
         """Return the spans whose name is this one, or starts with it and a blank."""
         return [s for s in self.spans if s.name == name or s.name.startswith(f"{name} ")]
 
@@ -48,21 +48,23 @@ async def receiving() -> AsyncIterator[Received]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    found = Received(f"http://127.0.0.1:{port}")
+    backend = Received(f"http://127.0.0.1:{port}")
     settings = OtelTapHttpProtobufReceiverSettings(http_port=port)
     async with OtelTapHttpProtobufReceiver(settings) as receiver, TaskScope() as tasks:
 
         async def keep() -> None:
             async for span in receiver.stream_traces():
-                found.spans.append(span)
+                backend.spans.append(span)
 
         tasks.start(keep(), name="spans")
-        yield found
+        yield backend
 
 
-def said(span: Span, key: str) -> str:
+def attribute_of(span: Span, key: str) -> str:
     """Return an attribute of a span, or None."""
-    return next((one.value.string_value for one in span.attributes if one.key == key), "")
+    return next(
+        (attribute.value.string_value for attribute in span.attributes if attribute.key == key), ""
+    )
 
 
 @pytest.mark.costly
@@ -84,13 +86,13 @@ async def test_a_conversation_over_two_hosts_and_a_kill_is_one_trace(
         )
         await until_executing(ledger, 1)
         # Spans that a killed process had not exported are lost: let it export them.
-        await until(lambda: bool(backend.named("join")), "spans of the killed host")
+        await until(lambda: bool(backend.spans_named("join")), "spans of the killed host")
         left.send(signal.SIGKILL)
         await fleet.serving(f"{HERE}:LEFT")
         await until(lambda: len(executed(ledger)) == 2, "the step on another host")
         gate.touch()
-        await until(lambda: bool(backend.named("invoke_agent lead")), "the run's root span")
-        await until(lambda: len(backend.named("invoke_agent")) == 3, "all root spans")
+        await until(lambda: bool(backend.spans_named("invoke_agent lead")), "the run's root span")
+        await until(lambda: len(backend.spans_named("invoke_agent")) == 3, "all root spans")
         spans = list(backend.spans)
 
     assert {span.trace_id.hex() for span in spans} == {TRACE}
@@ -101,13 +103,13 @@ async def test_a_conversation_over_two_hosts_and_a_kill_is_one_trace(
         assert other.parent_span_id == root.span_id
     turns = [span for span in spans if span.name == "runtime.turn"]
     of_lead = [span for span in turns if span.parent_span_id == root.span_id]
-    assert {"lost", "completed"} <= {said(span, "callboard.turn.end") for span in of_lead}
-    assert len({said(span, "callboard.host") for span in turns} - {""}) >= 2
+    assert {"lost", "completed"} <= {attribute_of(span, "callboard.turn.end") for span in of_lead}
+    assert len({attribute_of(span, "callboard.host") for span in turns} - {""}) >= 2
     ids = {span.span_id for span in turns}
     for name in ("chat scripted-1", "execute_tool look_up", "ask", "spawn", "join", "step hold"):
-        found = [s for s in spans if s.name == name or s.name.startswith(f"{name} ")]
-        assert found, name
-        assert {span.parent_span_id for span in found} <= ids
-    recovered = [s for s in of_lead if said(s, "callboard.turn.reason") == "recovered"]
+        matches = [s for s in spans if s.name == name or s.name.startswith(f"{name} ")]
+        assert matches, name
+        assert {span.parent_span_id for span in matches} <= ids
+    recovered = [s for s in of_lead if attribute_of(s, "callboard.turn.reason") == "recovered"]
     assert {link.span_id for span in recovered for link in span.links} <= ids
     assert CANARY.encode() not in b"".join(span.SerializeToString() for span in spans)

@@ -53,10 +53,10 @@ class Chief:
         root = await ctx.spawn("branchr", "root", key="root")
         await ctx.sleep_until_signal("stop")
         await ctx.cancel(root, reason=REASON)
-        return told(await ctx.join(root))
+        return json_of(await ctx.join(root))
 
 
-def told(result: RunResult) -> list[Any]:
+def json_of(result: RunResult) -> list[Any]:
     """Return a run's outcome as JSON data."""
     return [result.status.value, result.error]
 
@@ -69,7 +69,7 @@ class Joiner:
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[Any]:
         """Join the run in the payload."""
-        return told(await ctx.join(str(inbox[0].payload)))
+        return json_of(await ctx.join(str(inbox[0].payload)))
 
 
 class Branch:
@@ -137,12 +137,12 @@ async def root_of(rows: Rows, count: int) -> RunId:
 
     async def is_grown() -> bool:
         spawned = "select status, count(*) as n from runs where parent is not null group by status"
-        found = {row["status"]: row["n"] for row in await rows.connection.fetch(spawned)}
-        return sum(found.values()) >= count and (count < GROWN or found.keys() >= STATES)
+        counts = {row["status"]: row["n"] for row in await rows.connection.fetch(spawned)}
+        return sum(counts.values()) >= count and (count < GROWN or counts.keys() >= STATES)
 
     await until(is_grown, f"{count} runs")
-    found = await rows.connection.fetchval("select run_id from runs where agent = 'branchr/root'")
-    return RunId(found)
+    run_id = await rows.connection.fetchval("select run_id from runs where agent = 'branchr/root'")
+    return RunId(run_id)
 
 
 async def until_still(rows: Rows) -> None:
@@ -158,7 +158,7 @@ async def until_still(rows: Rows) -> None:
 
 async def problems(rows: Rows, root: RunId) -> list[str]:
     """Return the runs of the tree with two ends, a wrong end, no reason, or leftovers."""
-    found = await rows.connection.fetch("""
+    ended_runs = await rows.connection.fetch("""
         select r.run_id, r.agent, r.status, max(m.payload #>> '{message,payload}') as kind,
             count(e.seq) as ends, min(e.kind) as ended, min(e.payload ->> 'reason') as reason
           from runs r
@@ -168,16 +168,18 @@ async def problems(rows: Rows, root: RunId) -> list[str]:
             and m.payload #>> '{message,sender}' like 'spawn:%'
           where r.parent is not null
           group by r.run_id, r.agent, r.status""")
-    names = {row["run_id"] for row in found}
-    told_of = await rows.connection.fetch(
+    names = {row["run_id"] for row in ended_runs}
+    spawn_records = await rows.connection.fetch(
         "select payload ->> 'child' as child from event_log where kind = 'child.spawned'"
     )
-    wrong = [f"{row['agent']}: {problem}" for row in found for problem in _wrong(dict(row), root)]
-    if sorted(row["child"] for row in told_of) != sorted(names):
+    wrong = [
+        f"{row['agent']}: {problem}" for row in ended_runs for problem in _wrong(dict(row), root)
+    ]
+    if sorted(row["child"] for row in spawn_records) != sorted(names):
         wrong.append("who was spawned is not who was born")
     for table, where in (("waits", "true"), ("inbox", "state <> 'd'"), ("outbox", "true")):
-        left = await rows.connection.fetchval(f"select count(*) from {table} where {where}")
-        wrong += [f"{left} rows of {table}"] if left else []
+        row_count = await rows.connection.fetchval(f"select count(*) from {table} where {where}")
+        wrong += [f"{row_count} rows of {table}"] if row_count else []
     return wrong
 
 

@@ -59,13 +59,13 @@ async def look() -> str:
 class Stage:
     """A host that executes the runs, and a second process that watches them.
 
-    Attributes: here: The sessions on the host. there: The sessions in the other process. done: How
-    many runs of each session have ended. last: The last run of each session. is_over: Each session
-    has one run more.
+    Attributes: host_sessions: The sessions on the host. client_sessions: The sessions in the other
+    process. done: How many runs of each session have ended. last: The last run of each session.
+    is_over: Each session has one run more.
     """
 
-    here: AgentRuntime
-    there: AgentRuntime
+    host_sessions: AgentRuntime
+    client_sessions: AgentRuntime
     done: Counter[str] = field(default_factory=Counter)
     last: dict[str, str] = field(default_factory=dict)
     is_over: bool = False
@@ -73,7 +73,7 @@ class Stage:
     async def talk(self, session: str) -> None:
         """Start one run after the other."""
         while session not in self.last:
-            run = await self.here.start("count", session_id=session)
+            run = await self.host_sessions.start("count", session_id=session)
             if self.is_over:
                 self.last[session] = run.run_id
             assert await run.wait() == "completed"
@@ -83,21 +83,23 @@ class Stage:
         """Read the session to its end with random reconnects, and return the events."""
         rng, cursor, seen = random.Random(seed), None, list[SessionEvent]()
         while True:
-            left = rng.randrange(10, 200)
-            async with aclosing(self.there.tail_session(session, cursor=cursor)) as events:
+            remaining = rng.randrange(10, 200)
+            async with aclosing(
+                self.client_sessions.tail_session(session, cursor=cursor)
+            ) as events:
                 async for event in events:
                     seen.append(event)
-                    cursor, left = event.event_id or cursor, left - 1
+                    cursor, remaining = event.event_id or cursor, remaining - 1
                     if event.type == "run_completed" and event.run_id == self.last.get(session):
                         return seen
-                    if left <= 0 and event.event_id:
+                    if remaining <= 0 and event.event_id:
                         break
 
     async def go_on(self) -> None:
         """Return when each session has had one complete run and a part of another since."""
-        wanted = {session: self.done[session] + 1 + IS_SLOW for session in sessions()}
+        goals = {session: self.done[session] + 1 + IS_SLOW for session in sessions()}
         await until(
-            lambda: all(self.done[session] >= count for session, count in wanted.items()),
+            lambda: all(self.done[session] >= count for session, count in goals.items()),
             "all sessions go on",
         )
 
@@ -115,10 +117,10 @@ async def staged(postgres: PostgresServer, nats: NatsServer) -> AsyncIterator[St
     async with (
         build_runtime(nats.url, postgres.url, settings=settings) as host,
         build_runtime(nats.url, postgres.url, settings=settings, serve=False) as client,
-        AgentRuntime(agents=agent, runtime=host, app=APP) as here,
-        AgentRuntime(runtime=client, app=APP) as there,
+        AgentRuntime(agents=agent, runtime=host, app=APP) as host_sessions,
+        AgentRuntime(runtime=client, app=APP) as client_sessions,
     ):
-        yield Stage(here, there)
+        yield Stage(host_sessions, client_sessions)
 
 
 def contents_of(events: list[SessionEvent]) -> list[str]:
@@ -132,14 +134,14 @@ def contents_of(events: list[SessionEvent]) -> list[str]:
 
 def check_texts(seen: list[SessionEvent]) -> None:
     """Check that a reader shows no piece of an answer twice: its pieces are numbered without gaps."""
-    shown: dict[tuple[str, str], str] = {}
+    texts: dict[tuple[str, str], str] = {}
     for event in seen:
         payload: Any = event.payload
         if event.type in ("text_snapshot", "text_delta"):
-            place = (event.run_id, payload["position"])
-            before = "" if event.type == "text_snapshot" else shown.get(place, "")
-            shown[place] = before + payload["text"]
-    for text in shown.values():
+            key = (event.run_id, payload["position"])
+            before = "" if event.type == "text_snapshot" else texts.get(key, "")
+            texts[key] = before + payload["text"]
+    for text in texts.values():
         numbers = [int(word) for word in text.split()]
         assert numbers == sorted({*numbers}), text
 
@@ -167,11 +169,11 @@ async def test_watchers_have_every_event_once_over_restarts_of_both_servers(
         ):
             await stage.go_on()
             await asyncio.gather(*(asyncio.to_thread(end) for end in ends))
-            await asyncio.gather(*(asyncio.to_thread(one.start) for one in (postgres, nats)))
+            await asyncio.gather(*(asyncio.to_thread(server.start) for server in (postgres, nats)))
         await stage.go_on()
         stage.is_over = True
         seen = await asyncio.gather(*watching)
-        stored = {one: await past_of(stage.here, one) for one in sessions()}
+        stored = {s: await past_of(stage.host_sessions, s) for s in sessions()}
     for seed, events in enumerate(seen):
         assert contents_of(events) == contents_of(stored[sessions()[seed % SESSIONS]])
         check_texts(events)

@@ -54,15 +54,15 @@ async def test_three_server_restarts_under_load_lose_no_message(
 ) -> None:
     """Killed or stopped, then started on its disk; with two hosts all messages travel through it."""
     end: Callable[[], None] = nats.kill if how == "kill" else nats.stop
-    async with load.host() as one, load.host() as other:
+    async with load.host() as first, load.host() as other:
         async with load.outsiders(3, 40):
-            await load.pump(one, 5, runs=8, pace_s=0.02)
+            await load.pump(first, 5, runs=8, pace_s=0.02)
             for handled in (100, 300, 600):
                 await load.until_handled(handled)
                 await asyncio.to_thread(end)
                 await asyncio.to_thread(nats.start)
-                await load.until_connected(one, other)
-        await load.settle(one)
+                await load.until_connected(first, other)
+        await load.settle(first)
 
     assert await load.problems() == []
 
@@ -238,14 +238,14 @@ async def test_a_host_that_finds_many_messages_takes_few_into_memory(
     before = resident_mib()
     async with load.host() as runtime:
         await until(lambda: load.is_read(count), "all is in rows", patience_s=WAITING / 500)
-        held = runtime._host.worker.mail_capacity.used
+        in_memory = runtime._host.worker.mail_capacity.used
         rss = resident_mib()
         load.gate.set()
         await load.settle(runtime, patience_s=max(60, WAITING / 250))
 
-    sys.stdout.write(f"{count} waited: {held} in memory, {before} then {rss} MiB resident\n")
-    assert held <= 50_000
-    assert held <= 200 + count * 2 // 5
+    sys.stdout.write(f"{count} waited: {in_memory} in memory, {before} then {rss} MiB resident\n")
+    assert in_memory <= 50_000
+    assert in_memory <= 200 + count * 2 // 5
     assert await load.problems() == []
 
 

@@ -59,7 +59,7 @@ async def test_a_deleted_data_folder_loses_no_message_of_a_run(
 
     assert await load.problems() == []
     assert await load.lives() == 1
-    assert [one.levelname for one in caplog.records if ANOTHER in one.message] == ["ERROR"]
+    assert [record.levelname for record in caplog.records if ANOTHER in record.message] == ["ERROR"]
 
 
 async def test_the_loss_of_unread_external_messages_is_logged(
@@ -85,9 +85,9 @@ async def test_the_loss_of_unread_external_messages_is_logged(
         await load.publish("erp", 3)
         await load.settle(runtime)
         another = await load.edge()
-    [said] = [one for one in caplog.records if ANOTHER in one.message]
+    [record] = [r for r in caplog.records if ANOTHER in r.message]
 
-    assert "what clients published and no host had read" in said.message
+    assert "what clients published and no host had read" in record.message
     assert await load.problems() == []
     assert another != edge
 
@@ -253,10 +253,10 @@ async def test_hosts_wait_while_the_mail_stream_is_unusable(
         await load.publish("crm", 1)
         await load.settle(runtime)
         by_hand = {"name": "MAIL", "subjects": ["mail.*.*.*.*"], "storage": "memory"}
-        made: dict[str, Any] = {"error": "not yet"}
-        while "error" in made:  # the host may be faster, and create its own
+        answer: dict[str, Any] = {"error": "not yet"}
+        while "error" in answer:  # the host may be faster, and create its own
             await load.api("STREAM.DELETE.MAIL")
-            made = await load.api("STREAM.CREATE.MAIL", by_hand)
+            answer = await load.api("STREAM.CREATE.MAIL", by_hand)
         await load.pump(runtime, 3)
         await until(
             lambda: _is_said(caplog, "the broker cannot be used; messages wait"), "it is said"

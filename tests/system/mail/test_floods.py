@@ -36,7 +36,7 @@ SIZE: Final = 64 * 1024
 def beside(agent: AgentId, tenant: str) -> AgentId:
     """Return an agent of another tenant in the same shard."""
     keys = (AgentId(agent.type, f"q{n}", tenant) for n in range(1000))
-    return next(one for one in keys if _partition(one) == _partition(agent))
+    return next(candidate for candidate in keys if _partition(candidate) == _partition(agent))
 
 
 def _partition(agent: AgentId) -> int:
@@ -48,10 +48,10 @@ async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
     """Yield a deployment with its streams, without a host."""
-    async with make_bed(postgres_server, nats_server, redis_server) as made:
-        async with made.running():
+    async with make_bed(postgres_server, nats_server, redis_server) as new_bed:
+        async with new_bed.running():
             pass
-        yield made
+        yield new_bed
 
 
 async def published(bed: Bed, bodies: Iterable[bytes]) -> AgentId:
@@ -123,7 +123,7 @@ async def test_large_invalid_bodies_do_not_delay_another_tenant(
     async with bed.running():
         await bed.notes.until(quiet, {"n": 1})
         before = await overtaken(bed, quiet)
-        await until(lambda: _has_told(bed), "all letters were told and forgotten")
+        await until(lambda: _are_reported(bed), "all letters were told and forgotten")
     letters = await _fetch(bed, "select body #>> '{payload,bytes}' as kept from dead_letters")
 
     assert before < GARBAGE / 2
@@ -133,10 +133,10 @@ async def test_large_invalid_bodies_do_not_delay_another_tenant(
     assert sum(forgotten) == len(letters)
 
 
-async def _has_told(bed: Bed) -> bool:
-    [(told,)] = await _fetch(
+async def _are_reported(bed: Bed) -> bool:
+    [(is_complete,)] = await _fetch(
         bed,
         "select (select sum(times) from dead_letters) = $1 and not exists (table outbox)",
         GARBAGE,
     )
-    return bool(told)
+    return bool(is_complete)

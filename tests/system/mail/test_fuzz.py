@@ -282,8 +282,8 @@ async def ended(bed: Bed, attack: Attack) -> list[DeadLetter]:
 
     async def has_ended() -> bool:
         letters[:] = await bed.runtime.store.lists.dead_letters(limit=10 * COUNT)
-        kept = sum(letter.times for letter in letters)
-        is_read = kept + Sink.count >= attack.ends["stored"] + attack.ends["asked"]
+        letter_count = sum(letter.times for letter in letters)
+        is_read = letter_count + Sink.count >= attack.ends["stored"] + attack.ends["asked"]
         return is_read and len(Sink.good) == len(attack.good)
 
     await until(has_ended, "every stored message is handled, or a dead letter")

@@ -76,7 +76,7 @@ def give(server: NatsServer, jetstream: object) -> None:
 
 async def found_by_doctor(server: NatsServer) -> Any:
     """Return doctor's findings about JetStream."""
-    return next(one for one in await diagnose_nats(server.url) if one.check == "jetstream")
+    return next(check for check in await diagnose_nats(server.url) if check.check == "jetstream")
 
 
 async def test_a_host_reports_a_disabled_jetstream_and_continues_with_it(
@@ -86,7 +86,7 @@ async def test_a_host_reports_a_disabled_jetstream_and_continues_with_it(
     probes = HostProbes(SystemClock())
 
     async def is_named() -> bool:
-        return any("JetStream is off" in one["problem"] for one in await probes.reasons())
+        return any("JetStream is off" in r["problem"] for r in await probes.reasons())
 
     async def is_well() -> bool:  # messages may have gone by the database before the broker is back
         return not await probes.reasons()
@@ -98,14 +98,14 @@ async def test_a_host_reports_a_disabled_jetstream_and_continues_with_it(
         await load.pump(runtime, 3)
         await until(is_named, "readiness names it")
         [reason] = await probes.reasons()
-        found = await found_by_doctor(nats)
+        check = await found_by_doctor(nats)
         give(nats, "enabled")
         await load.settle(runtime)
 
         await until(is_well, "readiness names nothing any more")
-    assert (reason["check"], found.level) == ("nats", "wrong")
+    assert (reason["check"], check.level) == ("nats", "wrong")
     assert WAY_OUT in reason["problem"]
-    assert WAY_OUT in found.remedy
+    assert WAY_OUT in check.remedy
     assert await load.problems() == []
 
 
@@ -117,7 +117,7 @@ async def test_a_stream_that_answers_everything_but_publishes_is_named(
     monkeypatch.setattr(api, "PUBLISH_LIMIT_S", 0.2)
 
     async def is_named() -> bool:
-        return any(WAY_OUT in one["problem"] for one in await probes.reasons())
+        return any(WAY_OUT in reason["problem"] for reason in await probes.reasons())
 
     async with load.host() as runtime:
         probes.serving(runtime)
@@ -156,9 +156,9 @@ async def test_an_account_with_few_consumers_serves_as_many(nats: NatsServer) ->
             while True:
                 with suppress(BrokerError):
                     async with lines.connect(nats.url) as connection:
-                        asked = connection._requests.api_or_raise("STREAM.INFO.MAIL", {})
-                        found = (await asked)["config"]["max_consumers"]
-                        if found == (allowed if allowed > 0 else 6000):
+                        info_request = connection._requests.api_or_raise("STREAM.INFO.MAIL", {})
+                        max_consumers = (await info_request)["config"]["max_consumers"]
+                        if max_consumers == (allowed if allowed > 0 else 6000):
                             break
 
 
@@ -172,15 +172,15 @@ async def test_a_server_after_a_full_disk_is_reported_until_its_restart(  # noqa
     probes = HostProbes(SystemClock())
 
     async def is_named() -> bool:
-        return any(WAY_OUT in one["problem"] for one in await probes.reasons())
+        return any(WAY_OUT in reason["problem"] for reason in await probes.reasons())
 
     with small_disk(tmp_path / "small") as small:
-        place: dict[str, JsonValue] = {
+        jetstream_settings: dict[str, JsonValue] = {
             "store_dir": str(small / "store"),
             "max_file_store": 10**9,
             "sync_interval": sync,
         }
-        server = own_nats(settings={**SHARED_HEALTH, "jetstream": place})
+        server = own_nats(settings={**SHARED_HEALTH, "jetstream": jetstream_settings})
         load = Load(server.url, postgres_dsn, schema)
         async with load.host() as runtime:
             probes.serving(runtime)
@@ -195,10 +195,10 @@ async def test_a_server_after_a_full_disk_is_reported_until_its_restart(  # noqa
             filler.unlink()
             await load.pump(runtime, 1)
             await until(is_named, "it is named all the same")
-            found = await found_by_doctor(server)
+            check = await found_by_doctor(server)
             await asyncio.to_thread(server.restart)
             await load.settle(runtime)
         await asyncio.to_thread(server.close)
 
-    assert (found.level, WAY_OUT in found.remedy) == ("wrong", True)
+    assert (check.level, WAY_OUT in check.remedy) == ("wrong", True)
     assert await load.problems() == []

@@ -32,7 +32,7 @@ FEWEST: Final = {
 }
 """Two messages that arrive together may be one ingest."""
 MOST: Final = {**FEWEST, ("left", "ingest"): 2, ("right", "ingest"): 4}
-POINTS: Final = [(*place, n) for place, most in MOST.items() for n in range(1, most + 1)]
+POINTS: Final = [(*point, n) for point, most in MOST.items() for n in range(1, most + 1)]
 
 
 async def is_over(rows: Rows) -> bool:

@@ -48,21 +48,21 @@ async def test_messages_between_hosts_go_on_while_the_broker_is_away(
 
     When it is back, external clients continue, and nothing comes twice.
     """
-    async with load.host() as one, load.host() as other:
+    async with load.host() as first, load.host() as other:
         await load.publish("crm", 1)
-        await load.pump(one, 3)
-        await load.settle(one)
+        await load.pump(first, 3)
+        await load.settle(first)
         await asyncio.to_thread(nats.stop)
-        for runtime in (one, other, one):
+        for runtime in (first, other, first):
             await load.pump(runtime, 2)
             async with asyncio.timeout(STANDS_S):
                 await load.until_handled(sum(load.expected.values()))
         publishing = asyncio.create_task(load.publish("crm", 3))
         await asyncio.to_thread(nats.start)
-        await load.pump(one, 3)
+        await load.pump(first, 3)
         await publishing
-        await load.until_connected(one, other)
-        await load.settle(one)
+        await load.until_connected(first, other)
+        await load.settle(first)
 
     assert await load.problems() == []
 
@@ -70,8 +70,8 @@ async def test_messages_between_hosts_go_on_while_the_broker_is_away(
 @pytest.mark.costly
 async def test_a_frozen_broker_delivers_nothing_twice(load: Load, nats: NatsServer) -> None:
     """Messages that it accepted and did not deliver are handed over, and come once more when it thaws."""
-    async with load.host() as one, load.host() as other:
-        for runtime in (one, other):
+    async with load.host() as first, load.host() as other:
+        for runtime in (first, other):
             await load.pump(runtime, 4, runs=3, pace_s=0.02)
             await load.until_handled(sum(load.expected.values()) // 4)
             os.kill(nats.pid, signal.SIGSTOP)
@@ -81,7 +81,7 @@ async def test_a_frozen_broker_delivers_nothing_twice(load: Load, nats: NatsServ
             finally:
                 os.kill(nats.pid, signal.SIGCONT)
             await load.publish("crm", 1)
-        await load.settle(one)
+        await load.settle(first)
 
     assert await load.problems() == []
 

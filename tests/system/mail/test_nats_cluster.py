@@ -81,8 +81,8 @@ async def test_messages_go_on_when_one_of_three_servers_is_lost(  # noqa: PLR091
         await load.pump(runtime, 2)
         await load.settle(runtime)
         leader = (await load.api("STREAM.INFO.MAIL"))["cluster"]["leader"]
-        lost = next(one for one in cluster if (name_of(one) == leader) == is_leader)
-        load.nats_url = next(one for one in cluster if one is not lost).url
+        lost = next(s for s in cluster if (name_of(s) == leader) == is_leader)
+        load.nats_url = next(s for s in cluster if s is not lost).url
         await asyncio.to_thread(lost.kill)
         loop = asyncio.get_running_loop()
         lost_at = loop.time()
@@ -104,6 +104,8 @@ async def test_messages_go_on_when_one_of_three_servers_is_lost(  # noqa: PLR091
 
     assert await load.problems() == []
     # Stack traces of uvicorn and nats-py are not ours; one of ours asks for a report.
-    ours = [one for one in caplog.records if one.name.startswith("callboard")]
+    ours = [record for record in caplog.records if record.name.startswith("callboard")]
     assert ours
-    assert [one for one in ours if one.exc_info and one.levelno >= logging.WARNING] == []
+    assert [
+        record for record in ours if record.exc_info and record.levelno >= logging.WARNING
+    ] == []

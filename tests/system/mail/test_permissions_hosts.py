@@ -35,10 +35,10 @@ AGENT = AgentId("desk", "1")
 
 
 def as_host(
-    port: int, owner: str, heard: list[Nudge] | None = None, namespace: str = ""
+    port: int, owner: str, received_nudges: list[Nudge] | None = None, namespace: str = ""
 ) -> AbstractAsyncContextManager[JetStreamConnection]:
     """Yield a connection with the host's login."""
-    nudges: list[Nudge] = [] if heard is None else heard
+    nudges: list[Nudge] = [] if received_nudges is None else received_nudges
     transport = JetStreamTransport(
         url_of(port, "host"), namespace=namespace, owner=HostIncarnation(owner)
     )
@@ -55,25 +55,25 @@ async def made_by_admin(port: int, namespace: str = "") -> None:
 @pytest.mark.parametrize("namespace", ["", "shop"])
 async def test_a_hosts_login_is_enough_for_the_stream_mail(tmp_path: Path, namespace: str) -> None:
     """Streams that the admin made, messages, posts, dead letters, purges, notifications."""
-    heard: list[Nudge] = []
+    nudges: list[Nudge] = []
     async with secured_server(tmp_path, NatsAccounts(namespace=namespace)) as port:
         await made_by_admin(port, namespace)
         async with (
-            as_host(port, "one", heard, namespace) as one,
-            as_host(port, "two", namespace=namespace) as two,
+            as_host(port, "one", nudges, namespace) as first,
+            as_host(port, "two", namespace=namespace) as second,
         ):
-            await lines.send_all(one, [lines.row(n, AGENT) for n in (1, 2)])
-            await one.send(lines.row(3, AGENT, dead_letter="broken"))
-            async with lines.reading(two, lines.shard_of(AGENT)) as batches:
-                taken = await lines.take(two, batches, 2)
-            assert sorted(lines.numbers(taken)) == [1, 2]
-            assert await one.stored_at(1) is not None
-            assert await one.waiting() == [AGENT]
-            assert await two.purge(2) == 1
-            await two.nudge(HostIncarnation("one"), Nudge("mail", AGENT))
-            await until(lambda: bool(heard), "a nudge")
+            await lines.send_all(first, [lines.row(n, AGENT) for n in (1, 2)])
+            await first.send(lines.row(3, AGENT, dead_letter="broken"))
+            async with lines.reading(second, lines.shard_of(AGENT)) as batches:
+                taken_batches = await lines.take(second, batches, 2)
+            assert sorted(lines.numbers(taken_batches)) == [1, 2]
+            assert await first.stored_at(1) is not None
+            assert await first.waiting() == [AGENT]
+            assert await second.purge(2) == 1
+            await second.nudge(HostIncarnation("one"), Nudge("mail", AGENT))
+            await until(lambda: bool(nudges), "a nudge")
             with pytest.raises(NotPermittedError, match=r"stream\.delete"):
-                await two.forget_stream(await two.stream_state())
+                await second.forget_stream(await second.stream_state())
 
 
 async def test_a_host_that_may_create_streams_recreates_the_stream_mail(tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ async def test_a_hosts_login_is_enough_for_doctor(tmp_path: Path, user: str) -> 
     """With either login it reads the streams and reports no problem."""
     async with secured_server(tmp_path) as port:
         await made_by_admin(port)
-        found = await diagnose_nats(url_of(port, user), deployment=lines.DEPLOYMENT)
+        checks = await diagnose_nats(url_of(port, user), deployment=lines.DEPLOYMENT)
 
-    levels = {one.check: one.level for one in found}
-    assert levels["jetstream"] == levels["streams"] == levels["nats logins"] == "ok", found
+    levels = {check.check: check.level for check in checks}
+    assert levels["jetstream"] == levels["streams"] == levels["nats logins"] == "ok", checks
 
 
 async def test_the_error_of_a_host_without_the_right_names_the_admin(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_a_rolled_back_mail_stream_waits_for_the_admin_and_loses_nothing(
         seen.extend(message.payload for message in inbox)
 
     async def is_named() -> bool:
-        return any("migrate --streams" in one["problem"] for one in await probes.reasons())
+        return any("migrate --streams" in reason["problem"] for reason in await probes.reasons())
 
     async def are_handled() -> bool:
         return len(seen) >= 4

@@ -69,8 +69,8 @@ class Papers:
     def settings(self, **changed: Any) -> Settings:
         """Settings of a host that trusts this CA and has a certificate of it."""
         cert, key = self.host
-        given = {"nats_tls_ca": self.ca, "nats_tls_cert": cert, "nats_tls_key": key, **changed}
-        return Settings(**given)
+        values = {"nats_tls_ca": self.ca, "nats_tls_cert": cert, "nats_tls_key": key, **changed}
+        return Settings(**values)
 
 
 @asynccontextmanager
@@ -126,17 +126,17 @@ async def test_a_client_with_tls_refuses_a_server_without(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("values", "words"),
     [
         ({"nats_tls_ca": "nowhere.pem"}, "CALLBOARD_NATS_TLS_CA=nowhere.pem"),
         ({"nats_tls_cert": "c.pem"}, "belong together"),
         ({"nats_tls_cert": "c.pem", "nats_tls_key": "k.pem"}, "CALLBOARD_NATS_TLS_CERT=c.pem"),
     ],
 )
-def test_errors_of_wrong_files_name_the_setting(given: dict[str, Any], words: str) -> None:
+def test_errors_of_wrong_files_name_the_setting(values: dict[str, Any], words: str) -> None:
     """By the setting that names them, before any connection."""
     with pytest.raises(ContractError, match=words):
-        nats_server("nats://127.0.0.1:1", Settings(**given))
+        nats_server("nats://127.0.0.1:1", Settings(**values))
 
 
 class TlsFront:
@@ -273,8 +273,8 @@ async def test_a_host_logs_in_with_a_credentials_file(tmp_path: Path) -> None:
     _, system = key_pair(nkeys.PREFIX_BYTE_ACCOUNT)
     seed, user = key_pair()
     ids = {
-        name: one.public_key.decode()
-        for name, one in (("o", operator), ("a", account), ("s", system), ("u", user))
+        name: key.public_key.decode()
+        for name, key in (("o", operator), ("a", account), ("s", system), ("u", user))
     }
     kinds = ("subs", "data", "payload", "imports", "exports", "conn", "leaf")
     stored = ("mem_storage", "disk_storage", "streams", "consumer")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TELLER, HEARER = AgentId("teller", "1"), AgentId("hearer", "1")
 
 
-class Heard:
+class Transfer:
     """Payloads of the receiver, in order."""
 
     def __init__(self) -> None:
@@ -45,10 +45,10 @@ class Heard:
         for n, size in enumerate(sizes):
             await ctx.send(HEARER, {"n": n, "text": "x" * size})
 
-    async def until(self, wanted: list[int]) -> None:
+    async def until(self, numbers: list[int]) -> None:
         """Return when exactly these came."""
         async with asyncio.timeout(20 + BUSY_S):
-            while self.all != wanted:  # noqa: ASYNC110 - nobody announces it
+            while self.all != numbers:  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(0.02)
 
 
@@ -83,22 +83,22 @@ async def test_an_unpublishable_message_is_a_dead_letter_and_its_pair_continues(
 
     It is listed with the broker's error, and logged.
     """
-    load, heard = Load(own_nats().url, postgres_dsn, schema), Heard()
-    async with host(load) as one, host(load) as other:
-        await one.register(Acting(TELLER, heard.tell))
-        await other.register(Acting(HEARER, heard.hear))
+    load, transfer = Load(own_nats().url, postgres_dsn, schema), Transfer()
+    async with host(load) as first, host(load) as other:
+        await first.register(Acting(TELLER, transfer.tell))
+        await other.register(Acting(HEARER, transfer.hear))
         await change_mail(load.nats_url, max_msg_size=4000, sources=[])
         with caplog.at_level(logging.WARNING, logger="callboard.delivery"):
-            await one.submit(TELLER, [10, 5000, 20, 6000, 30])
-            await heard.until([0, 2, 4])
-        letters = await one.store.lists.dead_letters()
+            await first.submit(TELLER, [10, 5000, 20, 6000, 30])
+            await transfer.until([0, 2, 4])
+        letters = await first.store.lists.dead_letters()
 
-    numbers: list[Any] = [letter.message.payload for letter in letters]
-    assert sorted(one["n"] for one in numbers) == [1, 3]
+    payloads: list[Any] = [letter.message.payload for letter in letters]
+    assert sorted(payload["n"] for payload in payloads) == [1, 3]
     assert {letter.reason for letter in letters} == {"unpublishable"}
     assert all("maximum" in letter.last_error for letter in letters)
-    told = [record for record in caplog.records if "cannot be published" in record.message]
-    assert [(record.sender, record.target) for record in told] == [  # type: ignore[attr-defined]
+    records = [record for record in caplog.records if "cannot be published" in record.message]
+    assert [(record.sender, record.target) for record in records] == [  # type: ignore[attr-defined]
         (f"agent:{TELLER}", str(HEARER))
     ] * 2
 
@@ -107,19 +107,19 @@ async def test_ten_repeats_of_one_message_are_one_warning_that_names_it(
     own_nats: OwnNats, postgres_dsn: str, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Pair, row and problem. Nothing is lost, and it is sent when the broker accepts it again."""
-    load, heard = Load(own_nats().url, postgres_dsn, schema), Heard()
-    async with host(load) as one, host(load) as other:
-        await one.register(Acting(TELLER, heard.tell))
-        await other.register(Acting(HEARER, heard.hear))
+    load, transfer = Load(own_nats().url, postgres_dsn, schema), Transfer()
+    async with host(load) as first, host(load) as other:
+        await first.register(Acting(TELLER, transfer.tell))
+        await other.register(Acting(HEARER, transfer.hear))
         await change_mail(load.nats_url, max_bytes=1, discard="new")
         with caplog.at_level(logging.WARNING, logger="callboard.delivery"):
-            await one.submit(TELLER, [10, 20])
+            await first.submit(TELLER, [10, 20])
             async with asyncio.timeout(20 + BUSY_S):
                 while not of("outbox_relay", caplog):  # noqa: ASYNC110 - nobody announces it
                     await asyncio.sleep(0.02)
             await asyncio.sleep(1)  # four more repeats: no further warning
         await change_mail(load.nats_url, max_bytes=-1)
-        await heard.until([0, 1])
+        await transfer.until([0, 1])
         rows = await load.fetch("select count(*) from dead_letters")
 
     [record] = of("outbox_relay", caplog)
@@ -140,20 +140,20 @@ async def test_a_lowered_limit_is_logged_and_waiting_messages_are_sent_when_it_i
     # A server that starts slowly is unusable for long enough: the rows would go past it.
     monkeypatch.setattr(mail_service, "AFTER_S", 600.0)
     server = own_nats(durable=True)
-    load, heard = Load(server.url, postgres_dsn, schema), Heard()
+    load, transfer = Load(server.url, postgres_dsn, schema), Transfer()
     config = server.data_dir / "server.conf"
 
     def refused() -> list[logging.LogRecord]:
-        return [one for one in of("mail_service", caplog) if one.levelno == logging.ERROR]
+        return [r for r in of("mail_service", caplog) if r.levelno == logging.ERROR]
 
     large = config.read_text()
-    async with host(load) as one, host(load) as other:
-        await one.register(Acting(TELLER, heard.tell))
-        await other.register(Acting(HEARER, heard.hear))
+    async with host(load) as first, host(load) as other:
+        await first.register(Acting(TELLER, transfer.tell))
+        await other.register(Acting(HEARER, transfer.hear))
         await asyncio.to_thread(server.stop)
         settings = json.loads(large) | {"max_payload": 64 * 1024}
         config.write_text(json.dumps(settings))
-        await one.submit(TELLER, [10, 100_000, 20])
+        await first.submit(TELLER, [10, 100_000, 20])
         with caplog.at_level(logging.ERROR, logger="callboard.delivery"):
             await asyncio.to_thread(server.start)
             async with asyncio.timeout(20 + BUSY_S):
@@ -164,12 +164,12 @@ async def test_a_lowered_limit_is_logged_and_waiting_messages_are_sent_when_it_i
         for record in refused():
             problem = record.problem  # type: ignore[attr-defined]
             assert "takes messages of 65536 bytes, 524288 are needed: set max_payload" in problem
-        assert heard.all == []
+        assert transfer.all == []
         await asyncio.to_thread(server.stop)
         config.write_text(large)
         await asyncio.to_thread(server.start)
-        await heard.until([0, 1, 2])
-        assert await one.store.lists.dead_letters() == []
+        await transfer.until([0, 1, 2])
+        assert await first.store.lists.dead_letters() == []
 
 
 async def _has_sent(load: Load) -> bool:

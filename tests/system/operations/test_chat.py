@@ -32,11 +32,11 @@ def chat() -> Iterator[Callable[..., ChatProcess]]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.end()
+    for process in started:
+        process.end()
 
 
-async def said_in(runtime: Runtime) -> list[str]:
+async def texts_in(runtime: Runtime) -> list[str]:
     """Return the texts of the conversation."""
     async with AgentRuntime(runtime=runtime) as agents:
         return [turn.message.text for turn in await agents.path("s1")]
@@ -48,9 +48,9 @@ async def test_a_chat_killed_in_mid_answer_goes_on_when_it_is_opened_again(
     chat: Callable[..., ChatProcess], postgres_dsn: str, schema: str, client: Runtime
 ) -> None:
     """The same run answers the message, and the conversation has the turn once."""
-    place = ("--session", "s1", "--postgres-url", postgres_dsn, "--schema", schema)
+    storage_options = ("--session", "s1", "--postgres-url", postgres_dsn, "--schema", schema)
     lease = {"CALLBOARD_LEASE_S": "1", "CALLBOARD_HEARTBEAT_S": "0.25"}
-    first = chat(*place, **{STUCK: "1"}, **lease)
+    first = chat(*storage_options, **{STUCK: "1"}, **lease)
     await first.says("I want a refund")
     await first.sees("info    loading for a test")
     await first.sees('? refund {"order": "7"}: agree? [y/N] ')
@@ -65,7 +65,7 @@ async def test_a_chat_killed_in_mid_answer_goes_on_when_it_is_opened_again(
     first.send(signal.SIGKILL)
     assert await first.exit_code() == -signal.SIGKILL
 
-    second = chat(*place, **lease)
+    second = chat(*storage_options, **lease)
     await second.sees("The desk has an answer.")
     await second.sees("you> a long one")
     await second.sees("the run continues; Ctrl-C cancels it")
@@ -73,9 +73,9 @@ async def test_a_chat_killed_in_mid_answer_goes_on_when_it_is_opened_again(
     await second.says("/quit")
 
     assert await second.exit_code() == 0
-    said = await said_in(client)
-    assert said[-2:] == ["a long one", LONG]
-    assert said.count(LONG) == 1
+    texts = await texts_in(client)
+    assert texts[-2:] == ["a long one", LONG]
+    assert texts.count(LONG) == 1
     runs = await client.store.lists.runs()
     ends = {RunStatus.COMPLETED: 2, RunStatus.CANCELLED: 1}
     assert {status: [run.status for run in runs].count(status) for status in ends} == ends
@@ -88,17 +88,17 @@ async def test_a_chat_with_servers_of_its_own_goes_on(
     chat: Callable[..., ChatProcess], tmp_path: Path
 ) -> None:
     """They are killed with it, and started again by the next one."""
-    place = ("--session", "s1", "--data", str(tmp_path / "data"))
-    first = chat(*place, **{STUCK: "1"})
+    storage_options = ("--session", "s1", "--data", str(tmp_path / "data"))
+    first = chat(*storage_options, **{STUCK: "1"})
     await first.says("a long one")
     await first.sees("second")
     first.send(signal.SIGKILL)
     await first.exit_code()
 
-    second = chat(*place)
+    second = chat(*storage_options)
     await second.sees("you> a long one")
     await second.says("/quit")
 
     assert await second.exit_code() == 0
     async with build_local_runtime(tmp_path / "data", serve=False) as runtime:
-        assert await said_in(runtime) == ["a long one", LONG]
+        assert await texts_in(runtime) == ["a long one", LONG]

@@ -98,13 +98,13 @@ async def copies_of_streams(stack: Stack) -> dict[str, int]:
     url = f"http://127.0.0.1:{stack.env['NATS_MONITOR_PORT']}/jsz?acc=CALLBOARD&streams=1&config=1"
 
     def read() -> Any:
-        with urllib.request.urlopen(url, timeout=5) as said:
-            return json.load(said)
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return json.load(response)
 
-    told = await asyncio.to_thread(read)
-    [account] = told["account_details"]
+    report = await asyncio.to_thread(read)
+    [account] = report["account_details"]
     configs = [stream["config"] for stream in account["stream_detail"]]
-    return {one["name"].partition("_")[0]: one["num_replicas"] for one in configs}
+    return {config["name"].partition("_")[0]: config["num_replicas"] for config in configs}
 
 
 def client(stack: Stack) -> Any:
@@ -142,11 +142,11 @@ async def until_all_done(runtime: Runtime, agent: AgentId, count: int) -> None:
 async def asks_and_publishes(stack: Stack) -> None:
     """Ask an agent by the broker, and check that requests without rights are refused."""
     async with outsider(stack) as crm:
-        said = await ask(crm, "ask.v1.default.greeter.desk.crm", {"name": "Ada"})
+        greeting = await ask(crm, "ask.v1.default.greeter.desk.crm", {"name": "Ada"})
         await crm.send(b"PUB agent.v1.default.clerk.a.in 2\r\n{}\r\n")
         refused = await crm.line()
 
-    assert said == {"text": "Good morning, Ada.", "by": "desk"}
+    assert greeting == {"text": "Good morning, Ada.", "by": "desk"}
     assert b"Permissions Violation" in refused
 
 
@@ -161,20 +161,20 @@ async def ask(crm: RawNats, subject: str, body: dict[str, Any]) -> Any:
 async def talks_over_http(stack: Stack) -> None:
     """Check that a token of one API process is valid at the other, and that no request passes without one."""
     token = (await stack("exec", "-T", APIS[0], "callboard", "tokens", "create", "ada")).split()[-1]
-    urls = [f"http://127.0.0.1:{stack.http_port(one)}" for one in APIS]
+    urls = [f"http://127.0.0.1:{stack.http_port(api)}" for api in APIS]
     bearer = {"authorization": f"Bearer {token}"}
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as asking:
         refused = await asking.get(f"{urls[0]}/v1/sessions")
         body = {"session_id": "s"}
-        made = await asking.post(f"{urls[0]}/v1/sessions", json=body, headers=bearer)
-        said = await asking.post(
+        session_answer = await asking.post(f"{urls[0]}/v1/sessions", json=body, headers=bearer)
+        run_answer = await asking.post(
             f"{urls[1]}/v1/sessions/s/runs",
             json={"text": "hello"},
             headers={**bearer, "prefer": "wait=30"},
         )
 
-    assert (refused.status_code, made.status_code) == (401, 201)
-    assert said.json()["output"] == "You said hello"
+    assert (refused.status_code, session_answer.status_code) == (401, 201)
+    assert run_answer.json()["output"] == "You said hello"
 
 
 async def leaves_when_told(stack: Stack, service: str) -> None:
@@ -186,15 +186,15 @@ async def leaves_when_told(stack: Stack, service: str) -> None:
     assert not state["OOMKilled"]
 
 
-def is_locked_up(found: dict[str, Any]) -> None:
+def is_locked_up(container: dict[str, Any]) -> None:
     """Check that it has no root, no writable image and no port for other machines."""
-    config, host = found["Config"], found["HostConfig"]
+    config, host = container["Config"], container["HostConfig"]
 
     assert config["User"].split(":")[0] not in {"", "0", "root"}
     assert host["ReadonlyRootfs"]
     assert host["CapDrop"] == ["ALL"]
     assert host["Memory"] > 0
-    published = [one["HostIp"] for ports in host["PortBindings"].values() for one in ports]
+    published = [binding["HostIp"] for ports in host["PortBindings"].values() for binding in ports]
     assert set(published) <= {"127.0.0.1"}
 
 
@@ -203,7 +203,7 @@ async def answer(stack: Stack, host: str, path: str) -> Any:
     url = f"http://127.0.0.1:{stack.http_port(host)}/{path}"
 
     def read() -> Any:
-        with urllib.request.urlopen(url, timeout=5) as said:
-            return json.load(said)
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return json.load(response)
 
     return await asyncio.to_thread(read)

@@ -46,20 +46,20 @@ def _embedded_postgres() -> None:
 def test_the_demo_kills_its_host_and_the_proof_holds(tmp_path: Path) -> None:
     """Half the steps are replayed by the second host, and each is executed once."""
     done = demo("--json", "--data", str(tmp_path / "demo"))
-    shown = json.loads(done.stdout)
-    proof = shown["proof"]
+    report = json.loads(done.stdout)
+    proof = report["proof"]
     replayed = [step for step in proof["steps"] if step["second_host"] == "replayed"]
 
     assert done.returncode == 0, done.stderr
-    assert shown["holds"]
+    assert report["holds"]
     assert proof["was_killed"]
     assert proof["was_recovered"]
     assert len(proof["steps"]) == 25
     assert len(replayed) >= 12
-    assert all(step["pids"] == [shown["killed"]] for step in replayed)
-    assert shown["took_over_after_s"] <= 4.0 + BUSY_S
-    assert shown["seconds"] < 20 + 2 * BUSY_S
-    assert Path(shown["report"]).read_text().count("\n## ") == 8
+    assert all(step["pids"] == [report["killed"]] for step in replayed)
+    assert report["took_over_after_s"] <= 4.0 + BUSY_S
+    assert report["seconds"] < 20 + 2 * BUSY_S
+    assert Path(report["report"]).read_text().count("\n## ") == 8
 
 
 @pytest.mark.costly
@@ -71,11 +71,11 @@ def test_the_demo_reads_a_given_folder_twice_with_one_data_folder(tmp_path: Path
     for name in ("one.md", "two.txt"):
         (folder / name).write_text("The harbour was quiet in the early morning. " * 3)
     runs = [demo(str(folder), "--json", "--data", str(tmp_path / "demo")) for _ in range(2)]
-    shown = [json.loads(done.stdout) for done in runs]
+    reports = [json.loads(done.stdout) for done in runs]
 
     assert [done.returncode for done in runs] == [0, 0]
-    assert [len(one["proof"]["steps"]) for one in shown] == [7, 7]
-    assert shown[0]["run"] != shown[1]["run"]
+    assert [len(report["proof"]["steps"]) for report in reports] == [7, 7]
+    assert reports[0]["run"] != reports[1]["run"]
 
 
 def test_a_folder_without_text_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -67,28 +67,26 @@ class Session:
 
     async def until(self, event: str, **facts: object) -> dict[str, Any]:
         """Return the first event of this kind with these facts."""
-        found: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
 
         def has_come() -> bool:
-            found[:] = [
-                one
-                for one in self.events()
-                if one["event"] == event and facts.items() <= one.items()
+            events[:] = [
+                e for e in self.events() if e["event"] == event and facts.items() <= e.items()
             ]
-            assert found or self.process is None or self.process.poll() is None, (
+            assert events or self.process is None or self.process.poll() is None, (
                 self.out.read_text()
             )
-            return bool(found)
+            return bool(events)
 
         await until(has_come, f"{event} {facts} in {self.out.read_text()}", limit_s=40)
-        return found[0]
+        return events[0]
 
     def pids(self) -> set[int]:
         """Return each living process that names the folder: servers and hosts."""
-        listed = subprocess.run(
+        lines = subprocess.run(
             ["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True
         ).stdout.splitlines()
-        return {int(line.split()[0]) for line in listed if str(self.folder / "data") in line}
+        return {int(line.split()[0]) for line in lines if str(self.folder / "data") in line}
 
 
 @pytest.fixture

@@ -26,15 +26,15 @@ ON_SERVERS = {
 DOCUMENTS = ["docs/semantics.md", "docs/replay.md", "docs/subjects.md", "docs/missing.md"]
 
 
-def run(name: str, *arguments: str, said: str = "", **env: str) -> str:
-    """Return the output of the example; `said`: the person's input; `env`: more variables."""
+def run(name: str, *arguments: str, stdin: str = "", **env: str) -> str:
+    """Return the output of the example; `stdin`: the person's input; `env`: more variables."""
     done = subprocess.run(
         [sys.executable, f"examples/{name}/{name}.py", *arguments],
         cwd=ROOT,
         env=os.environ | env,
         capture_output=True,
         text=True,
-        input=said,
+        input=stdin,
         timeout=240,
         check=False,
     )
@@ -43,7 +43,7 @@ def run(name: str, *arguments: str, said: str = "", **env: str) -> str:
 
 
 @pytest.fixture(params=["memory", "servers"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+def storage_options(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     """Return the options that select where the example runs."""
     if request.param == "servers" and not IS_SLOW and request.function.__name__ not in ON_SERVERS:
         pytest.skip("the gate runs two examples on servers: CALLBOARD_TEST_SLOW=1")
@@ -53,9 +53,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.item(82)
 @pytest.mark.item(94)
-def test_the_newsroom_quotes_every_file_and_reaches_every_subscriber(place: list[str]) -> None:
+def test_the_newsroom_quotes_every_file_and_reaches_every_subscriber(
+    storage_options: list[str],
+) -> None:
     """A sentence of each readable file is in the digest, which each of the three subscribers has read once."""
-    printed = run("newsroom", *DOCUMENTS, *place)
+    printed = run("newsroom", *DOCUMENTS, *storage_options)
 
     quoted = re.findall(r"^  (\S+\.md) \([\d,]+ characters\)\n    (\S.*)$", printed, re.MULTILINE)
     assert sorted(name for name, _ in quoted) == ["replay.md", "semantics.md", "subjects.md"]
@@ -70,9 +72,9 @@ def test_the_newsroom_quotes_every_file_and_reaches_every_subscriber(place: list
 @pytest.mark.costly
 @pytest.mark.timeout(300)
 @pytest.mark.item(108)
-def test_a_payment_waits_for_a_person(place: list[str]) -> None:
+def test_a_payment_waits_for_a_person(storage_options: list[str]) -> None:
     """It is made after the decision; on servers each step is a process of its own."""
-    lines = run("approval", *place).splitlines()
+    lines = run("approval", *storage_options).splitlines()
 
     waits = next(i for i, line in enumerate(lines) if line.startswith("large payment: waits"))
     approved = lines.index("Alex approved it")
@@ -84,49 +86,53 @@ def test_a_payment_waits_for_a_person(place: list[str]) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.item(95)
 @pytest.mark.item(85)
-def test_guests_of_the_chat_room_get_the_same_posts_in_the_same_order(place: list[str]) -> None:
+def test_guests_of_the_chat_room_get_the_same_posts_in_the_same_order(
+    storage_options: list[str],
+) -> None:
     """Each post of the room reached each of the three once."""
-    printed = run("chat_room", "Good morning! Who wants coffee?", *place)
+    printed = run("chat_room", "Good morning! Who wants coffee?", *storage_options)
 
     assert "3 guests heard the same, in the same order" in printed
-    heard = [line for line in printed.splitlines() if line.startswith("  ")]
-    assert len(heard) == len(set(heard)) >= 6
-    assert heard[0] == "  host: Good morning! Who wants coffee?"
+    post_lines = [line for line in printed.splitlines() if line.startswith("  ")]
+    assert len(post_lines) == len(set(post_lines)) >= 6
+    assert post_lines[0] == "  host: Good morning! Who wants coffee?"
 
 
 @pytest.mark.costly
 @pytest.mark.timeout(300)
 @pytest.mark.item(266)
-def test_the_assistant_books_approved_orders_and_keeps_its_memory(place: list[str]) -> None:
+def test_the_assistant_books_approved_orders_and_keeps_its_memory(
+    storage_options: list[str],
+) -> None:
     """Once. With servers a second process continues the conversation of the first one."""
-    lines = run("assistant", *place).splitlines()
+    lines = run("assistant", *storage_options).splitlines()
 
-    asked = next(i for i, line in enumerate(lines) if line.startswith("waits for a person"))
-    booked = lines.index("  calendar: green is booked")
-    assert asked < booked
-    assert lines[booked + 1] == "assistant: Done: the green room is booked."
-    assert lines[booked + 2] == "assistant: You asked me 1 thing(s): Book a room for 12 people"
-    assert lines[booked + 3 :] == [
+    question_at = next(i for i, line in enumerate(lines) if line.startswith("waits for a person"))
+    booking_at = lines.index("  calendar: green is booked")
+    assert question_at < booking_at
+    assert lines[booking_at + 1] == "assistant: Done: the green room is booked."
+    assert lines[booking_at + 2] == "assistant: You asked me 1 thing(s): Book a room for 12 people"
+    assert lines[booking_at + 3 :] == [
         "assistant: Noted.",
         "assistant: You told me: likes a seat by the window.",
         "the conversation has 16 turns",
     ]
-    if place:
-        again = run("assistant", *place).splitlines()
+    if storage_options:
+        again = run("assistant", *storage_options).splitlines()
         assert "  calendar: green is booked" not in again
         assert again[-5:] == lines[-5:]
-        second = run("assistant", *place, "--order", "2").splitlines()
+        second = run("assistant", *storage_options, "--order", "2").splitlines()
         assert second[-1] == "the conversation has 32 turns"
 
 
 @pytest.mark.timeout(300)
-def test_an_erased_user_leaves_no_memory_in_the_assistant(place: list[str]) -> None:
+def test_an_erased_user_leaves_no_memory_in_the_assistant(storage_options: list[str]) -> None:
     """The memory is kept once over two conversations, and deleted with them; the report names the rest."""
-    if place:
-        run("assistant", *place)
-    lines = run("assistant", *place, "--order", "2", "--erase").splitlines()
+    if storage_options:
+        run("assistant", *storage_options)
+    lines = run("assistant", *storage_options, "--order", "2", "--erase").splitlines()
 
-    assert lines[-3] == f"erased of user:alex: 1 memory, {32 if place else 16} turns"
+    assert lines[-3] == f"erased of user:alex: 1 memory, {32 if storage_options else 16} turns"
     assert lines[-2].startswith("not reached: ")
     assert "back-ups" in lines[-2]
     assert lines[-1] == "assistant: I know nothing of that."
@@ -143,13 +149,13 @@ def test_an_assistant_killed_while_it_waits_goes_on_in_the_next_process(tmp_path
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as first:
         assert first.stdout is not None
-        shown = first.stdout.readline()
+        first_line = first.stdout.readline()
         first.kill()
 
-    lines = run("assistant", *options, said="y\n").splitlines()
+    lines = run("assistant", *options, stdin="y\n").splitlines()
 
-    assert shown.startswith("waits for a person: tool book")
-    assert lines[0] == shown.rstrip()
+    assert first_line.startswith("waits for a person: tool book")
+    assert lines[0] == first_line.rstrip()
     assert lines[1].endswith("assistant: Done: the green room is booked.")
     if IS_SLOW:
         again = run("assistant", *options).splitlines()
@@ -158,9 +164,9 @@ def test_an_assistant_killed_while_it_waits_goes_on_in_the_next_process(tmp_path
 
 @pytest.mark.timeout(300)
 @pytest.mark.item(363)
-def test_the_help_desk_asks_two_specialists_and_a_person(place: list[str]) -> None:
+def test_the_help_desk_asks_two_specialists_and_a_person(storage_options: list[str]) -> None:
     """Both modes share one conversation; on servers a second process continues it."""
-    printed = run("helpdesk", *place)
+    printed = run("helpdesk", *storage_options)
 
     assert printed.splitlines() == [
         "normal> Where is order 8?",
@@ -172,14 +178,14 @@ def test_the_help_desk_asks_two_specialists_and_a_person(place: list[str]) -> No
         "desk: 39.9 refunded for order 7.",
         "the conversation has 9 nodes",
     ]
-    if place and IS_SLOW:
-        assert run("helpdesk", *place).endswith("the conversation has 18 nodes\n")
+    if storage_options and IS_SLOW:
+        assert run("helpdesk", *storage_options).endswith("the conversation has 18 nodes\n")
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("search", ["meaning and words", "words"])
 def test_the_library_answers_from_files_and_cites_them(
-    place: list[str], search: str, tmp_path: Path
+    storage_options: list[str], search: str, tmp_path: Path
 ) -> None:
     """Text with instructions is quoted like any other; on servers another process finds the indexed files."""
     is_meant = search != "words"
@@ -191,7 +197,7 @@ def test_the_library_answers_from_files_and_cites_them(
     for path, text in zip(paths, (flat, orders), strict=True):
         Path(path).write_text(text, encoding="utf-8")
     question = "In which city does Anna live?" if is_meant else "Where is the tea?"
-    options = [*place, "--ask", question, *([] if is_meant else ["--words"])]
+    options = [*storage_options, "--ask", question, *([] if is_meant else ["--words"])]
 
     printed = run("rag", *paths, *options)
 
@@ -202,7 +208,7 @@ def test_the_library_answers_from_files_and_cites_them(
     ]
     assert answer.startswith(f'"{flat if is_meant else orders}"\nSources: ')
     assert paths[0 if is_meant else 1] in answer
-    if place and IS_SLOW:
+    if storage_options and IS_SLOW:
         assert run("rag", *options).partition(f"{question}\n")[2] == answer
 
 
@@ -274,20 +280,20 @@ async def test_the_drawn_flow_runs_on_hosts_too(
         await names["FLOWS"].register(runtime)
         runs = FlowRuns(runtime, "shop")
         run_id = await runs.start("offer", vars={"customer": "Bo"})
-        asked = []
+        prompts = []
         for answer in ("1", "0", "0", "yes"):
-            while not (waits := [one for one in await runs.waits(run_id) if one.prompt]):  # noqa: ASYNC110 - no event
+            while not (waits := [wait for wait in await runs.waits(run_id) if wait.prompt]):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0)
-            asked.append(waits[0].prompt)
+            prompts.append(waits[0].prompt)
             await runs.resume(run_id, str(waits[0].wait_key), {"response": answer})
         output = await runtime.result(run_id)
 
-    assert asked == [
-        *(f"How many of {one}?" for one in ("chair", "table", "lamp")),
+    assert prompts == [
+        *(f"How many of {item}?" for item in ("chair", "table", "lamp")),
         "Offer 120 € to Bo?",
     ]
     assert output == {"success": True, "euro": 120, "days": 1, "by": "post", "sent": "sent"}
-    assert [one["customer"] for one in names["posted"](tmp_path / "sent.jsonl")] == ["Bo"]
+    assert [order["customer"] for order in names["posted"](tmp_path / "sent.jsonl")] == ["Bo"]
 
 
 @pytest.mark.costly

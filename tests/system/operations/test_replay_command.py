@@ -54,7 +54,7 @@ async def test_a_conversation_is_exported_and_replayed_on_a_laptop(
     assert lines[0]["callboard_export"] == 2
     assert lines[-1]["line"] == "end"
     assert same.code == 0
-    assert [one["outcome"] for one in same.data["runs"]] == ["reproduced"]
+    assert [run["outcome"] for run in same.data["runs"]] == ["reproduced"]
     assert other.code == 1
     assert "DIVERGED" in other.out
     assert "position 0" in other.out
@@ -101,16 +101,16 @@ def test_errors_of_replay_are_one_sentence(
     words: tuple[str, ...], code: int, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It names the thing and the remedy, with its exit code; no stack trace."""
-    found = run(list(words))
+    exit_code = run(list(words))
     err = capsys.readouterr().err
 
-    assert (found, "Traceback" in err) == (code, False), err
+    assert (exit_code, "Traceback" in err) == (code, False), err
     assert complaint in err
 
 
 async def test_the_export_of_an_unknown_run_fails(cli: Cli) -> None:
     """An unknown run has an exit code of its own, and no file is written."""
-    said = await cli.call("export", "nobody")
+    output = await cli.call("export", "nobody")
 
-    assert said.code == 4
-    assert "nobody" in said.err
+    assert output.code == 4
+    assert "nobody" in output.err

@@ -68,12 +68,12 @@ async def test_an_agent_is_asked_through_the_gateway_and_through_the_database(
     gateway = ("--nats-url", str(fleet.more["nats_url"]))
     space = ("--namespace", str(fleet.more["namespace"]))
 
-    def asked(*words: str) -> Said:
+    def ask(*words: str) -> Said:
         return cli.bare("ask", *words, *gateway, *space)
 
-    first = await asyncio.to_thread(asked, "ten/a", f"@{job}", "--id", "q-1")
-    again = await asyncio.to_thread(asked, "ten/a", f"@{job}", "--id", "q-1", "--json")
-    failed = await asyncio.to_thread(asked, "failing/a", '"no"')
+    first = await asyncio.to_thread(ask, "ten/a", f"@{job}", "--id", "q-1")
+    again = await asyncio.to_thread(ask, "ten/a", f"@{job}", "--id", "q-1", "--json")
+    failed = await asyncio.to_thread(ask, "failing/a", '"no"')
     stored = await cli.call("ask", "ten/b", f"@{job}", "--timeout", "20")
 
     assert first.data == [f"value-{n}" for n in range(STEP_COUNT)]
@@ -105,7 +105,7 @@ async def test_subjects_of_no_kind_are_shown_unchanged(nats_server: TestNats) ->
 
 
 @pytest.mark.parametrize(
-    ("subject", "kind", "place"),
+    ("subject", "kind", "expected_place"),
     [
         ("agent.v1.default.desk.a%20b.in", "mail", "desk/a b"),
         ("agent.v1.acme.desk.k.ext.crm", "message", "acme:desk/k"),
@@ -120,13 +120,13 @@ async def test_subjects_of_no_kind_are_shown_unchanged(nats_server: TestNats) ->
         ("%zz..", "other", "%zz.."),
     ],
 )
-def test_every_subject_has_a_kind_and_a_place(subject: str, kind: str, place: str) -> None:
+def test_every_subject_has_a_kind_and_a_place(subject: str, kind: str, expected_place: str) -> None:
     """Unknown subjects are shown unchanged."""
     seen = read_message(
         subject, {"Actor-Reason": "no%20one", "Actor-Sender": "%zz"}, b"\xff" * 2000
     )
 
-    assert (seen.kind, seen.place, seen.reason) == (kind, place, "no one")
+    assert (seen.kind, seen.place, seen.reason) == (kind, expected_place, "no one")
     assert len(seen.content_text()) < 1100
 
 

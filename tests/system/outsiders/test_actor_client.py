@@ -55,8 +55,8 @@ class Talker:
             raise TerminalError("told to fail")
         if isinstance(payload, dict) and payload.get("wait"):
             await ctx.sleep_until_signal("go")
-        said = await ctx.llm("hello")
-        return {"asked": payload, "by": inbox[0].sender, "said": said.text}
+        reply = await ctx.llm("hello")
+        return {"asked": payload, "by": inbox[0].sender, "said": reply.text}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -64,9 +64,9 @@ async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
     """Yield a host that serves; the module's tests differ in keys."""
-    async with make_bed(postgres_server, nats_server, redis_server) as made, made.running():
-        await made.runtime.register_type("talker", Talker)
-        yield made
+    async with make_bed(postgres_server, nats_server, redis_server) as new_bed, new_bed.running():
+        await new_bed.runtime.register_type("talker", Talker)
+        yield new_bed
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -79,8 +79,8 @@ async def crm(bed: Bed) -> AsyncIterator[ActorClient]:
 @asynccontextmanager
 async def connected(bed: Bed, *, url: str = "", **more: Any) -> AsyncIterator[ActorClient]:
     """Yield a client of the bed."""
-    given: dict[str, Any] = {"publisher": "crm", "timeout": 10, "patience": HURRY, **more}
-    async with ActorClient(url or bed.nats_url, namespace=bed.namespace, **given) as client:
+    options: dict[str, Any] = {"publisher": "crm", "timeout": 10, "patience": HURRY, **more}
+    async with ActorClient(url or bed.nats_url, namespace=bed.namespace, **options) as client:
         yield client
 
 
@@ -200,7 +200,7 @@ async def test_publishers_and_tenants_are_separate(bed: Bed, crm: ActorClient) -
         ended = await acme.result(foreign, timeout=10)
     handled = await bed.handled(agent)
 
-    assert sorted(one.sender for one in handled) == ["ext:crm", "ext:shop"]
+    assert sorted(message.sender for message in handled) == ["ext:crm", "ext:shop"]
     assert len(runs) == 2
     assert foreign.agent == "acme:waiter/f"
     assert ended.status == "COMPLETED"
@@ -233,22 +233,26 @@ async def test_unknown_runs_types_and_entries_are_errors(crm: ActorClient) -> No
 async def test_a_run_is_watched_live(crm: ActorClient) -> None:
     """Entries in order, the pieces of the model's answer between them, and the end mark last."""
     run = await crm.submit("talker/h", {"wait": True})
-    found = []
+    all_events = []
     async with aclosing(crm.events(run)) as events:
         async for event in events:
-            found.append(event)
+            all_events.append(event)
             if event.name == "run.started":
                 await crm.signal(run, "go")
-    entries = [one.seq for one in found if one.kind == "entry"]
-    pieces = [one for one in found if one.kind == "delta"]
-    later = [one async for one in crm.events(run, entries[-2])]
+    entries = [e.seq for e in all_events if e.kind == "entry"]
+    pieces = [e for e in all_events if e.kind == "delta"]
+    later = [e async for e in crm.events(run, entries[-2])]
 
     assert entries == list(range(len(entries)))
-    assert "".join(one.text for one in pieces) == "Hello there"
-    assert {one.attempt for one in found} == {1}
-    assert not any(one.is_restart for one in found)
-    assert (found[-1].kind, found[-1].name, found[-1].seq) == ("end", "COMPLETED", entries[-1])
-    assert [(one.kind, one.seq) for one in later] == [
+    assert "".join(e.text for e in pieces) == "Hello there"
+    assert {e.attempt for e in all_events} == {1}
+    assert not any(e.is_restart for e in all_events)
+    assert (all_events[-1].kind, all_events[-1].name, all_events[-1].seq) == (
+        "end",
+        "COMPLETED",
+        entries[-1],
+    )
+    assert [(e.kind, e.seq) for e in later] == [
         ("entry", entries[-2]),
         ("entry", entries[-1]),
         ("end", entries[-1]),
@@ -292,7 +296,7 @@ async def test_messages_arrive_in_order_over_a_failing_connection(bed: Bed) -> N
         async with asyncio.TaskGroup() as tasks:
             for n in range(1, 40):
                 tasks.create_task(client.send("desk/order", {"n": n}))
-        asked = proxy.lose_response(request_has=b"ask.v1", response_ends=b"\r\n")
+        lost_answer = proxy.lose_response(request_has=b"ask.v1", response_ends=b"\r\n")
         answer: Any = await client.ask("talker/order", "q")
         run = await client.submit("talker/order", {"wait": True})
         entries = []
@@ -303,7 +307,7 @@ async def test_messages_arrive_in_order_over_a_failing_connection(bed: Bed) -> N
                 proxy.reset()
                 await client.signal(run, "go")
 
-    assert all(one.happened.is_set() for one in (*lost, asked))
+    assert all(loss.happened.is_set() for loss in (*lost, lost_answer))
     assert await bed.payloads(agent) == [{"n": n} for n in range(40)]
     assert answer["said"] == "Hello there"
     assert entries == list(range(len(entries)))

@@ -42,7 +42,8 @@ async def test_a_killed_host_loses_no_answer(
         run = await client.submit("stuck/b", str(ledgers[1]))
         watching = tasks.create_task(_watched(client, run.run_id))
         await until(
-            lambda: all(one.exists() and lines_of(str(one)) for one in ledgers), "both stuck"
+            lambda: all(ledger.exists() and lines_of(str(ledger)) for ledger in ledgers),
+            "both stuck",
         )
         await fleet.serving("tests.system.fleet:STUCK")
         first.send(signal.SIGKILL)
@@ -50,7 +51,7 @@ async def test_a_killed_host_loses_no_answer(
     entries = [seq for kind, seq in events if kind == "entry"]
 
     assert asking.result() == "done"
-    assert [len(lines_of(str(one))) for one in ledgers] == [2, 2]
+    assert [len(lines_of(str(ledger))) for ledger in ledgers] == [2, 2]
     assert entries == list(range(len(entries)))
     assert events[-1] == ("end", entries[-1])
 
@@ -80,11 +81,11 @@ async def test_a_server_that_restarts_loses_and_doubles_nothing(
             nats.kill()
             nats.start()
             await asyncio.wait(sending)
-            asked = await client.submit("waiter/b", {}, id="q")
-            for ref in (run, asked):
+            asked_run = await client.submit("waiter/b", {}, id="q")
+            for ref in (run, asked_run):
                 await client.signal(ref, "go", ref.agent)
             await notes.until(desk, {"n": 59})
-    handled: list[Any] = [one.payload for one in notes.handled[desk]]
+    handled: list[Any] = [message.payload for message in notes.handled[desk]]
     entries = [seq for kind, seq in watching.result() if kind == "entry"]
 
     assert handled == [{"n": n} for n in range(60)]

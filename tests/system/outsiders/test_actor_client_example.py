@@ -51,9 +51,11 @@ async def test_the_service_of_the_examples_works_as_documented(
 def test_the_document_shows_the_service() -> None:
     """Each Python block of docs/clients.md is a part of the tested program."""
     program = SERVICE.read_text(encoding="utf-8")
-    shown = blocks("docs/clients.md", "python")
+    code_blocks = blocks("docs/clients.md", "python")
     lines = {line.strip() for line in program.splitlines()}
-    strange = [line for block in shown for line in block.splitlines() if line.strip() not in lines]
+    strange = [
+        line for block in code_blocks for line in block.splitlines() if line.strip() not in lines
+    ]
 
-    assert shown
+    assert code_blocks
     assert strange == []

@@ -42,8 +42,8 @@ async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
     """Yield one host for all tests of this file."""
-    async with make_bed(postgres_server, nats_server, redis_server) as made, made.running():
-        yield made
+    async with make_bed(postgres_server, nats_server, redis_server) as new_bed, new_bed.running():
+        yield new_bed
 
 
 def desk(key: str, tenant: str = "default") -> AgentId:
@@ -220,13 +220,13 @@ async def test_a_misspelt_key_is_a_dead_letter_without_an_agent(bed: Bed, spelli
     await bed.outsider.publish(subject, body)
 
     async def has_come() -> bool:
-        return body in [original(one) for one in await bed.letters(NOBODY)]
+        return body in [original(letter) for letter in await bed.letters(NOBODY)]
 
     await until(has_come, "the dead letter")
-    found = [one for one in await bed.letters(NOBODY) if original(one) == body]
+    letters = [letter for letter in await bed.letters(NOBODY) if original(letter) == body]
 
-    assert len(found) == 1
-    assert spelling in found[0].last_error
+    assert len(letters) == 1
+    assert spelling in letters[0].last_error
 
 
 @pytest.mark.parametrize("key", [LONG, "é" * 22, HASHED, "🎉" * 256])
@@ -241,11 +241,11 @@ async def test_a_long_key_needs_its_header(bed: Bed, key: str) -> None:
     await bed.notes.until(agent, {"with": 1})
     await until(lambda: _has(bed, body), "the dead letter")
 
-    assert [one.payload for one in bed.notes.handled[agent]] == [{"with": 1}]
+    assert [message.payload for message in bed.notes.handled[agent]] == [{"with": 1}]
 
 
 async def _has(bed: Bed, body: bytes) -> bool:
-    return body in [original(one) for one in await bed.letters(NOBODY)]
+    return body in [original(letter) for letter in await bed.letters(NOBODY)]
 
 
 @pytest.mark.parametrize(
@@ -320,12 +320,12 @@ async def test_invalid_bytes_cannot_be_redriven_and_failed_messages_can(bed: Bed
         with pytest.raises(ContractError, match="let its sender send it again"):
             await person.store.operators.redrive([undecodable.id])
         bed.notes.is_repaired = True
-        given = await person.store.operators.redrive([failed.id])
+        redriven_messages = await person.store.operators.redrive([failed.id])
         await bed.notes.until(agent, {"fail": True})
         bed.notes.is_repaired = False
         again = await person.store.operators.redrive([failed.id])
 
-    assert [one.sender for one in given] == ["ext:crm"]
-    assert [one.payload for one in await bed.handled(agent)] == [{"fail": True}]
+    assert [message.sender for message in redriven_messages] == ["ext:crm"]
+    assert [message.payload for message in await bed.handled(agent)] == [{"fail": True}]
     assert again == []
-    assert [one.id for one in await bed.letters(agent)] == [undecodable.id]
+    assert [letter.id for letter in await bed.letters(agent)] == [undecodable.id]

@@ -38,8 +38,8 @@ async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
     """Yield names of this module's own on the session's servers."""
-    async with make_bed(postgres_server, nats_server, redis_server) as made:
-        yield made
+    async with make_bed(postgres_server, nats_server, redis_server) as new_bed:
+        yield new_bed
 
 
 def building(bed: Bed) -> AbstractAsyncContextManager[Runtime]:
@@ -68,8 +68,8 @@ async def crm(bed: Bed, host: Runtime) -> AsyncIterator[Outside]:
 def gateway_of(host: Runtime) -> Gateway:
     """Return the host's gateway."""
     [line] = host._host._listeners
-    [found] = [one for one in line._users if isinstance(one, Gateway)]  # type: ignore[attr-defined]
-    return found
+    [gateway] = [user for user in line._users if isinstance(user, Gateway)]  # type: ignore[attr-defined]
+    return gateway
 
 
 async def submitted(crm: Outside, agent: str, payload: object = None) -> str:
@@ -115,22 +115,26 @@ async def test_a_question_asked_again_with_its_id_is_one_run(crm: Outside, host:
     later = await crm.ask("echo/twice", {"changed": True}, Nats_Msg_Id="q-1")
     runs = await host.store.lists.runs(agent=AgentId("echo", "twice"))
 
-    assert [one.body["got"] for one in (*twice, later)] == [1, 1, 1]
+    assert [answer.body["got"] for answer in (*twice, later)] == [1, 1, 1]
     assert [row.run_id for row in runs] == [later.run]
 
 
 @pytest.mark.item(199)
 async def test_the_run_of_a_timed_out_question_continues(crm: Outside) -> None:
     """The error has the run; its result can be read later, and a signal reaches it meanwhile."""
-    asked = await crm.ask("waiter/late", Actor_Timeout="1.5", Nats_Msg_Id="late")
-    run = asked.body["error"]["run"]
+    late_answer = await crm.ask("waiter/late", Actor_Timeout="1.5", Nats_Msg_Id="late")
+    run = late_answer.body["error"]["run"]
     waited = await crm.api("result", run=run, timeout=0.05)
     signals = [await crm.api("signal", run=run, name="go", payload=7, id="s-1") for _ in range(2)]
     ended = await crm.api("result", run=run)
     again = await crm.ask("waiter/late", Nats_Msg_Id="late")
 
-    assert (asked.code, asked.body["error"]["type"], waited.code) == (408, "timeout", 408)
-    assert [one.body["accepted"] for one in signals] == [True, False]
+    assert (late_answer.code, late_answer.body["error"]["type"], waited.code) == (
+        408,
+        "timeout",
+        408,
+    )
+    assert [answer.body["accepted"] for answer in signals] == [True, False]
     assert ended.body == {"run": run, "status": "COMPLETED", "output": 7, "error": None}
     assert (again.body, again.run) == (7, run)
 
@@ -196,7 +200,7 @@ async def test_agents_follow_topics_for_a_service(crm: Outside, host: Runtime) -
     await crm.api("follow", agent="echo/fan", topic="news", mode="lazy")
 
     assert done == [{}, {"followed": True}, {"followed": False}]
-    assert {one["type"] for one in described["agents"]} >= set(TYPES)
+    assert {agent["type"] for agent in described["agents"]} >= set(TYPES)
     assert await host.unfollow(AgentId("echo", "fan"), "news")
 
 
@@ -214,11 +218,13 @@ async def test_runs_of_another_tenant_are_unknown(bed: Bed, crm: Outside) -> Non
                 ("signal", {"name": "go"}),
             )
         ]
-        named = await other.api("submit", agent="default:echo/a", payload=1)
+        refusal = await other.api("submit", agent="default:echo/a", payload=1)
         own = await other.ask("echo/a", 1)
 
-    assert [(one.code, one.body["error"]["type"]) for one in answers] == [(404, "unknown_run")] * 5
-    assert named.code == 403
+    assert [(answer.code, answer.body["error"]["type"]) for answer in answers] == [
+        (404, "unknown_run")
+    ] * 5
+    assert refusal.code == 403
     assert own.body["from"] == "ext:crm"
     assert (await crm.api("status", run=run)).body["status"] != "COMPLETED"
 
@@ -303,7 +309,7 @@ async def test_the_error_of_a_too_large_answer_has_the_run(crm: Outside) -> None
     answer = await crm.ask("sayer/a", {"letters": 1_200_000})
     run = answer.body["error"]["run"]
     events = await crm.events(run=run)
-    cut = [one["name"] for one in events if one.get("truncated")]
+    cut = [event["name"] for event in events if event.get("truncated")]
 
     assert (answer.code, answer.run) == (413, run)
     assert cut == ["effect.result", "run.completed", "COMPLETED"]
@@ -315,23 +321,23 @@ async def test_the_requests_that_a_host_holds_are_limited(
     """Further ones are refused with a retry, and are served when there is capacity."""
     monkeypatch.setattr("broker._gateway.gateway.MAX_REQUESTS", 3)
     gateway = gateway_of(host)
-    held = [
+    tasks = [
         asyncio.create_task(crm.ask(f"waiter/full{n}", Nats_Msg_Id=f"full{n}", Actor_Timeout="20"))
         for n in range(10)
     ]
-    await until(lambda: sum(one.done() for one in held) == 7, "seven of a burst are refused")
-    refused = [one.result() for one in held if one.done()]
+    await until(lambda: sum(task.done() for task in tasks) == 7, "seven of a burst are refused")
+    refused = [task.result() for task in tasks if task.done()]
     more = await crm.ask("echo/full", 1)
     assert gateway.held == 3
-    waiting = [n for n in range(10) if not held[n].done()]
+    waiting = [n for n in range(10) if not tasks[n].done()]
     for n in waiting:
         run = run_id_of_submit(AgentId("waiter", f"full{n}"), "ext:crm", f"full{n}")
         await host.signal(run, "go", n)
 
-    assert {(one.code, one.body["error"]["type"]) for one in (*refused, more)} == {
+    assert {(answer.code, answer.body["error"]["type"]) for answer in (*refused, more)} == {
         (429, "too_many")
     }
-    assert [(await held[n]).body for n in waiting] == waiting
+    assert [(await tasks[n]).body for n in waiting] == waiting
     assert (await crm.ask("echo/full", 1)).code == 0
     assert gateway.held == 0
 
@@ -350,10 +356,10 @@ async def test_the_bytes_that_a_host_holds_are_limited(
     for size in ({"X_Big": "x" * 30_000}, {"X_Big": "x" * 200_000}):
         assert (await crm.ask("echo/big", 1, **size)).code == 429
     assert (await crm.ask("echo/small", 1)).code == 0
-    for n, asked in enumerate(runs):
+    for n, task in enumerate(runs):
         run = run_id_of_submit(AgentId("waiter", f"big{n}"), "ext:crm", f"big{n}")
         await host.signal(run, "go", n)
-        assert (await asked).body == n
+        assert (await task).body == n
 
     assert (await crm.ask("echo/big", 1, X_Big="x" * 200_000)).code == 0
     assert (gateway.held, gateway._open_bytes) == (0, 0)
@@ -428,16 +434,18 @@ async def test_a_run_is_watched_from_its_first_entry_to_its_end(
         await until(lambda: RunId(run) in host.live._readers, "it is watched")
         await crm.api("signal", run=run, name="go")
     events = watching.result()
-    entries = [one for one in events if one["kind"] == "entry"]
-    deltas = [one for one in events if one["kind"] == "delta"]
+    entries = [event for event in events if event["kind"] == "entry"]
+    deltas = [event for event in events if event["kind"] == "delta"]
     again = await crm.events(run=run, from_seq=entries[-1]["seq"])
 
-    assert [one["seq"] for one in entries] == list(range(len(entries)))
-    assert [one["data"] for one in deltas] == [{"n": n, "text": t} for n, t in enumerate(PIECES)]
-    assert {one["attempt"] for one in events} == {1}
-    assert events.index(deltas[-1]) < [one["name"] for one in events].index("llm.call")
+    assert [event["seq"] for event in entries] == list(range(len(entries)))
+    assert [event["data"] for event in deltas] == [
+        {"n": n, "text": t} for n, t in enumerate(PIECES)
+    ]
+    assert {event["attempt"] for event in events} == {1}
+    assert events.index(deltas[-1]) < [event["name"] for event in events].index("llm.call")
     assert events[-1]["data"] == {"result": "".join(PIECES), "error": None}
-    assert [(one["kind"], one["name"]) for one in again] == [
+    assert [(event["kind"], event["name"]) for event in again] == [
         ("entry", "run.completed"),
         ("end", "COMPLETED"),
     ]
@@ -490,12 +498,12 @@ async def test_a_reader_without_the_right_to_answer_heartbeats_renews_by_a_reque
         stream = (message.headers or {}).get("Actor-Stream")
         if stream is not None:
             beats += 1
-            for one in (b"{", b"[]", b'{"stream": 1}', json.dumps({"stream": stream}).encode()):
-                await crm.client.publish(f"{prefix}.renew", one)
-    held = gateway.held
+            for renewal in (b"{", b"[]", b'{"stream": 1}', json.dumps({"stream": stream}).encode()):
+                await crm.client.publish(f"{prefix}.renew", renewal)
+    held_count = gateway.held
     await until(lambda: gateway.held == 0, "nobody renews it any more")
 
-    assert held == 1
+    assert held_count == 1
 
 
 async def test_hosts_are_a_nats_micro_service(crm: Outside, host: Runtime) -> None:
@@ -508,11 +516,11 @@ async def test_hosts_are_a_nats_micro_service(crm: Outside, host: Runtime) -> No
     info = await stats_of(crm, f"$SRV.INFO.callboard.{host.owner}")
     ping = await stats_of(crm, f"$SRV.PING.callboard.{host.owner}")
 
-    asks = [one["endpoints"][0] for one in counted]
+    asks = [stats["endpoints"][0] for stats in counted]
     assert asks[1]["num_requests"] - asks[0]["num_requests"] == 2
     assert asks[1]["num_errors"] - asks[0]["num_errors"] == 1
     assert "nobody/counted" in asks[1]["last_error"]
-    assert [one["name"] for one in info["endpoints"]] == ["ask", "api"]
+    assert [endpoint["name"] for endpoint in info["endpoints"]] == ["ask", "api"]
     assert (ping["name"], info["metadata"]["host"]) == ("callboard", host.owner)
     assert set(info["metadata"]["serves"].split(",")) == set(TYPES)
 

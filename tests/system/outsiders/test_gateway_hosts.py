@@ -62,22 +62,22 @@ async def test_a_question_whose_host_is_killed_is_asked_again_and_answered_by_th
     run = run_id_of_submit(AgentId("waiter", "q"), "ext:crm", "q-1")
 
     async def rests() -> bool:
-        found = await crm.api("status", run=run)
-        return found.code == 0 and found.body["status"] == "SUSPENDED"
+        status = await crm.api("status", run=run)
+        return status.code == 0 and status.body["status"] == "SUSPENDED"
 
     await until(rests, "the run waits for its signal")
     await fleet.serving(SERVES)
     first.send(signal.SIGKILL)
     await first.exit_code()
     again = asyncio.create_task(until_answered(lambda: crm.ask("waiter/q", 1, Nats_Msg_Id="q-1")))
-    taken = await until_answered(
+    signal_answer = await until_answered(
         lambda: crm.api("signal", run=run, name="go", payload="done", id="s-1")
     )
     answer = await again
     lost.cancel()
     await asyncio.gather(lost, return_exceptions=True)
 
-    assert taken.code == 0
+    assert signal_answer.code == 0
     assert (answer.body, answer.run) == ("done", run)
 
 
@@ -99,9 +99,9 @@ def bus_of(door: Runtime) -> NatsDeltaBus:
     return bus
 
 
-async def until_heard(bus: NatsDeltaBus, place: str) -> None:
+async def until_heard(bus: NatsDeltaBus, subject: str) -> None:
     """Return once the broker forwards notifications."""
-    await until(lambda: place in bus._subscriptions, f"{place} is heard")
+    await until(lambda: subject in bus._subscriptions, f"{subject} is heard")
     assert bus._client is not None
     await bus._client.flush()
 
@@ -121,7 +121,7 @@ async def test_a_run_is_watched_over_crashes_of_its_hosts(
         await crm.api("signal", run=run, name="go")
         async for message in messages:
             events.append(json.loads(message.data))
-            pieces = [one for one in events if one["kind"] == "delta"]
+            pieces = [event for event in events if event["kind"] == "delta"]
             if len(pieces) == 2 and first.is_alive:
                 first.send(signal.SIGKILL)
                 await first.exit_code()
@@ -130,13 +130,17 @@ async def test_a_run_is_watched_over_crashes_of_its_hosts(
                 gate.touch()
             elif events[-1]["kind"] == "end":
                 break
-    entries = [one for one in events if one["kind"] == "entry"]
-    pieces = [one for one in events if one["kind"] == "delta"]
+    entries = [event for event in events if event["kind"] == "entry"]
+    pieces = [event for event in events if event["kind"] == "delta"]
     resumed = await crm.events(run=run, from_seq=entries[2]["seq"])
 
-    told = [(one["attempt"], one["data"]["n"], one["data"]["text"]) for one in pieces]
-    assert told == [(1, n, PIECES[n]) for n in (0, 1)] + [(2, n, PIECES[n]) for n in range(4)]
-    assert [one["seq"] for one in entries] == list(range(len(entries)))
+    numbered_pieces = [
+        (event["attempt"], event["data"]["n"], event["data"]["text"]) for event in pieces
+    ]
+    assert numbered_pieces == [(1, n, PIECES[n]) for n in (0, 1)] + [
+        (2, n, PIECES[n]) for n in range(4)
+    ]
+    assert [event["seq"] for event in entries] == list(range(len(entries)))
     assert (entries[-1]["attempt"], events[-1]["data"]["result"]) == (2, "".join(PIECES))
     assert resumed == [*entries[2:], events[-1]]
     assert (await asking).body == "".join(PIECES)
@@ -149,7 +153,7 @@ async def test_a_host_without_the_agent_is_notified_of_its_end(
     await fleet.serving(SERVES)
     monkeypatch.setattr("actors._runtime.client.client.FIRST_POLL_S", 600.0)
     bus = bus_of(door)
-    asked = asyncio.create_task(crm.ask("waiter/told", Nats_Msg_Id="t"))
+    ask_task = asyncio.create_task(crm.ask("waiter/told", Nats_Msg_Id="t"))
     run = run_id_of_submit(AgentId("waiter", "told"), "ext:crm", "t")
     watched = bus._subjects.live_end(AgentId("waiter", "told"), run)
     await until_heard(bus, watched)
@@ -157,7 +161,7 @@ async def test_a_host_without_the_agent_is_notified_of_its_end(
     await until(lambda: len(bus._handlers[watched]) == 2, "both wait")
     await crm.api("signal", run=run, name="go", payload="ended elsewhere")
 
-    assert (await asked).body == await waiting == "ended elsewhere"
+    assert (await ask_task).body == await waiting == "ended elsewhere"
     await until(lambda: watched not in bus._subscriptions, "nobody watches any more")
 
 
@@ -171,7 +175,9 @@ async def test_a_stopping_host_answers_ended_runs_and_refers_the_rest(
         await runtime.register_type("waiter", Waiter)
         gateway = gateway_of(runtime)
         runs = [await service.api("submit", agent=f"waiter/{n}", payload=1, id="l") for n in (1, 2)]
-        asked = [asyncio.create_task(service.ask(f"waiter/{n}", Nats_Msg_Id="l")) for n in (1, 2)]
+        ask_tasks = [
+            asyncio.create_task(service.ask(f"waiter/{n}", Nats_Msg_Id="l")) for n in (1, 2)
+        ]
         await until(lambda: gateway.held == 2, "both are held")
         stopping = asyncio.create_task(runtime.stop(drain_s=2.5))
         await until(lambda: gateway.has_left, "it has left")
@@ -179,17 +185,17 @@ async def test_a_stopping_host_answers_ended_runs_and_refers_the_rest(
             await service.ask("waiter/3")
         await runtime.signal(runs[0].body["run"], "go", "in time")
         await stopping
-        answered, told = [await one for one in asked]
+        answer, refusal = [await task for task in ask_tasks]
 
-    assert (told.code, told.body["error"]["type"]) == (503, "stopping")
-    assert (answered.code, answered.body) == (0, "in time")
+    assert (refusal.code, refusal.body["error"]["type"]) == (503, "stopping")
+    assert (answer.code, answer.body) == (0, "in time")
 
 
 def gateway_of(runtime: Runtime) -> Gateway:
     """Return the host's gateway."""
     [line] = runtime._host._listeners
-    [found] = [one for one in line._users if isinstance(one, Gateway)]  # type: ignore[attr-defined]
-    return found
+    [gateway] = [user for user in line._users if isinstance(user, Gateway)]  # type: ignore[attr-defined]
+    return gateway
 
 
 async def test_hosts_serve_a_broker_again_after_its_outage(

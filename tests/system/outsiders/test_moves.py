@@ -28,8 +28,8 @@ async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
     """Yield servers and an external client; each test starts its own hosts."""
-    async with make_bed(postgres_server, nats_server, redis_server) as made:
-        yield made
+    async with make_bed(postgres_server, nats_server, redis_server) as new_bed:
+        yield new_bed
 
 
 class Seen(NamedTuple):
@@ -71,11 +71,13 @@ async def seen(bed: Bed, agent: AgentId, waiter: AgentId, run_id: RunId) -> Seen
     """Return the outcomes of all messages published before."""
     handled = await bed.payloads(agent)
     await until(lambda: _is_there(bed, NOBODY), "the letter of nobody")
-    found = [*await bed.letters(agent), *await bed.letters(waiter), *await bed.letters(NOBODY)]
+    letters = [*await bed.letters(agent), *await bed.letters(waiter), *await bed.letters(NOBODY)]
     run = await bed.runtime.store.reads.run(run_id)
     signals = await bed.runtime.store.reads.signals(run_id)
     return Seen(
-        handled, sorted((one.id, one.times) for one in found), (run and run.last_seq, signals)
+        handled,
+        sorted((letter.id, letter.times) for letter in letters),
+        (run and run.last_seq, signals),
     )
 
 
@@ -104,7 +106,7 @@ async def test_messages_read_again_are_handled_once_also_without_an_id(bed: Bed,
         await bed.signal(run_id, 4, agent=waiter)
         result = (await bed.ended(run_id)).result
 
-    assert {one["config"]["opt_start_seq"] for one in consumers["consumers"]} == {1}
+    assert {consumer["config"]["opt_start_seq"] for consumer in consumers["consumers"]} == {1}
     assert before.handled == [{"n": 1}, {"n": 1}, {"n": 2}, {"n": 2}]
     assert after.handled == [*before.handled, {"n": 3}]
     assert after.letters == before.letters
@@ -115,9 +117,9 @@ async def test_messages_read_again_are_handled_once_also_without_an_id(bed: Bed,
 async def _are_published(bed: Bed, agent: AgentId, count: int) -> bool:
     subject = bed.subject(agent, "").replace("agent.v1", "dead.v1").rstrip(".")
     info = await bed.api(f"STREAM.INFO.{bed.namespace}_DEAD", {"subjects_filter": subject})
-    found: dict[str, int] = info["state"].get("subjects") or {}
-    assert found.get(subject, 0) <= count
-    return found.get(subject, 0) == count
+    counts: dict[str, int] = info["state"].get("subjects") or {}
+    assert counts.get(subject, 0) <= count
+    return counts.get(subject, 0) == count
 
 
 async def _has_taken_two(bed: Bed, run_id: RunId) -> bool:
@@ -138,7 +140,7 @@ async def test_an_id_counts_also_when_the_same_message_is_published_to_the_next_
         handled = await bed.handled(agent)
         run = await bed.runtime.store.reads.run(run_id_of_mail(agent, "ext:crm", "m"))
 
-    assert [one.id for one in handled] == ["m"]
+    assert [message.id for message in handled] == ["m"]
     assert run is not None
 
 

@@ -32,8 +32,8 @@ async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
     """Yield one host for all tests of this file."""
-    async with make_bed(postgres_server, nats_server, redis_server) as made, made.running():
-        yield made
+    async with make_bed(postgres_server, nats_server, redis_server) as new_bed, new_bed.running():
+        yield new_bed
 
 
 def desk(key: str, tenant: str = "default") -> AgentId:
@@ -49,7 +49,9 @@ async def test_a_published_object_is_handled_by_the_agent_that_the_subject_names
 
     assert ack["stream"].startswith(f"{bed.namespace}_EDGE_")
     assert ack["seq"] > 0
-    assert [(one.sender, one.payload) for one in handled] == [("ext:crm", {"say": "hello"})]
+    assert [(message.sender, message.payload) for message in handled] == [
+        ("ext:crm", {"say": "hello"})
+    ]
 
 
 @pytest.mark.item(201)
@@ -65,7 +67,9 @@ async def test_messages_of_a_publisher_are_handled_in_their_order(bed: Bed) -> N
     handled = await bed.handled(desk("order"))
 
     for sender in ("ext:crm", "ext:shop"):
-        assert [one.payload["n"] for one in handled if one.sender == sender] == list(range(20))
+        assert [message.payload["n"] for message in handled if message.sender == sender] == list(
+            range(20)
+        )
 
 
 BODIES: Final[dict[str, tuple[dict[str, str], bytes, object]]] = {
@@ -111,7 +115,7 @@ async def test_a_cloud_event_keeps_its_id_and_its_attributes(bed: Bed) -> None:
         await bed.publish(desk("event"), {"order": 17}, headers=event)
     handled = await bed.handled(desk("event"))
 
-    assert [(one.id, one.payload) for one in handled] == [("event-1", {"order": 17})]
+    assert [(message.id, message.payload) for message in handled] == [("event-1", {"order": 17})]
     assert handled[0].metadata == {
         "ce-id": "event-1",
         "ce-source": "/orders",
@@ -135,9 +139,9 @@ async def test_an_id_is_accepted_once_per_agent_and_publisher(bed: Bed) -> None:
         ack = await bed.publish(agent, {"n": 1}, publisher=publisher, message_id="m-1")
         assert "error" not in ack
 
-    assert [one.sender for one in await bed.handled(desk("ids"))] == ["ext:crm", "ext:shop"]
-    assert [one.sender for one in await bed.handled(desk("ids-2"))] == ["ext:crm"]
-    assert [one.sender for one in await bed.handled(desk("ids", "acme"))] == ["ext:crm"]
+    assert [message.sender for message in await bed.handled(desk("ids"))] == ["ext:crm", "ext:shop"]
+    assert [message.sender for message in await bed.handled(desk("ids-2"))] == ["ext:crm"]
+    assert [message.sender for message in await bed.handled(desk("ids", "acme"))] == ["ext:crm"]
 
 
 async def test_concurrent_messages_of_one_id_are_accepted_once(bed: Bed) -> None:
@@ -151,7 +155,7 @@ async def test_concurrent_messages_of_one_id_are_accepted_once(bed: Bed) -> None
         await bed.outsider.send(raw)
     handled = await bed.handled(desk("burst"))
 
-    assert sorted(one.sender for one in handled) == sorted(f"ext:p{n}" for n in range(20))
+    assert sorted(message.sender for message in handled) == sorted(f"ext:p{n}" for n in range(20))
 
 
 async def test_messages_without_an_id_are_all_handled(bed: Bed) -> None:
@@ -160,7 +164,7 @@ async def test_messages_without_an_id_are_all_handled(bed: Bed) -> None:
         await bed.publish(desk("no-id"), {"n": 1})
     handled = await bed.handled(desk("no-id"))
 
-    assert [one.payload for one in handled] == [{"n": 1}, {"n": 1}]
+    assert [message.payload for message in handled] == [{"n": 1}, {"n": 1}]
     assert handled[0].id != handled[1].id
 
 
@@ -174,9 +178,13 @@ async def test_an_external_id_does_not_block_an_agents_message_of_the_same_id(be
     await bed.handled(desk("to"))
     await bed.publish(desk("from"), {"forward": "desk/to"}, message_id="start")
     await bed.notes.until(desk("to"), {"forwarded": True})
-    true = [one for one in await bed.handled(desk("to")) if one.payload == {"forwarded": True}]
+    true = [
+        message
+        for message in await bed.handled(desk("to"))
+        if message.payload == {"forwarded": True}
+    ]
 
-    assert [(one.sender, one.id in ids) for one in true] == [("agent:desk/from", True)]
+    assert [(message.sender, message.id in ids) for message in true] == [("agent:desk/from", True)]
 
 
 async def test_the_sender_comes_from_the_subject_and_not_from_headers(bed: Bed) -> None:
@@ -195,7 +203,7 @@ async def test_the_sender_comes_from_the_subject_and_not_from_headers(bed: Bed) 
     await bed.publish(desk("forged"), body, headers=forged)
     handled = await bed.handled(desk("forged"))
 
-    assert [(one.sender, one.payload) for one in handled] == [("ext:crm", body)]
+    assert [(message.sender, message.payload) for message in handled] == [("ext:crm", body)]
     assert handled[0].metadata == {}
 
 
@@ -249,7 +257,7 @@ async def test_without_permissions_any_client_can_use_any_name(bed: Bed) -> None
     await bed.notes.until(desk("open", "acme"), {"n": 3})
     handled = await bed.handled(desk("open", "acme"))
 
-    assert {one.sender for one in handled} == {"ext:acme-billing"}
+    assert {message.sender for message in handled} == {"ext:acme-billing"}
 
 
 @pytest.mark.item(212)
@@ -351,7 +359,7 @@ async def test_a_signal_reaches_only_a_run_of_the_addressed_agent(
     await bed.signal(run_id, "right", agent=agent)
 
     assert (await bed.ended(run_id)).result == ["right"]
-    assert [one.reason for one in letters] == ["explicit"]
+    assert [letter.reason for letter in letters] == ["explicit"]
     assert f"has no run {run_id}" in letters[0].last_error
 
 
@@ -378,6 +386,6 @@ async def test_external_clients_at_once_do_not_disturb_each_other(bed: Bed) -> N
     )
     await bed.outsider.send(packet)
     async with asyncio.timeout(30):
-        found = [await bed.payloads(desk(f"many-{key}")) for key in range(10)]
+        payloads = [await bed.payloads(desk(f"many-{key}")) for key in range(10)]
 
-    assert found == [[{"n": n} for n in range(key, 100, 10)] for key in range(10)]
+    assert payloads == [[{"n": n} for n in range(key, 100, 10)] for key in range(10)]

@@ -29,8 +29,8 @@ MINE, OTHERS = AgentId("desk", "1"), AgentId("desk", "1", "acme")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def port(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[int]:
     """Yield a server with the shipped configuration."""
-    async with secured_server(tmp_path_factory.mktemp("nats")) as found:
-        yield found
+    async with secured_server(tmp_path_factory.mktemp("nats")) as server_port:
+        yield server_port
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -38,25 +38,25 @@ async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis, port: int
 ) -> AsyncIterator[Bed]:
     """Yield a host logged in as `host`, with no other rights; there is no namespace."""
-    async with make_bed(postgres_server, nats_server, redis_server) as made:
-        one = Bed(
+    async with make_bed(postgres_server, nats_server, redis_server) as plain_bed:
+        new_bed = Bed(
             nats_url=url_of(port, "crm"),
             host_url=url_of(port, "host"),
-            postgres_url=made.postgres_url,
-            redis_url=made.redis_url,
-            schema=made.schema,
+            postgres_url=plain_bed.postgres_url,
+            redis_url=plain_bed.redis_url,
+            schema=plain_bed.schema,
             namespace="",
             notes=Notes(),
         )
-        await make_streams(port, one.postgres_url, one.schema)
-        async with one.running(), one.connected():
-            yield one
+        await make_streams(port, new_bed.postgres_url, new_bed.schema)
+        async with new_bed.running(), new_bed.connected():
+            yield new_bed
 
 
 async def until_handled(bed: Bed, agent: AgentId, n: int) -> list[str | None]:
     """Return the senders of the agent's messages, once it has got this one."""
     await bed.notes.until(agent, {"n": n})
-    return [one.sender for one in bed.notes.handled[agent] if one.payload == {"n": n}]
+    return [message.sender for message in bed.notes.handled[agent] if message.payload == {"n": n}]
 
 
 async def test_a_publisher_reaches_the_agents_of_its_tenant_under_its_own_name(
@@ -80,7 +80,7 @@ async def test_a_publisher_posts_to_topics_of_its_tenant_under_its_own_name(
         async with raw_nats(url_of(port, user), inbox=f"_INBOX_{user}") as outsider:
             await outsider.publish(subject, b'{"n": 7}')
         await bed.notes.until(agent, {"n": 7})
-        [post] = [one for one in bed.notes.handled[agent] if one.payload == {"n": 7}]
+        [post] = [message for message in bed.notes.handled[agent] if message.payload == {"n": 7}]
 
         assert post.metadata["publisher"] == f"ext:{service}"
 
@@ -222,10 +222,10 @@ async def test_events_of_a_run_cross_accounts(bed: Bed, port: int) -> None:
     for user, name, tenant in (("crm", "crm", "default"), ("acme.billing", "billing", "acme")):
         async with raw_nats(url_of(port, user), inbox=f"_INBOX_{name}") as service:
             body = json.dumps({"agent": "waiter/e", "payload": {"count": 0}}).encode()
-            asked = await service.request(f"api.v1.{tenant}.{name}.submit", body)
-            run = json.loads(asked.body)["run"]
-            wanted = json.dumps({"run": run, "from_seq": 0}).encode()
-            frame = await service.request(f"api.v1.{tenant}.{name}.events", wanted)
+            answer = await service.request(f"api.v1.{tenant}.{name}.submit", body)
+            run = json.loads(answer.body)["run"]
+            request = json.dumps({"run": run, "from_seq": 0}).encode()
+            frame = await service.request(f"api.v1.{tenant}.{name}.events", request)
             kinds = []
             while b"Actor-Event: end" not in frame.head:
                 if b"Actor-Event: entry" in frame.head:
@@ -244,14 +244,14 @@ async def test_a_publisher_with_the_grant_reaches_runs_that_others_started(
     async with raw_nats(url_of(port, "crm"), inbox="_INBOX_crm") as crm:
         body = json.dumps({"agent": str(agent), "payload": {"count": 1}, "id": "g"}).encode()
         run = json.loads((await crm.request("api.v1.default.crm.submit", body)).body)["run"]
-    wanted = json.dumps({"run": run}).encode()
+    request = json.dumps({"run": run}).encode()
     async with raw_nats(url_of(port, "shop"), inbox="_INBOX_shop") as shop:
-        unknown = await shop.request("api.v1.default.shop.result", wanted)
+        unknown = await shop.request("api.v1.default.shop.result", request)
     async with raw_nats(url_of(port, "ops"), inbox="_INBOX_ops") as ops:
         await ops.send(b"SUB run.v1.default.*.*.* 9\r\n")
         await ops.settled()
         ack = await ops.publish(bed.subject(agent, f"sig.ops.{run}.go"), b"5")
-        result = await ops.request("api.v1.default.ops.result.tenant", wanted)
+        result = await ops.request("api.v1.default.ops.result.tenant", request)
 
     assert b"404" in unknown.head
     assert ack["stream"].startswith("EDGE_")
@@ -337,7 +337,7 @@ async def test_the_admin_reads_and_configures_but_sends_nothing(
 
 
 @pytest.mark.parametrize(
-    "place",
+    "reply_subject",
     [
         "$JS.API.STREAM.DELETE.{edge}",
         "$JS.API.STREAM.DELETE.MAIL",
@@ -347,7 +347,7 @@ async def test_the_admin_reads_and_configures_but_sends_nothing(
     ],
 )
 async def test_no_answer_goes_to_a_subject_forbidden_to_the_requester(
-    bed: Bed, port: int, place: str
+    bed: Bed, port: int, reply_subject: str
 ) -> None:
     """A host may publish to any requested subject; the requester does not get that right by it."""
     async with (
@@ -355,36 +355,36 @@ async def test_no_answer_goes_to_a_subject_forbidden_to_the_requester(
         raw_nats(url_of(port, "admin"), inbox="_INBOX_admin") as admin,
     ):
         edge = (await crm.publish(bed.subject(MINE, "ext.crm"), b'{"n": 8}'))["stream"]
-        asked = b'{"agent": "waiter/r", "payload": {"count": 0}, "id": "r"}'
-        run = json.loads((await crm.request("api.v1.default.crm.submit", asked)).body)["run"]
-        wanted = json.dumps({"run": run}).encode()
-        made = [
+        submission = b'{"agent": "waiter/r", "payload": {"count": 0}, "id": "r"}'
+        run = json.loads((await crm.request("api.v1.default.crm.submit", submission)).body)["run"]
+        request = json.dumps({"run": run}).encode()
+        created = [
             json.loads((await admin.request(f"$JS.API.STREAM.INFO.{name}")).body)["created"]
             for name in (edge, "MAIL")
         ]
         await admin.send(b"SUB agent.v1.*.desk.2.> 5\r\nSUB _INBOX_admin.1 6\r\n")
         await admin.settled()
-        for verb, body in (("describe", b""), ("events", wanted)):
-            redirected = place.format(edge=edge)
+        for verb, body in (("describe", b""), ("events", request)):
+            redirected = reply_subject.format(edge=edge)
             await crm.send(publish_bytes(f"api.v1.default.crm.{verb}", body, reply=redirected))
-        frame = await crm.request("api.v1.default.crm.events", wanted)
+        frame = await crm.request("api.v1.default.crm.events", request)
         while b"Actor-Event: end" not in frame.head:  # the host is past the others
             frame = await crm.frame()
         await admin.settled()  # and they had no effect
-        now = [
+        created_now = [
             json.loads((await admin.request(f"$JS.API.STREAM.INFO.{name}")).body)["created"]
             for name in (edge, "MAIL")
         ]
 
-        assert now == made
+        assert created_now == created
 
 
 async def test_jetstream_answers_to_a_stolen_host_login_are_no_external_messages(
     bed: Bed, port: int
 ) -> None:
     """The server answers a host's requests at any subject; agents do not get these answers."""
-    place = bed.subject(OTHERS, "ext.shop")
-    asked = (
+    reply_subject = bed.subject(OTHERS, "ext.shop")
+    requests = (
         ("$JS.API.INFO", b""),
         ("$JS.API.STREAM.NAMES", b""),
         ("$JS.API.STREAM.INFO.MAIL", b""),
@@ -398,26 +398,28 @@ async def test_jetstream_answers_to_a_stolen_host_login_are_no_external_messages
         raw_nats(url_of(port, "host"), inbox="_INBOX_host.t") as host,
         raw_nats(url_of(port, "acme")) as acme,
     ):
-        for subject, body in asked:
-            await host.send(publish_bytes(subject, body, reply=place))
+        for subject, body in requests:
+            await host.send(publish_bytes(subject, body, reply=reply_subject))
         await host.settled()
 
         async def are_letters() -> bool:
             letters = await bed.runtime.store.lists.dead_letters(agent=OTHERS)
-            found = (one for one in letters if "somebody's question" in str(one.last_error))
-            return sum(one.times for one in found) >= 7
+            answers = (
+                letter for letter in letters if "somebody's question" in str(letter.last_error)
+            )
+            return sum(letter.times for letter in answers) >= 7
 
         await until(are_letters, "the answers are dead letters")
         await acme.publish(bed.subject(OTHERS, "ext.billing"), b'{"n": 10}')
         await until_handled(bed, OTHERS, 10)
 
-    assert [one for one in bed.notes.handled[OTHERS] if one.sender == "ext:shop"] == []
+    assert [message for message in bed.notes.handled[OTHERS] if message.sender == "ext:shop"] == []
 
 
 async def acknowledgements(bed: Bed) -> list[DeadLetter]:
     """Return the dead letters of `OTHERS` that are answers of the server."""
     letters = await bed.runtime.store.lists.dead_letters(agent=OTHERS)
-    return [one for one in letters if "acknowledgement" in str(one.last_error)]
+    return [letter for letter in letters if "acknowledgement" in str(letter.last_error)]
 
 
 async def test_an_acknowledgement_that_is_sent_to_an_agent_is_no_message(
@@ -448,15 +450,15 @@ async def test_an_acknowledgement_that_is_sent_to_an_agent_is_no_message(
         await until(first_kept, "the post is kept for observers")
         expects = {"Nats-Expected-Last-Sequence": "99999"}
         for headers in ({}, expects):
-            for place in ("$JS.API.STREAM.PURGE.TOPIC", target):
-                await crm.send(publish_bytes(post, b'{"n": 9}', headers, place))
+            for reply_subject in ("$JS.API.STREAM.PURGE.TOPIC", target):
+                await crm.send(publish_bytes(post, b'{"n": 9}', headers, reply_subject))
                 await crm.settled()
         await until(are_letters, "the last acknowledgements are dead letters")
         await acme.publish(bed.subject(OTHERS, "ext.billing"), b'{"n": 9}')
         await until_handled(bed, OTHERS, 9)
         kept_from = await first_kept()
 
-    assert [one for one in bed.notes.handled[OTHERS] if one.sender == "ext:shop"] == []
+    assert [message for message in bed.notes.handled[OTHERS] if message.sender == "ext:shop"] == []
     assert sum(letter.times for letter in await acknowledgements(bed)) == 2
     assert kept_from == 1
 
@@ -472,8 +474,8 @@ async def test_refused_messages_were_not_handled(bed: Bed, port: int) -> None:
         await until_handled(bed, MINE, 6)
 
     for agent in (MINE, OTHERS):
-        found = [one.payload for one in bed.notes.handled[agent]]
-        assert not [one for one in found if one in [{"n": 3}, {"n": 4}, {"n": 5}]]
+        payloads = [message.payload for message in bed.notes.handled[agent]]
+        assert not [payload for payload in payloads if payload in [{"n": 3}, {"n": 4}, {"n": 5}]]
 
 
 async def test_a_wrong_password_is_refused(port: int) -> None:

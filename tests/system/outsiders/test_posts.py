@@ -82,10 +82,10 @@ async def unfollow(client: Runtime, agents: Iterable[AgentId]) -> None:
 
 async def got(rows: Rows) -> Counter[str]:
     """Return how many posts each agent got."""
-    found = await rows.connection.fetch(
+    records = await rows.connection.fetch(
         "select agent, count(*) as n from inbox where sender = $1 group by agent", SENDER
     )
-    return Counter({row["agent"]: row["n"] for row in found})
+    return Counter({row["agent"]: row["n"] for row in records})
 
 
 async def publish(outsider: RawNats, namespace: str, payload: object) -> None:

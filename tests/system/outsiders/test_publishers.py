@@ -39,8 +39,8 @@ async def bed(
     postgres_server: TestPostgres, nats_server: TestNats, redis_server: TestRedis
 ) -> AsyncIterator[Bed]:
     """Yield names of this module's own on the session's servers."""
-    async with make_bed(postgres_server, nats_server, redis_server) as made:
-        yield made
+    async with make_bed(postgres_server, nats_server, redis_server) as new_bed:
+        yield new_bed
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -65,8 +65,8 @@ async def crm(bed: Bed, host: Runtime) -> AsyncIterator[Outside]:
 async def begun(bed: Bed, key: str) -> RunId:
     """Return a run that the service `shop` started; it waits for a signal."""
     async with outside(bed.nats_url, bed.namespace, publisher="shop") as shop:
-        asked = await shop.api("submit", agent=f"waiter/{key}", payload={"card": 1}, id=key)
-        run = asked.body["run"]
+        submission = await shop.api("submit", agent=f"waiter/{key}", payload={"card": 1}, id=key)
+        run = submission.body["run"]
 
         async def rests() -> bool:
             return bool((await shop.api("status", run=run)).body["status"] == "SUSPENDED")
@@ -82,8 +82,10 @@ async def test_a_run_of_another_publisher_is_unknown(bed: Bed, crm: Outside, hos
     row = await host.store.reads.run(run)
     await host.signal(run, "go", 7)
 
-    assert [(one.code, one.body["error"]["type"]) for one in answers] == [(404, "unknown_run")] * 5
-    assert all("--sees tenant" in one.body["error"]["remedy"] for one in answers)
+    assert [(answer.code, answer.body["error"]["type"]) for answer in answers] == [
+        (404, "unknown_run")
+    ] * 5
+    assert all("--sees tenant" in answer.body["error"]["remedy"] for answer in answers)
     assert row is not None
     assert row.cancel_requested is None
     assert await host.result(run) == 7
@@ -95,12 +97,12 @@ async def test_an_agent_that_works_for_another_publisher_is_busy(
 ) -> None:
     """Its run is neither joined nor interrupted, by a question or a submit; a message can queue behind it."""
     run = await begun(bed, how)
-    asked = await crm.ask(f"waiter/{how}", Actor_On_Conflict=how)
+    ask_answer = await crm.ask(f"waiter/{how}", Actor_On_Conflict=how)
     submitted = await crm.api("submit", agent=f"waiter/{how}", payload=1, on_conflict=how)
     queued = await crm.api("submit", agent=f"waiter/{how}", payload=1, id="q")
     row = await host.store.reads.run(run)
 
-    assert [(one.code, one.body["error"]["type"]) for one in (asked, submitted)] == [
+    assert [(answer.code, answer.body["error"]["type"]) for answer in (ask_answer, submitted)] == [
         (409, "conflict")
     ] * 2
     assert queued.body["run"] == run_id_of_submit(AgentId("waiter", how), "ext:crm", "q")

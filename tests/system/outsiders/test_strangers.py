@@ -50,7 +50,7 @@ ENTRIES: Final = ["run.started", "llm.call", "run.completed"]
 """Some event names that every watched run has."""
 
 
-class Said(NamedTuple):
+class Output(NamedTuple):
     """Output and exit code of a program."""
 
     code: int
@@ -75,12 +75,12 @@ class Strangers:
     url: str
     runtime: Runtime
 
-    async def run(self, *program: str) -> Said:
+    async def run(self, *program: str) -> Output:
         """Run a program to its end."""
         async with self.running(*program) as process, asyncio.timeout(PATIENCE_S):
             out, err = await process.communicate()
         assert process.returncode is not None
-        return Said(process.returncode, out.decode(), err.decode())
+        return Output(process.returncode, out.decode(), err.decode())
 
     @asynccontextmanager
     async def running(self, *program: str) -> AsyncIterator[asyncio.subprocess.Process]:
@@ -98,12 +98,12 @@ class Strangers:
                 process.kill()
                 await process.wait()
 
-    async def request(self, subject: str, body: object, *headers: str) -> Said:
+    async def request(self, subject: str, body: object, *headers: str) -> Output:
         """Send a request over a plain socket; a body that is no text is sent as JSON."""
         text = body if isinstance(body, str) else json.dumps(body)
         return await self.run(*SOCKET, self.url, subject, text, *headers)
 
-    async def api(self, verb: str, body: object) -> Said:
+    async def api(self, verb: str, body: object) -> Output:
         """Call an API verb as the service `crm`."""
         return await self.request(f"api.v1.default.crm.{verb}", body)
 
@@ -122,10 +122,10 @@ class Strangers:
             assert process.stdout is not None
             seen = [await process.stdout.readline()]
             disturb()
-            told = await self.api(
+            signal_answer = await self.api(
                 "signal", {"run": run, "name": "ok", "payload": None, "id": "s-1"}
             )
-            assert told.data == {"accepted": True}
+            assert signal_answer.data == {"accepted": True}
             seen += [line async for line in process.stdout]
             return b"".join(seen).decode(), await process.wait()
 
@@ -138,8 +138,8 @@ async def strangers(
     url = own_nats().url
     settings = Settings(db_schema=schema, suspend_after=0.05)
     async with build_runtime(url, postgres_server.url, settings=settings) as runtime:
-        for name, made in AGENTS.items():
-            await runtime.register_type(name, made)
+        for name, factory in AGENTS.items():
+            await runtime.register_type(name, factory)
         yield Strangers(url, runtime)
 
 
@@ -166,12 +166,12 @@ async def test_a_socket_asks_and_gets_the_answer(strangers: Strangers) -> None:
     event = ("ce-specversion:1.0", "ce-id:q-1", "ce-source:/orders", "ce-type:question")
     subject = "ask.v1.default.desk.a%20b.crm"
 
-    there = await strangers.request("$SRV.PING.callboard", "")
-    said = [await strangers.request(subject, {"text": "to be"}, *event) for _ in range(2)]
+    service = await strangers.request("$SRV.PING.callboard", "")
+    answers = [await strangers.request(subject, {"text": "to be"}, *event) for _ in range(2)]
 
-    assert there.data["name"] == "callboard"
-    assert [one.data for one in said] == [{"answer": "TO BE", "source": "shelf 5"}] * 2
-    first, second = (one.headers for one in said)
+    assert service.data["name"] == "callboard"
+    assert [answer.data for answer in answers] == [{"answer": "TO BE", "source": "shelf 5"}] * 2
+    first, second = (answer.headers for answer in answers)
     assert first["actor-run"] == second["actor-run"]
     assert first["actor-status"] == "COMPLETED"
     assert first["ce-specversion"] == "1.0"
@@ -182,13 +182,13 @@ async def test_a_socket_asks_and_gets_the_answer(strangers: Strangers) -> None:
 async def test_a_shell_asks_and_publishes(strangers: Strangers) -> None:
     """Bash alone is enough, also for characters of two bytes."""
     program = ("bash", str(OUTSIDE / "ask.sh"))
-    asked = await strangers.run(*program, "ask.v1.default.desk.k.crm", '{"text": "große Wale"}')
+    answer = await strangers.run(*program, "ask.v1.default.desk.k.crm", '{"text": "große Wale"}')
     stored = await strangers.run(
         *program, "agent.v1.default.desk.k.ext.crm", '{"text": "x"}', "m-1"
     )
     failed = await strangers.run(*program, "ask.v1.default.desk.k.crm", "[")
 
-    assert asked.data == {"answer": "GROSSE WALE", "source": "shelf 10"}
+    assert answer.data == {"answer": "GROSSE WALE", "source": "shelf 10"}
     assert stored.data["stream"].startswith("EDGE_")
     assert (failed.code, failed.data["error"]["code"]) == (1, 400)
 
@@ -196,12 +196,12 @@ async def test_a_shell_asks_and_publishes(strangers: Strangers) -> None:
 async def test_errors_have_code_sentence_and_remedy(strangers: Strangers) -> None:
     """Each error has a code, a sentence and a remedy, and the program exits with 1."""
     for subject, body, header, code in ERRORS:
-        said = await strangers.request(subject, body, header)
-        case = (subject, body, header, said)
+        answer = await strangers.request(subject, body, header)
+        case = (subject, body, header, answer)
 
-        assert (said.code, said.headers.get("nats-service-error-code")) == (1, str(code)), case
-        assert said.headers["nats-service-error"], case
-        error = said.data["error"]
+        assert (answer.code, answer.headers.get("nats-service-error-code")) == (1, str(code)), case
+        assert answer.headers["nats-service-error"], case
+        error = answer.data["error"]
         assert error["code"] == code, case
         assert error["type"], case
         assert error["message"], case
@@ -216,14 +216,16 @@ async def test_the_answer_of_a_timed_out_ask_can_be_read_later(strangers: Strang
     )
     run = late.data["error"]["run"]
     status = await strangers.api("status", {"run": run})
-    told = await strangers.api("signal", {"run": run, "name": "ok", "payload": None, "id": "s-1"})
+    signal_answer = await strangers.api(
+        "signal", {"run": run, "name": "ok", "payload": None, "id": "s-1"}
+    )
     ended = await strangers.api("result", {"run": run, "timeout": 10})
     again = await strangers.api("cancel", {"run": run, "reason": "too late"})
 
     assert (late.code, late.data["error"]["code"]) == (1, 408)
     assert late.headers["actor-run"] == run
     assert status.data["status"] in {"PENDING", "RUNNING", "SUSPENDED"}
-    assert told.data == {"accepted": True}
+    assert signal_answer.data == {"accepted": True}
     assert ended.data["output"] == {"answer": "TO BE", "source": "shelf 5"}
     assert again.data == {"cancelled": False}
 
@@ -240,11 +242,11 @@ async def test_a_service_lets_an_agent_follow_and_posts(strangers: Strangers) ->
         return any(run.result == [post] for run in runs)
 
     await until(has_read, "the reader has the post")
-    gone = [await strangers.api("unfollow", wish) for _ in range(2)]
+    unfollow_answers = [await strangers.api("unfollow", wish) for _ in range(2)]
 
     assert (first.code, first.data) == (0, {})
     assert stored.data["stream"].startswith("EDGE_")
-    assert [one.data["followed"] for one in gone] == [True, False]
+    assert [answer.data["followed"] for answer in unfollow_answers] == [True, False]
 
 
 async def test_a_socket_watches_a_run(strangers: Strangers) -> None:
@@ -257,15 +259,17 @@ async def test_a_socket_watches_a_run(strangers: Strangers) -> None:
     rest = await strangers.api("events", {"run": run, "from_seq": 2})
 
     events = [json.loads(line) for line in text.splitlines()]
-    entries = [one["seq"] for one in events if one["kind"] == "entry"]
-    pieces = [one["data"]["text"] for one in events if one["kind"] == "delta"]
+    entries = [event["seq"] for event in events if event["kind"] == "entry"]
+    pieces = [event["data"]["text"] for event in events if event["kind"] == "delta"]
     assert code == 0
     assert entries == list(range(entries[0], entries[0] + len(entries)))
-    assert set(ENTRIES) <= {one["name"] for one in events}
+    assert set(ENTRIES) <= {event["name"] for event in events}
     assert "".join(pieces) == "TO BE OR NOT"
     assert (events[-1]["kind"], events[-1]["name"]) == ("end", "COMPLETED")
     later = [json.loads(line) for line in rest.out.splitlines()]
-    assert [one["seq"] for one in later if one["kind"] == "entry"] == entries[entries.index(2) :]
+    assert [event["seq"] for event in later if event["kind"] == "entry"] == entries[
+        entries.index(2) :
+    ]
 
 
 @pytest.mark.costly
@@ -279,15 +283,17 @@ async def test_node_publishes_asks_and_watches(strangers: Strangers, node: Path)
         *program("publish.mjs", "desk", "n", "crm", "m-1", '{"text": "x"}')
     )
     asking = program("ask.mjs", "desk", "eu.west/a b", "crm", "q-1", '{"text": "große Wale"}')
-    asked = [await strangers.run(*asking) for _ in range(2)]
+    answers = [await strangers.run(*asking) for _ in range(2)]
     failed = await strangers.run(*program("ask.mjs", "desk", "n", "crm", "q-2", "{}"))
     run = await strangers.waiting("w")
     text, code = await strangers.watched(run, *program("watch.mjs", "crm", run))
     unknown = await strangers.run(*program("watch.mjs", "crm", "none"))
 
     assert published.data["stream"].startswith("EDGE_")
-    assert [one.data for one in asked] == [{"answer": "GROSSE WALE", "source": "shelf 10"}] * 2
-    assert asked[0].err == asked[1].err  # the same run
+    assert [answer.data for answer in answers] == [
+        {"answer": "GROSSE WALE", "source": "shelf 10"}
+    ] * 2
+    assert answers[0].err == answers[1].err  # the same run
     assert failed.code == 1
     assert failed.err.startswith("422 ")
     assert "\nTO BE OR NOT\n" in text

@@ -40,10 +40,10 @@ async def bed(
     postgres_server: TestPostgres, own_nats: OwnNats, redis_server: TestRedis, schema: str
 ) -> AsyncIterator[Bed]:
     """Yield a host without a namespace, so that the commands stand as they are."""
-    one = Bed(own_nats().url, postgres_server.url, redis_server.url, schema, "", Notes())
-    async with one.running(), one.connected():
-        await one.runtime.register_type("approval", lambda id_: Waiter(id_, one.notes))
-        yield one
+    new_bed = Bed(own_nats().url, postgres_server.url, redis_server.url, schema, "", Notes())
+    async with new_bed.running(), new_bed.connected():
+        await new_bed.runtime.register_type("approval", lambda id_: Waiter(id_, new_bed.notes))
+        yield new_bed
 
 
 class Reader:
@@ -51,7 +51,7 @@ class Reader:
 
     def __init__(self, bed: Bed, run_id: RunId) -> None:
         self._bed, self._run_id = bed, run_id
-        self._said: dict[str, Callable[..., Awaitable[None]]] = {
+        self._checks: dict[str, Callable[..., Awaitable[None]]] = {
             r"(\S+), which follows \S+, gets (\{.*\}) from (\S+)": self._follower_gets,
             r"(\S+/.+) gets (\{.*\}) from (\S+)": self._gets,
             r"nothing: .*": self._nothing,
@@ -64,9 +64,9 @@ class Reader:
         subject = command.subject.replace("RUN", self._run_id)
         ack = await self._bed.outsider.publish(subject, command.body.encode(), command.headers)
         assert "error" not in ack
-        for pattern, holds in self._said.items():
-            if found := re.fullmatch(pattern, command.outcome):
-                await holds(*found.groups())
+        for pattern, holds in self._checks.items():
+            if match := re.fullmatch(pattern, command.outcome):
+                await holds(*match.groups())
                 return
         pytest.fail(f"nobody knows how to check {command.outcome!r}")
 
@@ -86,7 +86,7 @@ class Reader:
         agent_id = AgentId.parse(agent)
 
         async def has_come() -> bool:
-            return any(words in one.last_error for one in await self._bed.letters(agent_id))
+            return any(words in letter.last_error for letter in await self._bed.letters(agent_id))
 
         await until(has_come, f"a dead letter of {agent}: {words}")
 
@@ -100,21 +100,23 @@ async def test_every_command_of_the_document_has_the_documented_outcome(
 ) -> None:
     """The command line lists the documented dead letters."""
     run_id = await bed.started(AgentId("approval", "order-17"), "start", {"count": 1})
-    commands = [one for block in blocks(DOCUMENT, "sh") for one in published(block)]
+    commands = [c for block in blocks(DOCUMENT, "sh") for c in published(block)]
     reader = Reader(bed, run_id)
     await bed.runtime.follow(AgentId("desk", "k8"), "news", "eu")
     for command in commands:
         await reader.do(command)
     cli = Cli(bed.postgres_url, bed.schema, capsys)
-    listed = await cli.call("dlq", "list", "--agent", "desk/k4", "--json")
-    refused = await cli.call("dlq", "redrive", str(listed.data[0]["id"]))
-    handled = [one for found in bed.notes.handled.values() for one in found]
-    promised = [one for one in commands if " gets " in one.outcome and "run of" not in one.outcome]
+    letter_list = await cli.call("dlq", "list", "--agent", "desk/k4", "--json")
+    refused = await cli.call("dlq", "redrive", str(letter_list.data[0]["id"]))
+    handled = [message for messages in bed.notes.handled.values() for message in messages]
+    promised = [c for c in commands if " gets " in c.outcome and "run of" not in c.outcome]
 
     assert len(commands) >= 14
-    assert [one["reason"] for one in listed.data] == ["undecodable"] * 3
+    assert [letter["reason"] for letter in letter_list.data] == ["undecodable"] * 3
     assert "let its sender send it again" in refused.err
-    assert len([one for one in handled if one.sender != "ext:fence"]) == len(promised) + 1
+    assert (
+        len([message for message in handled if message.sender != "ext:fence"]) == len(promised) + 1
+    )
 
 
 class Clerk:
@@ -133,20 +135,20 @@ class Clerk:
 async def test_every_request_of_the_document_gets_the_answer_below_it(bed: Bed) -> None:
     """Answers as written, errors by code, type and text, streams by the names of their events."""
     await bed.runtime.register_type("clerk", Clerk)
-    commands = [one for block in blocks(DOCUMENT, "sh") for one in requested(block)]
+    commands = [c for block in blocks(DOCUMENT, "sh") for c in requested(block)]
     async with outside(bed.nats_url, "") as service:
         for command in commands:
             if events := re.fullmatch("events: (.*)", command.outcome):
-                found = await service.events(**json.loads(command.body))
-                assert [one["name"] for one in found] == events[1].split(), command
+                stream_events = await service.events(**json.loads(command.body))
+                assert [event["name"] for event in stream_events] == events[1].split(), command
                 continue
             answer = await service.request(
                 command.subject, command.body.encode(), dict(command.headers)
             )
             if error := re.fullmatch(r"(\d{3}) (\w+): (.*)", command.outcome):
-                said = answer.body["error"]
-                assert (answer.code, said["type"]) == (int(error[1]), error[2]), command
-                assert error[3] in said["message"], command
+                problem = answer.body["error"]
+                assert (answer.code, problem["type"]) == (int(error[1]), error[2]), command
+                assert error[3] in problem["message"], command
             else:
                 assert answer.body == json.loads(command.outcome), command
 
@@ -199,8 +201,8 @@ async def test_the_transcript_of_the_document_is_a_servers_answer(bed: Bed) -> N
                 writer.write(text.encode() + b"\r\n")
                 continue
             async with asyncio.timeout(20):
-                said = (await reader.readline()).decode().rstrip()
-            assert re.fullmatch(re.escape(text).replace("…", ".*"), said), (text, said)
+                reply = (await reader.readline()).decode().rstrip()
+            assert re.fullmatch(re.escape(text).replace("…", ".*"), reply), (text, reply)
     finally:
         writer.close()
         await writer.wait_closed()
@@ -227,8 +229,8 @@ async def test_the_examples_publish_as_their_readme_documents(bed: Bed) -> None:
         out, _ = await process.communicate()
         assert json.loads(out)["stream"].startswith("EDGE_")
     async with raw_nats(bed.nats_url) as shell:
-        for one in published((ROOT / "examples" / "outside" / "publish.sh").read_text()):
-            await shell.publish(one.subject, one.body.encode(), one.headers)
+        for command in published((ROOT / "examples" / "outside" / "publish.sh").read_text()):
+            await shell.publish(command.subject, command.body.encode(), command.headers)
     order = AgentId("desk", "order-17")
 
     assert await bed.payloads(AgentId("desk", "a b")) == [{"order": 17}]

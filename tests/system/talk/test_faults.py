@@ -45,18 +45,20 @@ def job(folder: Path, **more: Any) -> dict[str, Any]:
     return {"ledger": str(folder / "ledger"), "gate": str(folder / "gate"), "n": 1, **more}
 
 
-async def kinds(rows: Rows, *wanted: str) -> Counter[str]:
+async def kinds(rows: Rows, *names: str) -> Counter[str]:
     """Return how many entries of these kinds there are in all logs."""
-    found = await rows.connection.fetch(
-        "select kind, count(*) as n from event_log where kind = any($1) group by kind", list(wanted)
+    records = await rows.connection.fetch(
+        "select kind, count(*) as n from event_log where kind = any($1) group by kind", list(names)
     )
-    return Counter({row["kind"]: row["n"] for row in found})
+    return Counter({row["kind"]: row["n"] for row in records})
 
 
 async def children(rows: Rows) -> list[tuple[RunId, str]]:
     """Return run and status of every run that was spawned."""
-    found = await rows.connection.fetch("select run_id, status from runs where parent is not null")
-    return [(RunId(row["run_id"]), row["status"]) for row in found]
+    records = await rows.connection.fetch(
+        "select run_id, status from runs where parent is not null"
+    )
+    return [(RunId(row["run_id"]), row["status"]) for row in records]
 
 
 def names(folder: Path) -> Counter[str]:
@@ -82,7 +84,7 @@ async def until_ended(rows: Rows, agent: AgentId | str) -> None:
 
 async def start(fleet: Hosts, *serves: str, suspend_after: float = 5) -> list[HostProcess]:
     """Start a host for each side."""
-    hosts = [fleet.start(one, lease_s=LEASE_S, suspend_after=suspend_after) for one in serves]
+    hosts = [fleet.start(spec, lease_s=LEASE_S, suspend_after=suspend_after) for spec in serves]
     for host in hosts:
         await host.until("host.serving")
     return hosts
@@ -115,9 +117,9 @@ async def test_a_parent_killed_right_after_its_spawn_has_one_child(  # noqa: PLR
         "child.spawned": 1,
         "child.completed": 1,
     }
-    [(one, status)] = await children(rows)
+    [(child_id, status)] = await children(rows)
     assert status == "COMPLETED"
-    assert one in {run for run, _ in born} or not born
+    assert child_id in {run for run, _ in born} or not born
     assert names(tmp_path)["kid-1"] == 1
 
 
@@ -159,8 +161,8 @@ async def test_a_wait_gets_a_result_from_before_its_hosts_restart(  # noqa: PLR0
     await fleet.serving(LEFT, lease_s=LEASE_S)
 
     expected = ["COMPLETED"] if waiting == "joins" else [REPLIED]
-    found: Any = await client.result(run_id)
-    assert found[:2] == [*expected, other.pid]
+    result: Any = await client.result(run_id)
+    assert result[:2] == [*expected, other.pid]
     assert names(tmp_path)["work"] == 1
 
 
@@ -234,8 +236,8 @@ async def test_a_target_frozen_past_its_lease_has_not_failed(
     assert outcome[:2] == [REPLIED, other.pid]
     assert second[0] == REPLIED
     answers = "select status, result::text from completions where parent = $1"
-    found = [tuple(row) for row in await rows.connection.fetch(answers, run_id)]
-    assert found == [("replied", str(other.pid))]
+    completions = [tuple(row) for row in await rows.connection.fetch(answers, run_id)]
+    assert completions == [("replied", str(other.pid))]
     assert await kinds(rows, "ask.replied", "ask.timeout") == {"ask.replied": 2}
     assert (await client.store.reads.run(RunId(outcome[2]))).status is RunStatus.COMPLETED  # type: ignore[union-attr]
     assert asking.is_alive

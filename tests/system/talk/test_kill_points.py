@@ -56,9 +56,9 @@ POINTS: Final = [
 ]
 CERTAIN: Final = [case for case in POINTS if case[2] <= FEWEST[case[0]][case[1]]]
 PAIRS: Final = [
-    (f"{one}:{n}:{moment}", f"{other}:{m}:{moment}")
+    (f"{left_point}:{n}:{moment}", f"{right_point}:{m}:{moment}")
     for moment in ("after", "before")
-    for one, n, other, m in (
+    for left_point, n, right_point, m in (
         *(("commit", 3, "commit", 2), ("commit", 6, "commit", 5), ("commit", 12, "commit", 8)),
         *(("append", 2, "commit", 3), ("publish", 1, "ingest", 1), ("expand", 1, "expand", 1)),
     )

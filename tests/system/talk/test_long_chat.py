@@ -79,7 +79,7 @@ LONG: Final = Talk(
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Exchange:
     """A message, and the payload of its run's only model call, apart from calls for summaries."""
 
     text: str
@@ -91,14 +91,14 @@ class Said:
         return LLMResponse.model_validate(self.call["value"]).text
 
 
-async def said(client: Runtime, fleet: Hosts, talk: Talk, ledger: str) -> list[Said]:
+async def send_messages(client: Runtime, fleet: Hosts, talk: Talk, ledger: str) -> list[Exchange]:
     """Send each message once the one before is answered, and start a host for each that is killed.
 
     The question follows a note whose window was compacted: this model finds a fact in a short
     window.
     """
     host = await fleet.serving(SERVES)
-    done: list[Said] = []
+    done: list[Exchange] = []
     asks = False
     while not asks:
         n = len(done) + 1
@@ -110,33 +110,33 @@ async def said(client: Runtime, fleet: Hosts, talk: Talk, ledger: str) -> list[S
             host = await fleet.serving(SERVES)
         async with asyncio.timeout(PATIENCE_S):
             await client.result(run_id)
-        done.append(Said(job["text"], await call_of(client, run_id)))
+        done.append(Exchange(job["text"], await call_of(client, run_id)))
     return done
 
 
 async def call_of(client: Runtime, run_id: RunId) -> dict[str, Any]:
-    """Return the payload of `Said.call`."""
+    """Return the payload of `Exchange.call`."""
     entries = [entry async for entry in client.entries(run_id)]
     [call] = [e for e in entries if e.kind == "llm.call" and "~" not in e.position]
     return dict(call.payload)
 
 
-def transcript(talk: Talk, done: list[Said]) -> list[str]:
+def transcript(talk: Talk, done: list[Exchange]) -> list[str]:
     """Return the conversation with its receipts: the composition of each window, and the provider's counts."""
     lines = []
-    for n, one in enumerate(done, 1):
-        receipt, usage = one.call["receipt"], one.call["usage"]
+    for n, exchange in enumerate(done, 1):
+        receipt, usage = exchange.call["receipt"], exchange.call["usage"]
         steps = [
             f"; {s['strategy']}: dropped {s['dropped']}, added {s['added']}, {s['tokens']} tokens left"
             for s in receipt["steps"]
         ]
         death = f"; SIGKILL once {talk.dying[n]}" if n in talk.dying else ""
-        made = (
+        receipt_line = (
             f"    head {receipt['head']}, cut {receipt['cut']}, window {receipt['turns']} turns of "
             f"{receipt['tokens']} tokens{''.join(steps)}; provider: input {usage['input']}, cached "
             f"{usage['cached']}, output {usage['output']}; SHA-256 {receipt['window'][:16]}{death}"
         )
-        lines += [f"{n} user: {one.text}", f"{n} assistant: {one.answer!r}", made]
+        lines += [f"{n} user: {exchange.text}", f"{n} assistant: {exchange.answer!r}", receipt_line]
     return lines
 
 
@@ -146,12 +146,12 @@ def unchanged(calls: list[dict[str, Any]], pids: dict[int, int]) -> list[bool]:
     The first call is left out, and so are calls after a crash or a compaction. The provider's own
     count of cached tokens has to agree.
     """
-    found = []
+    flags = []
     for n, (before, call) in enumerate(pairwise(calls), 2):
-        found.append(pids[n] == pids[n - 1] and not call["receipt"]["steps"])
-        if found[-1]:
+        flags.append(pids[n] == pids[n - 1] and not call["receipt"]["steps"])
+        if flags[-1]:
             assert call["usage"]["cached"] >= before["usage"]["input"], n
-    return found
+    return flags
 
 
 @pytest.mark.costly
@@ -182,14 +182,14 @@ async def test_a_conversation_longer_than_its_window_keeps_the_fact_of_its_third
     No turn is missing or doubled, no request is too long, no recorded call is repeated.
     """
     ledger = str(tmp_path / "ledger")
-    done = await said(client, fleet, talk, ledger)
+    done = await send_messages(client, fleet, talk, ledger)
     print(*transcript(talk, done), sep="\n")  # noqa: T201 - shown by `-s`
 
-    calls = [one.call for one in done]
+    calls = [exchange.call for exchange in done]
     turns = await client.store.data.transcripts.page(talk.agent, "main")
     assert [turn.ordinal for turn in turns] == list(range(2 * len(done)))
-    assert [turn.message.text for turn in turns[::2]] == [one.text for one in done]
-    assert [turn.message.text for turn in turns[1::2]] == [one.answer for one in done]
+    assert [turn.message.text for turn in turns[::2]] == [exchange.text for exchange in done]
+    assert [turn.message.text for turn in turns[1::2]] == [exchange.answer for exchange in done]
     assert max(call["receipt"]["tokens"] for call in calls) <= talk.window * TRIGGER
     assert max(call["usage"]["input"] + call["usage"]["output"] for call in calls) <= talk.window
     _knows_by_summary(
@@ -206,7 +206,7 @@ async def test_a_conversation_longer_than_its_window_keeps_the_fact_of_its_third
     assert sum(same) >= talk.unchanged * len(same)
 
 
-def _knows_by_summary(view: SessionView, last: Said) -> None:
+def _knows_by_summary(view: SessionView, last: Exchange) -> None:
     """Check that the last window starts after the third message, and that the answer has the fact."""
     assert last.call["receipt"]["cut"] > 4
     assert view.cut is not None

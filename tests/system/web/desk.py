@@ -86,31 +86,33 @@ class Desk:
         """Answer the last message."""
         del options
         last = messages[-1]
-        said = next((one.text for one in reversed(messages) if one.role == "user"), "")
+        prompt = next(
+            (message.text for message in reversed(messages) if message.role == "user"), ""
+        )
         if last.role == "tool":
             return ModelReply(text="Done: **40 EUR** are on their way.")
-        if "refund" in said:
+        if "refund" in prompt:
             calls = [
                 ToolCall(id="c1", name="look_up", arguments={"order": "7"}),
                 ToolCall(id="c2", name="refund", arguments={"order": "7", "amount": 40}),
             ]
             return ModelReply(text="I look at the order first.", calls=calls)
-        if "fail" in said:
+        if "fail" in prompt:
             return ModelReply(text="", pieces=(), error=ValueError("the model is <b>broken</b>"))
-        text = ANSWER if "whales" in said else f"You said {said}"
+        text = ANSWER if "whales" in prompt else f"You said {prompt}"
         pieces = [text[:12], text[12:15], text[15:]]
         return ModelReply(
-            text=text, reasoning="They ask about it.", pieces=pieces, between=self._wait(said)
+            text=text, reasoning="They ask about it.", pieces=pieces, between=self._wait(prompt)
         )
 
-    def _wait(self, said: str) -> Any:
-        gates = [gate for word, gate in self.gates.items() if word in said]
-        given = 0
+    def _wait(self, prompt: str) -> Any:
+        gates = [gate for word, gate in self.gates.items() if word in prompt]
+        piece_count = 0
 
         async def wait() -> None:
-            nonlocal given
-            given += 1
-            if given == 2:  # in the middle
+            nonlocal piece_count
+            piece_count += 1
+            if piece_count == 2:  # in the middle
                 for gate in gates:
                     await gate.wait()
 

@@ -34,8 +34,8 @@ def node_module(package: str, version: str, entry: str) -> Path:
     if npm is None:
         pytest.skip("needs npm: install it")
     # Into a folder of its own first: several test processes may install at once.
-    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-        wanted = (
+    with tempfile.TemporaryDirectory(dir=folder.parent) as new_folder:
+        install_command = (
             npm,
             "install",
             "--no-audit",
@@ -45,7 +45,11 @@ def node_module(package: str, version: str, entry: str) -> Path:
         )
         try:
             done = subprocess.run(
-                [*wanted, "--prefix", made], capture_output=True, text=True, timeout=90, check=False
+                [*install_command, "--prefix", new_folder],
+                capture_output=True,
+                text=True,
+                timeout=90,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             pytest.skip(f"npm did not give {package}@{version} in 90 s: npm install it in {folder}")
@@ -54,10 +58,10 @@ def node_module(package: str, version: str, entry: str) -> Path:
                 f"npm cannot give {package}@{version}: point it at a registry\n{done.stderr[-500:]}"
             )
         try:
-            Path(made).rename(folder)
+            Path(new_folder).rename(folder)
         except OSError:
             assert library.exists(), "another process was faster"
-        Path(made).mkdir(exist_ok=True)
+        Path(new_folder).mkdir(exist_ok=True)
     return library
 
 
@@ -89,7 +93,7 @@ class NodeThread:
     @property
     def texts(self) -> list[str]:
         """Return the messages that it shows."""
-        return [one.get("content") or "" for one in self.answer["messages"]]
+        return [message.get("content") or "" for message in self.answer["messages"]]
 
 
 @asynccontextmanager

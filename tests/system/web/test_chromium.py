@@ -34,7 +34,7 @@ MANY: Final = 2_000
 expect.set_options(timeout=15_000)
 
 
-class Place:
+class Site:
     """A browser, and the address of a desk's pages."""
 
     def __init__(self, browser: Browser, url: str, talks: AgentRuntime, desk: Desk) -> None:
@@ -48,11 +48,11 @@ class Place:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def place() -> AsyncIterator[Place]:
+async def site() -> AsyncIterator[Site]:
     """Yield one browser, and one desk in memory, for all tests here."""
     desk = Desk()
     async with chromium() as browser, served(desk) as (url, talks):
-        yield Place(browser, url, talks, desk)
+        yield Site(browser, url, talks, desk)
 
 
 async def say(page: Page, text: str) -> None:
@@ -63,9 +63,13 @@ async def say(page: Page, text: str) -> None:
 
 async def check_access(page: Page) -> None:
     """Check that all of the page can be used by a screen reader and without a mouse."""
-    found = (await Axe().run(page)).response["violations"]
-    bad = [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
-    assert not [one for one, rule in zip(bad, found, strict=True) if rule["impact"] in HARD], bad
+    violations = (await Axe().run(page)).response["violations"]
+    bad = [
+        (violation["id"], [node["html"] for node in violation["nodes"]]) for violation in violations
+    ]
+    assert not [
+        fault for fault, rule in zip(bad, violations, strict=True) if rule["impact"] in HARD
+    ], bad
 
 
 HARD: Final = ("serious", "critical")
@@ -85,16 +89,16 @@ async def choose(page: Page, name: str) -> None:
 @pytest.mark.costly
 @pytest.mark.slow  # the gate plays one of them
 @pytest.mark.parametrize("width", [1280, PHONE["width"]])
-async def test_a_conversation_is_renamed_and_deleted_by_keyboard(place: Place, width: int) -> None:
+async def test_a_conversation_is_renamed_and_deleted_by_keyboard(site: Site, width: int) -> None:
     """Each after a confirmation.
 
     With an open run it is not deleted; the dialog stays and has the reason.
     """
-    gate = place.desk.hold(f"manage{width} whales")
+    gate = site.desk.hold(f"manage{width} whales")
     size = {"width": width, "height": 760}
-    async with watched(place.browser, place.url, viewport=size) as seen:
+    async with watched(site.browser, site.url, viewport=size) as seen:
         page, (name, other) = seen.page, (f"manage-{width}", f"<b>Other</b> {width}")
-        await page.goto(await place.session(name))
+        await page.goto(await site.session(name))
         await choose(page, "Rename")
         await expect(page.locator("#rename input")).to_have_value(name)
         await check_access(page)
@@ -121,26 +125,23 @@ async def test_a_conversation_is_renamed_and_deleted_by_keyboard(place: Place, w
         await choose(page, "Delete")
         await page.keyboard.press("Tab")
         await page.keyboard.press("Enter")
-        await expect(page).to_have_url(f"{place.url}/chat/{APP_NAME}")
+        await expect(page).to_have_url(f"{site.url}/chat/{APP_NAME}")
         await expect(page.locator("#sessions")).not_to_contain_text(other)
-        answer = await page.request.get(f"{place.url}/v1/sessions/{name}?app={APP_NAME}")
+        answer = await page.request.get(f"{site.url}/v1/sessions/{name}?app={APP_NAME}")
         assert answer.status == 410
 
 
 @pytest.mark.costly
 @pytest.mark.item(349, 351, 362, 364, 371)
-async def test_a_reload_in_the_middle_of_an_answer_shows_the_same(place: Place) -> None:
+async def test_a_reload_in_the_middle_of_an_answer_shows_the_same(site: Site) -> None:
     """A second reader gets the same.
 
     The answer's end comes to both, as HTML. A queued message is cancelled.
     """
-    gate = place.desk.hold("reload whales")
-    async with (
-        watched(place.browser, place.url) as seen,
-        watched(place.browser, place.url) as other,
-    ):
+    gate = site.desk.hold("reload whales")
+    async with watched(site.browser, site.url) as seen, watched(site.browser, site.url) as other:
         page = seen.page
-        await page.goto(place.url)
+        await page.goto(site.url)
         await page.click("text=helpdesk")
         await page.click("[data-do=new]")
         await say(page, "reload whales")
@@ -153,26 +154,26 @@ async def test_a_reload_in_the_middle_of_an_answer_shows_the_same(place: Place) 
         await expect(live).to_have_text("Whales live in ")
         await expect(page).to_have_title("reload whales · helpdesk")
         await say(page, "never mind")
-        for one in (page, other.page):
-            await expect(one.locator("#queue li .plain")).to_have_text("never mind")
+        for reader in (page, other.page):
+            await expect(reader.locator("#queue li .plain")).to_have_text("never mind")
         await other.page.click("#queue button")
         await expect(page.locator("#queue li")).to_have_count(0)
         gate.set()
-        for one in (page, other.page):
-            await expect(one.locator(".said table td").first).to_have_text("Blue whale")
-            await expect(one.locator(".live > *")).to_have_count(0)
-            await expect(one.locator("article.message")).to_have_count(2)
-            await expect(one.locator("#line button")).to_have_count(0)
+        for reader in (page, other.page):
+            await expect(reader.locator(".said table td").first).to_have_text("Blue whale")
+            await expect(reader.locator(".live > *")).to_have_count(0)
+            await expect(reader.locator("article.message")).to_have_count(2)
+            await expect(reader.locator("#line button")).to_have_count(0)
         await check_access(page)
 
 
 @pytest.mark.costly
 @pytest.mark.item(369, 376)
-async def test_an_approval_is_given_and_refused_by_keyboard_alone(place: Place) -> None:
+async def test_an_approval_is_given_and_refused_by_keyboard_alone(site: Site) -> None:
     """With a reason. Tools, and the file of one, are cards in place, after a reload too."""
-    async with watched(place.browser, place.url, color_scheme="dark") as seen:
+    async with watched(site.browser, site.url, color_scheme="dark") as seen:
         page = seen.page
-        await page.goto(await place.session("keys"))
+        await page.goto(await site.session("keys"))
         await page.keyboard.type("please refund")
         await page.keyboard.press("Enter")
         waiting = page.locator(".approval.waiting")
@@ -203,11 +204,11 @@ async def test_an_approval_is_given_and_refused_by_keyboard_alone(place: Place) 
 
 @pytest.mark.costly
 @pytest.mark.item(357)
-async def test_an_edited_message_is_a_branch_on_a_phone(place: Place) -> None:
+async def test_an_edited_message_is_a_branch_on_a_phone(site: Site) -> None:
     """Arrows lead to the earlier version, and back; nothing is wider than the screen."""
-    async with watched(place.browser, place.url, viewport=PHONE) as seen:
+    async with watched(site.browser, site.url, viewport=PHONE) as seen:
         page = seen.page
-        await page.goto(await place.session("branches"))
+        await page.goto(await site.session("branches"))
         for text in ("whales first", "second"):
             await say(page, text)
             await expect(page.locator(".message.assistant:not(.now)").last).to_be_visible()
@@ -229,12 +230,12 @@ async def test_an_edited_message_is_a_branch_on_a_phone(place: Place) -> None:
 
 @pytest.mark.costly
 @pytest.mark.item(370)
-async def test_a_specialist_is_opened_beside_the_chat_while_it_answers(place: Place) -> None:
+async def test_a_specialist_is_opened_beside_the_chat_while_it_answers(site: Site) -> None:
     """With its text so far, then the rest; the conversation continues, and a run is stopped."""
-    gate = place.desk.hold("specialist of beside")
-    async with watched(place.browser, place.url) as seen:
+    gate = site.desk.hold("specialist of beside")
+    async with watched(site.browser, site.url) as seen:
         page = seen.page
-        await page.goto(await place.session("beside"))
+        await page.goto(await site.session("beside"))
         await say(page, "ask the specialist of beside")
         await page.locator("[data-do=beside]").click()
         beside = page.locator("#beside")
@@ -254,7 +255,7 @@ async def test_a_specialist_is_opened_beside_the_chat_while_it_answers(place: Pl
         await page.locator("#scroll").focus()
         await page.keyboard.press("a")
         await expect(page.locator("#line button")).to_have_count(0)
-        place.desk.hold("for ever")
+        site.desk.hold("for ever")
         await say(page, "speak for ever")
         await page.locator("#line .stop").click()
         await expect(page.locator(".note.cancelled")).to_contain_text("Stopped")
@@ -262,24 +263,24 @@ async def test_a_specialist_is_opened_beside_the_chat_while_it_answers(place: Pl
 
 
 @pytest.mark.costly
-async def test_a_page_reconnects_after_a_crash_of_its_server(place: Place) -> None:
+async def test_a_page_reconnects_after_a_crash_of_its_server(site: Site) -> None:
     """It shows the outage, and misses neither stored events nor the middle of an answer."""
-    gate = place.desk.hold("restart whales")
-    application = app(place.talks, is_loopback=True)
-    async with watched(place.browser, "http://127.0.0.1") as seen:
+    gate = site.desk.hold("restart whales")
+    application = app(site.talks, is_loopback=True)
+    async with watched(site.browser, "http://127.0.0.1") as seen:
         page = seen.page
-        address = await place.session("restart")
+        address = await site.session("restart")
         async with serve_web(
             "127.0.0.1:0", application, before_stop=application.end_streams
         ) as url:
-            await page.goto(address.replace(place.url, url))
+            await page.goto(address.replace(site.url, url))
             await expect(page.locator("#told")).to_be_hidden()
             await say(page, "restart whales")
             await expect(page.locator(".live .said")).to_have_text("Whales live in ")
             seen.is_cut = True
         await expect(page.locator("#told")).to_contain_text("connection is lost")
-        behind = await place.talks.start("said meanwhile", session_id="restart")
-        again = app(place.talks, is_loopback=True)
+        behind = await site.talks.start("said meanwhile", session_id="restart")
+        again = app(site.talks, is_loopback=True)
         async with serve_web(url.removeprefix("http://"), again, before_stop=again.end_streams):
             await expect(page.locator("#queue .plain")).to_have_text("said meanwhile")
             await expect(page.locator(".live .said")).to_have_text("Whales live in ")
@@ -294,12 +295,12 @@ async def test_a_page_reconnects_after_a_crash_of_its_server(place: Place) -> No
 
 
 @pytest.mark.costly
-async def test_a_person_signs_in_and_out(place: Place) -> None:
+async def test_a_person_signs_in_and_out(site: Site) -> None:
     """With a token. Each other page redirects to the login, and the login back."""
     secret = new_secret(BEARER)
     async with (
-        served(place.desk, is_guarded=True) as (url, talks),
-        watched(place.browser, url) as seen,
+        served(site.desk, is_guarded=True) as (url, talks),
+        watched(site.browser, url) as seen,
     ):
         page, tokens = seen.page, talks.runtime.store.data.tokens
         new = NewToken(
@@ -336,10 +337,10 @@ async def test_a_person_signs_in_and_out(place: Place) -> None:
 
 
 @pytest.mark.costly
-async def test_two_thousand_messages_are_scrolled_to_the_first(place: Place) -> None:
+async def test_two_thousand_messages_are_scrolled_to_the_first(site: Site) -> None:
     """Each exists once, in order, and the reader's scroll position stays."""
-    address = await place.session("many")
-    agent, transcripts = place.talks.agent_id("many"), place.talks.runtime.store.data.transcripts
+    address = await site.session("many")
+    agent, transcripts = site.talks.agent_id("many"), site.talks.runtime.store.data.transcripts
     for n in range(0, MANY, 2):
         pair = [
             NewTurn("many", f"n{n}", ChatMessage.of("user", f"message {n}")),
@@ -348,14 +349,14 @@ async def test_two_thousand_messages_are_scrolled_to_the_first(place: Place) -> 
             ),
         ]
         await transcripts.append(agent, pair, run_id=f"r{n}")
-    async with watched(place.browser, place.url) as seen:
+    async with watched(site.browser, site.url) as seen:
         page = seen.page
         await page.goto(address)
         while await page.locator("#more").count():
             await page.evaluate("document.getElementById('scroll').scrollTop = 0")
             await page.wait_for_timeout(20)
         texts = await page.locator("article .said").all_text_contents()
-        assert [re.findall(r"message (\d+)", one)[0] for one in texts] == [
+        assert [re.findall(r"message (\d+)", text)[0] for text in texts] == [
             str(n) for n in range(MANY)
         ]
 
@@ -363,19 +364,19 @@ async def test_two_thousand_messages_are_scrolled_to_the_first(place: Place) -> 
 @pytest.mark.skipif(not IS_SLOW, reason="both themes, both widths: CALLBOARD_TEST_SLOW=1")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-async def test_every_page_is_accessible(place: Place, scheme: Any, width: int) -> None:
+async def test_every_page_is_accessible(site: Site, scheme: Any, width: int) -> None:
     """By screen readers, in both themes, at both widths; without scripts, too."""
     name = f"read-{scheme}-{width}"
-    address = await place.session(name)
-    run = await place.talks.start("ask the specialist about whales", session_id=name)
+    address = await site.session(name)
+    run = await site.talks.start("ask the specialist about whales", session_id=name)
     await run.wait()
     [child] = await run.children()
-    await (await place.talks.start("please refund", session_id=name)).refresh()
+    await (await site.talks.start("please refund", session_id=name)).refresh()
     size = {"width": width, "height": 800}
-    async with watched(place.browser, place.url, color_scheme=scheme, viewport=size) as seen:
+    async with watched(site.browser, site.url, color_scheme=scheme, viewport=size) as seen:
         for path in (
-            place.url,
-            f"{place.url}/chat/{APP_NAME}",
+            site.url,
+            f"{site.url}/chat/{APP_NAME}",
             address,
             f"{address}/runs/{run.run_id}",
             f"{address}/runs/{run.run_id}/children/{child}",
@@ -385,7 +386,7 @@ async def test_every_page_is_accessible(place: Place, scheme: Any, width: int) -
             wide = await seen.page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width
     plain = {"java_script_enabled": False, "viewport": size}
-    async with watched(place.browser, place.url, **plain) as seen:
+    async with watched(site.browser, site.url, **plain) as seen:
         await seen.page.goto(address)
         await expect(seen.page.locator(".said table")).to_be_visible()
         await expect(seen.page.locator("#composer")).to_be_hidden()

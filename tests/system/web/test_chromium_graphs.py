@@ -166,13 +166,13 @@ async def test_a_snapshot_is_kept_restored_and_deleted_on_the_page(counter: Coun
         await page.get_by_role("button", name="no").click()
         await expect(page.locator("#head .status")).to_have_text("completed")
         await page.goto(counter.page_of(run))
-        for answer, left in (("Keep it", 1), ("Delete it", 0)):
+        for answer, count in (("Keep it", 1), ("Delete it", 0)):
             await page.get_by_role("button", name="Delete before").click()
             await expect(page.locator("#delete .reason")).to_have_text(f"before {EVIL}")
             await check_access(page)
             await page.get_by_role("button", name=answer).click()
             await expect(page.locator("#delete")).to_be_hidden()
-            await expect(page.locator("#snapshots strong")).to_have_count(left)
+            await expect(page.locator("#snapshots strong")).to_have_count(count)
         await expect(page.locator("#snapshots")).to_contain_text("None is kept")
 
 
@@ -184,9 +184,9 @@ async def test_a_snapshot_of_another_version_is_restored_if_the_operator_insists
     run = await counter.started("refund", order=13)
     await when_it_waits(counter, run)
     row = await row_of(counter.runtime.store, run)
-    made = await counter.runs.snapshot(run, "of last year", keep=False)
+    snapshot = await counter.runs.snapshot(run, "of last year", keep=False)
     rows = counter.runtime.store.data.run_snapshots
-    await keep_snapshot(rows, replace(made, spec_hash="0" * 32), row, seq=1, by="ada")
+    await keep_snapshot(rows, replace(snapshot, spec_hash="0" * 32), row, seq=1, by="ada")
     before = len(await counter.runtime.store.lists.runs(limit=1000))
     async with watched(counter.browser, counter.url) as seen:
         page = seen.page
@@ -362,8 +362,8 @@ async def test_hostile_text_in_every_field_stays_text(counter: Counter) -> None:
         await page.locator("#waits button[name=response]").click()
         await expect(page.locator("#head .status")).to_have_text("failed")
         await expect(page.locator("#head .note .plain")).to_contain_text(EVIL)
-        for place in await page.locator(".ledger a").evaluate_all("a => a.map((b) => b.href)"):
-            await page.goto(place)
+        for address in await page.locator(".ledger a").evaluate_all("a => a.map((b) => b.href)"):
+            await page.goto(address)
             await expect(page.locator("#vars")).to_contain_text("onerror")
             assert await page.locator("img").count() == 0
         assert "evil" not in (await page.title()).replace(EVIL, "")

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 async def test_two_processes_share_the_servers_of_a_folder(hosts: Hosts, tmp_path: Path) -> None:
     """The first one runs them. The second one gets pieces of its answers over NATS."""
     data = "--data", str(tmp_path / "data")
-    owner, here = await hosts.web(SPEC, *data)
-    guest, there = await hosts.web("--no-agents", "--app", APP_NAME, *data)
-    async with client_of(here) as first, client_of(there) as second:
+    owner, url = await hosts.web(SPEC, *data)
+    guest, other_url = await hosts.web("--no-agents", "--app", APP_NAME, *data)
+    async with client_of(url) as first, client_of(other_url) as second:
         await done(await first.post("/v1/sessions", json={"session_id": "s"}))
         async with reading(second, "POST", "/v1/sessions/s/runs", json={"text": "long"}) as events:
             seen = await until_end(events)

@@ -27,17 +27,17 @@ LEAST = 40
 
 def script_of(page: str, address: str, language: str = "sh") -> tuple[str, list[str]]:
     """Return a script that prints each command's output followed by a NUL, and the expected outputs."""
-    found = [block for block in blocks(page, language) if ADDRESS in block]
-    lines = [line for block in found for line in block.splitlines()]
-    script, wanted = ["set -euo pipefail"], []
+    matching_blocks = [block for block in blocks(page, language) if ADDRESS in block]
+    lines = [line for block in matching_blocks for line in block.splitlines()]
+    script, expected_outputs = ["set -euo pipefail"], []
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         if line.startswith(MARK):
             continue
         script.append(line.replace(ADDRESS, address))
         if below.startswith(MARK):
             script.append(r"printf '\0'")
-            wanted.append(below.removeprefix(MARK))
-    return "\n".join(script), wanted
+            expected_outputs.append(below.removeprefix(MARK))
+    return "\n".join(script), expected_outputs
 
 
 async def typed(script: str, folder: Path = ROOT, **variables: str) -> list[str]:
@@ -55,18 +55,18 @@ async def typed(script: str, folder: Path = ROOT, **variables: str) -> list[str]
         },
     )
     out, err = await shell.communicate()
-    said = out.decode().split("\0")[:-1]
-    assert shell.returncode == 0, (err.decode(), said[-1:])
-    return said
+    outputs = out.decode().split("\0")[:-1]
+    assert shell.returncode == 0, (err.decode(), outputs[-1:])
+    return outputs
 
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
     """Yield a port that no other process gets: it is bound, and can be listened on with SO_REUSEADDR."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", 0))
+        yield sock.getsockname()[1]
 
 
 @pytest.mark.costly
@@ -79,12 +79,16 @@ async def test_the_commands_of_the_page_have_the_documented_output(  # noqa: PLR
 ) -> None:
     """In their order, in one shell: those of the whole page, and those about tokens."""
     _, url = await fleet.web(WITH_FLOWS, "--auth", auth)
-    script, wanted = script_of("docs/http.md", url.removeprefix("http://"), language)
+    script, expected_outputs = script_of("docs/http.md", url.removeprefix("http://"), language)
     servers = {"CALLBOARD_POSTGRES_URL": fleet.url, "CALLBOARD_SCHEMA": fleet.schema}
-    said = await typed(script, tmp_path, **servers)
+    outputs = await typed(script, tmp_path, **servers)
 
-    assert len(wanted) >= least
-    assert [(want, one) for want, one in zip(wanted, said, strict=True) if want not in one] == []
+    assert len(expected_outputs) >= least
+    assert [
+        (want, output)
+        for want, output in zip(expected_outputs, outputs, strict=True)
+        if want not in output
+    ] == []
 
 
 @pytest.mark.costly
@@ -92,11 +96,15 @@ async def test_the_commands_of_the_page_have_the_documented_output(  # noqa: PLR
 async def test_the_commands_of_the_readme_have_the_documented_output(tmp_path: Path) -> None:
     """One server with its own NATS and PostgreSQL, and nothing else."""
     with reserved_port() as port:
-        script, wanted = script_of("README.md", f"127.0.0.1:{port}")
-        said = await typed(script.replace("./data", str(tmp_path / "data")))
+        script, expected_outputs = script_of("README.md", f"127.0.0.1:{port}")
+        outputs = await typed(script.replace("./data", str(tmp_path / "data")))
 
-    assert len(wanted) >= 4
-    assert [(want, one) for want, one in zip(wanted, said, strict=True) if want not in one] == []
+    assert len(expected_outputs) >= 4
+    assert [
+        (want, output)
+        for want, output in zip(expected_outputs, outputs, strict=True)
+        if want not in output
+    ] == []
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: install it")
@@ -107,7 +115,7 @@ async def test_the_flow_of_the_readme_is_served(fleet: Hosts, tmp_path: Path) ->
     ((serve, *commands),) = [block.splitlines() for block in blocks("README.md", "bash")]
     _, url = await fleet.web(str(tmp_path / "leave.yaml"))
     script = "\n".join(commands).replace(ADDRESS, url.removeprefix("http://"))
-    (said,) = await typed(f"{script}\nprintf '\\0'", tmp_path)
+    (output,) = await typed(f"{script}\nprintf '\\0'", tmp_path)
 
     assert serve.startswith("callboard serve leave.yaml ")
-    assert '"status":"running"' in said
+    assert '"status":"running"' in output

@@ -49,17 +49,17 @@ async def test_another_host_continues_a_run_of_an_installed_flow(fleet: Hosts) -
         await first.exit_code()
         second = fleet.start(SERVE)
         await second.until("host.serving")
-        held = await web.request("DELETE", "/v1/flows/asks@1")
+        refusal = await web.request("DELETE", "/v1/flows/asks@1")
         await done(await web.post(f"{path}/waits/ok", json={"payload": {"response": 4}}))
-        while (shown := await done(await web.get(path)))["status"] in {"running", "waiting"}:
+        while (view := await done(await web.get(path)))["status"] in {"running", "waiting"}:
             pass
         removed = await web.request("DELETE", "/v1/flows/asks@1")
         page = await web.get(f"/graph-runs/{run['run']}")
 
     assert installed["flow"] == "asks@1"
-    assert (held.status_code, held.json()["code"]) == (409, "open_runs")
-    assert (shown["status"], shown["output"]) == ("completed", 8)
-    assert shown["vars"]["_runtime"]["bundle"] == installed["hash"]
+    assert (refusal.status_code, refusal.json()["code"]) == (409, "open_runs")
+    assert (view["status"], view["output"]) == ("completed", 8)
+    assert view["vars"]["_runtime"]["bundle"] == installed["hash"]
     assert removed.status_code == 204
     assert page.status_code == 200
 
@@ -77,19 +77,19 @@ async def test_a_crash_during_installs_leaves_only_complete_bundles(fleet: Hosts
         async with client_of(url) as web:
             await web.post("/v1/flows", content=data)
 
-    tasks = [asyncio.ensure_future(install(one)) for one in bundles]
+    tasks = [asyncio.ensure_future(install(bundle)) for bundle in bundles]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     server.send(signal.SIGKILL)
     await server.exit_code()
     await asyncio.gather(*tasks, return_exceptions=True)
     _, url = await fleet.web("--no-agents", "--app", APP_NAME)
     async with client_of(url) as web:
-        listed = (await done(await web.get("/v1/flows")))["installed"]
-        for one in listed:
-            assert (await web.get(f"/v1/flows/{one['flow']}/schema")).status_code == 200
+        flows = (await done(await web.get("/v1/flows")))["installed"]
+        for flow in flows:
+            assert (await web.get(f"/v1/flows/{flow['flow']}/schema")).status_code == 200
         for data in bundles:
             assert (await web.post("/v1/flows", content=data)).status_code in {200, 201}
         after = (await done(await web.get("/v1/flows")))["installed"]
 
-    assert len(listed) > 0
-    assert {one["flow"] for one in after} == {f"b{n}@1" for n in range(12)}
+    assert len(flows) > 0
+    assert {flow["flow"] for flow in after} == {f"b{n}@1" for n in range(12)}

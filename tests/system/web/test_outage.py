@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.system.processes import Hosts
 
 
-async def asked(client: httpx2.AsyncClient, path: str, token: str) -> tuple[int, str, str]:
+async def answer_of(client: httpx2.AsyncClient, path: str, token: str) -> tuple[int, str, str]:
     """Return status, code and Retry-After of an answer."""
     answer = await client.get(path, headers={"authorization": f"Bearer {token}"})
     return (
@@ -47,26 +47,26 @@ async def test_no_token_is_refused_during_an_outage_of_the_database(
     async with client_of(url) as client:
         await until(is_ready, "ready")
         _, metrics = await get(process, "/metrics")
-        before = await asked(client, "/v1/sessions", token)
+        before = await answer_of(client, "/v1/sessions", token)
         await asyncio.to_thread(server.kill)
-        remembered = await asked(client, "/v1/apps", token)
+        remembered = await answer_of(client, "/v1/apps", token)
         async with asyncio.timeout(4 * FRESH_S):
-            while (known := await asked(client, "/v1/apps", token))[0] == 200:
+            while (answer_to_known := await answer_of(client, "/v1/apps", token))[0] == 200:
                 pass
-        unknown = await asked(client, "/v1/apps", "cb_unknown")
+        unknown = await answer_of(client, "/v1/apps", "cb_unknown")
         code, body = await get(process, "/readyz")
         alive, _ = await get(process, "/healthz")
         await asyncio.to_thread(server.start)
         await until(is_ready, "ready again")
-        after = await asked(client, "/v1/sessions", token)
-        bad = await asked(client, "/v1/sessions", "cb_unknown")
+        after = await answer_of(client, "/v1/sessions", token)
+        bad = await answer_of(client, "/v1/sessions", "cb_unknown")
     process.send(signal.SIGTERM)
 
     assert before == after == (200, "", "")
     assert bad == (401, "bad_token", "")
-    assert known == unknown == (503, "unavailable", "1")
-    assert remembered in ((200, "", ""), known), "it is known for two seconds"
-    assert [one["check"] for one in json.loads(body)["reasons"]] == ["postgres"]
+    assert answer_to_known == unknown == (503, "unavailable", "1")
+    assert remembered in ((200, "", ""), answer_to_known), "it is known for two seconds"
+    assert [reason["check"] for reason in json.loads(body)["reasons"]] == ["postgres"]
     assert (code, alive) == (503, 200)
     assert "\ncallboard_host_serving 0.0" in metrics, "no agents are served here"
     assert "callboard_host_lease_good" not in metrics

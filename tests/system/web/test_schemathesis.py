@@ -37,10 +37,10 @@ async def test_no_request_of_the_document_causes_a_server_error(fleet: Hosts) ->
         stderr=asyncio.subprocess.STDOUT,
     )
     out, _ = await tool.communicate()
-    said = out.decode()
-    found = re.search(r"(\d+) generated, (\d+) passed", said)
+    output = out.decode()
+    match = re.search(r"(\d+) generated, (\d+) passed", output)
 
-    assert tool.returncode == 0, said
-    assert found is not None
-    assert found[1] == found[2]
-    assert int(found[1]) >= LEAST
+    assert tool.returncode == 0, output
+    assert match is not None
+    assert match[1] == match[2]
+    assert int(match[1]) >= LEAST

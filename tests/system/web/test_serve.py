@@ -21,23 +21,23 @@ WAIT = {"prefer": "wait=20"}
 @pytest.mark.item(349, 356, 361, 364, 366, 372, 378)
 async def test_any_api_process_serves_any_session(fleet: Hosts) -> None:
     """One executes the agents, the other one has none. Both show the same, and both accept messages."""
-    serving, here = await fleet.web(SPEC)
-    alone, there = await fleet.web("--no-agents", "--app", APP_NAME)
-    async with client_of(here) as first, client_of(there) as second:
+    serving, url = await fleet.web(SPEC)
+    alone, other_url = await fleet.web("--no-agents", "--app", APP_NAME)
+    async with client_of(url) as first, client_of(other_url) as second:
         assert (
             await first.post("/v1/sessions", json={"session_id": "s/1", "title": "t"})
         ).status_code == 201
         path = "/v1/sessions/s%2F1"
-        asked = {"text": "hello", "message_id": "m-1"}
-        run = await done(await second.post(f"{path}/runs", json=asked, headers=WAIT))
+        message = {"text": "hello", "message_id": "m-1"}
+        run = await done(await second.post(f"{path}/runs", json=message, headers=WAIT))
         assert run["output"] == "You said hello."
-        again = await done(await first.post(f"{path}/runs", json=asked, headers=WAIT))
+        again = await done(await first.post(f"{path}/runs", json=message, headers=WAIT))
         assert again == run
         loud = {"text": "more", "mode": "loud"}
         await done(await first.post(f"{path}/runs", json=loud, headers=WAIT))
-        shown = [await done(await one.get(f"{path}/nodes")) for one in (first, second)]
-        assert shown[0] == shown[1]
-        assert [one["text"] for one in shown[0]["nodes"]][-1] == "You said more."
+        node_pages = [await done(await client.get(f"{path}/nodes")) for client in (first, second)]
+        assert node_pages[0] == node_pages[1]
+        assert [node["text"] for node in node_pages[0]["nodes"]][-1] == "You said more."
         refund = await done(await second.post(f"{path}/runs", json={"text": "refund"}))
         approvals: list[Any] = []
         while not approvals:
@@ -62,9 +62,9 @@ async def test_any_api_process_serves_any_session(fleet: Hosts) -> None:
 @pytest.mark.item(416, 418, 459)
 async def test_a_process_without_agents_starts_and_answers_runs_of_flows(fleet: Hosts) -> None:
     """It registers the flows and executes none; it streams the ledger up to the run's end."""
-    _, here = await fleet.web(WITH_FLOWS)
-    _, there = await fleet.web(WITH_FLOWS, "--no-agents")
-    async with client_of(here) as first, client_of(there) as second:
+    _, url = await fleet.web(WITH_FLOWS)
+    _, other_url = await fleet.web(WITH_FLOWS, "--no-agents")
+    async with client_of(url) as first, client_of(other_url) as second:
         assert await done(await first.get("/v1/flows")) == await done(await second.get("/v1/flows"))
         body = {"vars": {"order": 7}, "session_id": "s1"}
         started = await second.post(
@@ -76,9 +76,9 @@ async def test_a_process_without_agents_starts_and_answers_runs_of_flows(fleet: 
             ("user", f"{path}/waits/ok", {"payload": "yes"}),
             ("event", "/v1/events", event),
         ):
-            shown: Any = {}
-            while (shown.get("wait") or {}).get("reason") != reason:
-                shown = await done(await second.get(path))
+            view: Any = {}
+            while (view.get("wait") or {}).get("reason") != reason:
+                view = await done(await second.get(path))
             await done(await second.post(where, json=answer))
         ledger = await second.get(f"{path}/ledger", headers={"accept": "text/event-stream"})
         assert ledger.text.rstrip().splitlines()[-2] == "event: end"
@@ -129,8 +129,10 @@ async def test_hostile_connections_are_ended(fleet: Hosts) -> None:
 async def test_a_public_address_is_refused_without_authentication(cli: Cli) -> None:
     """Before anything is started, with the remedy; so is a process that would serve nothing."""
     for address in ("0.0.0.0:8123", "[::]:8123", "192.0.2.1:8123", "example.org:80", ":8123"):
-        said = await cli.call("serve", SPEC, "--listen", address)
-        assert (said.code, "--auth none needs no login" in said.err) == (Exit.USAGE, True), said
+        output = await cli.call("serve", SPEC, "--listen", address)
+        assert (output.code, "--auth none needs no login" in output.err) == (Exit.USAGE, True), (
+            output
+        )
     nothing = await cli.call("serve", "--listen", "127.0.0.1:0")
     assert "name MODULE:APP, or say --no-agents" in nothing.err
     odd = await cli.call("serve", SPEC, "--listen", "nowhere")

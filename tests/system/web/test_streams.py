@@ -50,47 +50,47 @@ async def _events(response: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
 
 async def until_end(events: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return events up to the end of a run."""
-    found = []
+    run_events = []
     async for event in events:
-        found.append(event)
+        run_events.append(event)
         if event["event"] == END:
             break
-    return found
+    return run_events
 
 
 def stored(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return stored events without their id: another reader may get a fact between other entries."""
-    return [{**one["data"], "event_id": None} for one in events if "id" in one]
+    return [{**event["data"], "event_id": None} for event in events if "id" in event]
 
 
 def text_of(events: list[dict[str, Any]]) -> str:
     """Return the text of an answer, assembled from pieces and snapshots like a reader's."""
-    said = ""
+    text = ""
     for event in events:
         if event["event"] == "text_delta":
-            said += event["data"]["payload"]["text"]
+            text += event["data"]["payload"]["text"]
         elif event["event"] == "text_snapshot":
-            said = event["data"]["payload"]["text"]
-    return said
+            text = event["data"]["payload"]["text"]
+    return text
 
 
 @pytest.mark.costly
 @pytest.mark.item(348, 349, 361, 364, 371, 374, 375, 378)
 async def test_a_stream_continues_at_another_process_after_a_disconnect(fleet: Hosts) -> None:
     """In the middle of an answer, after the last event: no event is missing, none comes twice."""
-    _, here = await fleet.web(SPEC)
-    _, there = await fleet.web("--no-agents", "--app", APP_NAME)
-    async with client_of(here) as first, client_of(there) as second:
+    _, first_url = await fleet.web(SPEC)
+    _, other_url = await fleet.web("--no-agents", "--app", APP_NAME)
+    async with client_of(first_url) as first, client_of(other_url) as second:
         await done(await first.post("/v1/sessions", json={"session_id": "s"}))
         seen = []
-        asked = {"json": {"text": "long", "message_id": "m"}}
-        async with reading(first, "POST", "/v1/sessions/s/runs", **asked) as events:
+        request = {"json": {"text": "long", "message_id": "m"}}
+        async with reading(first, "POST", "/v1/sessions/s/runs", **request) as events:
             async for event in events:  # a piece may arrive before the entries in front of it
                 seen.append(event)
                 if stored(seen) and event["event"] == "text_delta":
                     break
         run = seen[0]["data"]["run_id"]
-        last = [one["id"] for one in seen if "id" in one][-1]
+        last = [e["id"] for e in seen if "id" in e][-1]
         url = f"/v1/sessions/s/runs/{run}/events"
         async with reading(second, "GET", url, headers={"last-event-id": last}) as events:
             rest = await until_end(events)
@@ -102,7 +102,7 @@ async def test_a_stream_continues_at_another_process_after_a_disconnect(fleet: H
         over = await first.get(url, headers={**SSE, "last-event-id": rest[-1]["id"]})
 
     assert stored(seen) + stored(rest) == stored(whole)
-    assert [{**one, "event_id": None} for one in page["events"]] == stored(whole)
+    assert [{**e, "event_id": None} for e in page["events"]] == stored(whole)
     assert text_of(rest) in ("", "".join(WORDS)), (
         "a snapshot first, or the answer was there already"
     )
@@ -114,11 +114,11 @@ async def test_a_stream_continues_at_another_process_after_a_disconnect(fleet: H
 async def test_a_stream_survives_the_process_that_served_it(fleet: Hosts) -> None:
     """An API process is killed, then another one shuts down, while a host continues: clients reconnect."""
     await fleet.serving(SPEC)
-    killed, here = await fleet.web("--no-agents", "--app", APP_NAME)
-    ended, there = await fleet.web("--no-agents", "--app", APP_NAME)
+    killed, first_url = await fleet.web("--no-agents", "--app", APP_NAME)
+    ended, other_url = await fleet.web("--no-agents", "--app", APP_NAME)
     _, last = await fleet.web("--no-agents", "--app", APP_NAME)
     seen: list[dict[str, Any]] = []
-    async with client_of(here) as client:
+    async with client_of(first_url) as client:
         await done(await client.post("/v1/sessions", json={"session_id": "s"}))
         async with reading(
             client, "POST", "/v1/sessions/s/runs", json={"text": "long 1"}
@@ -129,8 +129,8 @@ async def test_a_stream_survives_the_process_that_served_it(fleet: Hosts) -> Non
             with contextlib.suppress(httpx2.HTTPError):  # the connection is closed
                 async for event in events:
                     seen.append(event)  # noqa: PERF401 - what came before the cut counts
-    async with client_of(there) as client:
-        cursor = {"last-event-id": [one["id"] for one in seen if "id" in one][-1]}
+    async with client_of(other_url) as client:
+        cursor = {"last-event-id": [e["id"] for e in seen if "id" in e][-1]}
         async with reading(client, "GET", "/v1/sessions/s/events", headers=cursor) as events:
             seen += await until_end(events)
             ended.send(signal.SIGTERM)
@@ -141,7 +141,7 @@ async def test_a_stream_survives_the_process_that_served_it(fleet: Hosts) -> Non
             "/v1/sessions/s/runs", json={"text": "more"}, headers={"prefer": "wait=20"}
         )
         assert run.json()["status"] == "completed"
-        cursor = {"last-event-id": [one["id"] for one in seen if "id" in one][-1]}
+        cursor = {"last-event-id": [e["id"] for e in seen if "id" in e][-1]}
         async with reading(client, "GET", "/v1/sessions/s/events", headers=cursor) as events:
             seen += await until_end(events)
         async with reading(client, "GET", "/v1/sessions/s/events") as events:

@@ -30,8 +30,8 @@ WAIT = {"prefer": "wait=20"}
 
 async def token_of(cli: Cli, name: str, *words: str) -> dict[str, str]:
     """Make a token by the command line, and return the header with it."""
-    said = await cli.call("tokens", "create", name, *words, "--json")
-    return {"authorization": f"Bearer {said.data['token']}"}
+    output = await cli.call("tokens", "create", name, *words, "--json")
+    return {"authorization": f"Bearer {output.data['token']}"}
 
 
 async def refusal(client: httpx2.AsyncClient, **headers: str) -> str:
@@ -43,35 +43,37 @@ async def refusal(client: httpx2.AsyncClient, **headers: str) -> str:
 @pytest.mark.costly
 async def test_a_token_is_valid_on_each_process_until_it_is_revoked(fleet: Hosts, cli: Cli) -> None:
     """Its principal has its sessions on both. A revoked token is refused, and its streams end."""
-    serving, here = await fleet.web(SPEC, "--auth", "tokens")
-    alone, there = await fleet.web("--no-agents", "--app", APP_NAME, "--auth", "tokens")
+    serving, first_url = await fleet.web(SPEC, "--auth", "tokens")
+    alone, other_url = await fleet.web("--no-agents", "--app", APP_NAME, "--auth", "tokens")
     ada, bob = [await token_of(cli, name) for name in ("ada", "bob")]
     far = await token_of(cli, "far", "--tenant", "acme", "--principal", "ada")
-    async with client_of(here) as first, client_of(there) as second:
-        assert [await refusal(one) for one in (first, second)] == ["unauthenticated"] * 2
+    async with client_of(first_url) as first, client_of(other_url) as second:
+        assert [await refusal(c) for c in (first, second)] == ["unauthenticated"] * 2
         await done(await first.post("/v1/sessions", json={"session_id": "s"}, headers=ada))
         run = {"text": "hello", "message_id": "m-1"}
-        said = await second.post("/v1/sessions/s/runs", json=run, headers={**ada, **WAIT})
-        assert said.json()["output"] == "You said hello."
+        run_answer = await second.post("/v1/sessions/s/runs", json=run, headers={**ada, **WAIT})
+        assert run_answer.json()["output"] == "You said hello."
         for client in (first, second):
             for other in (bob, far):
-                for path in ("", "/runs", "/nodes", f"/runs/{said.json()['run_id']}/events"):
+                for path in ("", "/runs", "/nodes", f"/runs/{run_answer.json()['run_id']}/events"):
                     answer = await client.get(f"/v1/sessions/s{path}", headers=other)
                     assert answer.status_code == 404
                 assert (await client.get("/v1/sessions", headers=other)).json()["sessions"] == []
-            assert [await refusal(client, **one) for one in (ada, bob, far)] == [""] * 3
+            assert [await refusal(client, **headers) for headers in (ada, bob, far)] == [""] * 3
         await done(await second.post("/v1/sessions", json={"session_id": "s"}, headers=far))
         url = "/v1/sessions/s/events"
         async with (
             asyncio.timeout(30),
-            reading(first, "GET", url, headers=ada) as one,
-            reading(second, "GET", url, headers=ada) as two,
+            reading(first, "GET", url, headers=ada) as first_events,
+            reading(second, "GET", url, headers=ada) as second_events,
             reading(second, "GET", url, headers=far) as stays,
         ):
-            for stream in (one, two):
+            for stream in (first_events, second_events):
                 await until_end(stream)
             assert (await cli.call("tokens", "revoke", "ada")).code == Exit.OK
-            ends = [[event async for event in stream][-1] for stream in (one, two)]
+            ends = [
+                [event async for event in stream][-1] for stream in (first_events, second_events)
+            ]
             assert [end["event"] for end in ends] == ["problem"] * 2
             assert [end["data"]["code"] for end in ends] == ["token_revoked"] * 2
             assert [await refusal(client, **ada) for client in (first, second)] == [
@@ -83,9 +85,9 @@ async def test_a_token_is_valid_on_each_process_until_it_is_revoked(fleet: Hosts
             )
             assert ran["output"] == "You said more."
             assert (await until_end(stays))[-1]["event"] == "run_completed"
-        listed = (await cli.call("tokens", "list", "--json")).data
-        assert None not in [one["last_used_at"] for one in listed]
-    secrets = [one["authorization"].removeprefix("Bearer ") for one in (ada, bob, far)]
+        tokens = (await cli.call("tokens", "list", "--json")).data
+        assert None not in [token["last_used_at"] for token in tokens]
+    secrets = [headers["authorization"].removeprefix("Bearer ") for headers in (ada, bob, far)]
     for process in (serving, alone):
         process.send(signal.SIGTERM)
         assert await process.exit_code() == 0
@@ -96,14 +98,14 @@ async def test_a_token_is_valid_on_each_process_until_it_is_revoked(fleet: Hosts
 @pytest.mark.costly
 async def test_a_login_is_valid_on_each_process(fleet: Hosts, cli: Cli) -> None:
     """By its cookies, as a browser keeps them; a logout at one process ends it at the other."""
-    _, here = await fleet.web("--no-agents", "--app", APP_NAME, "--auth", "tokens")
-    _, there = await fleet.web("--no-agents", "--app", APP_NAME, "--auth", "tokens")
+    _, url = await fleet.web("--no-agents", "--app", APP_NAME, "--auth", "tokens")
+    _, other_url = await fleet.web("--no-agents", "--app", APP_NAME, "--auth", "tokens")
     secret = (await token_of(cli, "ada"))["authorization"].removeprefix("Bearer ")
-    async with client_of(here) as first, client_of(there) as second:
-        said = await done(await first.post("/v1/login", json={"token": secret}))
+    async with client_of(url) as first, client_of(other_url) as second:
+        login = await done(await first.post("/v1/login", json={"token": secret}))
         cookies = "; ".join(f"{name}={value}" for name, value in first.cookies.items())
         by_cookie = {"cookie": cookies}
-        csrf = {**by_cookie, "x-csrf-token": said["csrf_token"]}
+        csrf = {**by_cookie, "x-csrf-token": login["csrf_token"]}
         assert await refusal(second, **by_cookie) == ""
         body = {"session_id": "s"}
         answer = await second.post("/v1/sessions", json=body, headers=by_cookie)

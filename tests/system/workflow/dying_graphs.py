@@ -80,9 +80,9 @@ def program(
     folder: Path,
     fault: Callable[[str], None],
     *,
-    made: Callable[[Stores], None] = lambda _stores: None,
+    prepare: Callable[[Stores], None] = lambda _stores: None,
 ) -> Stores:
-    """Execute all effects, or the remaining ones; `made` gets the stores before."""
+    """Execute all effects, or the remaining ones; `prepare` gets the stores before."""
 
     def handler(run: RunState, effect: Effect) -> EffectOutcome:
         line = f"{run.run_id} {effect.payload['n']} {effect.mode}\n".encode()
@@ -92,7 +92,7 @@ def program(
         return EffectOutcome.completed({"n": effect.payload["n"]})
 
     stores = Stores(kind, folder, fault)
-    made(stores)
+    prepare(stores)
     kinds = (EffectType.TOOL_CALLS, EffectType.LLM_CALL)
     runtime = stores.runtime(
         MAIN, CHILD, EAR, effect_handlers=dict.fromkeys(kinds, handler), fault=fault
@@ -120,14 +120,14 @@ def world_of(folder: Path) -> list[str]:
     return world.read_text(encoding="utf-8").split("\n")[:-1] if world.exists() else []
 
 
-def told(stores: Stores) -> dict[str, Any]:
+def state_of(stores: Stores) -> dict[str, Any]:
     """Return the present state."""
     runs = stores.runs.list_runs(limit=99)
     return {
         "world": world_of(stores.folder),
-        "runs": {one.run_id: one.to_dict() for one in runs},
-        "ledgers": {one.run_id: stores.ledger.list(one.run_id) for one in runs},
-        "running": [one.run_id for one in runs if one.status is RunStatus.RUNNING],
+        "runs": {run.run_id: run.to_dict() for run in runs},
+        "ledgers": {run.run_id: stores.ledger.list(run.run_id) for run in runs},
+        "running": [run.run_id for run in runs if run.status is RunStatus.RUNNING],
     }
 
 
@@ -170,21 +170,21 @@ def main(kind: str, folder: Path) -> None:
 
     assert forked(count) == 0
     for number, point in enumerate(json.loads(counted.read_text(encoding="utf-8")), 1):
-        place = folder / str(number)
-        place.mkdir()
-        first = forked(lambda place=place, n=number: _done(kind, place, Points(n)))  # type: ignore[misc]
+        run_folder = folder / str(number)
+        run_folder.mkdir()
+        first = forked(lambda path=run_folder, n=number: _done(kind, path, Points(n)))  # type: ignore[misc]
         assert first == signal.SIGKILL, first
-        second = forked(lambda place=place: _done(kind, place, Points(), tell=True))  # type: ignore[misc]
+        second = forked(lambda path=run_folder: _done(kind, path, Points(), tell=True))  # type: ignore[misc]
         assert second == 0, (number, point)
-        found = json.loads((place / "told").read_text(encoding="utf-8"))
-        line = json.dumps({"number": number, "point": point, **found})
+        outcome = json.loads((run_folder / "told").read_text(encoding="utf-8"))
+        line = json.dumps({"number": number, "point": point, **outcome})
         print(line, flush=True)  # noqa: T201
 
 
-def _done(kind: str, place: Path, fault: Points, *, tell: bool = False) -> None:
-    stores = program(kind, place, fault)
+def _done(kind: str, folder: Path, fault: Points, *, tell: bool = False) -> None:
+    stores = program(kind, folder, fault)
     if tell:
-        (place / "told").write_text(json.dumps(told(stores)), encoding="utf-8")
+        (folder / "told").write_text(json.dumps(state_of(stores)), encoding="utf-8")
 
 
 if __name__ == "__main__":

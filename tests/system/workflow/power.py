@@ -32,44 +32,44 @@ class FilesDisk:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self._folder = folder
-        self._kept: dict[int, bytes] = {}
+        self._synced_bytes: dict[int, bytes] = {}
         self._names: dict[str, int] = {}
-        self._held: list[int] = []
+        self._descriptors: list[int] = []
         self.syncs = 0
         patch.setattr(os, "fsync", self._sync)
 
     def _sync(self, descriptor: int) -> None:
         self.syncs += 1
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
-            if found.st_ino == self._folder.stat().st_ino:
-                self._names = {one.name: one.inode() for one in self._files()}
+        info = os.fstat(descriptor)
+        if stat.S_ISDIR(info.st_mode):
+            if info.st_ino == self._folder.stat().st_ino:
+                self._names = {entry.name: entry.inode() for entry in self._files()}
             return
-        held = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
-        self._held.append(held)  # no other file gets its number
-        self._kept[found.st_ino] = os.pread(held, found.st_size, 0)
+        own_descriptor = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+        self._descriptors.append(own_descriptor)  # no other file gets its number
+        self._synced_bytes[info.st_ino] = os.pread(own_descriptor, info.st_size, 0)
 
     def cuts(self) -> Iterator[Content]:
         """See `Disk.cuts`."""
-        synced = {name: self._kept.get(inode, b"") for name, inode in self._names.items()}
+        synced = {name: self._synced_bytes.get(inode, b"") for name, inode in self._names.items()}
         yield synced
         files = self._files()
-        now = {one.name: (self._folder / one.name).read_bytes() for one in files}
+        now = {file.name: (self._folder / file.name).read_bytes() for file in files}
         yield now
-        for one in files:
-            before, whole = self._kept.get(one.inode(), b""), now[one.name]
-            if len(whole) > len(before) and whole.startswith(before) and one.name in self._names:
+        for file in files:
+            before, whole = self._synced_bytes.get(file.inode(), b""), now[file.name]
+            if len(whole) > len(before) and whole.startswith(before) and file.name in self._names:
                 half = (len(whole) - len(before)) // 2
-                yield synced | {one.name: whole[: len(before) + half]}
-                yield synced | {one.name: before + bytes(half) + whole[len(before) + half :]}
+                yield synced | {file.name: whole[: len(before) + half]}
+                yield synced | {file.name: before + bytes(half) + whole[len(before) + half :]}
 
     def _files(self) -> list[os.DirEntry[str]]:
-        return [one for one in os.scandir(self._folder) if one.is_file()]
+        return [entry for entry in os.scandir(self._folder) if entry.is_file()]
 
     def close(self) -> None:
         """Close the files that were synced."""
-        for one in self._held:
-            os.close(one)
+        for descriptor in self._descriptors:
+            os.close(descriptor)
 
 
 class SqliteDisk:
@@ -89,7 +89,9 @@ class SqliteDisk:
     def _now(self) -> Content:
         names = ("graphs.db", "graphs.db-wal")
         return {
-            one: (self._folder / one).read_bytes() for one in names if (self._folder / one).exists()
+            name: (self._folder / name).read_bytes()
+            for name in names
+            if (self._folder / name).exists()
         }
 
     def cuts(self) -> Iterator[Content]:

@@ -40,8 +40,8 @@ async def check(runs: FlowRuns, run_id: RunId) -> None:
     records = await runs.ledger(run_id)
     assert verify_ledger_chain(records)["ok"]
     steps = without_doubts(records)[1:-2]
-    told = [(one["status"], one["effect"]["payload"].get("n", ONCE)) for one in steps]
-    assert told == [(status, n) for n in range(STEPS) for status in ("started", "completed")]
+    statuses = [(record["status"], record["effect"]["payload"].get("n", ONCE)) for record in steps]
+    assert statuses == [(status, n) for n in range(STEPS) for status in ("started", "completed")]
 
 
 async def decided(runs: FlowRuns, run_id: RunId, result: int) -> bool:
@@ -98,7 +98,7 @@ async def test_a_blocking_handler_runs_in_a_thread(
     again, once, other = (tmp_path / name for name in ("again", "once", "other"))
     runs = FlowRuns(client, APP)
     first = await hosts.serving(SERVE)
-    held = {
+    held_runs = {
         path: await runs.start("held", vars={"ledger": str(path), "once": path == once})
         for path in (again, once)
     }
@@ -108,16 +108,16 @@ async def test_a_blocking_handler_runs_in_a_thread(
     first.send(signal.SIGKILL)
     second = await hosts.serving(SERVE)
 
-    await until(lambda: decided(runs, held[once], 7), "a decision")
-    assert await client.result(held[once]) == 7
+    await until(lambda: decided(runs, held_runs[once], 7), "a decision")
+    assert await client.result(held_runs[once]) == 7
     await until(lambda: len(began(again)) == 2, "begun again")
     let_go(again, second.pid)
 
-    assert await client.result(held[again]) == second.pid
+    assert await client.result(held_runs[again]) == second.pid
     assert began(again) == [first.pid, second.pid]
     assert began(once) == [first.pid]
-    records = await runs.ledger(held[again])
-    assert [one["status"] for one in records[1:-2]] == ["started", "completed"]
+    records = await runs.ledger(held_runs[again])
+    assert [record["status"] for record in records[1:-2]] == ["started", "completed"]
 
 
 @pytest.mark.costly

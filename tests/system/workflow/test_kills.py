@@ -31,44 +31,44 @@ POINTS = {
 DRIVER = {"started", "executed", "saved", "resumed"}
 
 
-def check(found: dict[str, Any]) -> bool:
+def check(outcome: dict[str, Any]) -> bool:
     """Check the second process's outcome; return whether an effect was in doubt."""
-    where = f"{found['number']} {found['point']}"
-    done = Counter(found["world"])
-    main = found["runs"]["main"]
-    assert found["running"] == [], where
+    where = f"{outcome['number']} {outcome['point']}"
+    done = Counter(outcome["world"])
+    main = outcome["runs"]["main"]
+    assert outcome["running"] == [], where
     for line, count in done.items():
         run, number, mode = line.split()
         if mode == "at_most_once":
             assert count <= 1, (where, line)
         ends = [
-            one
-            for one in found["ledgers"][run]
-            if one["status"] == "completed"
-            and (one["effect"] or {}).get("payload", {}).get("n") == int(number)
+            record
+            for record in outcome["ledgers"][run]
+            if record["status"] == "completed"
+            and (record["effect"] or {}).get("payload", {}).get("n") == int(number)
         ]
         assert len(ends) <= 1, (where, line)
         assert count <= 2, (where, line)
-    for records in found["ledgers"].values():
-        deltas = [one["delta"] for one in records if one["delta"]]
-        for branch in (None, *{key for one in deltas for key in one.get("branch") or ()}):
-            own = [one for one in deltas if one.get("branch") == (branch and [branch])]
-            seqs = [one["seq"] for one in own if "seq" in one]
+    for records in outcome["ledgers"].values():
+        deltas = [record["delta"] for record in records if record["delta"]]
+        for branch in (None, *{key for delta in deltas for key in delta.get("branch") or ()}):
+            own = [delta for delta in deltas if delta.get("branch") == (branch and [branch])]
+            seqs = [delta["seq"] for delta in own if "seq" in delta]
             assert seqs == [*range(len(seqs))], where
-            begun = [one["open"] for one in own if "open" in one]
+            begun = [delta["open"] for delta in own if "open" in delta]
             assert len({*begun}) == len(begun), where
     assert main["status"] == "completed", where
     output = main["output"]
     assert (output["begun"], output["paid"], output["once"]) == (1, {"n": 1}, {"n": 2}), where
     assert output["did"] == {"l": {"n": 4}, "r": {"n": 5}}, where
     assert (output["answer"], output["sub"]["output"]["out"]) == ("yes", {"n": 3}), where
-    ear = found["runs"]["ear"]
+    ear = outcome["runs"]["ear"]
     assert ear["status"] == "completed", where
     assert ear["output"]["out"]["name"] == "paid", where
-    assert len(found["runs"]) == 3, where
-    is_doubted = any(is_doubt(one) for one in found["ledgers"]["main"])
+    assert len(outcome["runs"]) == 3, where
+    is_doubted = any(is_doubt(record) for record in outcome["ledgers"]["main"])
     died_in_it = {"started", "executed", *POINTS["files"], *POINTS["sqlite"]}
-    assert not is_doubted or found["point"] in died_in_it, where
+    assert not is_doubted or outcome["point"] in died_in_it, where
     return is_doubted
 
 
@@ -90,11 +90,11 @@ def test_a_run_survives_a_kill_at_every_point(tmp_path: Path, kind: str) -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
 
-    doubts = [check(one) for one in found]
+    doubts = [check(outcome) for outcome in outcomes]
 
-    points = Counter(one["point"] for one in found)
+    points = Counter(outcome["point"] for outcome in outcomes)
     assert {*points} >= POINTS[kind] | DRIVER
     assert 1 <= sum(doubts) <= 12, sum(doubts)
-    assert len(found) > 60
+    assert len(outcomes) > 60

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors._kernel.workflow.stores import no_fault
-from tests.system.workflow.dying_graphs import program, told, world_of
+from tests.system.workflow.dying_graphs import program, state_of, world_of
 from tests.system.workflow.power import FilesDisk, SqliteDisk
 from tests.system.workflow.test_kills import POINTS, check
 
@@ -26,7 +26,7 @@ class Cuts:
     def __init__(self, disk: Any, folder: Path) -> None:
         self._disk, self._folder = disk, folder
         self._seen: set[str] = set()
-        self.found: list[tuple[str, Content, list[str]]] = []
+        self.contents: list[tuple[str, Content, list[str]]] = []
 
     def __call__(self, point: str) -> None:
         """Note what is left."""
@@ -37,26 +37,28 @@ class Cuts:
             digest = hashlib.sha256(repr((sorted(content.items()), world)).encode()).hexdigest()
             if digest not in self._seen:
                 self._seen.add(digest)
-                self.found.append((point, content, world))
+                self.contents.append((point, content, world))
 
 
 def played(kind: str, folder: Path, fault: Any, disk: Any) -> Stores:
     """Run the program to its end; the disk gets the database that it uses."""
     return program(
-        kind, folder, fault, made=lambda stores: setattr(disk, "database", stores.database)
+        kind, folder, fault, prepare=lambda stores: setattr(disk, "database", stores.database)
     )
 
 
-def left(found: list[tuple[str, Content, list[str]]], folder: Path) -> Iterator[tuple[str, Path]]:
+def cut_folders(
+    cuts: list[tuple[str, Content, list[str]]], folder: Path
+) -> Iterator[tuple[str, Path]]:
     """Yield the points, each with a folder that has what is left."""
-    for number, (point, content, world) in enumerate(found):
-        place = folder / f"cut{number}"
-        place.mkdir()
+    for number, (point, content, world) in enumerate(cuts):
+        cut_folder = folder / f"cut{number}"
+        cut_folder.mkdir()
         for name, written in content.items():
             if name != "world":
-                (place / name).write_bytes(written)
-        (place / "world").write_text("".join(f"{line}\n" for line in world), encoding="utf-8")
-        yield point, place
+                (cut_folder / name).write_bytes(written)
+        (cut_folder / "world").write_text("".join(f"{line}\n" for line in world), encoding="utf-8")
+        yield point, cut_folder
 
 
 @pytest.mark.costly
@@ -75,9 +77,9 @@ def test_a_run_survives_a_loss_of_power_at_every_point(
     played(kind, folder, cuts, disk).close()
     monkeypatch.undo()
 
-    for number, (point, place) in enumerate(left(cuts.found, tmp_path)):
-        stores = program(kind, place, no_fault)
-        check({"number": number, "point": point, **told(stores)})
+    for number, (point, cut_folder) in enumerate(cut_folders(cuts.contents, tmp_path)):
+        stores = program(kind, cut_folder, no_fault)
+        check({"number": number, "point": point, **state_of(stores)})
         stores.close()
 
-    assert len(cuts.found) > 40
+    assert len(cuts.contents) > 40

@@ -45,9 +45,9 @@ def test_one_of_two_answering_processes_succeeds(tmp_path: Path, kind: str) -> N
     )
     assert done.returncode == 0, done.stderr
 
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
 
-    assert found == [[[0, 1], "x"]] * TRIES
+    assert outcomes == [[[0, 1], "x"]] * TRIES
 
 
 @pytest.mark.item(442)

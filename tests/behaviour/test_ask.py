@@ -162,10 +162,10 @@ async def test_a_late_reply_changes_nothing(bed: Bed) -> None:
     run_id = await bed.submit(await bed.serve(act))
     await bed.seen(run_id, K.EFFECT_RESULT, name="mark")
     async with asyncio.timeout(20):
-        while not (found := await bed.runtime.store.lists.runs(agent=target)):  # noqa: ASYNC110
+        while not (rows := await bed.runtime.store.lists.runs(agent=target)):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    await bed.runtime.signal(found[0].run_id, "go")
-    await bed.ended(found[0].run_id)
+    await bed.runtime.signal(rows[0].run_id, "go")
+    await bed.ended(rows[0].run_id)
     [answer] = await bed.runtime.store.reads.answers(run_id)
     assert (answer.status, answer.result) == ("replied", "late")
     await bed.restart()
@@ -346,7 +346,7 @@ async def test_a_cycle_of_independent_runs_fails(bed: Bed) -> None:
     rows = [await bed.ended(run_id) for run_id in runs]
     assert RunStatus.FAILED in {row.status for row in rows}
     assert problems
-    assert all(found == sorted(map(str, agents)) for found in problems)
+    assert all(problem == sorted(map(str, agents)) for problem in problems)
 
 
 @pytest.mark.item(85)
@@ -368,13 +368,13 @@ async def test_a_cycle_that_a_scan_finds(bed: Bed) -> None:
     if bed.drops:
         await bed.seen(run_id, K.RUN_SUSPENDED)
     result = asyncio.ensure_future(bed.result(run_id))
-    found = WaitCycle(run_id, agent, "0", (agent, target))
+    cycle = WaitCycle(run_id, agent, "0", (agent, target))
 
     def scanned() -> (
         bool
     ):  # a hint may come while the host has just lost the shard: a scan repeats it
         if not result.done():
-            bed.runtime._host.worker.intake.fail_cycle(found)
+            bed.runtime._host.worker.intake.fail_cycle(cycle)
         return result.done()
 
     await bed.until(scanned)
@@ -455,8 +455,10 @@ async def test_a_reply_before_the_time_limit_is_recorded_is_the_answer(
     assert status is (RunStatus.FAILED if fails else RunStatus.COMPLETED)
     assert await bed.result(asker) == ["replied", "the reply", running[0]]
     assert K.ASK_TIMEOUT not in await bed.kinds(asker)
-    left = await bed.runtime.store.reads.answers(asker)  # the end of a child is recorded, too
-    assert "replied" not in [answer.status for answer in left]
+    remaining_answers = await bed.runtime.store.reads.answers(
+        asker
+    )  # the end of a child is recorded, too
+    assert "replied" not in [answer.status for answer in remaining_answers]
 
 
 async def test_of_a_run_that_replied_and_ended_the_reply_is_asked_for_again(bed: Bed) -> None:
@@ -510,4 +512,4 @@ async def test_limits_that_fall_near_the_reply(bed: Bed) -> None:
     targets = [await bed.serve(answer) for _ in range(60)]
     outcomes = await bed.result(await bed.submit(await bed.serve(act)))
 
-    assert all(said in (["replied", "the reply"], ["timed_out", None]) for said in outcomes)
+    assert all(outcome in (["replied", "the reply"], ["timed_out", None]) for outcome in outcomes)

@@ -39,8 +39,8 @@ async def batch(
     for n, payload in enumerate(payloads):
         await bed.runtime.send(agent, payload, sender=f"client:s{n % SENDERS}")
     bed.agents = served
-    for one in served.values():
-        await bed.runtime.register(one)
+    for served_agent in served.values():
+        await bed.runtime.register(served_agent)
     return agent
 
 
@@ -78,14 +78,14 @@ async def letters(bed: Bed, agent: AgentId) -> list[DeadLetter]:
 PAYLOADS = [f"m{n}" for n in range(12)]
 
 
-@pytest.mark.parametrize("place", [0, 5, 11], ids=["first", "middle", "last"])
-async def test_one_bad_message_is_given_up_alone(bed: Bed, place: int) -> None:
+@pytest.mark.parametrize("index", [0, 5, 11], ids=["first", "middle", "last"])
+async def test_one_bad_message_is_given_up_alone(bed: Bed, index: int) -> None:
     """Only the bad message counts its retries.
 
     The others are handled once each; its sender's wait for it.
     """
     seen = bed.world.order
-    bad = f"m{place}"
+    bad = f"m{index}"
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         payloads = [str(message.payload) for message in inbox]
@@ -99,17 +99,17 @@ async def test_one_bad_message_is_given_up_alone(bed: Bed, place: int) -> None:
 
     assert seen.count(f"{bad} fails with 12") == 1
     assert seen.count(f"{bad} fails with 1") == 4
-    handled = [one for one in seen if "fails" not in one]
+    handled = [entry for entry in seen if "fails" not in entry]
     assert handled == [payload for payload in PAYLOADS if payload != bad]
-    behind = PAYLOADS[place + SENDERS :: SENDERS]
+    behind = PAYLOADS[index + SENDERS :: SENDERS]
     last_failure = len(seen) - 1 - seen[::-1].index(f"{bad} fails with 1")
     assert all(seen.index(payload) > last_failure for payload in behind)
     [letter] = await letters(bed, agent)
     assert (letter.message.payload, letter.reason) == (bad, "max_retries")
     assert letter.last_error.endswith(f"{bad} is bad")
-    assert letter.attempts == (5 if place == 0 else 4)
+    assert letter.attempts == (5 if index == 0 else 4)
     assert [row.attempt for row in rows if row.status is RunStatus.COMPLETED] == [
-        2 if place and n == 0 else 1 for n in range(11)
+        2 if index and n == 0 else 1 for n in range(11)
     ]
 
 
@@ -132,8 +132,8 @@ async def test_an_error_that_is_final_at_once_ends_one_message_only(
     assert seen == [payload for payload in PAYLOADS if payload != "m4"]
     [failed] = [row for row in rows if row.status is not RunStatus.COMPLETED]
     assert failed.attempt == 1
-    found = [(letter.message.payload, letter.reason) for letter in await letters(bed, agent)]
-    assert found == ([("m4", "explicit")] if error is TerminalError else [])
+    dead_letters = [(letter.message.payload, letter.reason) for letter in await letters(bed, agent)]
+    assert dead_letters == ([("m4", "explicit")] if error is TerminalError else [])
 
 
 async def test_what_the_failed_attempt_had_not_committed_is_dropped(bed: Bed) -> None:
@@ -228,10 +228,10 @@ async def test_a_run_that_started_an_effect_is_not_split(bed: Bed) -> None:
 
     assert row.status is RunStatus.FAILED
     assert bed.world.count == {"m0": 1, "m1": 1, "m2": 1}
-    found = await letters(bed, agent)
-    assert [letter.message.payload for letter in found] == PAYLOADS
-    told = "m2 is bad (given up with 11 other message(s) of its run)"
-    assert {letter.last_error for letter in found} == {told}
+    dead_letters = await letters(bed, agent)
+    assert [letter.message.payload for letter in dead_letters] == PAYLOADS
+    last_error = "m2 is bad (given up with 11 other message(s) of its run)"
+    assert {letter.last_error for letter in dead_letters} == {last_error}
 
 
 async def test_a_run_with_an_interrupted_effect_is_not_split(bed: Bed) -> None:

@@ -92,11 +92,13 @@ async def play_all(bed: Bed, first: int, count: int) -> None:
         async with bed.client() as client:
             if deaths:
                 async with dying(bed, begin, flows):
-                    found = await asyncio.gather(*(play.play(client, app) for play in plays))
+                    problem_lists = await asyncio.gather(
+                        *(play.play(client, app) for play in plays)
+                    )
             else:
-                found = await asyncio.gather(*(play.play(client, app) for play in plays))
-        told = zip(plays, found, strict=True)
-        wrong += [f"seed {play.seed}: {one}" for play, many_ in told for one in many_]
+                problem_lists = await asyncio.gather(*(play.play(client, app) for play in plays))
+        pairs = zip(plays, problem_lists, strict=True)
+        wrong += [f"seed {play.seed}: {problem}" for play, many_ in pairs for problem in many_]
         runs = await bed.runtime.store.lists.runs(among=RunFilter(type=app), limit=10_000)
         wrong += await leftovers(bed.runtime, bed.runtime.store, runs)
     assert not wrong, f"{len(wrong)} differ\n" + "\n".join(wrong[:3])

@@ -196,15 +196,15 @@ async def test_a_message_to_a_free_agent_is_one_delivery_and_one_commit(bed: Bed
 
     agent = await bed.serve(act)
     await bed.result(await bed.submit(agent, "warm"))  # its messages have been read once
-    made = []
+    store_calls = []
     for payload in ("first", "second", "third"):
         faults.calls.clear()
         await bed.runtime.send(agent, payload)
         await bed.until(partial(bed.world.count.__getitem__, payload))
-        made.append([call for call in faults.calls if call in ("deliver", "commit")])
+        store_calls.append([call for call in faults.calls if call in ("deliver", "commit")])
     await bed.runtime.send(agent, "end")
 
-    assert made == [["deliver", "commit"]] * 3
+    assert store_calls == [["deliver", "commit"]] * 3
 
 
 @pytest.mark.parametrize(

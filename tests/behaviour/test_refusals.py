@@ -40,7 +40,7 @@ FREE = {"cancel reason", "approval", "metadata"}
 """Free text fields: up to the length of a page."""
 
 
-async def _one() -> int:
+async def _return_one() -> int:
     return 1
 
 
@@ -52,7 +52,7 @@ def _verbs(bed: Bed, ctx: RunContext, text: Any) -> dict[str, Callable[[], Await
         "state.get": lambda: ctx.state.get(text),
         "state.clear": lambda: ctx.state.clear(text),
         "patched": lambda: ctx.patched(text),
-        "step": lambda: ctx.step(text, _one),
+        "step": lambda: ctx.step(text, _return_one),
         "tool": lambda: ctx.tool(text),
         "join": lambda: ctx.join(text),
         "status": lambda: ctx.status(text),
@@ -121,21 +121,21 @@ async def test_text_that_no_store_accepts_is_refused_at_the_call(bed: Bed, verb:
         nonlocal begun
         del inbox
         begun += 1
-        said = []
+        messages = []
         for text in TEXTS.values():
             try:
                 await _verbs(bed, ctx, text)[verb]()
             except (ContractError, TypeError, AttributeError) as exc:
-                said.append(f"{type(exc).__name__}: {exc}")
+                messages.append(f"{type(exc).__name__}: {exc}")
             else:
-                said.append("no error")
-        await ctx.step("after", _one)
-        return said
+                messages.append("no error")
+        await ctx.step("after", _return_one)
+        return messages
 
-    said = await bed.play(act)
+    messages = await bed.play(act)
 
     assert begun == 1 or (verb == "approval" and begun <= 3)  # two are awaited by suspended runs
-    for name, text in zip(TEXTS, said, strict=True):
+    for name, text in zip(TEXTS, messages, strict=True):
         if name in ("long", "wide", "number") and verb in ("emit source", "spawn key", *FREE):
             continue  # a page of reasons is one, and 7 is a fine part of another text
         assert text != "no error", name
@@ -328,19 +328,19 @@ def _too_big(run_id: str, what: str) -> Exception | None:
     return refused if "poison" in what and "store_refused" not in what else None
 
 
-PLACES = ("step", "state", "end", "beginning", "read")
+POSITIONS = ("step", "state", "end", "beginning", "read")
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("position", POSITIONS)
 async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  # noqa: PLR0915
-    bed: Bed, place: str
+    bed: Bed, position: str
 ) -> None:
     """Started twice with a pause in between, for each kind of refused write; after a retry it completes."""
     begun, is_mended = 0, False
     seen: list[str] = []
 
     def refuses(run_id: str, what: str) -> Exception | None:
-        if place == "read" and what.startswith("state of"):
+        if position == "read" and what.startswith("state of"):
             return None if is_mended else StoreRefusedError("reading", "no", "42501")
         return _too_big(run_id, what)
 
@@ -348,22 +348,22 @@ async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  
         nonlocal begun
         begun += 1
         text = "fine" if is_mended else "poison"
-        if place != "beginning":
+        if position != "beginning":
             await ctx.step("before", bed.world.do, "before")
-        if place == "step":
+        if position == "step":
             await ctx.step("write", bed.world.do, "write", text)
-        elif place == "state":
+        elif position == "state":
             await ctx.state.set("key", text)
-        elif place == "read":
+        elif position == "read":
             await ctx.state.get("key")
-        elif place == "beginning":
+        elif position == "beginning":
             await ctx.send(AgentId(ctx.agent_id.type, "2"), text)
         return text
 
     _refuse(bed, refuses, seen)
     agent = await bed.serve(act)
     await bed.restart()
-    if place == "beginning":
+    if position == "beginning":
         run_id = run_id_of_mail(agent, "client:local", "m")
         await bed.runtime.send(agent, Message("m", agent, "plain mail"))
         await bed.until(lambda: begun == 2)
@@ -374,10 +374,10 @@ async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  
     assert (row.status, row.parked) == (RunStatus.SUSPENDED, "store_refused")
     assert begun == 2
     assert len(seen) == 2
-    code = "42501" if place == "read" else "54000"
+    code = "42501" if position == "read" else "54000"
     assert code in str(parked.payload["detail"])
     assert f"callboard runs resolve {run_id} - --retry" in str(parked.payload["detail"])
-    assert bed.world.count["before"] == (place != "beginning")
+    assert bed.world.count["before"] == (position != "beginning")
 
     is_mended = True
     await bed.runtime.resolve(run_id)

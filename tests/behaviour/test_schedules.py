@@ -67,9 +67,9 @@ async def overdue(bed: Bed, schedule: Schedule, by_s: float) -> Schedule:
     """Set the schedule's tick to this long ago, as after an outage."""
     at = (await bed.runtime.store.schedules.now()) - timedelta(seconds=by_s)
     old = replace(schedule, next_at=at, base_at=at - timedelta(seconds=1), at=schedule.at and at)
-    made = await bed.runtime.store.schedules.put(old, expected=schedule.revision)
-    assert made is not None
-    return made
+    stored_schedule = await bed.runtime.store.schedules.put(old, expected=schedule.revision)
+    assert stored_schedule is not None
+    return stored_schedule
 
 
 def api(bed: Bed) -> Schedules:
@@ -81,15 +81,15 @@ async def test_a_delayed_message_arrives_once_and_never_early(bed: Bed) -> None:
     """With its payload, from the schedule's own sender; the schedule is done then."""
     seen, name = Seen(bed), names(bed)("one")
     agent = await bed.serve(seen)
-    made = await api(bed).create(name, agent, {"n": 1}, delay_s=0.3)
+    schedule = await api(bed).create(name, agent, {"n": 1}, delay_s=0.3)
     await bed.until(lambda: seen.messages)
-    found = await api(bed).get(name)
+    stored_schedule = await api(bed).get(name)
 
-    assert made.next_at is not None
-    assert seen.at[0] >= made.next_at
+    assert schedule.next_at is not None
+    assert seen.at[0] >= schedule.next_at
     assert (seen.payloads, seen.messages[0].sender) == ([{"n": 1}], f"schedule:{name}")
-    assert seen.ticks == [made.next_at.isoformat()]
-    assert (found.state, found.last_at) == ("done", made.next_at)
+    assert seen.ticks == [schedule.next_at.isoformat()]
+    assert (stored_schedule.state, stored_schedule.last_at) == ("done", schedule.next_at)
 
 
 async def test_an_instant_far_away_is_kept_until_then_by_the_hosts_that_are_up(bed: Bed) -> None:
@@ -114,7 +114,7 @@ async def test_a_cron_schedule_fires_every_tick_in_order(bed: Bed) -> None:
     await bed.until(lambda: len(seen.messages) >= 3)
     await api(bed).delete(name)
 
-    ticks = [datetime.fromisoformat(one) for one in seen.ticks]
+    ticks = [datetime.fromisoformat(tick) for tick in seen.ticks]
     assert all(at >= tick for at, tick in zip(seen.at, ticks, strict=True))
     assert {b - a for a, b in itertools.pairwise(ticks)} == {timedelta(seconds=1)}
 
@@ -123,36 +123,36 @@ async def test_ticks_missed_in_an_outage_send_one_message(bed: Bed) -> None:
     """It is for the first missed tick; the next one is in the future."""
     seen, name = Seen(bed), names(bed)("missed")
     agent = await bed.serve(seen)
-    made = await api(bed).create(name, agent, cron=NEVER)
+    schedule = await api(bed).create(name, agent, cron=NEVER)
     await bed.crash()
     async with bed.open_store(HostIncarnation(f"{bed._prefix}-operator")) as store:
         at = (await store.schedules.now()) - timedelta(days=3)
-        old = replace(made, cron="0 * * * *", next_at=at, base_at=at - timedelta(hours=1))
-        assert await store.schedules.put(old, expected=made.revision)
+        old = replace(schedule, cron="0 * * * *", next_at=at, base_at=at - timedelta(hours=1))
+        assert await store.schedules.put(old, expected=schedule.revision)
     await bed.start()
     await bed.until(lambda: seen.messages)
-    found = await api(bed).get(name)
+    stored_schedule = await api(bed).get(name)
 
     assert seen.ticks == [at.isoformat()]
-    assert found.next_at is not None
-    assert found.next_at > await bed.runtime.store.schedules.now()
-    assert found.last_at == at
+    assert stored_schedule.next_at is not None
+    assert stored_schedule.next_at > await bed.runtime.store.schedules.now()
+    assert stored_schedule.last_at == at
 
 
 async def test_with_catch_up_all_each_missed_tick_sends_a_message(bed: Bed) -> None:
     """In order, and then the plan continues."""
     seen, name = Seen(bed), names(bed)("all")
     agent = await bed.serve(seen)
-    made = await api(bed).create(name, agent, cron=NEVER, catch_up="all")
+    schedule = await api(bed).create(name, agent, cron=NEVER, catch_up="all")
     at = (await bed.runtime.store.schedules.now()).replace(microsecond=0) - timedelta(days=2)
-    old = replace(made, cron="0 0 * * *", next_at=at, base_at=at)
-    await bed.runtime.store.schedules.put(old, expected=made.revision)
+    old = replace(schedule, cron="0 0 * * *", next_at=at, base_at=at)
+    await bed.runtime.store.schedules.put(old, expected=schedule.revision)
     await bed.until(lambda: len(seen.messages) >= 3)
-    found = await api(bed).get(name)
+    stored_schedule = await api(bed).get(name)
 
     midnights = [at.replace(hour=0, minute=0, second=0) + timedelta(days=n) for n in (1, 2)]
-    assert seen.ticks == [one.isoformat() for one in (at, *midnights)]
-    assert found.next_at == midnights[-1] + timedelta(days=1)
+    assert seen.ticks == [tick.isoformat() for tick in (at, *midnights)]
+    assert stored_schedule.next_at == midnights[-1] + timedelta(days=1)
 
 
 async def test_a_message_of_a_schedule_starts_a_run_and_is_received_by_one_that_waits(
@@ -186,19 +186,19 @@ async def test_a_schedule_written_by_another_process_fires_at_its_time(
     agent = await bed.serve(seen)
     await asyncio.sleep(0.1)  # it has polled
     async with bed.client() as client:
-        made = await client.schedules.create(name, agent, delay_s=0.2)
+        schedule = await client.schedules.create(name, agent, delay_s=0.2)
         await bed.until(lambda: seen.messages)
 
-    assert made.next_at is not None
-    assert seen.at[0] >= made.next_at
+    assert schedule.next_at is not None
+    assert seen.at[0] >= schedule.next_at
 
 
 async def test_a_tick_for_an_agent_that_no_host_serves_comes_once_a_host_does(bed: Bed) -> None:
     """It was written before any host served its type; no tick is lost."""
     seen, name, agent = Seen(bed), names(bed), bed.name()
     await api(bed).create(name("one"), agent, "one", delay_s=0)
-    made = await api(bed).create(name("cron"), agent, "cron", cron=NEVER)
-    await overdue(bed, made, by_s=60)
+    schedule = await api(bed).create(name("cron"), agent, "cron", cron=NEVER)
+    await overdue(bed, schedule, by_s=60)
     await bed.runtime.register(Acting(agent, seen))
     await bed.until(lambda: len(seen.messages) >= 2)
 
@@ -209,14 +209,14 @@ async def test_a_tick_whose_zone_has_new_rules_is_moved_before_it_fires(bed: Bed
     """A new owner checks the ticks that were planned with an older zone database."""
     seen, name = Seen(bed), names(bed)("zone")
     agent = await bed.serve(seen)
-    made = await api(bed).create(name, agent, cron="30 3 1 1 *", timezone="Europe/Berlin")
-    assert made.next_at is not None
-    off = replace(made, next_at=made.next_at + timedelta(hours=1))
-    assert await bed.runtime.store.schedules.put(off, expected=made.revision)
+    schedule = await api(bed).create(name, agent, cron="30 3 1 1 *", timezone="Europe/Berlin")
+    assert schedule.next_at is not None
+    off = replace(schedule, next_at=schedule.next_at + timedelta(hours=1))
+    assert await bed.runtime.store.schedules.put(off, expected=schedule.revision)
     await bed.restart()
 
     async with asyncio.timeout(20):
-        while (await api(bed).get(name)).next_at != made.next_at:  # noqa: ASYNC110
+        while (await api(bed).get(name)).next_at != schedule.next_at:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert seen.messages == []
     assert (await api(bed).get(name)).last_at is None
@@ -226,17 +226,17 @@ async def test_a_schedule_that_this_host_cannot_read_harms_no_other(bed: Bed) ->
     """Its zone is not in the host's database: it stays due, and the others fire."""
     seen, name = Seen(bed), names(bed)
     agent = await bed.serve(seen)
-    made = await api(bed).create(name("bad"), agent, "bad", cron=NEVER)
+    schedule = await api(bed).create(name("bad"), agent, "bad", cron=NEVER)
     at = (await bed.runtime.store.schedules.now()) - timedelta(seconds=1)
-    odd = replace(made, timezone="Mars/Olympus", next_at=at, base_at=at)
-    await bed.runtime.store.schedules.put(odd, expected=made.revision)
+    odd = replace(schedule, timezone="Mars/Olympus", next_at=at, base_at=at)
+    await bed.runtime.store.schedules.put(odd, expected=schedule.revision)
     await api(bed).create(name("good"), agent, "good", delay_s=0.1)
     await bed.until(lambda: seen.messages)
-    found = await api(bed).get(name("bad"))
+    stored_schedule = await api(bed).get(name("bad"))
     await api(bed).delete(name("bad"))
 
     assert seen.payloads == ["good"]
-    assert (found.next_at, found.last_at) == (at, None)
+    assert (stored_schedule.next_at, stored_schedule.last_at) == (at, None)
 
 
 async def test_creating_a_schedule_again_changes_nothing(bed: Bed) -> None:
@@ -260,17 +260,17 @@ async def test_another_schedule_of_the_same_name_is_refused_and_the_difference_n
 ) -> None:
     """Unless `replace` is given: then values that are not new stay as they were."""
     agent, name = await bed.serve(Seen(bed)), names(bed)("same")
-    made = await api(bed).create(name, agent, 1, cron=NEVER)
+    schedule = await api(bed).create(name, agent, 1, cron=NEVER)
     with pytest.raises(ScheduleExistsError, match="payload: 1 there / 2 wanted") as caught:
         await api(bed).create(name, agent, 2, cron=NEVER)
     assert caught.value.differences == ["payload: 1 there / 2 wanted"]
     await api(bed).pause(name)
     new = await api(bed).create(name, agent, 2, cron=NEVER, replace=True)
-    assert (new.payload, new.next_at, new.is_paused) == (2, made.next_at, True)
+    assert (new.payload, new.next_at, new.is_paused) == (2, schedule.next_at, True)
     moved = await api(bed).create(name, agent, 2, cron="0 0 * * *", replace=True)
     assert moved.next_at is not None
-    assert made.next_at is not None
-    assert moved.next_at < made.next_at
+    assert schedule.next_at is not None
+    assert moved.next_at < schedule.next_at
 
 
 async def test_a_paused_schedule_fires_nothing_until_it_is_resumed(bed: Bed) -> None:
@@ -307,7 +307,7 @@ async def test_trigger_sends_at_once_beside_the_plan_and_once_per_request(bed: B
     """Paused or not; the next tick stays as it was."""
     seen, name = Seen(bed), names(bed)("trigger")
     agent = await bed.serve(seen)
-    made = await api(bed).create(name, agent, "now", cron=NEVER)
+    schedule = await api(bed).create(name, agent, "now", cron=NEVER)
     sent = [await api(bed).trigger(name, request_id="r1") for _ in range(2)]
     await api(bed).pause(name)
     async with bed.client() as client:
@@ -317,7 +317,7 @@ async def test_trigger_sends_at_once_beside_the_plan_and_once_per_request(bed: B
 
     assert sent == [True, False, True, True, True]
     assert seen.payloads == ["now"] * 4
-    assert (await api(bed).get(name)).next_at == made.next_at
+    assert (await api(bed).get(name)).next_at == schedule.next_at
 
 
 async def test_a_deleted_schedule_does_not_fire(bed: Bed) -> None:
@@ -334,9 +334,9 @@ async def test_a_deleted_schedule_does_not_fire(bed: Bed) -> None:
     await bed.until(lambda: seen.messages)
 
     assert seen.payloads == ["after"]
-    listed = [one.name for one in await api(bed).list(tenant="default")]
-    assert last.name in listed
-    assert name not in listed
+    listed_names = [schedule.name for schedule in await api(bed).list(tenant="default")]
+    assert last.name in listed_names
+    assert name not in listed_names
 
 
 async def test_changes_at_the_same_moment_all_count(bed: Bed) -> None:
@@ -351,20 +351,22 @@ async def test_changes_at_the_same_moment_all_count(bed: Bed) -> None:
             await api(bed).create(name, agent, n, cron=NEVER, replace=True)
 
     await asyncio.gather(*(change(n) for n in range(8)))
-    found = await api(bed).get(name)
+    stored_schedule = await api(bed).get(name)
 
-    assert found.is_paused
-    assert found.payload in (0, 2, 4, 6)
+    assert stored_schedule.is_paused
+    assert stored_schedule.payload in (0, 2, 4, 6)
 
 
 async def test_a_tick_fired_with_an_old_reading_does_nothing(bed: Bed) -> None:
     """For example by a host that read the schedule before a change."""
     seen, name = Seen(bed), names(bed)("stale")
     agent = await bed.serve(seen)
-    made = await api(bed).create(name, agent, 1, cron=NEVER)
+    schedule = await api(bed).create(name, agent, 1, cron=NEVER)
     await api(bed).pause(name)
     leases = bed.runtime._host.worker.held.leases
-    fired = await bed.runtime.store.schedules.fire(leases, [Tick(made, made.base_at, made.next_at)])
+    fired = await bed.runtime.store.schedules.fire(
+        leases, [Tick(schedule, schedule.base_at, schedule.next_at)]
+    )
 
     assert fired.moved_count == 0
 

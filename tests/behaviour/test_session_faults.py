@@ -10,7 +10,7 @@ import pytest
 
 from actors.sessions import AgentRuntime
 from tests.behaviour.bed import LIMIT_S
-from tests.behaviour.talks import Echo, past_of, said_in, sessions_on, types_of
+from tests.behaviour.talks import Echo, past_of, path_texts, sessions_on, types_of
 
 if TYPE_CHECKING:
     from actors._kernel.agent.message import Message
@@ -57,7 +57,7 @@ async def test_a_run_cancelled_without_a_live_host_has_all_its_end_events(
             "message",
             "run_cancelled",
         ]
-        assert await said_in(talks, "s") == ["1"]
+        assert await path_texts(talks, "s") == ["1"]
 
 
 @pytest.mark.item(374, 382)
@@ -92,6 +92,6 @@ async def test_a_joining_message_of_another_process_is_read_at_once(bed: Bed, ap
         gate.set()
         await first.result()
         async with asyncio.timeout(LIMIT_S):
-            while len(await said_in(talks, "s")) < 4:  # noqa: ASYNC110 - of a run that nobody holds
+            while len(await path_texts(talks, "s")) < 4:  # noqa: ASYNC110 - of a run that nobody holds
                 await asyncio.sleep(0.01)
-        assert await said_in(talks, "s") == ["1", "echo: 1", "2", "echo: 2"]
+        assert await path_texts(talks, "s") == ["1", "echo: 1", "2", "echo: 2"]

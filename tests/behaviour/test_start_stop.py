@@ -128,9 +128,9 @@ async def test_no_share_is_reserved_for_a_stopped_host(bed: Bed) -> None:
         for agent in bed.agents.values():
             await rival.register(agent)
         living = {host.owner: host.serves for host in await bed.runtime.store.insight.hosts()}
-    left = {host.owner: host.serves for host in await bed.runtime.store.insight.hosts()}
+    serves_by_host = {host.owner: host.serves for host in await bed.runtime.store.insight.hosts()}
     assert living[rival.owner]
-    assert not left.get(rival.owner)
+    assert not serves_by_host.get(rival.owner)
 
 
 class Jammed:

@@ -268,14 +268,14 @@ async def test_the_result_of_an_unknown_run_is_an_error(bed: Bed) -> None:
 @pytest.mark.item(2)
 async def test_runs_of_two_agents_make_progress_together(bed: Bed) -> None:
     """Each waits for a step of the other; both end."""
-    here, there = asyncio.Event(), asyncio.Event()
+    first, second = asyncio.Event(), asyncio.Event()
 
     async def meet(mine: asyncio.Event, other: asyncio.Event) -> None:
         mine.set()
         await other.wait()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
-        mine, other = (here, there) if inbox[0].payload == 0 else (there, here)
+        mine, other = (first, second) if inbox[0].payload == 0 else (second, first)
         return await ctx.step("meet", lambda: meet(mine, other))
 
     runs = [await bed.submit(await bed.serve(act), i) for i in range(2)]

@@ -455,10 +455,8 @@ async def test_a_reply_before_the_time_limit_is_recorded_is_the_answer(
     assert status is (RunStatus.FAILED if fails else RunStatus.COMPLETED)
     assert await bed.result(asker) == ["replied", "the reply", running[0]]
     assert K.ASK_TIMEOUT not in await bed.kinds(asker)
-    remaining_answers = await bed.runtime.store.reads.answers(
-        asker
-    )  # the end of a child is recorded, too
-    assert "replied" not in [answer.status for answer in remaining_answers]
+    answers = await bed.runtime.store.reads.answers(asker)  # the end of a child is recorded, too
+    assert "replied" not in [answer.status for answer in answers]
 
 
 async def test_of_a_run_that_replied_and_ended_the_reply_is_asked_for_again(bed: Bed) -> None:

@@ -169,10 +169,10 @@ async def test_branches_number_their_live_output_separately(bed: Bed) -> None:
 
     seen = await watched(bed, await bed.submit(await bed.serve(act)))
 
-    by_place: dict[str, list[tuple[int, str]]] = {}
+    by_position: dict[str, list[tuple[int, str]]] = {}
     for position, n, text in seen.deltas:
-        by_place.setdefault(position, []).append((n, text))
-    assert sorted(by_place.values()) == [[(0, "xa"), (1, "xb")], [(0, "ya"), (1, "yb")]]
+        by_position.setdefault(position, []).append((n, text))
+    assert sorted(by_position.values()) == [[(0, "xa"), (1, "xb")], [(0, "ya"), (1, "yb")]]
 
 
 async def test_live_output_that_is_too_large_or_no_data_is_refused(bed: Bed) -> None:

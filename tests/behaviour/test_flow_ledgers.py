@@ -124,7 +124,9 @@ async def played(client: Runtime, app: str, play: FlowPlay) -> str | None:
     embedded = of_embedded(stores, main, with_ids=with_ids)
     if on_actors == embedded:
         return None
-    was, now = ("\n".join(sorted(many.elements())).split("\n") for many in (embedded, on_actors))
+    was, now = (
+        "\n".join(sorted(ledgers.elements())).split("\n") for ledgers in (embedded, on_actors)
+    )
     diff = difflib.unified_diff(was, now, "embedded", "on actors", lineterm="", n=1)
     return "\n".join([f"seed {play.seed}", *diff])
 

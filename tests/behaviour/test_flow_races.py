@@ -73,10 +73,10 @@ async def test_one_event_wakes_many_flows(bed: Bed) -> None:
     if bed.backend == "memory":
         pytest.skip("it is about rows of a server")
     stage = await staged(bed, single(T.WAIT_EVENT, {"name": "go", "scope": "global"}))
-    many: list[RunId] = []
-    while len(many) < LISTENERS:
-        many += await asyncio.gather(*(stage.runs.start("flow") for _ in range(100)))
-    early = set(many[: LISTENERS - 20])
+    run_ids: list[RunId] = []
+    while len(run_ids) < LISTENERS:
+        run_ids += await asyncio.gather(*(stage.runs.start("flow") for _ in range(100)))
+    early = set(run_ids[: LISTENERS - 20])
     for run_id in early:
         await stage.waits(run_id)
 
@@ -88,11 +88,11 @@ async def test_one_event_wakes_many_flows(bed: Bed) -> None:
     print(f"{len(early)} listeners: emitted in {emitted_s:.2f} s, all ended in {resumed_s:.2f} s")  # noqa: T201
 
     assert delivery["delivered"] >= len(early)
-    late = [run_id for run_id in many if not (await bed.row(run_id)).status.is_terminal]
+    late = [run_id for run_id in run_ids if not (await bed.row(run_id)).status.is_terminal]
     for run_id in late:
         await stage.waits(run_id)
     await stage.runs.emit("go", 2, event_id="two")
-    for run_id in many:
+    for run_id in run_ids:
         event = (await bed.result(run_id))["out"]["event_id"]
         assert event == ("one" if run_id in early else event)
         assert len(await bed.log(run_id, K.ASK_REPLIED)) == 1

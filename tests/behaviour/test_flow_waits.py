@@ -167,12 +167,12 @@ async def test_a_handler_waits_for_an_external_job(bed: Bed) -> None:
         return EffectOutcome.waiting(wait)
 
     stage = await staged(bed, single(T.TOOL_CALLS, {}), effect_handlers={T.TOOL_CALLS: handle})
-    many = {reason: await stage.runs.start("flow", vars={"reason": reason}) for reason in odd}
-    for run_id in many.values():
+    run_ids = {reason: await stage.runs.start("flow", vars={"reason": reason}) for reason in odd}
+    for run_id in run_ids.values():
         (wait,) = await stage.waits(run_id)
         assert wait.details == {"job": 5}
     await stage.restart()
-    for run_id in many.values():
+    for run_id in run_ids.values():
         await stage.runs.resume(run_id, "j", {"done": True})
 
         assert (await stage.ended(run_id)).output["out"] == {"done": True}

@@ -87,8 +87,10 @@ async def test_an_id_names_one_run_for_all_clients_of_a_tenant(bed: Bed) -> None
     """From any process and under any client's name. Another tenant's run of that id is a different run."""
     stage = await staged(bed, WorkflowSpec("flow", "end", {"end": ending}))
     async with bed.client("a") as first, bed.client("b") as second:
-        many = [FlowRuns(client, stage.flows.app) for client in (first, second, bed.runtime)]
-        run_ids = {await runs.start("flow", id="r", vars={"n": n}) for n, runs in enumerate(many)}
+        flow_runs = [FlowRuns(client, stage.flows.app) for client in (first, second, bed.runtime)]
+        run_ids = {
+            await runs.start("flow", id="r", vars={"n": n}) for n, runs in enumerate(flow_runs)
+        }
         other = await FlowRuns(first, stage.flows.app, tenant="t2").start("flow", id="r")
 
     (run_id,) = run_ids

@@ -244,8 +244,8 @@ async def test_no_variables_make_a_run_that_cannot_be_shown(bed: Bed, web: WebCl
 async def test_a_problem_names_field_value_and_remedy(web: WebClient) -> None:
     """The problem names the field, the value and the remedy."""
     wrong = await web("POST", "/v1/sessions/s/runs", {"text": 7, "mode": 7, "odd": 1})
-    places = {error["where"] for error in wrong.data["errors"]}
-    assert places == {"body.text", "body.mode", "body.odd"}
+    error_fields = {error["where"] for error in wrong.data["errors"]}
+    assert error_fields == {"body.text", "body.mode", "body.odd"}
     both = await web(
         "POST", "/v1/sessions/s/runs", {"text": "a", "message_id": "x"}, idempotency_key="y"
     )

@@ -329,7 +329,7 @@ async def test_streams_of_a_process_and_of_a_principal_are_limited(
             assert (more.answer.status, more.answer.data["code"]) == (429, "too_many_streams")
             assert more.answer.headers["retry-after"] == "5"
         assert (await web.get(f"{path}/runs"))["runs"] == []
-        opened[0].gone.set()
+        opened[0].disconnect.set()
         await bed.until(lambda: web_streams(web).is_free_for_one)
         async with web.stream(f"{path}/events") as again:
             await bed.until(lambda: again.answer.status)

@@ -155,13 +155,13 @@ class HeldStore(InMemoryTaskStore):
 
     def __init__(self, boards: InMemoryTaskBoards) -> None:
         super().__init__(boards=boards)
-        self.made, self.gate = asyncio.Event(), asyncio.Event()
+        self.retry_stored, self.gate = asyncio.Event(), asyncio.Event()
 
     @override
     async def increment_retry(self, *args: Any, **kwargs: Any) -> Task | None:
         task = await super().increment_retry(*args, **kwargs)
-        if not self.made.is_set():
-            self.made.set()
+        if not self.retry_stored.is_set():
+            self.retry_stored.set()
             await self.gate.wait()
         return task
 
@@ -183,7 +183,7 @@ async def test_a_call_that_a_crash_repeats_counts_once(
 
     with GlobalTaskStore.using(store):
         run_id = await bed.submit(agent, "plan", session_id="talk")
-        await store.made.wait()
+        await store.retry_stored.wait()
         await bed.restart()
         assert await bed.result(run_id) == "done"
     board = await store.get_task_list("talk", agent)

@@ -51,13 +51,13 @@ class Answer:
 class Stream:
     """A stream of events as a client receives it.
 
-    Attributes: answer: Its status and headers; the body if it is no stream. gone: Set when the
-    client has disconnected. free: Set while the client reads. chunks: As they came, comments and
+    Attributes: answer: Its status and headers; the body if it is no stream. disconnect: Set when
+    the client has disconnected. free: Set while the client reads. chunks: As they came, comments and
     `retry` included.
     """
 
     def __init__(self, *, is_slow: bool = False) -> None:
-        self.answer, self.gone, self.free = Answer(), asyncio.Event(), asyncio.Event()
+        self.answer, self.disconnect, self.free = Answer(), asyncio.Event(), asyncio.Event()
         self.chunks: list[bytes] = []
         self._events: list[dict[str, Any]] = []
         self._came = asyncio.Event()
@@ -200,7 +200,7 @@ class WebClient:
         async def receive() -> Message:
             if messages:
                 return messages.pop()
-            await stream.gone.wait()
+            await stream.disconnect.wait()
             return {"type": "http.disconnect"}
 
         async with asyncio.timeout(3 * LIMIT_S), asyncio.TaskGroup() as group:
@@ -208,7 +208,7 @@ class WebClient:
             try:
                 yield stream
             finally:
-                stream.gone.set()
+                stream.disconnect.set()
                 stream.free.set()
 
     async def get(self, path: str, **headers: str) -> Any:

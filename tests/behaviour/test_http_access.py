@@ -292,8 +292,8 @@ async def test_lists_show_only_the_principals_own_entries(bed: Bed) -> None:
             sessions.append({session["session_id"]: session["owner"] for session in entries})
             entries = (await web.get("/v1/approvals?limit=500"))["approvals"]
             approvals.append(names["approval"] in [approval["id"] for approval in entries])
-            looked = await web.post("/v1/cleanup/artifacts", {"include_all": True})
-            candidates.append([candidate["session_id"] for candidate in looked["candidates"]])
+            preview = await web.post("/v1/cleanup/artifacts", {"include_all": True})
+            candidates.append([candidate["session_id"] for candidate in preview["candidates"]])
         owners = {"s": f"ada-{guarded.app}", "b": f"bob-{guarded.app}"}
 
         assert sessions[0] == {"s": owners["s"]}

@@ -117,16 +117,16 @@ async def test_clean_up_of_artifacts_shows_before_it_removes(bed: Bed, app: str)
         async def cleaned(**body: Any) -> Any:
             return await web.post("/v1/cleanup/artifacts", body)
 
-        looked = await cleaned(session_id="s")
+        preview = await cleaned(session_id="s")
         assert [
-            (candidate["session_id"], candidate["name"]) for candidate in looked["candidates"]
+            (candidate["session_id"], candidate["name"]) for candidate in preview["candidates"]
         ] == [("s", "trace")]
-        assert (looked["dry_run"], looked["size_bytes"]) == (True, 5)
+        assert (preview["dry_run"], preview["size_bytes"]) == (True, 5)
         assert len((await cleaned(include_all=True))["candidates"]) == 4
         assert (await cleaned(include_all=True, older_than_s=86_400))["candidates"] == []
         assert (await cleaned(max_bytes=10))["candidates"] == []
         removal = await cleaned(session_id="s", dry_run=False)
-        assert removal["candidates"] == looked["candidates"]
+        assert removal["candidates"] == preview["candidates"]
         remaining = await web.get("/v1/artifacts?session_id=s")
         assert [artifact["name"] for artifact in remaining["artifacts"]] == ["report"]
 
@@ -148,11 +148,11 @@ async def test_clean_up_of_tasks_goes_by_the_label_of_the_project(bed: Bed, app:
         run = await run_message(web, "/v1/sessions/s", "done")
         assert run["status"] == "completed"
         assert (await web.post("/v1/cleanup/tasks", {"project": "other"}))["candidates"] == []
-        looked = await web.post("/v1/cleanup/tasks", {"project": "~nobody/p"})
-        [task] = looked["candidates"]
+        preview = await web.post("/v1/cleanup/tasks", {"project": "~nobody/p"})
+        [task] = preview["candidates"]
         assert (task["task"], task["status"], task["session_id"]) == ("card done", "COMPLETED", "s")
         removal = await web.post("/v1/cleanup/tasks", {"project": "~nobody/p", "dry_run": False})
-        assert removal["candidates"] == looked["candidates"]
+        assert removal["candidates"] == preview["candidates"]
         assert (await bed.row(task["run_id"])).swept
 
 

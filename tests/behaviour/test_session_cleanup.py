@@ -74,14 +74,14 @@ async def test_debug_and_raw_artifacts_are_deleted_and_others_only_with_a_flag(
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         for session in ("s", "t"):
             await some_artifacts(talks, session)
-        looked = await talks.cleanup_artifacts()
-        assert looked.is_dry_run
+        preview = await talks.cleanup_artifacts()
+        assert preview.is_dry_run
         assert [
             (candidate.session_id, candidate.name, candidate.size_bytes)
-            for candidate in looked.candidates
+            for candidate in preview.candidates
         ] == [("s", "trace", 10), ("s", "answer", 20), ("t", "trace", 10), ("t", "answer", 20)]
-        assert looked.size_bytes == 60
-        assert [candidate.reason for candidate in looked.candidates[:2]] == [
+        assert preview.size_bytes == 60
+        assert [candidate.reason for candidate in preview.candidates[:2]] == [
             "kind debug",
             "kind raw",
         ]
@@ -93,7 +93,7 @@ async def test_debug_and_raw_artifacts_are_deleted_and_others_only_with_a_flag(
 
         removal = await talks.cleanup_artifacts("s", dry_run=False)
         assert not removal.is_dry_run
-        assert removal.candidates == looked.candidates[:2]
+        assert removal.candidates == preview.candidates[:2]
         assert await names(talks, "s") == ["report"]
         assert await names(talks, "t") == ["answer", "report", "trace"]
         await talks.cleanup_artifacts(dry_run=False, include_all=True)
@@ -197,8 +197,8 @@ async def test_logs_of_completed_tasks_are_deleted_and_others_only_with_a_flag(
         async with sessions_on(bed, None, app=app, project_dir=other_folder) as others:
             await worked(bed, others, "t", "done")
 
-        looked = await talks.cleanup_project_tasks(folder)
-        [candidate] = looked.candidates
+        preview = await talks.cleanup_project_tasks(folder)
+        [candidate] = preview.candidates
         assert (candidate.run_id, candidate.session_id, candidate.task) == (
             runs["done"],
             "s",
@@ -206,7 +206,7 @@ async def test_logs_of_completed_tasks_are_deleted_and_others_only_with_a_flag(
         )
         assert (candidate.status, candidate.reason) == (RunStatus.COMPLETED, "task completed")
         assert candidate.entries == len(await bed.log(runs["done"]))
-        assert looked.size_bytes == candidate.size_bytes > 0
+        assert preview.size_bytes == candidate.size_bytes > 0
 
         async def candidate_tasks(**options: Any) -> set[str]:
             report = await talks.cleanup_project_tasks(str(folder), **options)
@@ -218,7 +218,7 @@ async def test_logs_of_completed_tasks_are_deleted_and_others_only_with_a_flag(
         assert await bed.log(runs["done"]), "a dry run removes nothing"
 
         removal = await talks.cleanup_project_tasks(folder, dry_run=False)
-        assert removal.candidates == looked.candidates
+        assert removal.candidates == preview.candidates
         row = await bed.row(runs["done"])
         assert (row.status, row.swept) == (RunStatus.COMPLETED, True)
         remaining = [word for word, run in runs.items() if not (await bed.row(run)).swept]

@@ -38,10 +38,10 @@ def _seen(outcome: AskOutcome) -> list[Any]:
 @pytest.mark.item(32, 85, 86, 87, 88, 89, 92, 244)
 async def test_a_question_is_replied_to(bed: Bed) -> None:
     """The target sees the asker. The answer comes with the target's run and the end of its log."""
-    seen: list[Message] = []
+    questions: list[Message] = []
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> None:
-        seen.extend(inbox)
+        questions.extend(inbox)
         await echo(ctx, inbox)
 
     target = await bed.serve(answer)
@@ -57,8 +57,8 @@ async def test_a_question_is_replied_to(bed: Bed) -> None:
     assert outcome.handle is not None
     assert (await bed.row(outcome.handle)).agent_id == target  # type: ignore[arg-type]
     assert outcome.last_seq >= 1
-    assert seen[0].reply_to == run_id
-    assert seen[0].correlation_id == seen[0].id
+    assert questions[0].reply_to == run_id
+    assert questions[0].correlation_id == questions[0].id
     kinds = await bed.kinds(run_id)
     assert (kinds.count(K.ASK_SENT), kinds.count(K.ASK_REPLIED)) == (1, 1)
 
@@ -259,10 +259,10 @@ async def test_bad_questions(bed: Bed) -> None:
 @pytest.mark.item(85)
 async def test_one_question_with_one_key(bed: Bed) -> None:
     """The target gets the repeated ask once, and both asks get its answer."""
-    seen: list[str] = []
+    message_ids: list[str] = []
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> None:
-        seen.extend(message.id for message in inbox)
+        message_ids.extend(message.id for message in inbox)
         await echo(ctx, inbox)
 
     target = await bed.serve(answer)
@@ -274,7 +274,7 @@ async def test_one_question_with_one_key(bed: Bed) -> None:
         return [first.result, second.result]
 
     assert await bed.play(act) == [{"echo": 1}, {"echo": 1}]
-    assert len(set(seen)) == 1
+    assert len(set(message_ids)) == 1
 
 
 @pytest.mark.item(85)

@@ -38,13 +38,13 @@ def _each(bed: Bed) -> int:
 async def test_ten_agents_send_to_one_in_order(bed: Bed) -> None:
     """They send at once. The receiver fails, is retried, and moves to another host meanwhile."""
     senders, each = 10, _each(bed)
-    seen: set[object] = set()
+    handled_payloads: set[object] = set()
 
     async def hear(ctx: RunContext, inbox: list[Message]) -> None:
-        if bed.world.count["failures"] < 1 and len(seen) > each:
+        if bed.world.count["failures"] < 1 and len(handled_payloads) > each:
             bed.world.count["failures"] += 1
             raise RetryAfter(0.01)
-        seen.update(str(m.payload) for m in inbox)
+        handled_payloads.update(str(m.payload) for m in inbox)
 
     target = await bed.serve(hear)
 
@@ -57,10 +57,11 @@ async def test_ten_agents_send_to_one_in_order(bed: Bed) -> None:
     for sender in range(senders):
         await bed.submit(await bed.serve(tell), sender)
     await bed.until(
-        lambda: len(seen) > 2 * each and bed.world.count["failures"], limit_s=MANY_LIMIT_S
+        lambda: len(handled_payloads) > 2 * each and bed.world.count["failures"],
+        limit_s=MANY_LIMIT_S,
     )
     await bed.restart()
-    await bed.until(lambda: len(seen) == senders * each, limit_s=MANY_LIMIT_S)
+    await bed.until(lambda: len(handled_payloads) == senders * each, limit_s=MANY_LIMIT_S)
     await all_done(bed, target)
     payloads = [str(m.payload) for m in await received(bed, target)]
     for sender in range(senders):

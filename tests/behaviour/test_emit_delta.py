@@ -69,12 +69,16 @@ async def test_live_output_arrives_in_order_and_is_not_stored(bed: Bed) -> None:
         await ctx.emit_delta({"done": 0.5, "of": ["a", None]})
 
     run_id = await bed.submit(await bed.serve(act))
-    seen = await watched(bed, run_id)
+    watching = await watched(bed, run_id)
 
-    assert seen.deltas == [("", 0, "Hel"), ("", 1, "lo"), ("", 2, {"done": 0.5, "of": ["a", None]})]
-    custom = [event for event in seen.all if event.kind == "custom.delta"]
+    assert watching.deltas == [
+        ("", 0, "Hel"),
+        ("", 1, "lo"),
+        ("", 2, {"done": 0.5, "of": ["a", None]}),
+    ]
+    custom = [event for event in watching.all if event.kind == "custom.delta"]
     assert {(event.seq, event.payload["attempt"]) for event in custom} == {(-1, 1)}
-    order = [event.kind for event in seen.all]
+    order = [event.kind for event in watching.all]
     assert order.index("custom.delta") < order.index(EntryKind.EFFECT_RESULT)
     assert "custom.delta" not in await bed.kinds(run_id)
 
@@ -95,11 +99,11 @@ async def test_a_replay_emits_nothing_again_and_continues_the_numbers(bed: Bed) 
     run_id = await bed.submit(await bed.serve(act))
     await bed.marked(run_id)
     await bed.restart()
-    seen = await watched(bed, run_id)
+    watching = await watched(bed, run_id)
 
     assert len(calls) >= 2
-    assert [delta for delta in seen.deltas if delta[2] == "before"] == []
-    assert seen.deltas[-1] == ("", 2, "after")
+    assert [delta for delta in watching.deltas if delta[2] == "before"] == []
+    assert watching.deltas[-1] == ("", 2, "after")
 
 
 async def test_code_may_add_and_remove_live_output_while_its_runs_wait(bed: Bed) -> None:
@@ -143,9 +147,9 @@ async def test_a_step_emits_progress_at_its_own_position(bed: Bed) -> None:
         await ctx.sleep(0.01)
         await ctx.emit_delta("ending")
 
-    seen = await watched(bed, await bed.submit(await bed.serve(act)))
+    watching = await watched(bed, await bed.submit(await bed.serve(act)))
 
-    assert seen.deltas == [
+    assert watching.deltas == [
         ("", 0, "starting"),
         ("1", 0, {"percent": 0}),
         ("1", 1, {"percent": 50}),
@@ -167,10 +171,10 @@ async def test_branches_number_their_live_output_separately(bed: Bed) -> None:
         await ctx.sleep_until_signal("go")
         await ctx.gather(emit_parts(ctx, "x"), emit_parts(ctx, "y"))
 
-    seen = await watched(bed, await bed.submit(await bed.serve(act)))
+    watching = await watched(bed, await bed.submit(await bed.serve(act)))
 
     by_position: dict[str, list[tuple[int, str]]] = {}
-    for position, n, text in seen.deltas:
+    for position, n, text in watching.deltas:
         by_position.setdefault(position, []).append((n, text))
     assert sorted(by_position.values()) == [[(0, "xa"), (1, "xb")], [(0, "ya"), (1, "yb")]]
 

@@ -217,16 +217,16 @@ async def test_a_node_that_requests_an_effect_again_executes_it_again(bed: Bed) 
 
 async def test_steps_are_committed_with_the_next_idempotent_effect(bed: Bed) -> None:
     """They are durable before an at-most-once effect, and while a long effect executes."""
-    seen: list[tuple[str, str, str]] = []
+    positions: list[tuple[str, str, str]] = []
 
     async def look(run: RunState) -> None:
         last = (await stage.runs.ledger(RunId(run.run_id)))[-1]
-        seen.append((run.current_node, last["node_id"], last["status"]))
+        positions.append((run.current_node, last["node_id"], last["status"]))
 
     async def handle(run: RunState, effect: Effect) -> EffectOutcome:
         await look(run)
         async with asyncio.timeout(LIMIT_S):
-            while effect.payload["slow"] and seen[-1][1] != run.current_node:
+            while effect.payload["slow"] and positions[-1][1] != run.current_node:
                 await asyncio.sleep(0.01)
                 await look(run)
         return EffectOutcome.completed()
@@ -246,7 +246,7 @@ async def test_steps_are_committed_with_the_next_idempotent_effect(bed: Bed) -> 
 
     await stage.play("flow")
 
-    steps = list(dict.fromkeys(seen))
+    steps = list(dict.fromkeys(positions))
     durable = [("slow", "slow", "started"), ("once", "once", "started")]
     if bed.backend == "memory":
         assert steps[:3] == [("a", "a", "started"), ("c", "a", "started"), ("slow", "c", "started")]

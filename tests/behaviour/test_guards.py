@@ -138,14 +138,14 @@ async def test_a_blocked_call_is_a_result_that_the_model_reads(bed: Bed, stage: 
 
 async def test_a_blocked_turn_is_in_no_later_window(bed: Bed) -> None:
     """A guard of inputs gets what is new, once. The conversation goes on after a turn that it blocked."""
-    seen: list[list[str]] = []
+    windows: list[list[str]] = []
 
     @dataclass
     class Words:
         async def check(self, stage: GuardStage, messages: Sequence[ChatMessage]) -> GuardVerdict:
             if stage != "input":
                 return Allow()
-            seen.append([message.text for message in messages])
+            windows.append([message.text for message in messages])
             is_bad = any("bad" in message.text for message in messages)
             return Block("not that") if is_bad else Allow()
 
@@ -159,7 +159,7 @@ async def test_a_blocked_turn_is_in_no_later_window(bed: Bed) -> None:
         await bed.result(await bed.submit(agent, "bad"))
     assert await bed.result(await bed.submit(agent, "last")) == "two"
 
-    assert seen == [["first"], ["bad"], ["last"]]
+    assert windows == [["first"], ["bad"], ["last"]]
     assert [message.text for message in model.asked[-1].messages] == ["first", "one", "last"]
 
 

@@ -167,7 +167,7 @@ async def test_pages_show_changes_to_operators_and_nothing_in_them_acts(bed: Bed
         await ada("PATCH", "/v1/sessions/s", {"title": EVIL})
         await ada.post(f"/v1{run}/pause", {"reason": EVIL})
         for path, action in ((session, "session.relabel"), (run, "run.pause")):
-            seen, unseen = await page_of(boss, path), await page_of(ada, path)
-            assert f"{action} by ada-{guarded.app}" in " ".join(seen.text.split())
-            assert "alert(1)" in seen.text
-            assert action not in unseen.text
+            boss_page, ada_page = await page_of(boss, path), await page_of(ada, path)
+            assert f"{action} by ada-{guarded.app}" in " ".join(boss_page.text.split())
+            assert "alert(1)" in boss_page.text
+            assert action not in ada_page.text

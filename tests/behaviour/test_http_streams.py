@@ -98,8 +98,8 @@ async def test_a_stream_continues_in_another_process(bed: Bed, app: str) -> None
         path = await filled(web, echo)
         whole = (await web.get(f"{path}/events?limit=500"))["events"]
         async with web.stream(f"{path}/events") as stream:
-            seen = [await stream.next() for _ in whole]
-        stored = [event for event in seen if event is not None]
+            read_events = [await stream.next() for _ in whole]
+        stored = [event for event in read_events if event is not None]
         assert sorted(event["data"]["type"] for event in stored) == sorted(
             event["type"] for event in whole
         )
@@ -275,14 +275,14 @@ async def test_a_slow_reader_is_disconnected_with_a_cursor(
             await bed.until(lambda: slow.is_over)
             stream.free.set()
             events = await stream.until()
-        *seen, last = events
+        *read_events, last = events
         assert (last["event"], stream.chunks[-2][-13:]) == ("resume", b"retry: 2000\n\n")
-        assert last["data"]["after"] == seen[-1]["id"]
+        assert last["data"]["after"] == read_events[-1]["id"]
         whole = (await web.get(f"{path}/events"))["events"]
-        assert 0 < len(seen) < len(whole)
+        assert 0 < len(read_events) < len(whole)
         async with web.stream(f"{path}/events", last_event_id=last["data"]["after"]) as rest:
-            behind = [await rest.next() for _ in whole[len(seen) :]]
-        assert [event["data"] for event in (*seen, *behind) if event] == whole
+            behind = [await rest.next() for _ in whole[len(read_events) :]]
+        assert [event["data"] for event in (*read_events, *behind) if event] == whole
 
 
 async def test_a_stream_is_limited_and_sends_heartbeats() -> None:

@@ -37,18 +37,18 @@ async def nested() -> list[Any]:
 @pytest.mark.item(335, 336, 337, 338)
 async def test_all_code_of_a_run_sees_its_agent(bed: Bed) -> None:
     """In steps, tools, branches and threads, live and on a replay by another host."""
-    seen: list[list[Any]] = []
+    identities: list[list[Any]] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         del inbox
-        seen.append(await nested())
+        identities.append(await nested())
         stepped = await ctx.step("look", nested)
         threaded = await ctx.step("thread", here, thread=bed.backend != "memory")
         tool = await ctx.tool("look")
         branches = await ctx.gather(nested(), ctx.step("branch", nested))
         await ctx.step("mark", bed.world.do, "mark")
         await ctx.sleep_until_signal("go")
-        seen.append(here())
+        identities.append(here())
         return [stepped, threaded, tool.structured, *branches, *(await ctx.gather(nested()))]
 
     agent = await bed.serve(act, tools=[Tool("look", "", nested)])
@@ -58,7 +58,9 @@ async def test_all_code_of_a_run_sees_its_agent(bed: Bed) -> None:
     await bed.runtime.signal(run_id, "go")
 
     results = await bed.result(run_id)
-    assert all(identity == ["talk", str(agent), str(agent), None] for identity in [*results, *seen])
+    assert all(
+        identity == ["talk", str(agent), str(agent), None] for identity in [*results, *identities]
+    )
     assert [variable.get("nothing") for variable in VARIABLES] == ["nothing"] * 4
 
 

@@ -275,15 +275,17 @@ async def test_every_entry_point_refuses_text_that_no_store_accepts(bed: Bed, do
     await bed.ended(run_id)
 
 
-def _refuse(bed: Bed, refuses: Callable[[str, str], Exception | None], seen: list[str]) -> None:
+def _refuse(
+    bed: Bed, refuses: Callable[[str, str], Exception | None], refused_runs: list[str]
+) -> None:
     """Let the store of hosts that start from now on refuse the writes that `refuses` selects."""
     before = bed.open_store
 
     @asynccontextmanager
     async def open_store(owner: HostIncarnation) -> AsyncIterator[RunStore]:
         async with before(owner) as store:
-            store.commits = cast("CommitStore", _Refusing(store.commits, refuses, seen))
-            store.reads = cast("ReadStore", _Refusing(store.reads, refuses, seen))
+            store.commits = cast("CommitStore", _Refusing(store.commits, refuses, refused_runs))
+            store.reads = cast("ReadStore", _Refusing(store.reads, refuses, refused_runs))
             yield store
 
     bed.open_store = open_store
@@ -293,9 +295,9 @@ class _Refusing:
     """A role of a store that refuses some writes, like a server with narrower rules."""
 
     def __init__(
-        self, role: Any, refuses: Callable[[str, str], Exception | None], seen: list[str]
+        self, role: Any, refuses: Callable[[str, str], Exception | None], refused_runs: list[str]
     ) -> None:
-        self._role, self._refuses, self._seen = role, refuses, seen
+        self._role, self._refuses, self._refused_runs = role, refuses, refused_runs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._role, name)
@@ -303,7 +305,7 @@ class _Refusing:
     def _look(self, run_id: str, what: object) -> None:
         exc = self._refuses(run_id, str(what))
         if exc is not None:
-            self._seen.append(run_id)
+            self._refused_runs.append(run_id)
             raise exc
 
     async def append(self, lease: Any, entries: Any, *, expected_seq: int) -> Any:
@@ -337,7 +339,7 @@ async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  
 ) -> None:
     """Started twice with a pause in between, for each kind of refused write; after a retry it completes."""
     begun, is_mended = 0, False
-    seen: list[str] = []
+    refused_runs: list[str] = []
 
     def refuses(run_id: str, what: str) -> Exception | None:
         if position == "read" and what.startswith("state of"):
@@ -360,7 +362,7 @@ async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  
             await ctx.send(AgentId(ctx.agent_id.type, "2"), text)
         return text
 
-    _refuse(bed, refuses, seen)
+    _refuse(bed, refuses, refused_runs)
     agent = await bed.serve(act)
     await bed.restart()
     if position == "beginning":
@@ -373,7 +375,7 @@ async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  
     row = await bed.row(run_id)
     assert (row.status, row.parked) == (RunStatus.SUSPENDED, "store_refused")
     assert begun == 2
-    assert len(seen) == 2
+    assert len(refused_runs) == 2
     code = "42501" if position == "read" else "54000"
     assert code in str(parked.payload["detail"])
     assert f"callboard runs resolve {run_id} - --retry" in str(parked.payload["detail"])
@@ -390,23 +392,23 @@ async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  
 @pytest.mark.parametrize("code", ["08006", "40001", "53100", "55P03", "57014"])
 async def test_a_temporary_refusal_parks_nothing(bed: Bed, code: str) -> None:
     """Connection errors, deadlocks, resources, locks and timeouts are not caused by the run."""
-    seen: list[str] = []
+    refused_runs: list[str] = []
 
     def refuses(run_id: str, what: str) -> Exception | None:
         del run_id
-        is_it = "poison" in what and len(seen) < 3
+        is_it = "poison" in what and len(refused_runs) < 3
         return StoreRefusedError("committing a turn", "not now", code) if is_it else None
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
         return str(await ctx.step("write", bed.world.do, "write", "poison"))
 
-    _refuse(bed, refuses, seen)
+    _refuse(bed, refuses, refused_runs)
     agent = await bed.serve(act)
     await bed.restart()
 
     assert await bed.result(await bed.submit(agent)) == "poison"
-    assert len(seen) == 3
+    assert len(refused_runs) == 3
 
 
 async def test_neighbours_of_a_refused_run_go_on(bed: Bed) -> None:
@@ -437,12 +439,12 @@ async def test_neighbours_of_a_refused_run_go_on(bed: Bed) -> None:
 
 async def test_a_refused_parking_is_retried_with_growing_pauses(bed: Bed) -> None:
     """No busy loop, and the run is not given up: it is parked as soon as the store accepts it."""
-    seen: list[str] = []
+    refused_runs: list[str] = []
     times: list[float] = []
 
     def refuses(run_id: str, what: str) -> Exception | None:
         del run_id
-        if "run.started" in what and len(seen) < 4:
+        if "run.started" in what and len(refused_runs) < 4:
             times.append(asyncio.get_running_loop().time())
             return ValueError("a mistake of the driver")
         return None
@@ -451,12 +453,12 @@ async def test_a_refused_parking_is_retried_with_growing_pauses(bed: Bed) -> Non
         del inbox
         return str(await ctx.step("write", bed.world.do, "write", "x"))
 
-    _refuse(bed, refuses, seen)
+    _refuse(bed, refuses, refused_runs)
     agent = await bed.serve(act)
     await bed.restart()
     run_id = await bed.submit(agent, retry_policy=FAST)
     await bed.seen(run_id, EntryKind.RUN_PARKED)
-    assert len(seen) == 4
+    assert len(refused_runs) == 4
     assert times[-1] - times[0] >= 3
     await bed.runtime.resolve(run_id)
     assert await bed.result(run_id) == "x"

@@ -156,7 +156,7 @@ async def test_a_crash_at_any_call_of_a_put_leaves_no_partial_content(
             talks.tenant, agent_scope(talks.agent_id("s"))
         )
         run_id = RunId("f" * 32)
-        seen, faults = set(), Faults(nth=-1, manner=manner)
+        contents, faults = set(), Faults(nth=-1, manner=manner)
         for nth in range(20):
             old, new = f"old {nth}".encode(), f"new {nth}".encode()
             await own.put("report", old, run_id=run_id)
@@ -171,7 +171,7 @@ async def test_a_crash_at_any_call_of_a_put_leaves_no_partial_content(
             dying.cancel()
             putting.cancel()
             await talks.runtime.store.data.artifacts.collect(grace_s=0)
-            seen.add(name := await whole(own, "report"))
+            contents.add(name := await whole(own, "report"))
             assert name in {old, new}
             assert all([await store.stat(pin.ref.id) for pin in await store.pins()])
             if not died.is_set():
@@ -181,7 +181,7 @@ async def test_a_crash_at_any_call_of_a_put_leaves_no_partial_content(
             assert len(await own.pins()) == 2
         assert nth == 7, faults.calls
         assert {*faults.calls} == {"store", "pin", "pins", "unpin"}
-        assert {text.split()[0] for text in seen} == {b"old", b"new"}
+        assert {text.split()[0] for text in contents} == {b"old", b"new"}
 
 
 async def test_two_concurrent_puts_of_a_name_leave_one(bed: Bed, app: str) -> None:

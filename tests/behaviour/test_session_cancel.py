@@ -41,14 +41,14 @@ class Slow:
 
 async def read(talks: AgentRuntime, cancel_seen: asyncio.Event) -> list[SessionEvent]:
     """Read a session until a run of it was cancelled; set the event when a cancel is requested."""
-    seen: list[SessionEvent] = []
+    read_events: list[SessionEvent] = []
     async with aclosing(talks.tail_session("s")) as events:
         async for event in events:
-            seen.append(event)
+            read_events.append(event)
             if event.type == "cancel_requested":
                 cancel_seen.set()
             if event.type == "run_cancelled":
-                return seen
+                return read_events
     raise AssertionError("the tail ended")
 
 
@@ -75,13 +75,15 @@ async def test_every_reader_gets_the_cancel_request_of_a_run(bed: Bed) -> None:
             for event in cancels_seen:
                 await event.wait()
             slow.may_stop.set()
-            seen = [await reader for reader in readers]
+            event_lists = [await reader for reader in readers]
         own = await all_of(run)
         replayed = await past_of(talks, "s")
         types = ["loop_started", "cancel_requested", "message", "run_cancelled"]
-        assert [types_of(some) for some in (*seen, replayed)] == [types] * 3
+        assert [types_of(some) for some in (*event_lists, replayed)] == [types] * 3
         assert sorted(types_of(own)) == sorted([*types, "cancel_timeout"])
-        assert [payload_of(some[1]) for some in (*seen, replayed)] == [{"reason": "enough"}] * 3
+        assert [payload_of(some[1]) for some in (*event_lists, replayed)] == [
+            {"reason": "enough"}
+        ] * 3
         assert own[-1].type == "run_cancelled"
         rest = await past_of(talks, "s", replayed[1].event_id)
         assert types_of(rest) == ["message", "run_cancelled"]

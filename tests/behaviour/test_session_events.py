@@ -66,12 +66,12 @@ async def test_every_reader_sees_every_event_once(bed: Bed, app: str) -> None:
     async with sessions_on(bed, echo.agent(), app=app) as talks:
 
         async def read() -> list[SessionEvent]:
-            seen: list[SessionEvent] = []
+            read_events: list[SessionEvent] = []
             async with aclosing(talks.tail_session("s", live=False)) as events:
                 async for event in events:
-                    seen.append(event)
-                    if [event.type for event in seen].count("run_completed") == 2:
-                        return seen
+                    read_events.append(event)
+                    if [event.type for event in read_events].count("run_completed") == 2:
+                        return read_events
             raise AssertionError("the tail ended")
 
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
@@ -105,14 +105,14 @@ async def test_a_following_reader_can_continue_after_any_event(bed: Bed, app: st
         assert last == "completed"
         whole = await past_of(talks, "s")
         for index, event in enumerate(stored):
-            rest, seen = whole[index + 1 :], list[SessionEvent]()
+            rest, read_events = whole[index + 1 :], list[SessionEvent]()
             async with (
                 asyncio.timeout(LIMIT_S),
                 aclosing(talks.tail_session("s", cursor=event.event_id, live=False)) as events,
             ):
-                while len(seen) < len(rest):
-                    seen.append(await anext(events))
-            assert sorted(map(content_of, seen)) == sorted(map(content_of, rest))
+                while len(read_events) < len(rest):
+                    read_events.append(await anext(events))
+            assert sorted(map(content_of, read_events)) == sorted(map(content_of, rest))
 
 
 @pytest.mark.item(375)
@@ -177,19 +177,21 @@ async def test_a_late_reader_gets_the_text_so_far_once(bed: Bed, app: str) -> No
             await begun.wait()
 
         async def read() -> list[SessionEvent]:
-            seen: list[SessionEvent] = []
+            read_events: list[SessionEvent] = []
             async with aclosing(talks.tail_session("s")) as events:
                 async for event in events:
-                    seen.append(event)
+                    read_events.append(event)
                     if event.type == "text_snapshot":
                         go_on.set()
                     if event.type == "run_completed":
                         break
-            return seen
+            return read_events
 
         async with asyncio.timeout(LIMIT_S):
-            seen = await read()
-        text_events = [event for event in seen if event.type in ("text_snapshot", "text_delta")]
+            read_events = await read()
+        text_events = [
+            event for event in read_events if event.type in ("text_snapshot", "text_delta")
+        ]
         assert [event.type for event in text_events].count("text_snapshot") == 1
         assert text_events[0].type == "text_snapshot"
         assert "".join(payload_of(event)["text"] for event in text_events) == "echo: one two three"
@@ -205,9 +207,9 @@ async def test_a_repeated_answer_starts_with_an_empty_snapshot(bed: Bed, app: st
 
     agent = ReActAgent("again", model=FunctionModel(reply))
     async with sessions_on(bed, agent, app=app, retry=FAST) as talks:
-        seen = await all_of(await talks.start("hello", session_id="s"))
+        read_events = await all_of(await talks.start("hello", session_id="s"))
     text = ""
-    for event in seen:
+    for event in read_events:
         if (
             event.type == "text_snapshot"
         ):  # empty in front of the second try; or all so far, for a late reader

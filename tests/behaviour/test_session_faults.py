@@ -65,16 +65,16 @@ async def test_a_reader_survives_the_deletion_of_its_session(bed: Bed, app: str)
     """It was slow, and had read a part. It then reads the new session of that id, from its start."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         await (await talks.start("1", session_id="s")).result()
-        seen: list[SessionEvent] = []
+        read_events: list[SessionEvent] = []
         async with asyncio.timeout(LIMIT_S), aclosing(talks.tail_session("s")) as events:
-            seen.append(await anext(events))
+            read_events.append(await anext(events))
             await talks.delete_session("s")
             run = await talks.start("2", session_id="s")
             async for event in events:
-                seen.append(event)
+                read_events.append(event)
                 if (event.type, event.run_id) == ("run_completed", run.run_id):
                     break
-        own = [event for event in seen if event.run_id == run.run_id]
+        own = [event for event in read_events if event.run_id == run.run_id]
         assert types_of(own) == ["loop_started", "message", "message", "run_completed"]
 
 

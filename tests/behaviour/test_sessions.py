@@ -375,10 +375,10 @@ async def test_a_child_can_be_inspected_and_followed(bed: Bed, app: str) -> None
 @pytest.mark.item(355)
 async def test_blocks_reach_the_model_unchanged(bed: Bed, app: str) -> None:
     """Also blocks of an unknown type."""
-    seen: list[Any] = []
+    contents: list[Any] = []
 
     def reply(messages: Any, options: Any = None) -> ModelReply:
-        seen.append(messages[-1].content)
+        contents.append(messages[-1].content)
         return ModelReply(text="ok")
 
     agent = ReActAgent("blocks", model=FunctionModel(reply))
@@ -389,7 +389,7 @@ async def test_blocks_reach_the_model_unchanged(bed: Bed, app: str) -> None:
         await run.result()
         again = await talks.start(message, session_id="s")
         assert again.run_id == run.run_id, "the same message id is the same run"
-        assert [block.model_dump(exclude_none=True) for block in seen[0]] == [
+        assert [block.model_dump(exclude_none=True) for block in contents[0]] == [
             {"type": "text", "text": "look"},
             {"type": "hologram", "depth": 3, "parts": ["x"]},
         ]

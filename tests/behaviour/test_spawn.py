@@ -306,11 +306,11 @@ async def test_a_child_has_no_budget_of_its_own(bed: Bed) -> None:
 @pytest.mark.item(253)
 async def test_a_childs_supervision_survives_a_restart(bed: Bed) -> None:
     """Parent, root, depth, priority, retention and session are stored with it."""
-    seen: list[Supervision] = []
+    supervisions: list[Supervision] = []
 
     async def child_act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
-        seen.append(ctx.meta.supervision)
+        supervisions.append(ctx.meta.supervision)
         return await ctx.sleep_until_signal("go")
 
     child = await bed.serve(child_act)
@@ -327,12 +327,12 @@ async def test_a_childs_supervision_survives_a_restart(bed: Bed) -> None:
     run_id = await bed.submit(await bed.serve(act), session_id="s1")
     mark = await bed.seen(run_id, K.EFFECT_RESULT, name="mark")
     child_run = RunId(str(mark.payload["value"]))
-    await bed.until(lambda: seen)
+    await bed.until(lambda: supervisions)
     await bed.restart()
     await bed.runtime.signal(child_run, "go", 1)
     assert await bed.result(run_id) == 1
-    assert len(seen) >= 2
-    for terms in seen:
+    assert len(supervisions) >= 2
+    for terms in supervisions:
         assert (terms.run_id, terms.parent_id, terms.root_id) == (child_run, run_id, run_id)
         assert (terms.depth, terms.priority, terms.session_id) == (1, 2, "s1")
         assert terms.retention is HistoryRetention.PERMANENT

@@ -71,9 +71,9 @@ class Slow:
     @asynccontextmanager
     async def under_way(self, bed: Bed) -> AsyncIterator[None]:
         """After the block a call that the block caused is in flight; later ones are not slow."""
-        self.is_slow, seen = True, len(self.at_work)
+        self.is_slow, count_before = True, len(self.at_work)
         yield
-        await bed.until(lambda: len(self.at_work) > seen)
+        await bed.until(lambda: len(self.at_work) > count_before)
         self.is_slow = False
 
 

@@ -457,13 +457,13 @@ async def test_log_lines_of_an_agent_have_its_run_and_span(bed: Bed) -> None:
 @in_memory
 async def test_log_lines_of_a_woken_run_do_not_have_the_other_runs_ids(bed: Bed) -> None:
     """Log lines of the host's own work for it, such as making the agent, have no run."""
-    seen: list[object] = []
+    executing_runs: list[object] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del ctx, inbox
 
     def make(agent_id: AgentId) -> Acting:
-        seen.append(executing.get())
+        executing_runs.append(executing.get())
         return Acting(agent_id, act)
 
     agent_id = bed.name()
@@ -475,9 +475,9 @@ async def test_log_lines_of_a_woken_run_do_not_have_the_other_runs_ids(bed: Bed)
         await ctx.step("flush", bed.world.do, "flush")
 
     await bed.play(send)
-    await bed.until(lambda: seen)
+    await bed.until(lambda: executing_runs)
 
-    assert set(seen) == {None}
+    assert set(executing_runs) == {None}
 
 
 @in_memory
